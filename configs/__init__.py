@@ -1,0 +1,1 @@
+"""Values only: one file a task, and what they share."""

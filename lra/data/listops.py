@@ -1,0 +1,511 @@
+"""ListOps: nested lists of MAX, MED, MIN and SM (sum modulo 10) over digits, and their values.
+
+    [MAX 2 9 [MIN 4 7 ] 0 ]   is 9
+
+Generated here (seeded; the same bytes for any number of processes), or read from the official files
+`basic_{train,val,test}.tsv`.
+
+Source: google-research/long-range-arena, lra_benchmarks/data/listops.py and
+listops/input_pipeline.py at cd31e5c. Same distribution: rejection sampling without duplicates.
+Differs from it: seeded, where the original's draws and split depend on string hashing; the
+vocabulary is fixed, where the original collects it from a set in arbitrary order.
+"""
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import logging
+import random
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from lra.data import cache, parallel
+from lra.data.task import DataConfig, Split, Task
+
+OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
+VOCAB: Mapping[str, int] = {
+    token: i for i, token in enumerate(["<pad>", *"0123456789", *OPERATORS, "]"])
+}
+NUM_CLASSES = 10
+SIZES: Mapping[str, int] = {"train": 96_000, "valid": 2_000, "test": 2_000}
+OFFICIAL_FILES: Mapping[str, str] = {
+    "train": "basic_train.tsv",
+    "valid": "basic_val.tsv",
+    "test": "basic_test.tsv",
+}
+
+# Part of every fingerprint: raise it when the same arguments give other files.
+FORMAT = 1
+
+MAX_DEPTH = 10
+MIN_ARGS, MAX_ARGS = 2, 10
+CHUNK_TREES = 250  # a tenth of a second; changing it changes the data
+MAX_TRIES_PER_TREE = 1_000_000  # the official lengths need 12.3
+
+_TOKENS = tuple(VOCAB)
+_CLOSE = VOCAB["]"]
+_FIRST_DIGIT = VOCAB["0"]
+_SPELLINGS = {**VOCAB, "X": _CLOSE}  # the official pipeline writes X for ]
+del _SPELLINGS["<pad>"]
+_NO_PARENTHESES = str.maketrans("()", "  ")
+_TOKEN_PATTERN = re.compile(r"\[\w+|\d+|[\]X]|\S+")
+
+_logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+def load(
+    config: DataConfig, *, name: str = "listops", min_length: int = 500, max_length: int = 2000
+) -> Task:
+    """Opens ListOps, preparing it first where it is not there yet.
+
+    Args:
+      config: `source` is "files" (the official ones in `dir`), "generated", or "auto": files when
+        `dir` is set. With `examples`, only that many a split are generated or read.
+      name: of this size of the task.
+      min_length: generated trees are longer than this many tokens, brackets counted.
+      max_length: and shorter than this many.
+
+    Raises:
+      ValueError: a source that does not exist or does not fit `dir`; a malformed file.
+      FileNotFoundError: one of the official files is not in `dir`.
+    """
+    fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
+    build: Callable[[Path], None]
+    if _reads_files(config):
+        paths = _official_paths(Path(config.dir).expanduser())
+        files = {
+            split: {"bytes": path.stat().st_size, "sha256": cache.sha256_of(path)}
+            for split, path in paths.items()
+        }
+        fingerprint |= {"source": "files", "files": files, "examples": config.examples}
+        build = functools.partial(_build_from_files, paths=paths, examples=config.examples)
+    else:
+        sizes = {
+            split: min(config.examples or official, official) for split, official in SIZES.items()
+        }
+        fingerprint |= {"source": "generated", "seed": config.seed, "sizes": sizes}
+        fingerprint |= {"min_length": min_length, "max_length": max_length}
+        build = functools.partial(
+            _build_generated,
+            sizes=sizes,
+            seed=config.seed,
+            min_length=min_length,
+            max_length=max_length,
+            num_processes=config.num_processes,
+            final_folder=cache.folder_of(name, fingerprint),
+        )
+    prepared = cache.prepared(name, fingerprint, build)
+    return Task(
+        name=name,
+        splits={split: Split.open(prepared.folder, split) for split in SIZES},
+        sha256=prepared.sha256,
+        decode=decode,
+    )
+
+
+# --- Expressions: text and tokens -----------------------------------------------------------------
+
+
+def encode(expression: str) -> npt.NDArray[np.uint8]:
+    """Tokens of an expression, parentheses dropped; its nesting is not checked.
+
+    Raises:
+      ValueError: it holds a word that is no token of ListOps, or no word at all.
+    """
+    words = expression.translate(_NO_PARENTHESES).split()
+    try:
+        tokens = bytes(map(_SPELLINGS.__getitem__, words))
+    except KeyError:  # a misspelling, or brackets without white space around them
+        tokens = bytes(_tokens_one_by_one(expression))
+    if not tokens:
+        raise ValueError("The expression is empty.")
+    return np.frombuffer(tokens, np.uint8)
+
+
+def decode(tokens: npt.NDArray[np.integer]) -> str:
+    """The text of `tokens`, without parentheses and without padding."""
+    return " ".join(_TOKENS[token] for token in np.asarray(tokens).tolist() if token)
+
+
+def evaluate(expression: str) -> int:
+    """The value of an expression: the official text with or without parentheses, `]` or `X`.
+
+    Raises:
+      ValueError: the expression is malformed; the sentence says how and at which token,
+        parentheses not counted.
+    """
+    opened, closed = expression.count("("), expression.count(")")
+    if opened != closed:
+        raise ValueError(f"The expression has {opened} '(' but {closed} ')'.")
+    return _fold(
+        encode(expression).tolist(),
+        lambda token: token - _FIRST_DIGIT,
+        lambda operator, values: _FUNCTIONS[operator](values),
+    )
+
+
+def to_official(tokens: npt.NDArray[np.integer]) -> str:
+    """The text that the official generator prints for `tokens`.
+
+    Its trees are left-nested pairs, ((((op, v0), v1), ...), END); every pair prints as `( a b )`.
+    """
+
+    def list_text(operator: str, arguments: list[str]) -> str:
+        pairs = "".join(f" {argument} )" for argument in [*arguments, "]"])
+        return "( " * (len(arguments) + 1) + operator + pairs
+
+    real = [token for token in np.asarray(tokens).tolist() if token]
+    return _fold(real, _TOKENS.__getitem__, list_text)
+
+
+def _tokens_one_by_one(expression: str) -> Iterator[int]:
+    matches = _TOKEN_PATTERN.finditer(expression.translate(_NO_PARENTHESES))
+    for place, match in enumerate(matches, start=1):
+        if match[0] not in _SPELLINGS:
+            raise ValueError(
+                f"Token {place} is {match[0]!r}; ListOps has the digits 0 to 9,"
+                f" {', '.join(OPERATORS)} and ]."
+            )
+        yield _SPELLINGS[match[0]]
+
+
+def _fold(
+    tokens: Iterable[int], leaf: Callable[[int], _T], node: Callable[[str, list[_T]], _T]
+) -> _T:
+    """Folds a well-formed expression from its leaves up, without recursion."""
+    open_lists: list[tuple[int, str, list[_T]]] = []  # (place, operator, arguments so far)
+    result: list[_T] = []
+    for place, token in enumerate(tokens, start=1):
+        if result:
+            raise ValueError(f"The expression ends before token {place}, {_TOKENS[token]!r}.")
+        if _TOKENS[token] in OPERATORS:
+            open_lists.append((place, _TOKENS[token], []))
+            continue
+        if token == _CLOSE:
+            if not open_lists:
+                raise ValueError(f"Token {place} closes a list, but none is open.")
+            opened_at, operator, arguments = open_lists.pop()
+            if not arguments:
+                raise ValueError(f"{operator} at token {opened_at} has no arguments.")
+            value = node(operator, arguments)
+        else:
+            value = leaf(token)
+        (open_lists[-1][2] if open_lists else result).append(value)
+    if open_lists:
+        opened_at, operator, _ = open_lists[-1]
+        raise ValueError(f"{operator} at token {opened_at} is never closed.")
+    if not result:
+        raise ValueError("The expression is empty.")
+    return result[0]
+
+
+def _median(values: Sequence[int]) -> int:
+    """int(numpy.median(values)): the mean of the two middle values of an even count, truncated."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+
+
+def _sum_mod_10(values: Sequence[int]) -> int:
+    return sum(values) % 10
+
+
+_FUNCTIONS: Mapping[str, Callable[[Sequence[int]], int]] = {
+    "[MAX": max,
+    "[MED": _median,
+    "[MIN": min,
+    "[SM": _sum_mod_10,
+}
+
+
+# --- Official files -------------------------------------------------------------------------------
+
+
+def read_tsv(path: Path, examples: int = 0) -> tuple[list[npt.NDArray[np.uint8]], list[int]]:
+    """Sequences and labels of an official file, or of its first `examples` rows.
+
+    Raises:
+      ValueError: the file is malformed; the sentence names the file and the line.
+    """
+    sequences: list[npt.NDArray[np.uint8]] = []
+    labels: list[int] = []
+    with path.open("rb") as file:
+        header = file.readline().rstrip(b"\r\n")
+        if header != b"Source\tTarget":
+            raise ValueError(
+                f"{path}, line 1: expected the header 'Source\\tTarget', found {header[:40]!r}."
+            )
+        for line_number, line in enumerate(file, start=2):
+            if examples and len(labels) == examples:
+                break
+            try:
+                source, label = _row(line)
+                sequences.append(encode(source))
+            except ValueError as error:
+                raise ValueError(f"{path}, line {line_number}: {error}") from None
+            labels.append(label)
+    if not labels:
+        raise ValueError(f"{path} holds a header and no examples.")
+    return sequences, labels
+
+
+def write_tsv(path: Path, split: Split) -> None:
+    """Writes a split as the official generator does; `read_tsv` reads it back."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write("Source\tTarget\r\n")
+        for i in range(len(split)):
+            tokens, label = split[i]
+            file.write(f"{to_official(tokens)}\t{label}\r\n")
+
+
+def _row(line: bytes) -> tuple[str, int]:
+    try:
+        columns = line.decode().rstrip("\r\n").split("\t")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start + 1} is not UTF-8 text.") from None
+    if len(columns) != 2:
+        raise ValueError(f"expected 2 columns, Source and Target, found {len(columns)}.")
+    source, label = columns
+    if label not in tuple("0123456789"):
+        raise ValueError(f"expected a label from 0 to 9, found {label!r}.")
+    return source, int(label)
+
+
+def _reads_files(config: DataConfig) -> bool:
+    if config.source not in ("auto", "files", "generated"):
+        raise ValueError(
+            f"ListOps has no source {config.source!r}: set data.source to auto, files or generated."
+        )
+    if config.source == "files" and not config.dir:
+        raise ValueError(
+            "ListOps with data.source=files needs a folder: set --config.data.dir to the one that"
+            f" holds {', '.join(OFFICIAL_FILES.values())}."
+        )
+    if config.source == "generated" and config.dir:
+        raise ValueError(
+            f"ListOps cannot both be generated and be read from data.dir={config.dir!r}: leave"
+            " data.dir empty, or set data.source to files."
+        )
+    return bool(config.dir)
+
+
+def _official_paths(folder: Path) -> dict[str, Path]:
+    paths = {split: folder / file for split, file in OFFICIAL_FILES.items()}
+    missing = [path.name for path in paths.values() if not path.is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"ListOps needs the official files: no {', '.join(missing)} under {folder}. Unpack"
+            " lra_release.gz and point --config.data.dir at its listops-1000 folder, or leave it"
+            " empty to generate the data."
+        )
+    return paths
+
+
+def _build_from_files(folder: Path, *, paths: Mapping[str, Path], examples: int) -> None:
+    for split, path in paths.items():
+        _logger.info("Preparing ListOps: reading %s", path)
+        sequences, labels = read_tsv(path, examples)
+        _save(folder, split, sequences, labels)
+
+
+def _save(
+    folder: Path, split: str, sequences: Sequence[npt.NDArray[np.uint8]], labels: Sequence[int]
+) -> None:
+    offsets = np.zeros(len(labels) + 1, np.int64)
+    np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
+    Split(np.concatenate(sequences), offsets, np.array(labels, np.int32)).save(folder, split)
+
+
+# --- The generator --------------------------------------------------------------------------------
+
+
+class Tree(NamedTuple):
+    """One accepted tree."""
+
+    tokens: bytes
+    label: int
+
+
+class Chunk(NamedTuple):
+    """What one seed gives: the same trees wherever it is drawn."""
+
+    trees: list[Tree]
+    num_tries: int
+
+
+class _Kind(NamedTuple):
+    """What a node may be: a digit (no children), or an operator over `num_args` children."""
+
+    num_args: int
+    token: bytes
+    value: int
+    function: Callable[[Sequence[int]], int]
+
+
+def _kinds(*, digits_only: bool) -> list[_Kind]:
+    """720 equally likely kinds: the official probabilities with one draw a node.
+
+    A node is an operator with probability 0.25, its operator uniform of four and its number of
+    arguments uniform of 2 to 10: 36 kinds with 5 of 720 each. A digit has 54 of 720, or 72 on the
+    last level, where everything is a digit.
+    """
+    digits = [_Kind(0, bytes([VOCAB[str(value)]]), value, max) for value in range(10)]
+    if digits_only:
+        return [digit for digit in digits for _ in range(72)]
+    lists = [
+        _Kind(num_args, bytes([VOCAB[operator]]), 0, function)
+        for operator, function in _FUNCTIONS.items()
+        for num_args in range(MIN_ARGS, MAX_ARGS + 1)
+    ]
+    return [kind for kind in lists for _ in range(5)] + [kind for kind in digits for _ in range(54)]
+
+
+_KINDS = _kinds(digits_only=False)
+_LAST_KINDS = _kinds(digits_only=True)
+
+
+def generate_chunk(seed: int, chunk: int, min_length: int, max_length: int) -> Chunk:
+    """Draws `CHUNK_TREES` trees with `min_length < tokens < max_length`, by rejection.
+
+    `random.Random.random` is the only source of randomness: its floats are promised to stay the
+    same across versions of Python, and so are the hashes of the data.
+    """
+    digest = hashlib.sha256(f"listops {seed} {chunk}".encode()).digest()
+    draw = random.Random(int.from_bytes(digest, "big")).random
+    trees: list[Tree] = []
+    num_tries = 0
+    while len(trees) < CHUNK_TREES:
+        num_tries += 1
+        if num_tries > MAX_TRIES_PER_TREE * (len(trees) + 1):
+            raise ValueError(
+                f"ListOps has hardly a tree with {min_length} < length < {max_length}:"
+                f" {num_tries:,} tries gave {len(trees)}. Choose a wider range."
+            )
+        levels = _draw_levels(draw, min_length, max_length)
+        if levels is not None:
+            trees.append(_assemble(levels))
+    return Chunk(trees, num_tries)
+
+
+def _draw_levels(
+    draw: Callable[[], float], min_length: int, max_length: int
+) -> list[list[_Kind]] | None:
+    """One try: the nodes of a tree, level by level, or None where its length does not fit.
+
+    Differs from the official generator: breadth first, so that a tree that is too long is dropped
+    when a level begins, before most of its nodes are drawn. The draws are independent, so their
+    order does not matter.
+    """
+    levels: list[list[_Kind]] = []
+    width, length = 1, 0
+    for depth in range(1, MAX_DEPTH + 1):
+        kinds = _KINDS if depth < MAX_DEPTH else _LAST_KINDS
+        level = [kinds[int(draw() * 720)] for _ in range(width)]
+        levels.append(level)
+        num_args = [kind.num_args for kind in level if kind.num_args]
+        length += width + len(num_args)  # every operator has a closing bracket
+        width = sum(num_args)
+        if length + width >= max_length:
+            return None
+        if not width:
+            break
+    return levels if length > min_length else None
+
+
+def _assemble(levels: list[list[_Kind]]) -> Tree:
+    """The tokens and the value of a tree, from its leaves up."""
+    texts: list[bytes] = []
+    values: list[int] = []
+    close = bytes([_CLOSE])
+    for level in reversed(levels):
+        child_texts, child_values = texts, values
+        texts, values = [], []
+        start = 0
+        for num_args, token, value, function in level:
+            if num_args:
+                stop = start + num_args
+                texts.append(token + b"".join(child_texts[start:stop]) + close)
+                values.append(function(child_values[start:stop]))
+                start = stop
+            else:
+                texts.append(token)
+                values.append(value)
+    return Tree(texts[0], values[0])
+
+
+def generate(
+    num_trees: int, *, seed: int, min_length: int, max_length: int, num_processes: int
+) -> Generator[Tree, None, None]:
+    """Yields `num_trees` different trees, the same for any number of processes.
+
+    Chunks have their own seeds and are read in order, and of equal trees the first one counts.
+
+    Raises:
+      ValueError: there are not that many different trees of these lengths.
+    """
+    seen: set[bytes] = set()
+    barren_chunks = 0
+    num_processes = min(num_processes, -(-num_trees // CHUNK_TREES))
+    draw_chunk = functools.partial(
+        generate_chunk, seed, min_length=min_length, max_length=max_length
+    )
+    with contextlib.closing(parallel.in_order(draw_chunk, num_processes)) as chunks:
+        for chunk in chunks:
+            known = len(seen)
+            for tree in chunk.trees:
+                digest = hashlib.blake2b(tree.tokens, digest_size=16).digest()
+                if digest not in seen:
+                    seen.add(digest)
+                    yield tree
+                    if len(seen) == num_trees:
+                        return
+            barren_chunks = 0 if len(seen) > known else barren_chunks + 1
+            if barren_chunks == 20:
+                raise ValueError(
+                    f"ListOps seems to have only {len(seen):,} different trees with"
+                    f" {min_length} < length < {max_length}; {num_trees:,} were asked for."
+                )
+
+
+def _build_generated(
+    folder: Path,
+    *,
+    sizes: Mapping[str, int],
+    seed: int,
+    min_length: int,
+    max_length: int,
+    num_processes: int,
+    final_folder: Path,
+) -> None:
+    total = sum(sizes.values())
+    _logger.info(
+        "Preparing ListOps: %s trees, seed %d, %d processes; once, into %s",
+        f"{total:,}",
+        seed,
+        num_processes,
+        final_folder,
+    )
+    trees = generate(
+        total,
+        seed=seed,
+        min_length=min_length,
+        max_length=max_length,
+        num_processes=num_processes,
+    )
+    with (
+        contextlib.closing(trees),
+        tqdm(trees, "ListOps", total, unit=" trees", disable=None) as progress,
+    ):
+        remaining = iter(progress)
+        for split, size in sizes.items():
+            part = list(itertools.islice(remaining, size))
+            sequences = [np.frombuffer(tree.tokens, np.uint8) for tree in part]
+            _save(folder, split, sequences, [tree.label for tree in part])

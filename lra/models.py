@@ -1,0 +1,123 @@
+"""The benchmark's models: embeddings, the encoder, pooling and a head."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from nystromformer_jax import Encoder, EncoderBlock
+from nystromformer_jax.typing import Array, Bool, Float, Int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes of a model; the defaults are the paper's on the Long Range Arena.
+
+    Args:
+      vocab_size: rows of the token embedding; at least the ids that occur.
+      max_len: rows of the position embedding; at least the tokens of a sequence.
+      head_dim: D; heads times D may differ from `embed_dim`.
+      dropout_rate: of embeddings, attention output, and the MLP's hidden units and output.
+      dtype: of activations; parameters, landmark kernel and pseudoinverse stay float32.
+    """
+
+    vocab_size: int
+    max_len: int
+    num_layers: int = 2
+    embed_dim: int = 64
+    num_heads: int = 2
+    head_dim: int = 32
+    mlp_dim: int = 128
+    dropout_rate: float = 0.1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        for name in (
+            "vocab_size",
+            "max_len",
+            "num_layers",
+            "embed_dim",
+            "num_heads",
+            "head_dim",
+            "mlp_dim",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"model.{name}: needs 1 or more, got {getattr(self, name)}.")
+        if not 0 <= self.dropout_rate < 1:
+            raise ValueError(
+                f"model.dropout_rate: needs a number in [0, 1), got {self.dropout_rate}."
+            )
+
+
+class SequenceEncoder(nn.Module):
+    """Token and position embeddings, pre-norm encoder, mean over real tokens."""
+
+    config: ModelConfig
+    make_core: Callable[..., nn.Module]
+
+    @nn.compact
+    def __call__(
+        self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
+    ) -> Float[Array, "B E"]:
+        """Encodes token ids; `mask` is True at real tokens."""
+        config = self.config
+        embed = functools.partial(
+            nn.Embed,
+            features=config.embed_dim,
+            embedding_init=nn.initializers.normal(0.02),
+            dtype=jnp.dtype(config.dtype),
+        )
+        tokens = embed(config.vocab_size, name="token_embedding")(inputs)
+        # A slice, not a look-up: its gradient is a sum over the batch, not a scatter of B · L rows.
+        positions = embed(config.max_len, name="position_embedding").embedding[: inputs.shape[1]]
+        x = tokens + positions.astype(tokens.dtype)[None]
+        x = nn.Dropout(config.dropout_rate)(x, deterministic=deterministic)
+        make_block = functools.partial(
+            EncoderBlock,
+            config.num_heads,
+            self.make_core,
+            config.mlp_dim,
+            qkv_features=config.num_heads * config.head_dim,
+            dropout_rate=config.dropout_rate,
+            dtype=jnp.dtype(config.dtype),
+        )
+        x = Encoder(config.num_layers, make_block, name="encoder")(
+            x, mask, deterministic=deterministic
+        )
+        return masked_mean(x, mask)
+
+
+class Classifier(nn.Module):
+    """One sequence in, one class out.
+
+    Attributes:
+      config: Sizes.
+      make_core: Makes the attention; see `nystromformer_jax.make_core`.
+      num_classes: C.
+
+    Source: the authors' LRA model (mlpen/Nystromformer, `LRA/code/model.py`, `model_wrapper.py`).
+    Differs: the mean is over real tokens; theirs divides by the padded length.
+    """
+
+    config: ModelConfig
+    make_core: Callable[..., nn.Module]
+    num_classes: int
+
+    @nn.compact
+    def __call__(
+        self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
+    ) -> Float[Array, "B C"]:
+        """Gives the logits of token ids; `mask` is True at real tokens."""
+        encoder = SequenceEncoder(self.config, self.make_core, name="sequence_encoder")
+        pooled = encoder(inputs, mask, deterministic=deterministic)
+        hidden = nn.relu(nn.Dense(self.config.mlp_dim, name="head_hidden")(pooled))
+        return nn.Dense(self.num_classes, name="head_output")(hidden)
+
+
+def masked_mean(x: Float[Array, "B L E"], mask: Bool[Array, "B L"]) -> Float[Array, "B E"]:
+    """Averages `x` over real tokens, in float32; an all-padding row averages to zero."""
+    total = jnp.where(mask[..., None], x, 0).sum(axis=1, dtype=jnp.float32)  # where: 0 * NaN is NaN
+    return total / jnp.maximum(mask.sum(axis=1), 1)[:, None]

@@ -1,0 +1,241 @@
+"""One run of the benchmark: config, task, model, the loop, and what it leaves behind."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from lra import data
+from lra.data import DataConfig, Split, Task
+from lra.models import Classifier, ModelConfig
+from nystromformer_jax import make_core
+from nystromformer_jax.cores import CORES
+from nystromformer_jax.training import (
+    CheckpointConfig,
+    EvalConfig,
+    Examples,
+    FitConfig,
+    LogConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TrainConfig,
+    Workdir,
+    evaluate,
+    evaluation_batches,
+    fit,
+    from_mapping,
+    load_params,
+    make_eval_step,
+    make_mesh,
+    nearest,
+    peak_bytes,
+    weighted,
+)
+from nystromformer_jax.typing import Array
+
+SECTIONS: dict[str, type] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "train": TrainConfig,
+    "eval": EvalConfig,
+    "mesh": MeshConfig,
+    "checkpoint": CheckpointConfig,
+    "log": LogConfig,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A config whose every value was checked, the mesh it runs on and the model it describes."""
+
+    config: Mapping[str, Any]  # as it came: plain sections, for `config.json`
+    data: DataConfig
+    fit: FitConfig
+    mesh: Mesh
+    attention: str
+    model: Classifier
+
+    @property
+    def partial(self) -> bool:
+        """Whether the run sees fewer examples than the benchmark has."""
+        return bool(self.data.examples or self.fit.eval.max_examples)
+
+
+def prepare(config: Mapping[str, Any]) -> Run:
+    """Checks a config before anything is prepared, written or compiled.
+
+    Raises:
+      ValueError: One sentence that names the section and key, what came and what is known.
+    """
+    known = [*SECTIONS, "attention"]
+    for name in config:
+        if name not in known:
+            raise ValueError(f"{name}: no such section{nearest(name, known)}")
+    for name in known:
+        if name not in config:
+            raise ValueError(f"{name}: this section is missing from the config.")
+    sections: dict[str, Any] = {
+        name: from_mapping(kind, config[name], name) for name, kind in SECTIONS.items()
+    }
+    data_config, model_config = sections["data"], sections["model"]
+    task = data.describe(data_config.task)
+    if task.vocab_size > model_config.vocab_size:
+        raise ValueError(
+            f"model.vocab_size={model_config.vocab_size} is too small: {data_config.task} has"
+            f" {task.vocab_size} token ids."
+        )
+    if data_config.max_len > model_config.max_len:
+        raise ValueError(
+            f"model.max_len={model_config.max_len} has no position for tokens up to"
+            f" data.max_len={data_config.max_len}: raise the one or lower the other."
+        )
+    fit_config = FitConfig(
+        **{name: sections[name] for name in ("train", "optimizer", "eval", "checkpoint", "log")}
+    )
+    options = dict(config["attention"])
+    attention = options.pop("name", None)
+    if attention not in CORES:
+        raise ValueError(
+            f"attention.name: {attention!r} is unknown{nearest(str(attention), CORES)}"
+        )
+    from_mapping(CORES[attention], options, "attention")  # for its errors
+    model = Classifier(model_config, make_core(attention, **options), task.num_classes)
+    mesh = make_mesh(sections["mesh"])
+    fit_config.check_batches(mesh)
+    # Traced, not compiled: what the model itself refuses (an even kernel, say) it refuses here.
+    jax.eval_shape(lambda: _init(model, data_config.max_len))
+    return Run(config, data_config, fit_config, mesh, attention, model)
+
+
+def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
+    """Trains, or goes on; then scores the best checkpoint on the test set, once.
+
+    Returns:
+      What `result.json` holds. A finished run's is returned as it is, and nothing is trained.
+    """
+    if workdir.result is not None:
+        return workdir.result
+    make_params = _make_params(run)
+    loss_fn = make_loss(run.model)
+    eval_step = make_eval_step(loss_fn, run.mesh)
+    outcome = fit(
+        workdir,
+        run.fit,
+        mesh=run.mesh,
+        make_params=make_params,
+        loss_fn=loss_fn,
+        eval_step=eval_step,
+        training=_examples(run, task.splits["train"]),
+        validation=_examples(run, task.splits["valid"]),
+    )
+    params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
+    test = _score(run, task, "test", eval_step, params)
+    result = {
+        "task": task.name,
+        "attention": run.attention,
+        "seed": run.fit.train.seed,
+        "test_accuracy": test["accuracy"],
+        "test_examples": _scored(run, task, "test"),
+        "valid_accuracy": outcome.best_metrics["accuracy"],
+        "best_step": outcome.best_step,
+        "total_steps": run.fit.train.total_steps,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "train_seconds": outcome.train_seconds,
+        "step_seconds": outcome.speed.get("step_seconds"),
+        "examples_per_second": outcome.speed.get("examples_per_second"),
+        "input_share": outcome.speed.get("input_share"),
+        "peak_bytes": peak_bytes(),
+        **workdir.environment,
+        "config_sha256": workdir.config_sha256,
+        "data_sha256": task.sha256,
+        "partial": run.partial,
+    }
+    workdir.write_result(result)
+    return result
+
+
+def score_again(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
+    """Scores a finished run's best checkpoint on the validation and the test set; writes nothing.
+
+    Raises:
+      ValueError: The run has not finished, so that its best checkpoint is not known yet.
+    """
+    if workdir.result is None:
+        raise ValueError(
+            f"{workdir.path} holds no finished run (no result.json):"
+            " train it first, by the same command without --mode=eval."
+        )
+    best_step = workdir.result["best_step"]
+    params = load_params(workdir.checkpoints, best_step, _make_params(run), run.mesh)
+    eval_step = make_eval_step(make_loss(run.model), run.mesh)
+    scores = {name: _score(run, task, name, eval_step, params) for name in ("valid", "test")}
+    return {
+        "task": task.name,
+        "attention": run.attention,
+        "best_step": best_step,
+        "valid_accuracy": scores["valid"]["accuracy"],
+        "test_accuracy": scores["test"]["accuracy"],
+        "test_examples": _scored(run, task, "test"),
+    }
+
+
+def make_loss(model: Classifier) -> Any:
+    """The loop's loss: summed cross-entropy, with loss and accuracy as sums and denominators."""
+
+    def loss_fn(
+        params: Any, batch: dict[str, Array], dropout_rng: Array | None
+    ) -> tuple[Array, dict[str, Any]]:
+        logits: Array = model.apply(  # type: ignore[assignment]  # without mutable=, logits alone
+            {"params": params},
+            batch["inputs"],
+            batch["mask"],
+            deterministic=dropout_rng is None,
+            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
+        )
+        logits = logits.astype(jnp.float32)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
+        sums = {
+            "loss": weighted(losses, batch["weights"]),
+            "accuracy": weighted(logits.argmax(axis=-1) == batch["labels"], batch["weights"]),
+        }
+        return sums["loss"][0], sums
+
+    return loss_fn
+
+
+def _init(model: Classifier, length: int, seed: int = 0) -> Any:
+    inputs = jnp.zeros((1, length), jnp.int32)
+    mask = jnp.ones((1, length), bool)
+    return model.init(jax.random.key(seed), inputs, mask, deterministic=True)["params"]
+
+
+def _make_params(run: Run) -> Any:
+    return lambda: _init(run.model, run.data.max_len, run.fit.train.seed)
+
+
+def _examples(run: Run, split: Split) -> Examples:
+    return Examples(len(split), lambda indices: split.batch(indices, run.data.max_len))
+
+
+def _scored(run: Run, task: Task, split: str) -> int:
+    """How many examples of a split are scored."""
+    count = len(task.splits[split])
+    return min(count, run.fit.eval.max_examples) if run.fit.eval.max_examples else count
+
+
+def _score(run: Run, task: Task, split: str, eval_step: Any, params: Any) -> dict[str, float]:
+    logging.getLogger(__name__).info("Scoring the %s set.", split)
+    batches = evaluation_batches(
+        _examples(run, task.splits[split]),
+        batch_size=run.fit.eval_batch_size,
+        limit=run.fit.eval.max_examples,
+        host=jax.process_index(),
+        hosts=jax.process_count(),
+    )
+    return evaluate(eval_step, params, batches, run.mesh)

@@ -1,0 +1,59 @@
+"""One attention, one file, all under one call; `make_core` knows them by name.
+
+A core is a small Module over the mathematics of attention:
+
+    core(query, key, value, mask, query_mask, *, deterministic) -> output
+
+with query `[B L H D]`, key and value `[B T H D]`, `mask` True at real keys `[B T]` and `query_mask`
+True at real queries `[B L]` (None: the queries carry `mask`). Randomness comes from `make_rng`.
+"""
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+
+from nystromformer_jax.cores.nystrom import NystromAttention
+from nystromformer_jax.cores.softmax import SoftmaxAttention
+
+CORES: Mapping[str, type[nn.Module]] = {
+    "nystrom": NystromAttention,
+    "softmax": SoftmaxAttention,
+}
+
+
+def make_core(name: str, **options: Any) -> Callable[..., nn.Module]:
+    """Gives a factory of cores; each layer calls it once and so owns its parameters.
+
+    Args:
+      name: One of `CORES`.
+      **options: The core's attributes.
+
+    Raises:
+      ValueError: An unknown name or option, with the nearest known ones.
+    """
+    if name not in CORES:
+        raise ValueError(f"Unknown attention {name!r}: {_nearest(name, list(CORES))}")
+    core = CORES[name]
+    known = [
+        field.name for field in dataclasses.fields(core) if field.name not in ("parent", "name")
+    ]
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"{name} attention has no option {option!r}: {_nearest(option, known)}"
+            )
+    return functools.partial(core, **options)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """Names what was probably meant, and everything that could have been."""
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}There are {', '.join(known)}."
+
+
+__all__ = ["CORES", "NystromAttention", "SoftmaxAttention", "make_core"]

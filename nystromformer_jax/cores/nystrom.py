@@ -1,0 +1,56 @@
+"""Nyström attention with the convolution of the value."""
+
+import flax.linen as nn
+
+from nystromformer_jax.attention import Implementation, nystrom_attention
+from nystromformer_jax.cores.convolution import conv_kernel_param
+from nystromformer_jax.landmarks import Layout
+from nystromformer_jax.pinv import Start
+from nystromformer_jax.typing import Array, Bool, Float
+
+
+class NystromAttention(nn.Module):
+    """Attends through landmarks, in O(L + T). L ≠ T works without the convolution.
+
+    Attributes:
+      num_landmarks: M.
+      conv_kernel_size: Width of the value's convolution, odd; 0 for none. The paper has 35 on LRA.
+      pinv_iters: See `nystrom_attention`, as for what follows.
+      pinv_start: `"exact"` or `"batch_max"`.
+      landmark_layout: `"real"`, `"mlpen"` or `"hf"`.
+      implementation: `"auto"` or `"xla"`.
+    """
+
+    num_landmarks: int = 64
+    conv_kernel_size: int = 0
+    pinv_iters: int = 6
+    pinv_start: Start = "exact"
+    landmark_layout: Layout = "real"
+    implementation: Implementation = "auto"
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Float[Array, "B L H D"],
+        key: Float[Array, "B T H D"],
+        value: Float[Array, "B T H D"],
+        mask: Bool[Array, "B T"] | None = None,
+        query_mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "B L H D"]:
+        """Attends; see `nystromformer_jax.nystrom_attention`. There is nothing random in it."""
+        del deterministic
+        return nystrom_attention(
+            query,
+            key,
+            value,
+            num_landmarks=self.num_landmarks,
+            mask=mask,
+            query_mask=query_mask,
+            pinv_iters=self.pinv_iters,
+            pinv_start=self.pinv_start,
+            landmark_layout=self.landmark_layout,
+            conv_kernel=conv_kernel_param(self, self.conv_kernel_size, query),
+            implementation=self.implementation,
+        )

@@ -1,0 +1,81 @@
+"""What every trainer needs, and the one loop; needs more than the attention does (extra `lra`)."""
+
+# Settings and where things lie
+# The loop and its two compiled steps
+from nystromformer_jax.training.checkpoint import CheckpointConfig, load_params
+
+# Devices
+from nystromformer_jax.training.compilation_cache import enable_compilation_cache
+from nystromformer_jax.training.config import EvalConfig, FitConfig, LogConfig, TrainConfig
+from nystromformer_jax.training.loop import LossNotFinite, Outcome, fit
+from nystromformer_jax.training.mesh import (
+    MeshConfig,
+    batch_sharding,
+    make_mesh,
+    place,
+    replicated,
+)
+
+# Data, optimizer, metrics
+from nystromformer_jax.training.metrics import means, weighted
+from nystromformer_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
+from nystromformer_jax.training.settings import from_mapping, nearest
+from nystromformer_jax.training.speed import peak_bytes
+from nystromformer_jax.training.stop import Interrupted
+from nystromformer_jax.training.train_step import (
+    TrainState,
+    evaluate,
+    make_eval_step,
+    make_train_step,
+)
+from nystromformer_jax.training.workdir import (
+    ConfigDiffers,
+    Workdir,
+    WorkdirBusy,
+    config_sha256,
+    describe_environment,
+    read_json,
+    write_json,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "ConfigDiffers",
+    "EvalConfig",
+    "Examples",
+    "FitConfig",
+    "Interrupted",
+    "LogConfig",
+    "LossNotFinite",
+    "MeshConfig",
+    "OptimizerConfig",
+    "Outcome",
+    "TrainConfig",
+    "TrainState",
+    "Workdir",
+    "WorkdirBusy",
+    "batch_sharding",
+    "config_sha256",
+    "describe_environment",
+    "enable_compilation_cache",
+    "evaluate",
+    "evaluation_batches",
+    "fit",
+    "from_mapping",
+    "load_params",
+    "make_eval_step",
+    "make_mesh",
+    "make_optimizer",
+    "make_schedule",
+    "make_train_step",
+    "means",
+    "nearest",
+    "peak_bytes",
+    "place",
+    "read_json",
+    "replicated",
+    "training_batches",
+    "weighted",
+    "write_json",
+]

@@ -1,0 +1,153 @@
+"""Checkpoints: the latest and the best, through Orbax.
+
+One folder per step. A step's folder gets its name by one rename when all of it is written, and an
+older one is deleted only after that, so a kill at any moment leaves at least one whole checkpoint.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh
+from orbax.checkpoint.checkpoint_managers import preservation_policy
+
+from nystromformer_jax.training.mesh import replicated
+from nystromformer_jax.training.metrics import Sums
+from nystromformer_jax.training.train_step import TrainState
+
+__all__ = ["CheckpointConfig", "Checkpointer", "Record", "load_params"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When to save, beside every evaluation and the end."""
+
+    every_steps: int = 500
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 1:
+            raise ValueError(
+                f"checkpoint.every_steps: needs a positive number, got {self.every_steps}."
+            )
+
+
+@dataclasses.dataclass
+class Record:
+    """What a run knows beside its arrays; saved as JSON with every checkpoint."""
+
+    best_step: int = 0  # 0: nothing evaluated yet
+    best_metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    evaluated_step: int = 0
+    metrics_bytes: int = 0  # the size of metrics.jsonl; what lies behind it is not of this state
+    train_seconds: float = 0.0  # all of fit, evaluation and saving included, over all its processes
+    timed_steps: int = 0  # steps whose time was taken, a process's first (compilation) left out
+    timed_seconds: float = 0.0
+    input_seconds: float = 0.0  # of the timed ones, spent waiting for and placing batches
+
+
+class Checkpointer:
+    """Saves and restores under `folder`; leaving the `with` block waits for a save in progress."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens `folder`; leftovers of a save that was killed are removed."""
+        self._best_step = 0
+        self._manager = ocp.CheckpointManager(
+            folder.absolute(),
+            item_names=("params", "optimizer", "totals", "record"),
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=_Keep(lambda: self._best_step),
+                cleanup_tmp_directories=True,
+                enable_async_checkpointing=True,
+            ),
+        )
+
+    def __enter__(self) -> "Checkpointer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._manager.close()
+
+    def steps(self) -> list[int]:
+        """The steps that can be restored, in order."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, state: TrainState, totals: Sums, record: Record) -> None:
+        """Starts a save in the background, when the one before is done; an existing step stays."""
+        self._best_step = record.best_step
+        if step in self._manager.all_steps():
+            return
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(state.params),
+                optimizer=ocp.args.StandardSave({"step": state.step, "opt_state": state.opt_state}),
+                totals=ocp.args.StandardSave(totals),
+                record=ocp.args.JsonSave(dataclasses.asdict(record)),
+            ),
+        )
+
+    def wait(self) -> None:
+        """Returns when the save in progress is whole."""
+        self._manager.wait_until_finished()
+
+    def restore(
+        self, step: int, state: TrainState, totals: Sums, mesh: Mesh
+    ) -> tuple[TrainState, Sums, Record]:
+        """Reads a step onto `mesh`, whatever mesh wrote it; arguments are `jax.eval_shape`s."""
+        optimizer = {"step": state.step, "opt_state": state.opt_state}
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardRestore(_on(mesh, state.params)),
+                optimizer=ocp.args.StandardRestore(_on(mesh, optimizer)),
+                totals=ocp.args.StandardRestore(_on(mesh, totals)),
+                record=ocp.args.JsonRestore(),
+            ),
+        )
+        record = Record(**restored.record)
+        return TrainState(params=restored.params, **restored.optimizer), restored.totals, record
+
+    def restore_params(self, step: int, params: Any, mesh: Mesh) -> Any:
+        """Reads the parameters alone."""
+        args = ocp.args.Composite(params=ocp.args.StandardRestore(_on(mesh, params)))
+        return self._manager.restore(step, args=args).params
+
+
+def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: Mesh) -> Any:
+    """The parameters that a run saved at `step`, shaped as `make_params` makes them.
+
+    Raises:
+        FileNotFoundError: `folder` holds no such step.
+    """
+    with Checkpointer(folder) as checkpointer:
+        if step not in checkpointer.steps():
+            there = ", ".join(map(str, checkpointer.steps())) or "none"
+            raise FileNotFoundError(f"no checkpoint of step {step} under {folder}; there: {there}.")
+        return checkpointer.restore_params(step, jax.eval_shape(make_params), mesh)
+
+
+class _Keep(preservation_policy.PreservationPolicy):
+    """Keeps the latest step and the best; which is best is the loop's to say."""
+
+    def __init__(self, best_step: Callable[[], int]) -> None:
+        self._best_step = best_step
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        latest = max((checkpoint.step for checkpoint in checkpoints), default=0)
+        return [checkpoint.step in (latest, self._best_step()) for checkpoint in checkpoints]
+
+
+def _on(mesh: Mesh, tree: Any) -> Any:
+    """`tree` of shapes, to be restored whole on every device of `mesh`."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh)), tree
+    )

@@ -1,0 +1,257 @@
+"""The one loop of every trainer: resume, step, log, evaluate, save; read it top to bottom.
+
+What differs between trainers comes in as values: how parameters are made, the loss with its
+metric sums, the examples, and the metric by which the best step is chosen.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from nystromformer_jax.training import metrics
+from nystromformer_jax.training.checkpoint import Checkpointer, Record
+from nystromformer_jax.training.config import FitConfig
+from nystromformer_jax.training.mesh import place, replicated
+from nystromformer_jax.training.metrics import Sums
+from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
+from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
+from nystromformer_jax.training.run_log import RunLog
+from nystromformer_jax.training.speed import Progress, Stopwatch, figures
+from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
+from nystromformer_jax.training.train_step import LossFn, TrainState, evaluate, make_train_step
+from nystromformer_jax.training.workdir import Workdir
+
+__all__ = ["LossNotFinite", "Outcome", "fit"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a finished training leaves to report."""
+
+    best_step: int  # its checkpoint is under the run's folder
+    best_metrics: dict[str, float]  # of the validation at that step
+    train_seconds: float  # all of it, evaluation and saving included, over all processes
+    speed: dict[str, float]  # step_seconds, examples_per_second, input_share; empty if one step
+
+
+class LossNotFinite(RuntimeError):
+    """The loss or the gradient became NaN or infinite; nothing of it was saved."""
+
+
+def fit(
+    run: Workdir,
+    config: FitConfig,
+    *,
+    mesh: Mesh,
+    make_params: Callable[[], Any],
+    loss_fn: LossFn,
+    eval_step: Callable[[Any, dict[str, Any]], Sums],
+    training: Examples,
+    validation: Examples,
+    select: str = "accuracy",
+) -> Outcome:
+    """Trains in `run`'s folder from its latest checkpoint, or from the start, to the last step.
+
+    Args:
+        run: The folder, locked.
+        config: The loop's sections.
+        mesh: From `make_mesh`.
+        make_params: Makes the initial parameters; pure, it is compiled.
+        loss_fn: `(params, batch, dropout_rng) -> (loss_sum, sums)`, see `LossFn`.
+        eval_step: From `make_eval_step`; passed in so that the test set shares its compilation.
+        training: The examples to learn from.
+        validation: The examples to choose the best step by.
+        select: The validation metric to choose by: the lowest if its name ends in "loss", else the
+            highest; the earliest of equals.
+
+    Raises:
+        Interrupted: SIGTERM or Ctrl-C; everything is saved.
+        LossNotFinite: with the steps between which it happened.
+        ValueError: batch sizes that the mesh cannot share.
+    """
+    config.check_batches(mesh)
+    total_steps, batch_size = config.train.total_steps, config.train.batch_size
+    host, hosts = jax.process_index(), jax.process_count()
+    stop = StopSignals()
+    step = 0
+    with ExitStack() as stack:
+        stack.enter_context(stop)
+
+        # ---- 1. The update, and the shapes of all that is saved ---------------------------------
+        optimizer = make_optimizer(config.optimizer, total_steps)
+        schedule = make_schedule(config.optimizer, total_steps)
+        train_step = make_train_step(
+            loss_fn,
+            optimizer,
+            mesh,
+            seed=config.train.seed,
+            accumulation=config.train.accumulation,
+        )
+
+        def make_state() -> TrainState:
+            params = make_params()
+            return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+        state_shape = jax.eval_shape(make_state)
+        totals_shape = _totals_shape(loss_fn, state_shape.params, training, batch_size)
+
+        def no_totals() -> Sums:
+            return jax.device_put(metrics.zeros_like(totals_shape), replicated(mesh))
+
+        # ---- 2. Where we are: the latest checkpoint, or the start -------------------------------
+        checkpointer = stack.enter_context(Checkpointer(run.checkpoints))
+        saved_steps = checkpointer.steps()
+        if saved_steps:
+            step = saved_steps[-1]
+            state, totals, record = checkpointer.restore(step, state_shape, totals_shape, mesh)
+        else:
+            state = jax.jit(make_state, out_shardings=replicated(mesh))()
+            totals, record = no_totals(), Record()
+        log = stack.enter_context(
+            RunLog(run.path, keep_bytes=record.metrics_bytes, events=config.log.events)
+        )
+        progress = stack.enter_context(closing(Progress(step, total_steps)))
+        if step:
+            progress.say(f"Going on from step {step} of {total_steps}.")
+        batches = stack.enter_context(
+            closing(
+                training_batches(
+                    training,
+                    batch_size=batch_size,
+                    seed=config.train.seed,
+                    start_step=step,
+                    host=host,
+                    hosts=hosts,
+                )
+            )
+        )
+        stopwatch = Stopwatch(record, batch_size)
+        first_step, logged_step = step, step - step % config.log.every_steps
+        loss = None
+
+        def is_due(every_steps: int) -> bool:
+            return step > 0 and (step % every_steps == 0 or step == total_steps)
+
+        while True:
+            # ---- 3. Evaluate; after a resume first, if the signal came in the middle of one -----
+            if is_due(config.eval.every_steps) and record.evaluated_step != step:
+                valid_batches = evaluation_batches(
+                    validation,
+                    batch_size=config.eval_batch_size,
+                    limit=config.eval.max_examples,
+                    host=host,
+                    hosts=hosts,
+                )
+                try:
+                    with stopwatch.pause(), closing(valid_batches):
+                        values = evaluate(eval_step, state.params, stop.watch(valid_batches), mesh)
+                except Stopping:
+                    pass
+                else:
+                    line = {f"valid/{name}": value for name, value in values.items()}
+                    log.metrics(step, line)
+                    progress.show(line)
+                    record.evaluated_step = step
+                    if _is_better(values, record.best_metrics, select):
+                        record.best_step, record.best_metrics = step, values
+
+            # ---- 4. Save, never a state that is not finite ---------------------------------------
+            wanted = is_due(config.checkpoint.every_steps) or is_due(config.eval.every_steps)
+            if (wanted or stop.received is not None) and step > first_step:
+                with stopwatch.pause():
+                    _require_finite(totals, logged_step, step, checkpointer)
+                    record.metrics_bytes = log.sync()
+                    stopwatch.count()
+                    checkpointer.save(step, state, totals, record)
+            if stop.received is not None or step == total_steps:
+                break
+
+            # ---- 5. One step ---------------------------------------------------------------------
+            with stopwatch.input():
+                batch = place(next(batches), mesh)
+            previous_loss = loss
+            state, totals, loss = train_step(state, totals, batch)
+            # At most two steps in flight: on a CPU more can starve a collective of threads.
+            jax.block_until_ready(previous_loss)
+            step += 1
+            stopwatch.step()
+            progress.step()
+            if step == first_step + 1:
+                jax.block_until_ready(loss)
+                stopwatch.restart()
+
+            # ---- 6. Log: the one place where the loop waits for the device -----------------------
+            if is_due(config.log.every_steps):
+                _require_finite(totals, logged_step, step, checkpointer)
+                line = metrics.means(totals, "train/")
+                line["learning_rate"] = float(schedule(step - 1))
+                log.metrics(step, line)
+                totals, logged_step = no_totals(), step
+                speed = stopwatch.lap()
+                if speed:
+                    log.speed(step, speed)
+                progress.show(line, speed)
+        stopwatch.count()
+
+    # ---- 7. The end: the save in the background is whole, the signal handlers are the old ones ---
+    if stop.received is not None:
+        raise Interrupted(stop.received, step, total_steps)
+    timed = (record.timed_steps, record.timed_seconds, record.input_seconds)
+    return Outcome(
+        best_step=record.best_step,
+        best_metrics=record.best_metrics,
+        train_seconds=record.train_seconds,
+        speed=figures(*timed, batch_size) if record.timed_steps else {},
+    )
+
+
+def _totals_shape(loss_fn: LossFn, params: Any, training: Examples, batch_size: int) -> Any:
+    """The shape of what `train_step` adds up, found without running anything."""
+    rows = training.make_batch(np.zeros(batch_size, np.int64))
+    batch = {**rows, "weights": np.ones(batch_size, np.float32)}
+    sums = jax.eval_shape(loss_fn, params, batch, jax.random.key(0))[1]
+    if "loss" not in sums:
+        raise ValueError(f"loss_fn's sums need a 'loss', got {', '.join(sorted(sums)) or 'none'}.")
+    scalar = jax.ShapeDtypeStruct((), jnp.float32)
+    return {**sums, "grad_norm": (scalar, scalar)}
+
+
+def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: str) -> bool:
+    """Strictly better, so that the earliest of equals stays; NaN is worse than any number.
+
+    The first ones, with no `best` yet, are better than nothing.
+    """
+    if select not in values:
+        raise ValueError(f"select={select!r} is no validation metric: {', '.join(sorted(values))}.")
+    if not best:
+        return True
+    sign = -1 if select.endswith("loss") else 1
+    new, old = (
+        -math.inf if math.isnan(scores[select]) else sign * scores[select]
+        for scores in (values, best)
+    )
+    return new > old
+
+
+def _require_finite(totals: Sums, before: int, step: int, checkpointer: Checkpointer) -> None:
+    """Raises if a loss or a gradient after step `before`, up to `step`, was not finite."""
+    bad = sorted(
+        name for name, (total, _) in jax.device_get(totals).items() if not np.isfinite(total)
+    )
+    if not bad:
+        return
+    checkpointer.wait()
+    saved = checkpointer.steps()
+    where = f"the latest checkpoint is of step {saved[-1]}" if saved else "nothing was saved yet"
+    raise LossNotFinite(
+        f"{', '.join(bad)} became NaN or infinite between steps {before + 1} and {step};"
+        f" {where}. Lower optimizer.learning_rate, lengthen optimizer.warmup_steps or set"
+        " optimizer.clip_norm=1, in a new --workdir; log.every_steps=1 finds the step."
+    )

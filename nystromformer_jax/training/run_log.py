@@ -1,0 +1,121 @@
+"""What a run writes about itself, by line: metrics, speed, TensorBoard events.
+
+`metrics.jsonl` holds deterministic values only, so that a run that was killed and resumed leaves
+the same bytes as one that was not; wall-clock figures go to `speed.jsonl`.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+__all__ = ["JsonLines", "RunLog"]
+
+
+class JsonLines:
+    """A file of one JSON object a line. Opening it drops everything behind `keep_bytes`."""
+
+    def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
+        """Opens `path`, made if missing; a line cut in two by a crash is dropped as well."""
+        self.path = path
+        self._file = open(path, "ab")  # noqa: SIM115  (closed by close)
+        whole = path.read_bytes()
+        kept = whole if keep_bytes is None else whole[:keep_bytes]
+        kept = kept[: kept.rfind(b"\n") + 1]
+        if keep_bytes is not None and len(kept) < keep_bytes:
+            logging.getLogger(__name__).warning(
+                "%s lost lines: the checkpoint knows of %d bytes, %d are there.",
+                path,
+                keep_bytes,
+                len(kept),
+            )
+        if len(kept) < len(whole):
+            self._file.truncate(len(kept))  # one system call: a kill leaves either length
+            self.sync()
+
+    def write(self, values: Mapping[str, Any]) -> None:
+        """Appends a line and hands it to the system, so that a kill of this process keeps it."""
+        self._file.write(json.dumps(dict(values)).encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Waits until the disk has every line; returns the size in bytes."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Reads the lines back."""
+        with open(self.path, "rb") as file:
+            yield from map(json.loads, file)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class RunLog:
+    """`metrics.jsonl`, `speed.jsonl` and `events/` of one run.
+
+    Events are derived data: the old ones are removed and written anew from `metrics.jsonl`, so
+    they are never ahead of it and never doubled.
+    """
+
+    def __init__(self, folder: Path, *, keep_bytes: int = 0, events: bool = True) -> None:
+        """Cuts `metrics.jsonl` back to `keep_bytes`, the size its checkpoint recorded."""
+        self._metrics = JsonLines(folder / "metrics.jsonl", keep_bytes)
+        self._speed = JsonLines(folder / "speed.jsonl")
+        self._events = _open_events(folder / "events") if events else None
+        for line in self._metrics.lines():
+            self._write_events(line)
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._metrics.close()
+        self._speed.close()
+        if self._events is not None:
+            self._events.close()
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Records deterministic values. json writes floats with repr, so their bits can be compared."""
+        line = {"step": step, **values}
+        self._metrics.write(line)
+        self._write_events(line)
+
+    def speed(self, step: int, values: Mapping[str, float]) -> None:
+        """Records wall-clock figures."""
+        self._speed.write({"step": step, **values})
+
+    def sync(self) -> int:
+        """Puts `metrics.jsonl` on the disk; returns its size, for a checkpoint to record."""
+        return self._metrics.sync()
+
+    def _write_events(self, line: Mapping[str, Any]) -> None:
+        if self._events is not None:
+            for name, value in line.items():
+                if name != "step":
+                    self._events.add_scalar(name, value, line["step"])
+
+
+def _open_events(folder: Path) -> Any:
+    """Opens a fresh events file under `folder`; None where tensorboardX is not installed."""
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
+    try:
+        from tensorboardX import SummaryWriter
+    except ModuleNotFoundError:
+        logging.getLogger(__name__).warning(
+            "No TensorBoard events: tensorboardX is not installed (metrics.jsonl has the same values)."
+        )
+        return None
+    return SummaryWriter(str(folder))

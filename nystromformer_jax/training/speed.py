@@ -1,0 +1,132 @@
+"""Where a step's time goes, how much memory it took, and a progress line or bar."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import jax
+from tqdm import tqdm
+
+from nystromformer_jax.training.checkpoint import Record
+
+__all__ = ["Progress", "Stopwatch", "peak_bytes"]
+
+
+class Stopwatch:
+    """Times steps, and within them the wait for input; adds up into the run's `record`."""
+
+    def __init__(self, record: Record, batch_size: int) -> None:
+        self._record = record
+        self._batch_size = batch_size
+        self._counted = time.perf_counter()
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets the time since the last `lap`, which compilation took."""
+        self._began = time.perf_counter()
+        self._steps = 0
+        self._input_seconds = 0.0
+
+    @contextmanager
+    def input(self) -> Iterator[None]:
+        """Marks the wait for the next batch and its placing."""
+        began = time.perf_counter()
+        yield
+        self._input_seconds += time.perf_counter() - began
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leaves evaluation and saving out."""
+        began = time.perf_counter()
+        yield
+        self._began += time.perf_counter() - began
+
+    def step(self) -> None:
+        """Counts a step."""
+        self._steps += 1
+
+    def lap(self) -> dict[str, float]:
+        """The figures since the last lap or restart; call when the device has finished its work."""
+        seconds = time.perf_counter() - self._began
+        steps, input_seconds = self._steps, self._input_seconds
+        self.restart()
+        if not steps:
+            return {}
+        self._record.timed_steps += steps
+        self._record.timed_seconds += seconds
+        self._record.input_seconds += input_seconds
+        return figures(steps, seconds, input_seconds, self._batch_size)
+
+    def count(self) -> None:
+        """Brings `record.train_seconds`, which counts everything, up to now."""
+        now = time.perf_counter()
+        self._record.train_seconds += now - self._counted
+        self._counted = now
+
+
+def figures(steps: int, seconds: float, input_seconds: float, batch_size: int) -> dict[str, float]:
+    """Speed in the units that people compare."""
+    return {
+        "step_seconds": seconds / steps,
+        "examples_per_second": steps * batch_size / seconds,
+        "input_share": input_seconds / seconds,
+    }
+
+
+def peak_bytes() -> int:
+    """The most memory held at once: of the first device where it is counted, else of this process."""
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in statistics:
+        return int(statistics["peak_bytes_in_use"])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+class Progress:
+    """On stderr: a bar on a terminal, elsewhere one plain line a log step."""
+
+    def __init__(self, step: int, total_steps: int) -> None:
+        self._stream = sys.stderr
+        self._step, self._total_steps = step, total_steps
+        self._bar: tqdm | None = None
+        if self._stream.isatty():
+            self._bar = tqdm(
+                total=total_steps,
+                initial=step,
+                file=self._stream,
+                unit="step",
+                dynamic_ncols=True,
+            )
+
+    def step(self) -> None:
+        """One more step is on its way."""
+        self._step += 1
+        if self._bar is not None:
+            self._bar.update()
+
+    def show(self, values: Mapping[str, float], speed: Mapping[str, float] | None = None) -> None:
+        """Shows metrics, and with `speed` the throughput and the time left."""
+        parts = [f"{name} {value:.4g}" for name, value in values.items()]
+        if speed:
+            parts.append(f"{speed['examples_per_second']:.4g} examples/s")
+        if speed and self._bar is not None:
+            self._bar.set_postfix_str(", ".join(parts))
+            return
+        if speed:
+            left = (self._total_steps - self._step) * speed["step_seconds"]
+            parts.append(f"{tqdm.format_interval(left)} left")
+        self.say(f"step {self._step}/{self._total_steps}: {', '.join(parts)}")
+
+    def say(self, text: str) -> None:
+        """Prints a line, above the bar where there is one."""
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands."""
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,70 @@
+"""SIGTERM and Ctrl-C as a wish: the loop finishes its step, saves, and ends."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, TypeVar
+
+__all__ = ["Interrupted", "StopSignals"]
+
+Item = TypeVar("Item")
+
+
+class Interrupted(Exception):
+    """A run that a signal ended, with everything saved. `exit_code` is the shell's: 130 or 143."""
+
+    def __init__(self, signal_number: int, step: int, total_steps: int) -> None:
+        self.step = step
+        self.exit_code = 128 + signal_number
+        name = "Ctrl-C" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
+        super().__init__(
+            f"Stopped by {name} after step {step} of {total_steps}, everything saved;"
+            " the same command goes on from there."
+        )
+
+
+class Stopping(Exception):
+    """Leaves an evaluation in the middle. Not an error: it is done again after the resume."""
+
+
+class StopSignals:
+    """While entered, SIGTERM and SIGINT only set `received`; afterwards the old handlers are back.
+
+    Outside the main thread, where Python allows no handlers, it never receives anything.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def watch(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Passes `items` on until a signal comes, then raises Stopping."""
+        for item in items:
+            if self.received is not None:
+                raise Stopping
+            yield item
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        # os.write: print may be what the signal interrupted, and is not re-entrant.
+        if self.received is None:
+            self.received = number
+            os.write(2, b"\nStopping: finishing this step, then saving.\n")
+        else:
+            os.write(2, b"\nStill saving; kill -9 would lose the steps since the last save.\n")

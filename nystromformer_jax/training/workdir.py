@@ -1,0 +1,237 @@
+"""A run's folder: one process, one config, one result.
+
+config.json  environment.json  metrics.jsonl  speed.jsonl  events/  checkpoints/  result.json
+"""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+
+__all__ = [
+    "ConfigDiffers",
+    "Workdir",
+    "WorkdirBusy",
+    "config_sha256",
+    "describe_environment",
+    "read_json",
+    "write_json",
+]
+
+# What makes two runs the same run. mesh, checkpoint, log and eval may change on the way.
+IDENTITY = ("data", "model", "attention", "optimizer", "train")
+PATHS = ("data.dir",)
+
+
+class ConfigDiffers(ValueError):
+    """The folder holds a run of another config."""
+
+
+class WorkdirBusy(RuntimeError):
+    """Another process works in the folder."""
+
+
+class Workdir:
+    """Opens `path` for a run of `config`, alone; use it in a `with` statement.
+
+    Attributes:
+        path: The folder.
+        config_sha256: Of the sections that make a run what it is.
+        environment: Versions, device and threads of this process.
+        result: A finished run's `result.json`, else None.
+    """
+
+    def __init__(
+        self, path: Path, config: Mapping[str, Any], *, paths: Iterable[str] = PATHS
+    ) -> None:
+        """Takes the lock, compares configs, writes `config.json` if the run is new.
+
+        Args:
+            path: The folder, made if missing.
+            config: Sections of plain values.
+            paths: Dotted keys that only say where things lie; they may change.
+
+        Raises:
+            WorkdirBusy: another process has the lock.
+            ConfigDiffers: the folder belongs to another config; one sentence per difference.
+        """
+        config = json.loads(json.dumps(config))  # tuples become lists, as they will be read back
+        self.path = path.absolute()
+        self.config_sha256 = config_sha256(config, paths)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.path)
+        try:
+            config_file = self.path / "config.json"
+            if config_file.exists():
+                _refuse_another(self.path, read_json(config_file), config, paths)
+            else:
+                write_json(config_file, config)
+            self.environment = self._check_environment()
+            result_file = self.path / "result.json"
+            self.result: dict[str, Any] | None = (
+                read_json(result_file) if result_file.exists() else None
+            )
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def __enter__(self) -> "Workdir":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        os.close(self._lock)  # and with it the lock
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes `result.json`; the run is then finished."""
+        write_json(self.path / "result.json", result)
+        self.result = dict(result)
+
+    def _check_environment(self) -> dict[str, Any]:
+        """Records the environment of a new run; warns where a resumed one's bits may differ."""
+        now, file = describe_environment(), self.path / "environment.json"
+        if not file.exists():
+            write_json(file, now)
+            return now
+        then = _flat(read_json(file))
+        changes = [
+            f"{key} was {then.get(key)!r}, is {value!r}"
+            for key, value in _flat(now).items()
+            if then.get(key) != value
+        ]
+        if changes:
+            logging.getLogger(__name__).warning(
+                "%s was started elsewhere, so its numbers may differ in their last bits: %s.",
+                self.path,
+                "; ".join(changes),
+            )
+        return now
+
+
+def config_sha256(config: Mapping[str, Any], paths: Iterable[str] = PATHS) -> str:
+    """The hash of what makes a run what it is: `IDENTITY`'s sections without `paths`."""
+    identity = json.dumps(_identity(config, paths), sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, device and CPU threads: on the same of all these a run repeats its bits."""
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    devices = jax.devices()
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            **{package: importlib.metadata.version(package) for package in packages},
+        },
+        "device": {"kind": devices[0].device_kind, "count": len(devices)},
+        "cpu_threads": _cpu_threads(),
+    }
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes all of the file or nothing: a temporary one, to the disk, then renamed."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(dict(values), file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp's 0600 is for secrets
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself
+    finally:
+        os.close(folder)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads what `write_json` wrote."""
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def _lock(path: Path) -> int:
+    """Takes the folder's lock; the system gives it back when the process ends, however it ends."""
+    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(lock, 32).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise WorkdirBusy(
+            f"{path} is in use by another process (pid {owner}):"
+            " wait for it to end, or pass another --workdir."
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _refuse_another(
+    path: Path, old: Mapping[str, Any], new: Mapping[str, Any], paths: Iterable[str]
+) -> None:
+    before, now = _identity(old, paths), _identity(new, paths)
+    differences = [
+        f"{key}: {_shown(before, key)} in the run, {_shown(now, key)} now"
+        for key in sorted(before.keys() | now.keys())
+        if _shown(before, key) != _shown(now, key)
+    ]
+    if differences:
+        raise ConfigDiffers(
+            f"{path} holds a run of another config. {'. '.join(differences)}."
+            " Pass another --workdir for a new run, or the run's own values to go on with it."
+        )
+
+
+def _identity(config: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
+    """The config's identity as {dotted key: value}."""
+    sections = {name: config[name] for name in IDENTITY if name in config}
+    left_out = set(paths)
+    return {key: value for key, value in _flat(sections).items() if key not in left_out}
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key]) if key in values else "absent"
+
+
+def _cpu_threads() -> int:
+    """The size of XLA's CPU pool: sums are split by it, so bits depend on it."""
+    if os.environ.get("NPROC", "").isdigit():
+        return int(os.environ["NPROC"])
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,16 @@
+"""The alphabet of shapes, and the array types that are spelled with it.
+
+| axis | meaning | axis | meaning |
+|---|---|---|---|
+| `B` | batch | `E` | model dimension |
+| `L` | query length | `F` | feed-forward dimension |
+| `T` | key length where it differs | `R` | rank or random features |
+| `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
+| `H` | heads | `V` | vocabulary |
+| `D` | head dimension | `C` | classes |
+"""
+
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+__all__ = ["Array", "Bool", "Float", "Int"]

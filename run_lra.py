@@ -1,0 +1,148 @@
+"""Runs one task of the Long Range Arena: `python run_lra.py --config=configs/listops.py`."""
+
+import difflib
+import logging
+import re
+import runpy
+import sys
+from pathlib import Path
+
+from absl import app, flags
+from ml_collections import config_flags
+
+CONFIG = config_flags.DEFINE_config_file(
+    "config", help_string="configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]"
+)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
+)
+MODE = flags.DEFINE_enum(
+    "mode", "train", ["train", "eval"], "eval scores a finished run's best checkpoint again."
+)
+
+
+def main(argv: list[str]) -> int:
+    """Trains or scores; returns the exit code."""
+    if len(argv) > 1:
+        return _refuse(f"unexpected argument {argv[1]!r}; flags look like --config.train.seed=1")
+    if CONFIG.value is None:
+        return _refuse("pass --config=configs/listops.py, or another file under configs/")
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    for chatty in ("absl", "jax", "orbax", "grain"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    from lra import data, train  # here: a wrong flag is answered, and data prepared, without jax
+    from lra.data import cache
+    from nystromformer_jax import training
+
+    try:
+        run = train.prepare(CONFIG.value.to_dict())
+        workdir_path = Path(WORKDIR.value or _default_workdir(run.fit.train.seed))
+        if MODE.value == "eval" and not workdir_path.is_dir():
+            return _refuse(
+                f"--mode=eval needs a finished run, and there is no folder {workdir_path}"
+            )
+        training.enable_compilation_cache(cache.cache_dir() / "xla")
+        task = data.load(run.data)
+        workdir = training.Workdir(workdir_path, CONFIG.value.to_dict())
+    except (ValueError, OSError, training.WorkdirBusy) as error:
+        return _refuse(str(error))
+    with workdir:
+        try:
+            if MODE.value == "eval":
+                print(_summary(train.score_again(run, task, workdir)))
+                return 0
+            finished = workdir.result is not None
+            result = train.train(run, task, workdir)
+        except training.Interrupted as stop:
+            print(stop, file=sys.stderr)
+            return stop.exit_code
+        except training.LossNotFinite as error:
+            print(f"run_lra.py: {error}", file=sys.stderr)
+            return 1
+        except ValueError as error:
+            return _refuse(str(error))
+    print(_summary(result))
+    if finished:
+        print(
+            f"This run had finished before; nothing was trained. Its result is in {workdir_path}."
+        )
+    else:
+        print(f"Everything is in {workdir_path}.")
+    return 0
+
+
+def _summary(result: dict[str, object]) -> str:
+    return (
+        f"{result['task']} with {result['attention']} attention: test accuracy"
+        f" {result['test_accuracy']:.4f} on {result['test_examples']} examples, validation"
+        f" {result['valid_accuracy']:.4f} at its best step {result['best_step']}."
+    )
+
+
+def _default_workdir(seed: int) -> str:
+    """`runs/<config file>-<its argument, slugged>-seed<k>`."""
+    path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", argument).strip("-")
+    return f"runs/{Path(path).stem}{'-' + slug if slug else ''}-seed{seed}"
+
+
+def _refuse(message: str) -> int:
+    """One line, exit code 2."""
+    print(f"run_lra.py: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """Reads the flags; a wrong one is one line, not a traceback."""
+    try:
+        if unknown := _unknown_key(argv):
+            sys.exit(_refuse(unknown))
+        return flags.FLAGS(argv)
+    except Exception as error:  # whatever ml-collections and a config file raise
+        text = str(error)
+        if "Error whilst parsing config file" in text:  # a whole traceback, as text
+            text = text.rstrip().rpartition("\n")[2].partition(": ")[2]
+        sys.exit(_refuse(text))
+
+
+def _unknown_key(argv: list[str]) -> str | None:
+    """A sentence about a config file or key that is not there; ml-collections' own is a KeyError."""
+    given = " ".join(argv)
+    config_flag = re.search(r"--?config[= ]([^:\s]+)(?::(\S*))?", given)
+    if config_flag is None:
+        return None
+    path, argument = config_flag.groups()
+    if not Path(path).is_file():
+        known = sorted(
+            str(file) for file in Path("configs").glob("[!_]*.py") if file.stem != "common"
+        )
+        return f"there is no config file {path}{_nearest(path, known)}"
+    arguments = () if argument is None else (argument,)
+    try:
+        config = runpy.run_path(path)["get_config"](*arguments)
+    except Exception:  # the file's own error is the better sentence
+        return None
+    known = _keys(config.to_dict())
+    for key in re.findall(r"--?(?:no)?config\.([\w.]+)", given):
+        if key not in known:
+            return f"there is no --config.{key}{_nearest(key, known)}"
+    return None
+
+
+def _keys(config: dict[str, object], prefix: str = "") -> list[str]:
+    """All dotted keys, those of sections included."""
+    keys = []
+    for name, value in config.items():
+        keys.append(prefix + name)
+        if isinstance(value, dict):
+            keys += _keys(value, f"{prefix}{name}.")
+    return keys
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=2)
+    return f"; did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(known)}."
+
+
+if __name__ == "__main__":
+    app.run(lambda argv: sys.exit(main(argv)), flags_parser=_parse)

@@ -1,0 +1,44 @@
+"""The strict world: eight CPU devices, no silent rank promotion, shapes checked against their annotations."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+# XLA sizes its CPU thread pool by NPROC; with fewer threads than devices a collective can wait forever.
+os.environ.setdefault("NPROC", "32")
+# Tests compile thousands of small programs and run each once.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+from jaxtyping import install_import_hook
+
+install_import_hook(["nystromformer_jax", "lra.models"], "beartype.beartype")
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def rngs(request):
+    """An endless iterator of random keys, a different one for every test."""
+    seed = sum(ord(letter) for letter in request.node.name)
+    return (jax.random.fold_in(jax.random.key(seed), i) for i in range(1_000_000))
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(monkeypatch, tmp_path):
+    """No test reads or writes the user's cache."""
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def no_annotations():
+    """Lets wrong shapes reach our own errors, as they do for users, who run no shape checker."""
+    from jaxtyping import config
+
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)

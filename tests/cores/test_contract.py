@@ -1,0 +1,151 @@
+"""What every attention signs. A core that cannot keep a clause would say so here, with a reason."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from nystromformer_jax.cores import CORES, make_core
+from tests.helpers import (
+    GRADIENT,
+    HALF,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+    random_inputs,
+)
+
+# The smallest sizes at which each core approximates rather than being exact.
+OPTIONS = {
+    "nystrom": {"num_landmarks": 7, "conv_kernel_size": 5},
+    "softmax": {"conv_kernel_size": 5},
+}
+BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5
+
+every_core = pytest.mark.parametrize("name", CORES)
+
+
+def make(name, rngs, inputs, mask, **options):
+    """The core as a function of its inputs, with parameters of its own."""
+    core = make_core(name, **OPTIONS[name], **options)()
+    variables = core.init(next(rngs), *inputs, mask, deterministic=True)
+    return functools.partial(core.apply, variables, deterministic=True)
+
+
+def test_every_core_has_options_here():
+    assert OPTIONS.keys() == CORES.keys()
+
+
+@every_core
+def test_shape_and_dtype_are_the_querys(name, rngs):
+    for dtype in (jnp.float32, jnp.bfloat16):
+        inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=dtype)
+        output = make(name, rngs, inputs, None)(*inputs)
+        assert output.shape == inputs[0].shape
+        assert output.dtype == dtype
+
+
+@every_core
+def test_bfloat16_is_near_float32(name, rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=jnp.bfloat16)
+    mask = mask_of_lengths([43, 29, 17], LENGTH)
+    core = make(name, rngs, inputs, mask)
+    expected = core(*(x.astype(jnp.float32) for x in inputs), mask)
+    assert_close(core(*inputs, mask), expected, HALF, where=mask)
+
+
+@every_core
+def test_padding_at_the_ends_changes_nothing(name, rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = mask_of_lengths([43, 29, 5], LENGTH)
+    core = make(name, rngs, inputs, mask)
+    padded = [jnp.pad(x, ((0, 0), (3, 8), (0, 0), (0, 0)), constant_values=jnp.nan) for x in inputs]
+    actual = core(*padded, jnp.pad(mask, ((0, 0), (3, 8))))
+    assert jnp.isfinite(actual).all()
+    assert_close(actual[:, 3:-8], core(*inputs, mask), REFERENCE, where=mask)
+
+
+@every_core
+def test_an_example_ignores_its_batch_mates(name, rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = mask_of_lengths([43, 29, 5], LENGTH)
+    core = make(name, rngs, inputs, mask)
+    together = core(*inputs, mask)
+    for b in range(BATCH):
+        alone = core(*(x[b : b + 1] for x in inputs), mask[b : b + 1])
+        assert_close(together[b : b + 1], alone, SAME_ARITHMETIC, where=mask[b : b + 1])
+
+
+@every_core
+def test_gradients_under_a_full_mask_are_finite(name, rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = mask_of_lengths([43, 0, 5], LENGTH)
+    core = make(name, rngs, inputs, mask)
+    output, pull_back = jax.vjp(lambda *x: core(*x, mask), *inputs)
+    assert jnp.isfinite(output).all()
+    assert all(jnp.isfinite(gradient).all() for gradient in pull_back(jnp.ones_like(output)))
+
+
+@every_core
+def test_same_input_same_bits(name, rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    core = make(name, rngs, inputs, None)
+    assert (core(*inputs) == core(*inputs)).all()
+
+
+@every_core
+def test_jit_changes_nothing(name, rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = mask_of_lengths([43, 29, 5], LENGTH)
+    core = make(name, rngs, inputs, mask)
+
+    def total(*inputs):
+        return (core(*inputs, mask) ** 2 * mask[..., None, None]).sum()
+
+    gradient = jax.grad(total, argnums=(0, 1, 2))
+    assert_close(jax.jit(core)(*inputs, mask), core(*inputs, mask), REFERENCE)
+    assert_close(jax.jit(gradient)(*inputs), gradient(*inputs), GRADIENT)
+
+
+@every_core
+def test_cross_attention_works_without_the_convolution(name, rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, key_length=59)
+    core = make_core(name, **(OPTIONS[name] | {"conv_kernel_size": 0}))()
+    assert core.apply({}, *inputs, deterministic=True).shape == inputs[0].shape
+    with pytest.raises(ValueError, match="equal lengths"):
+        make(name, rngs, inputs, None)
+
+
+def test_softmax_drops_attention_weights_only_when_asked(rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    core = make_core("softmax", dropout_rate=0.5)()
+    still = core.apply({}, *inputs, deterministic=True)
+    one, other = (
+        core.apply({}, *inputs, deterministic=False, rngs={"dropout": next(rngs)}) for _ in range(2)
+    )
+    assert (one != other).any()
+    many = [
+        core.apply({}, *inputs, deterministic=False, rngs={"dropout": next(rngs)})
+        for _ in range(100)
+    ]
+    assert float(jnp.abs(sum(many) / 100 - still).mean()) < 0.1  # unbiased
+
+
+def test_unknown_names_and_options_name_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'nystrom'"):
+        make_core("nystrm")
+    with pytest.raises(ValueError, match="did you mean 'num_landmarks'"):
+        make_core("nystrom", landmarks=64)
+    with pytest.raises(ValueError, match="softmax attention has no option 'num_landmarks'"):
+        make_core("softmax", num_landmarks=64)
+
+
+@every_core
+@pytest.mark.parametrize("width", [4, -1])
+def test_a_kernel_without_a_centre_is_refused(name, width, rngs):
+    inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
+    core = make_core(name, conv_kernel_size=width)()
+    with pytest.raises(ValueError, match="must be odd"):
+        core.init(next(rngs), *inputs, deterministic=True)

@@ -1,0 +1,95 @@
+"""What tests share: the table of tolerances, random attention inputs, and float64."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Tolerance:
+    """Largest allowed difference, relative to the largest entry of what is expected (at least 1)."""
+
+    relative: float
+
+
+SAME_ARITHMETIC = Tolerance(1e-6)
+REFERENCE = Tolerance(1e-5)
+OTHER_FRAMEWORK = Tolerance(1e-4)
+GRADIENT = Tolerance(2e-3)
+HALF = Tolerance(1e-2)
+HALF_GRADIENT = Tolerance(3e-2)
+
+
+def assert_close(actual, expected, tolerance, where=None):
+    """Compares two trees; `where` is a mask over the leading axes of every leaf."""
+    actual_leaves, actual_tree = jax.tree.flatten(actual)
+    expected_leaves, expected_tree = jax.tree.flatten(expected)
+    assert actual_tree == expected_tree
+    for one, other in zip(actual_leaves, expected_leaves, strict=True):
+        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        if where is not None:
+            one, other = one[np.asarray(where)], other[np.asarray(where)]
+        assert one.shape == other.shape
+        assert np.isfinite(one).all(), "not finite"
+        assert np.isfinite(other).all(), "the expected value is not finite"
+        difference = np.abs(one - other).max(initial=0.0)
+        allowed = tolerance.relative * max(1.0, np.abs(other).max(initial=0.0))
+        assert difference <= allowed, f"differs by {difference:.2e}, allowed are {allowed:.2e}"
+
+
+def random_inputs(rngs, batch, length, heads, dim, key_length=None, dtype=jnp.float32):
+    """Query, key and value; sharp enough that attention is not uniform."""
+    key_length = length if key_length is None else key_length
+    return tuple(
+        jax.random.normal(next(rngs), (batch, n, heads, dim), dtype)
+        for n in (length, key_length, key_length)
+    )
+
+
+def mask_of_lengths(lengths, length):
+    """True at the first `lengths[b]` positions of each row."""
+    return jnp.arange(length)[None, :] < jnp.asarray(lengths)[:, None]
+
+
+def nystrom_by_the_paper(query, key, value, num_landmarks, pinv_iters=6):
+    """Equations 5–17 in float64 for one example without padding: arrays [L H D], segments by rank."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    if min(len(query), len(key)) <= num_landmarks:
+        return softmax_by_the_paper(query, key, value)
+    output = np.empty((len(query), *value.shape[1:]))
+    for head in range(query.shape[1]):
+        q, k, v = query[:, head], key[:, head], value[:, head]
+        scale = q.shape[-1] ** -0.5
+
+        def means(x):
+            cuts = [-(-s * len(x) // num_landmarks) for s in range(num_landmarks + 1)]
+            return np.stack([x[a:b].mean(0) for a, b in itertools.pairwise(cuts)])
+
+        q_landmarks, k_landmarks = means(q), means(k)
+        kernel_1 = _softmax(q @ k_landmarks.T * scale)
+        kernel_2 = _softmax(q_landmarks @ k_landmarks.T * scale)
+        kernel_3 = _softmax(q_landmarks @ k.T * scale)
+        identity = np.eye(num_landmarks)
+        inverse = kernel_2.T / (kernel_2.sum(0).max() * kernel_2.sum(1).max())
+        for _ in range(pinv_iters):
+            az = kernel_2 @ inverse
+            inverse = (
+                inverse @ (13 * identity - az @ (15 * identity - az @ (7 * identity - az))) / 4
+            )
+        output[:, head] = kernel_1 @ inverse @ kernel_3 @ v
+    return output
+
+
+def softmax_by_the_paper(query, key, value):
+    """Equation 3 in float64 for one example without padding: arrays [L H D]."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    logits = np.einsum("lhd,thd->hlt", query, key) * query.shape[-1] ** -0.5
+    return np.einsum("hlt,thd->lhd", _softmax(logits), value)
+
+
+def _softmax(logits):
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)

@@ -1,0 +1,86 @@
+import importlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from lra.models import Classifier, ModelConfig, masked_mean
+from nystromformer_jax import make_core
+from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+
+
+def small_model(attention="nystrom", **options):
+    config = ModelConfig(vocab_size=11, max_len=64, embed_dim=12, head_dim=5, mlp_dim=7)
+    return Classifier(config, make_core(attention, **options), num_classes=3)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [("softmax", 209_802), ("nystrom", 209_942), ("nystrom,conv_kernel_size=0", 209_802)],
+)
+def test_the_authors_parameter_counts_on_listops(argument, expected):
+    config = importlib.import_module("configs.listops").get_config(argument)
+    model = Classifier(
+        ModelConfig(**config.model.to_dict()), make_core(**config.attention.to_dict()), 10
+    )
+    shapes = jax.eval_shape(
+        lambda: model.init(
+            jax.random.key(0),
+            jnp.zeros((1, config.data.max_len), jnp.int32),
+            jnp.ones((1, config.data.max_len), bool),
+            deterministic=True,
+        )
+    )
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
+
+
+def test_the_mean_is_over_real_tokens():
+    x = jnp.array([[[1.0], [5.0], [jnp.nan]], [[jnp.nan]] * 3])
+    mask = jnp.array([[True, True, False], [False] * 3])
+    assert_close(masked_mean(x, mask), jnp.array([[3.0], [0.0]]), SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize("attention", ["nystrom", "softmax"])
+def test_logits_and_gradients_ignore_what_is_padded(rngs, attention):
+    options = {"num_landmarks": 5, "conv_kernel_size": 3} if attention == "nystrom" else {}
+    model = small_model(attention, **options)
+    inputs = jax.random.randint(next(rngs), (2, 23), 1, 11)
+    mask = mask_of_lengths([23, 9], 23)
+    params = model.init(next(rngs), inputs, mask, deterministic=True)
+
+    @jax.jit
+    def run(params, inputs, mask):
+        def total(params):
+            logits = model.apply(params, inputs, mask, deterministic=True)
+            return (logits * jnp.arange(3.0)[None]).sum(), logits
+
+        return jax.value_and_grad(total, has_aux=True)(params)
+
+    padded = jnp.pad(inputs, ((0, 0), (0, 14)), constant_values=7)
+    (_, logits), gradients = run(params, padded, jnp.pad(mask, ((0, 0), (0, 14))))
+    (_, expected), expected_gradients = run(params, inputs, mask)
+    assert_close(logits, expected, REFERENCE)
+    assert_close(gradients, expected_gradients, GRADIENT)
+
+
+def test_dropout_also_falls_on_the_embeddings(rngs):
+    model = small_model(num_landmarks=5)
+    inputs, mask = jnp.ones((1, 23), jnp.int32), jnp.ones((1, 23), bool)
+    params = model.init(next(rngs), inputs, mask, deterministic=True)
+    _, state = model.apply(
+        params,
+        inputs,
+        mask,
+        deterministic=False,
+        rngs={"dropout": next(rngs)},
+        capture_intermediates=lambda module, _: type(module).__name__ == "Dropout",
+    )
+    embedded = state["intermediates"]["sequence_encoder"]["Dropout_0"]["__call__"][0]
+    assert 0.02 < float((embedded == 0).mean()) < 0.3  # a tenth
+
+
+def test_sizes_that_make_no_model_are_refused():
+    with pytest.raises(ValueError, match=r"model\.num_heads: needs 1 or more, got 0"):
+        ModelConfig(vocab_size=11, max_len=64, num_heads=0)
+    with pytest.raises(ValueError, match=r"model\.dropout_rate"):
+        ModelConfig(vocab_size=11, max_len=64, dropout_rate=1.0)

@@ -1,0 +1,157 @@
+"""A whole run on a few generated trees, and the door that configs come through."""
+
+import importlib
+import json
+
+import pytest
+
+from lra import data, train
+from nystromformer_jax.training import Workdir
+
+
+def small_config(argument="nystrom,num_landmarks=4,conv_kernel_size=3", **changes):
+    """ListOps on 40 trees cut to 64 tokens, for 6 steps; `changes` are {"section__key": value}."""
+    config = importlib.import_module("configs.listops").get_config(argument)
+    config.data.update(examples=40, max_len=64, workers=1)
+    config.model.update(num_layers=1, embed_dim=8, head_dim=4, mlp_dim=8)
+    config.train.update(total_steps=6, batch_size=8)
+    config.eval.update(every_steps=4, batch_size=16)
+    config.log.update(every_steps=2, events=False)
+    config.optimizer.update(learning_rate=1e-2, warmup_steps=2)
+    config.mesh.data = 8
+    plain = config.to_dict()
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        plain[section][name] = value
+    return plain
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def run(config, folder):
+    prepared = train.prepare(config)
+    with Workdir(folder, config) as workdir:
+        return train.train(prepared, data.load(prepared.data), workdir)
+
+
+@pytest.mark.parametrize("argument", ["nystrom,num_landmarks=4", "softmax"])
+def test_a_run_ends_with_a_test_accuracy_and_all_that_tells_how(argument, tmp_path):
+    result = run(small_config(argument), tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+    assert result["task"] == "listops"
+    assert result["attention"] == argument.split(",")[0]
+    assert 0 <= result["test_accuracy"] <= 1
+    assert result["test_examples"] == 40  # 2.5 batches: the last one is partial
+    assert result["best_step"] in (4, 6)
+    assert result["partial"] is True
+    for key in (
+        "seed",
+        "valid_accuracy",
+        "parameters",
+        "train_seconds",
+        "step_seconds",
+        "examples_per_second",
+        "peak_bytes",
+        "device",
+        "versions",
+        "config_sha256",
+        "data_sha256",
+    ):
+        assert result[key] is not None
+    lines = lines_of(tmp_path / "run")
+    assert [line["step"] for line in lines] == [2, 4, 4, 6, 6]
+
+
+def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(tmp_path):
+    config = small_config()
+    first = run(config, tmp_path / "run")
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("[!.]*")}
+    assert run(config, tmp_path / "run") == first
+    prepared = train.prepare(config)
+    with Workdir(tmp_path / "run", config) as workdir:
+        again = train.score_again(prepared, data.load(prepared.data), workdir)
+    assert again["test_accuracy"] == first["test_accuracy"]
+    assert again["valid_accuracy"] == first["valid_accuracy"]
+    now = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("[!.]*")}
+    assert now == written
+
+
+def test_an_unfinished_run_cannot_be_scored(tmp_path):
+    config = small_config()
+    prepared = train.prepare(config)
+    with Workdir(tmp_path / "run", config) as workdir, pytest.raises(ValueError, match="train it"):
+        train.score_again(prepared, data.load(prepared.data), workdir)
+
+
+def test_training_and_evaluation_are_traced_once_on_ragged_data(tmp_path, monkeypatch):
+    config = small_config(train__total_steps=12)
+    prepared = train.prepare(config)
+    task = data.load(prepared.data)
+    traces = []
+    call = train.Classifier.__call__
+
+    def counted(self, inputs, mask, *, deterministic):
+        traces.append(deterministic)
+        return call(self, inputs, mask, deterministic=deterministic)
+
+    monkeypatch.setattr(train.Classifier, "__call__", counted)
+    with Workdir(tmp_path / "run", config) as workdir:
+        train.train(prepared, task, workdir)
+    # With dropout: once for the shapes of the sums, once for the step. Without: the initial
+    # parameters, the one evaluation step, and the shapes of the checkpoint that is tested.
+    assert (traces.count(False), traces.count(True)) == (2, 3)
+
+
+def test_the_data_reach_the_model_whole(tmp_path):
+    """What a batch holds decodes to the tree that was generated, brackets included."""
+    prepared = train.prepare(small_config())
+    task = data.load(prepared.data)
+    batch = task.splits["train"].batch([3], 4096)
+    text = task.decode(batch["inputs"][0])
+    assert text.startswith("[")
+    assert text.endswith("]")
+    from lra.data import listops
+
+    assert listops.evaluate(text) == batch["labels"][0]
+
+
+def test_eight_trees_are_learnt_by_heart(tmp_path):
+    config = small_config(
+        data__examples=8, train__total_steps=60, eval__every_steps=60, log__every_steps=10
+    )
+    run(config, tmp_path / "run")
+    losses = [line["train/loss"] for line in lines_of(tmp_path / "run") if "train/loss" in line]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data__task": "listop"}, "Did you mean listops"),
+        ({"model__vocab_size": 9}, "listops has 16 token ids"),
+        ({"model__max_len": 32}, "no position for tokens up to data.max_len=64"),
+        ({"attention__name": "nystrm"}, "did you mean nystrom"),
+        ({"attention__num_landmarks": "many"}, "attention.num_landmarks: needs an int"),
+        ({"attention__num_landmarks": 0}, "num_landmarks"),
+        ({"attention__conv_kernel_size": 2}, "must be odd"),
+        ({"attention__landmarks": 3}, "did you mean attention.num_landmarks"),
+        ({"train__batch_size": 9}, "multiple of 8"),
+        ({"mesh__data": 3}, "cannot lay out 8"),
+        ({"optimizer__learning_rate": "fast"}, "optimizer.learning_rate: needs a float"),
+        ({"log__evry_steps": 3}, "did you mean log.every_steps"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_is_prepared(changes, words, no_annotations):
+    with pytest.raises(ValueError, match=words):
+        train.prepare(small_config(**changes))
+
+
+def test_an_unknown_or_missing_section_is_refused():
+    config = small_config()
+    with pytest.raises(ValueError, match="did you mean train"):
+        train.prepare({**config, "trian": {}})
+    del config["mesh"]
+    with pytest.raises(ValueError, match="mesh: this section is missing"):
+        train.prepare(config)

@@ -1,0 +1,284 @@
+"""Properties of the attention functions, forward and gradient."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from nystromformer_jax.attention import nystrom_attention, softmax_attention
+from tests.helpers import (
+    GRADIENT,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    Tolerance,
+    assert_close,
+    mask_of_lengths,
+    nystrom_by_the_paper,
+    random_inputs,
+    softmax_by_the_paper,
+)
+
+M, HEADS, DIM = 7, 2, 5
+EXACT = Tolerance(2e-6)
+
+
+def value_and_gradients(attention, query, key, value, weights):
+    """The output, and the gradients of a weighted sum of it, as one compiled function."""
+
+    def total(query, key, value):
+        output = attention(query, key, value)
+        return (output * weights).sum(), output
+
+    (_, output), gradients = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))(
+        query, key, value
+    )
+    return output, gradients
+
+
+def place(x, positions, length, filler):
+    """Puts the tokens of `x` at `positions` of a longer sequence that holds `filler` elsewhere."""
+    return jnp.full((x.shape[0], length, *x.shape[2:]), filler, x.dtype).at[:, positions].set(x)
+
+
+class TestSoftmax:
+    def test_is_the_papers_equation_3(self, rngs):
+        query, key, value = random_inputs(rngs, 1, 11, HEADS, DIM, key_length=17)
+        expected = softmax_by_the_paper(query[0], key[0], value[0])
+        assert_close(softmax_attention(query, key, value)[0], expected, REFERENCE)
+
+    def test_agrees_with_jax_under_any_mask(self, rngs):
+        query, key, value = random_inputs(rngs, 3, 11, HEADS, DIM, key_length=17)
+        mask = jax.random.bernoulli(next(rngs), 0.5, (3, 17)).at[:, 0].set(True)
+        expected = jax.nn.dot_product_attention(query, key, value, mask=mask[:, None, None, :])
+        assert_close(softmax_attention(query, key, value, mask=mask), expected, REFERENCE)
+
+
+def test_every_length_from_1_to_130_is_the_papers_formula_alone_and_in_a_padded_batch(rngs):
+    lengths = np.arange(1, 131)
+    inputs = random_inputs(rngs, 130, 130, HEADS, DIM)
+    mask = mask_of_lengths(lengths, 130)
+    output = jax.jit(functools.partial(nystrom_attention, num_landmarks=M, mask=mask))(*inputs)
+    for b, length in enumerate(lengths):
+        expected = nystrom_by_the_paper(*(x[b, :length] for x in inputs), M)
+        assert_close(output[b, :length], expected, REFERENCE)
+
+
+@pytest.mark.parametrize("length", [1, 2, 6, 7, 8, 13, 64, 129, 130, 1000])
+def test_a_length_alone_is_the_papers_formula_forward_and_gradient(rngs, length):
+    inputs = random_inputs(rngs, 1, length, HEADS, DIM)
+    weights = jax.random.normal(next(rngs), inputs[0].shape)
+    alone = functools.partial(nystrom_attention, num_landmarks=M)
+    output, gradients = value_and_gradients(alone, *inputs, weights)
+    assert_close(output[0], nystrom_by_the_paper(*(x[0] for x in inputs), M), REFERENCE)
+    # The same through the masked path, in a batch that holds longer and shorter mates.
+    total = length + 37
+    mask = mask_of_lengths([length, total, 3], total)
+    mates = random_inputs(rngs, 2, total, HEADS, DIM)
+    padded = [
+        jnp.concatenate([place(x, jnp.arange(length), total, 9.0), mate])
+        for x, mate in zip(inputs, mates, strict=True)
+    ]
+    in_batch = functools.partial(nystrom_attention, num_landmarks=M, mask=mask)
+    weights = jnp.zeros_like(padded[0]).at[0, :length].set(weights[0])
+    batch_output, batch_gradients = value_and_gradients(in_batch, *padded, weights)
+    assert_close(batch_output[:1, :length], output, REFERENCE)
+    assert_close([g[:1, :length] for g in batch_gradients], list(gradients), GRADIENT)
+    assert all((g[1:] == 0).all() and (g[0, length:] == 0).all() for g in batch_gradients)
+
+
+@pytest.mark.parametrize("filler", [0.0, 1e30, jnp.nan, -jnp.inf])
+@pytest.mark.parametrize("width", [0, 9])
+def test_padding_at_the_ends_changes_nothing_whatever_it_holds(rngs, width, filler):
+    length, before, total = 53, 11, 97
+    inputs = random_inputs(rngs, 2, length, HEADS, DIM)
+    mask = jax.random.bernoulli(next(rngs), 0.8, (2, length))
+    weights = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
+    kernel = jax.random.normal(next(rngs), (HEADS, width)) if width else None
+    positions = before + jnp.arange(length)
+    attention = functools.partial(nystrom_attention, num_landmarks=M, conv_kernel=kernel)
+    expected, expected_gradients = value_and_gradients(
+        functools.partial(attention, mask=mask), *inputs, weights
+    )
+    padded_mask = jnp.zeros((2, total), bool).at[:, positions].set(mask)
+    actual, gradients = value_and_gradients(
+        functools.partial(attention, mask=padded_mask),
+        *(place(x, positions, total, filler) for x in inputs),
+        place(weights, positions, total, 0.0),
+    )
+    assert_close(actual[:, positions], expected, REFERENCE, where=mask)
+    assert jnp.isfinite(actual).all()
+    assert_close([g[:, positions] for g in gradients], list(expected_gradients), GRADIENT)
+
+
+def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
+    length, total = 41, 89
+    inputs = random_inputs(rngs, 2, length, HEADS, DIM)
+    weights = jax.random.normal(next(rngs), inputs[0].shape)
+    positions = jnp.sort(jax.random.permutation(next(rngs), total)[:length])
+    mask = jnp.zeros((2, total), bool).at[:, positions].set(True)
+    attention = functools.partial(nystrom_attention, num_landmarks=M)
+    expected, expected_gradients = value_and_gradients(attention, *inputs, weights)
+    actual, gradients = value_and_gradients(
+        functools.partial(attention, mask=mask),
+        *(place(x, positions, total, jnp.nan) for x in inputs),
+        place(weights, positions, total, 0.0),
+    )
+    assert_close(actual[:, positions], expected, REFERENCE)
+    assert_close([g[:, positions] for g in gradients], list(expected_gradients), GRADIENT)
+
+
+def test_a_batch_of_five_is_five_batches_of_one(rngs):
+    inputs = random_inputs(rngs, 5, 61, HEADS, DIM)
+    mask = jax.random.bernoulli(next(rngs), 0.7, (5, 61)).at[2, 5:].set(False)
+    kernel = jax.random.normal(next(rngs), (HEADS, 5))
+    weights = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
+    attention = functools.partial(nystrom_attention, num_landmarks=M, conv_kernel=kernel)
+
+    def run(mask, *inputs_and_weights):
+        return value_and_gradients(functools.partial(attention, mask=mask), *inputs_and_weights)
+
+    together = run(mask, *inputs, weights)
+    for b in range(5):
+        alone = run(mask[b : b + 1], *(x[b : b + 1] for x in (*inputs, weights)))
+        assert_close(together[0][b : b + 1], alone[0], SAME_ARITHMETIC, where=mask[b : b + 1])
+        assert_close([g[b : b + 1] for g in together[1]], list(alone[1]), REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys"),
+    [(1, 50), (3, 50), (7, 50), (50, 1), (50, 4), (50, 7), (2, 3), (7, 7), (50, 0)],
+)
+def test_few_real_keys_or_queries_get_softmax_attention(rngs, queries, keys):
+    """In a padded batch, with a long mate; alone, with and without a mask."""
+    query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
+    query_mask = mask_of_lengths([queries, 47], 50)
+    mask = mask_of_lengths([keys, 53], 59)
+    weights = jax.random.normal(next(rngs), query.shape).at[1].set(0)
+    weights = weights * query_mask[..., None, None]
+
+    def approximate(query, key, value):
+        return nystrom_attention(
+            query, key, value, num_landmarks=M, mask=mask, query_mask=query_mask
+        )
+
+    def exact(query, key, value):
+        return softmax_attention(query, key, value, mask=mask)
+
+    actual, gradients = value_and_gradients(approximate, query, key, value, weights)
+    expected, expected_gradients = value_and_gradients(exact, query, key, value, weights)
+    assert_close(actual[:1], expected[:1], EXACT, where=query_mask[:1])
+    assert_close(gradients, expected_gradients, GRADIENT)
+    if queries and keys:
+        alone = nystrom_attention(
+            query[:1, :queries], key[:1, :keys], value[:1, :keys], num_landmarks=M
+        )
+        assert_close(alone, expected[:1, :queries], EXACT)
+
+
+def test_more_live_keys_than_live_queries_is_still_close(rngs):
+    """Dead landmarks have zero rows and columns; unit rows would be off by a half here."""
+    keys = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
+    value = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
+    query = jax.random.normal(next(rngs), (1, 200, 1, DIM))
+    query_mask = mask_of_lengths([17], 200)
+    output = nystrom_attention(
+        query, keys, value, num_landmarks=16, query_mask=query_mask, pinv_iters=12
+    )
+    expected = softmax_attention(query, keys, value)
+    assert float(jnp.abs(output - expected)[:, :17].max()) < 0.3
+
+
+def test_an_example_without_a_real_token_is_finite_forward_and_backward(rngs):
+    inputs = random_inputs(rngs, 2, 31, HEADS, DIM)
+    mask = mask_of_lengths([0, 31], 31)
+    kernel = jax.random.normal(next(rngs), (HEADS, 5))
+    for attention in (
+        functools.partial(nystrom_attention, num_landmarks=M, mask=mask, conv_kernel=kernel),
+        functools.partial(softmax_attention, mask=mask),
+    ):
+        output, gradients = value_and_gradients(attention, *inputs, jnp.ones_like(inputs[0]))
+        assert jnp.isfinite(output).all()
+        assert all(jnp.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("mask_kind", ["none", "ragged", "short"])
+@pytest.mark.parametrize("cross", [False, True])
+def test_gradients_equal_finite_differences_in_float64(rngs, mask_kind, cross):
+    with jax.enable_x64(True):
+        key_length = 13 if cross else 11
+        inputs = random_inputs(rngs, 2, 11, 1, 3, key_length=key_length, dtype=jnp.float64)
+        kernel = None if cross else jax.random.normal(next(rngs), (1, 3), jnp.float64)
+        masks = {}
+        if mask_kind != "none":
+            real = {"ragged": [8, 11], "short": [3, 10]}[mask_kind]
+            masks = {"mask": mask_of_lengths(real, key_length)}
+            if cross:
+                masks["query_mask"] = mask_of_lengths([2, 9], 11)
+
+        @jax.jit
+        def attention(query, key, value, kernel):
+            output = nystrom_attention(
+                query, key, value, num_landmarks=4, conv_kernel=kernel, **masks
+            )
+            kept = masks.get("query_mask", masks.get("mask"))
+            return output if kept is None else jnp.where(kept[..., None, None], output, 0)
+
+        check_grads(attention, (*inputs, kernel), order=1, modes=["rev"], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["real", "mlpen", "hf"])
+def test_jit_and_vmap_change_nothing(rngs, layout):
+    inputs = random_inputs(rngs, 3, 35, HEADS, DIM)
+    mask = mask_of_lengths([35, 20, 5], 35)
+
+    def attention(query, key, value, mask):
+        return nystrom_attention(
+            query, key, value, num_landmarks=M, mask=mask, landmark_layout=layout
+        )
+
+    expected = attention(*inputs, mask)
+    assert_close(jax.jit(attention)(*inputs, mask), expected, REFERENCE)
+    one_by_one = jax.vmap(lambda *x: attention(*(y[None] for y in x))[0])(*inputs, mask)
+    assert_close(one_by_one, expected, REFERENCE)
+
+
+def test_the_error_falls_as_landmarks_grow(rngs):
+    query, key, value = random_inputs(rngs, 2, 128, HEADS, 16)
+    smooth = lambda x: x.cumsum(axis=1) / jnp.arange(1, 129)[None, :, None, None] ** 0.5
+    query, key = smooth(query), smooth(key)
+    exact = softmax_attention(query, key, value)
+    errors = [
+        float(jnp.square(nystrom_attention(query, key, value, num_landmarks=m) - exact).mean())
+        for m in (2, 8, 32, 128)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"query": jnp.ones((2, 5, 3))}, "query must be"),
+        ({"query": jnp.ones((2, 0, 3, 4))}, "empty axis"),
+        ({"key": jnp.ones((2, 6, 3, 4))}, "key and value must have one shape"),
+        ({"query": jnp.ones((2, 5, 2, 4))}, "may differ in length"),
+        ({"mask": jnp.ones((2, 1, 5, 5), bool)}, "causal or block"),
+        ({"mask": jnp.ones((2, 6), bool)}, r"\(2, 5\), got shape \(2, 6\)"),
+        ({"mask": jnp.ones((2, 5), jnp.int32)}, "Pass mask != 0"),
+        ({"query": jnp.ones((2, 6, 3, 4)), "mask": jnp.ones((2, 5), bool)}, "pass query_mask"),
+        ({"num_landmarks": 0}, "at least 1"),
+        ({"landmark_layout": "mlpn"}, "'mlpen'"),
+        ({"landmark_layout": "mlpen", "num_landmarks": 3}, "multiple of M = 3"),
+        ({"conv_kernel": jnp.ones((3, 4))}, "W odd"),
+        ({"query": jnp.ones((2, 6, 3, 4)), "conv_kernel": jnp.ones((3, 3))}, "equal lengths"),
+        ({"implementation": "cuda"}, "'auto', 'xla'"),
+        ({"pinv_start": "original", "num_landmarks": 2}, "'exact', 'batch_max'"),
+    ],
+)
+def test_bad_input_is_one_sentence_of_what_was_needed_and_what_came(changes, words, no_annotations):
+    arguments = {name: jnp.ones((2, 5, 3, 4)) for name in ("query", "key", "value")} | changes
+    with pytest.raises(ValueError, match=words):
+        nystrom_attention(**arguments)

@@ -1,0 +1,105 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax.landmarks import segment_ids, segment_means
+from tests.helpers import SAME_ARITHMETIC, assert_close
+
+
+def test_seven_tokens_make_three_segments_of_two_or_three():
+    ids = segment_ids(jnp.ones((1, 7), bool), 3)
+    np.testing.assert_array_equal(ids, [[0, 0, 0, 1, 1, 2, 2]])
+
+
+def test_padding_belongs_to_no_segment_and_moves_none():
+    mask = jnp.array([[False, True, True, False, True, True, False]])
+    np.testing.assert_array_equal(segment_ids(mask, 2), [[2, 0, 0, 2, 1, 1, 2]])
+
+
+@pytest.mark.parametrize("num_landmarks", [1, 2, 7, 64])
+def test_segments_are_in_order_and_differ_by_one_at_most(num_landmarks):
+    counts = np.arange(1, 131)
+    mask = np.arange(131)[None, :] < counts[:, None]
+    ids = np.asarray(segment_ids(jnp.asarray(mask), num_landmarks))
+    for count, row in zip(counts, ids, strict=True):
+        real = row[:count]
+        assert (np.diff(real) >= 0).all()
+        sizes = np.bincount(real, minlength=num_landmarks)
+        assert sizes.max() - sizes.min() <= 1
+        assert (row[count:] == num_landmarks).all()
+
+
+def test_means_are_those_of_numpy_under_any_mask(rngs):
+    x = jax.random.normal(next(rngs), (3, 23, 2, 5))
+    mask = jax.random.bernoulli(next(rngs), 0.6, (3, 23))
+    means, alive = segment_means(x, 4, mask)
+    for b in range(3):
+        parts = np.asarray(x[b])[np.asarray(mask[b])]
+        segment = (np.arange(len(parts)) * 4) // len(parts)
+        for m in range(4):
+            assert_close(means[b, m], parts[segment == m].mean(0), SAME_ARITHMETIC)
+    assert alive.all()
+
+
+@pytest.mark.parametrize("length", [12, 13])
+def test_no_mask_is_a_mask_of_ones(rngs, length):
+    x = jax.random.normal(next(rngs), (2, length, 3, 5))
+    without = segment_means(x, 4)
+    assert_close(without, segment_means(x, 4, jnp.ones((2, length), bool)), SAME_ARITHMETIC)
+
+
+def test_padding_anywhere_changes_nothing_whatever_it_holds(rngs):
+    x = jax.random.normal(next(rngs), (1, 11, 2, 3))
+    positions = jnp.array([1, 2, 5, 6, 7, 8, 12, 13, 14, 15, 17])
+    padded = jnp.full((1, 19, 2, 3), jnp.nan).at[:, positions].set(x)
+    mask = jnp.zeros((1, 19), bool).at[:, positions].set(True)
+    assert_close(segment_means(padded, 4, mask)[0], segment_means(x, 4)[0], SAME_ARITHMETIC)
+
+
+def test_fewer_tokens_than_landmarks_leave_dead_ones_of_zero():
+    x = jnp.arange(1.0, 4.0).reshape(1, 3, 1, 1)
+    means, alive = segment_means(x, 5, jnp.ones((1, 3), bool))
+    np.testing.assert_array_equal(alive[0], [True, True, False, True, False])
+    np.testing.assert_array_equal(means[0, :, 0, 0], [1, 2, 0, 3, 0])
+
+
+def test_the_authors_layout_averages_zeros_in():
+    x = jnp.array([2.0, 4.0, 6.0, jnp.nan]).reshape(1, 4, 1, 1)
+    means, alive = segment_means(x, 2, jnp.array([[True, True, True, False]]), layout="mlpen")
+    np.testing.assert_array_equal(means[0, :, 0, 0], [3.0, 3.0])
+    assert alive.all()
+
+
+def test_hugging_faces_layout_averages_padding_in():
+    x = jnp.array([2.0, 4.0, 6.0, 10.0]).reshape(1, 4, 1, 1)
+    means, alive = segment_means(x, 2, jnp.array([[True, True, True, False]]), layout="hf")
+    np.testing.assert_array_equal(means[0, :, 0, 0], [3.0, 8.0])
+    assert alive.all()
+
+
+def test_the_gradient_of_a_mean_is_one_over_its_segment():
+    mask = jnp.array([[True, False, True, True, True]])
+    total = lambda x: segment_means(x, 2, mask)[0][0, :, 0, 0] @ jnp.array([1.0, 10.0])
+    gradient = jax.grad(total)(jnp.zeros((1, 5, 1, 1)))
+    np.testing.assert_allclose(gradient[0, :, 0, 0], [0.5, 0, 0.5, 5, 5])
+
+
+def test_means_of_bfloat16_are_summed_in_float32():
+    x = jnp.ones((1, 1031, 1, 1), jnp.bfloat16)
+    means, _ = segment_means(x, 2, jnp.ones((1, 1031), bool))
+    assert means.dtype == jnp.bfloat16
+    assert (means == 1).all()  # sums in bfloat16 would stop at 256
+
+
+@pytest.mark.parametrize(
+    ("num_landmarks", "layout", "words"),
+    [
+        (0, "real", "num_landmarks"),
+        (3, "mlpen", "not a multiple of M = 3"),
+        (2, "rael", "'real', 'mlpen', 'hf'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(num_landmarks, layout, words, no_annotations):
+    with pytest.raises(ValueError, match=words):
+        segment_means(jnp.ones((1, 8, 1, 1)), num_landmarks, layout=layout)

@@ -1,0 +1,105 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from nystromformer_jax.pinv import iterative_pinv
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
+
+
+def random_kernel(rngs, batch, heads, landmarks, sharpness=3.0):
+    logits = sharpness * jax.random.normal(next(rngs), (batch, heads, landmarks, landmarks))
+    return jax.nn.softmax(logits, axis=-1)
+
+
+def test_many_iterations_give_the_pseudoinverse(rngs):
+    with jax.enable_x64(True):
+        kernel = random_kernel(rngs, 2, 3, 7).astype(jnp.float64)
+        assert_close(iterative_pinv(kernel, num_iters=30), jnp.linalg.pinv(kernel), REFERENCE)
+
+
+def test_one_number_and_the_identity_are_inverted_at_once():
+    np.testing.assert_allclose(iterative_pinv(jnp.array([[4.0]]), num_iters=0), [[0.25]])
+    np.testing.assert_allclose(iterative_pinv(jnp.eye(5), num_iters=6), np.eye(5), atol=1e-6)
+
+
+def test_one_iteration_is_equation_11_by_hand(rngs):
+    kernel = np.asarray(random_kernel(rngs, 1, 1, 5)[0, 0], np.float64)
+    start = kernel.T / (kernel.sum(0).max() * kernel.sum(1).max())
+    identity, az = np.eye(5), kernel @ start
+    expected = start @ (13 * identity - az @ (15 * identity - az @ (7 * identity - az))) / 4
+    assert_close(iterative_pinv(jnp.asarray(kernel), num_iters=1), expected, SAME_ARITHMETIC)
+
+
+def test_the_residual_falls_with_every_pair_of_iterations(rngs):
+    kernel = random_kernel(rngs, 5, 2, 31)
+    residuals = [
+        float(jnp.abs(kernel @ iterative_pinv(kernel, num_iters=n) @ kernel - kernel).max())
+        for n in (2, 4, 6, 8)
+    ]
+    assert residuals == sorted(residuals, reverse=True)
+    assert residuals[2] < 0.05
+
+
+def test_pinv_of_one_example_ignores_its_batch_mates(rngs):
+    kernel = random_kernel(rngs, 5, 2, 7)
+    assert_close(iterative_pinv(kernel)[:1], iterative_pinv(kernel[:1]), SAME_ARITHMETIC)
+
+
+def test_the_authors_start_does_not():
+    one = jax.nn.softmax(jnp.arange(16.0).reshape(1, 1, 4, 4) / 8, axis=-1)
+    mate = jnp.zeros((1, 1, 4, 4)).at[..., 0].set(1.0)  # its largest column sum is 4
+    alone = iterative_pinv(one, num_iters=2, start="batch_max")
+    together = iterative_pinv(jnp.concatenate([one, mate]), num_iters=2, start="batch_max")[:1]
+    assert float(jnp.abs(alone - together).max()) > 1e-2
+
+
+def test_the_authors_start_divides_by_the_largest_column_sum():
+    kernel = jnp.array([[[0.9, 0.1], [0.6, 0.4]], [[0.5, 0.5], [0.5, 0.5]]])
+    start = iterative_pinv(kernel, num_iters=0, start="batch_max")
+    np.testing.assert_allclose(start, kernel.mT / 1.5, rtol=1e-6)
+
+
+def test_zero_rows_columns_and_matrices_stay_zero_with_finite_gradients(rngs):
+    kernel = random_kernel(rngs, 2, 1, 7)
+    kernel = kernel.at[0, :, 3].set(0).at[0, :, :, 5].set(0).at[1].set(0)
+    inverse, pull_back = jax.vjp(iterative_pinv, kernel)
+    assert (inverse[0, :, :, 3] == 0).all()
+    assert (inverse[0, :, 5] == 0).all()
+    assert (inverse[1] == 0).all()
+    assert jnp.isfinite(pull_back(jnp.ones_like(inverse))[0]).all()
+
+
+@pytest.mark.parametrize("start", ["exact", "batch_max"])
+def test_the_gradient_is_that_of_the_iteration(rngs, start):
+    def of_logits(logits):  # of logits: the rows of a softmax all have one sum, a tie of norms
+        return iterative_pinv(jax.nn.softmax(logits, axis=-1), start=start)
+
+    with jax.enable_x64(True):
+        logits = 3 * jax.random.normal(next(rngs), (2, 1, 5, 5), jnp.float64)
+        check_grads(of_logits, (logits,), order=1, modes=["rev"], rtol=1e-5)
+
+
+def test_the_backward_pass_keeps_the_kernel_alone(rngs):
+    kernel = random_kernel(rngs, 2, 3, 7)
+    _, pull_back = jax.vjp(iterative_pinv, kernel)
+    kept = sum(leaf.size for leaf in jax.tree.leaves(pull_back) if leaf.size >= kernel.size)
+    assert kept == kernel.size
+
+
+def test_half_precision_is_inverted_in_float32(rngs):
+    kernel = random_kernel(rngs, 2, 1, 7).astype(jnp.bfloat16)
+    assert iterative_pinv(kernel).dtype == jnp.float32
+
+
+def test_jit_changes_nothing(rngs):
+    kernel = random_kernel(rngs, 2, 3, 7)
+    assert_close(jax.jit(iterative_pinv)(kernel), iterative_pinv(kernel), REFERENCE)
+
+
+def test_an_unknown_start_and_a_negative_count_are_refused(no_annotations):
+    with pytest.raises(ValueError, match="'exact', 'batch_max'"):
+        iterative_pinv(jnp.eye(3), start="original")
+    with pytest.raises(ValueError, match="pinv_iters"):
+        iterative_pinv(jnp.eye(3), num_iters=-1)

@@ -1,0 +1,149 @@
+"""The command as a process: its exit codes, its sentences, and kill -9 in mid-run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SMALL = [
+    f"--config.{key}={value}"
+    for key, value in {
+        "data.examples": 60,
+        "data.max_len": 64,
+        "data.workers": 1,
+        "model.num_layers": 1,
+        "model.embed_dim": 8,
+        "model.head_dim": 4,
+        "model.mlp_dim": 8,
+        "attention.num_landmarks": 4,
+        "attention.conv_kernel_size": 3,
+        "optimizer.warmup_steps": 2,
+        "train.batch_size": 8,
+        "train.total_steps": 400,
+        "eval.every_steps": 200,
+        "checkpoint.every_steps": 10,
+        "log.every_steps": 10,
+    }.items()
+]
+
+
+def start(*arguments, cache=None, config="configs/listops.py"):
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "NPROC")
+    }
+    if cache is not None:
+        environment["NYSTROMFORMER_JAX_CACHE"] = str(cache)
+    command = [sys.executable, "run_lra.py"]
+    if config:
+        command.append(f"--config={config}")
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    output, errors = process.communicate(timeout=300)
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "words"),
+    [
+        (None, [], "pass --config=configs/listops.py"),
+        ("configs/listop.py", [], "did you mean configs/listops.py?"),
+        ("configs/listops.py:nystrm", [], "did you mean 'nystrom'?"),
+        ("configs/listops.py:nystrom,landmarks=3", [], "did you mean 'num_landmarks'?"),
+        ("configs/listops.py", ["--config.train.total_stpes=3"], "did you mean train.total_steps"),
+        ("configs/listops.py", ["--noconfig.log.evnts"], "did you mean log.events"),
+        ("configs/listops.py", ["--config.train.total_steps=abc"], "invalid literal"),
+        ("configs/listops.py", ["--config.train.total_steps=1.5"], "1.5"),
+        ("configs/listops.py", ["--mode=evl"], "train|eval"),
+        ("configs/listops.py", ["--wrokdir=x"], "workdir"),
+        ("configs/listops.py", ["nystrom"], "unexpected argument 'nystrom'"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_exit_code_2(config, arguments, words):
+    code, output, errors = finish(start(*arguments, config=config))
+    assert code == 2
+    assert output == ""
+    assert errors.startswith("run_lra.py: ")
+    assert errors.count("\n") == 1
+    assert words in errors
+
+
+def test_a_missing_data_folder_is_one_line_and_leaves_no_run_behind(tmp_path):
+    arguments = [f"--config.data.dir={tmp_path}/nowhere", f"--workdir={tmp_path}/run"]
+    code, _, errors = finish(start(*arguments, cache=tmp_path / "cache"))
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert "basic_train.tsv" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_path):
+    cache = tmp_path / "cache"
+    code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/whole", cache=cache))
+    assert code == 0
+    assert "test accuracy" in output
+    killed = start(*SMALL, f"--workdir={tmp_path}/killed", cache=cache)
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    deadline = time.monotonic() + 200
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 12):
+        assert time.monotonic() < deadline, "the run never reached its twelfth line"
+        assert killed.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.005)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert not (tmp_path / "killed" / "result.json").exists()
+    code, _, errors = finish(start(*SMALL, f"--workdir={tmp_path}/killed", cache=cache))
+    assert code == 0
+    assert "Going on from step" in errors
+    assert metrics.read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    results = [
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "killed")
+    ]
+    for key in ("test_accuracy", "valid_accuracy", "best_step", "config_sha256", "data_sha256"):
+        assert results[0][key] == results[1][key]
+    assert final_parameters(tmp_path / "whole") == final_parameters(tmp_path / "killed")
+    # A second run on a finished folder trains nothing.
+    before = metrics.stat().st_mtime_ns
+    code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/killed", cache=cache))
+    assert code == 0
+    assert "nothing was trained" in output
+    assert metrics.stat().st_mtime_ns == before
+    # Ctrl-C and SIGTERM save, say how to go on, and exit like a shell would.
+    stopped = start(*SMALL, f"--workdir={tmp_path}/stopped", cache=cache)
+    metrics = tmp_path / "stopped" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.005)
+    stopped.send_signal(signal.SIGTERM)
+    code, _, errors = finish(stopped)
+    assert code == 143
+    assert "the same command goes on from there" in errors
+    code, _, _ = finish(start(*SMALL, f"--workdir={tmp_path}/stopped", cache=cache))
+    assert code == 0
+    assert metrics.read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+
+
+def final_parameters(folder):
+    """The bytes of the last step's parameters, by name."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    steps = sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.is_dir())
+    with ocp.StandardCheckpointer() as checkpointer:
+        tree = checkpointer.restore((folder / "checkpoints" / str(steps[-1]) / "params").absolute())
+    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return steps[-1], {jax.tree_util.keystr(path): leaf.tobytes() for path, leaf in flat}

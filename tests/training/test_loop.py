@@ -1,0 +1,329 @@
+"""fit: what it logs, selects, refuses; the compiled step against arithmetic done by hand."""
+
+import io
+import json
+import logging
+import re
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from nystromformer_jax.training import (
+    EvalConfig,
+    FitConfig,
+    LogConfig,
+    LossNotFinite,
+    MeshConfig,
+    OptimizerConfig,
+    TrainConfig,
+    TrainState,
+    evaluate,
+    evaluation_batches,
+    make_eval_step,
+    make_mesh,
+    make_optimizer,
+    make_schedule,
+    make_train_step,
+    place,
+    training_batches,
+)
+from tests.training import tiny
+
+
+def lines(workdir, name="metrics.jsonl"):
+    return [json.loads(line) for line in (workdir / name).read_text().splitlines()]
+
+
+def one_device():
+    return make_mesh(MeshConfig(), jax.devices()[:1])
+
+
+def without_dropout(params, batch, dropout_rng):
+    return tiny.loss_fn(params, batch, None)
+
+
+def one_update(mesh, accumulation=1, loss=without_dropout, weights=None):
+    optimizer = optax.sgd(1.0)
+    params = tiny.make_params()
+    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    batch = next(training_batches(tiny.examples(101), batch_size=48, seed=7))
+    if weights is not None:
+        batch["weights"] = weights
+    totals = {name: (jnp.float32(0), jnp.float32(0)) for name in ("loss", "accuracy", "grad_norm")}
+    step = make_train_step(loss, optimizer, mesh, seed=3, accumulation=accumulation)
+    state, totals, loss_value = step(state, totals, place(batch, mesh))
+    return np.asarray(state.params["kernel"]), jax.device_get(totals), float(loss_value)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("accumulation", [2, 3, 6])
+def test_accumulation_equals_the_undivided_batch(devices, accumulation):
+    # Weights that differ from part to part: a mean of means would be another gradient.
+    weights = (np.arange(48) % 11 < np.arange(48) / 5).astype(np.float32)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+    whole = one_update(one_device(), weights=weights)
+    parts = one_update(mesh, accumulation, weights=weights)
+    np.testing.assert_allclose(whole[0], parts[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(whole[1]["loss"], parts[1]["loss"], rtol=1e-6)
+    np.testing.assert_allclose(whole[1]["grad_norm"], parts[1]["grad_norm"], rtol=1e-5)
+    np.testing.assert_allclose(whole[2], parts[2], rtol=1e-6)
+
+    def mean_loss(params):
+        return without_dropout(params, batch, None)[0] / weights.sum()
+
+    batch = next(training_batches(tiny.examples(101), batch_size=48, seed=7))
+    batch = place({**batch, "weights": weights}, one_device())
+    params = tiny.make_params()
+    expected = params["kernel"] - jax.grad(mean_loss)(params)["kernel"]
+    np.testing.assert_allclose(whole[0], expected, rtol=0, atol=1e-6)
+
+
+def test_parts_keep_their_rows_on_their_device():
+    mesh = make_mesh(MeshConfig(), jax.devices())
+    batch = place({"inputs": np.zeros((48, 5), np.float32)}, mesh)
+    from nystromformer_jax.training.train_step import _split
+
+    compiled = jax.jit(lambda batch: _split(batch, 3, mesh)).lower(batch).compile()
+    assert not re.search("all-to-all|all-gather|collective-permute", compiled.as_text())
+
+
+def test_each_part_and_each_step_has_its_own_dropout():
+    def draw(params, batch, dropout_rng):
+        number = jax.random.uniform(dropout_rng)
+        count = batch["weights"].sum()
+        loss = (batch["inputs"] @ params["kernel"]).sum() * 0
+        return loss, {
+            "loss": (loss, count),
+            "accuracy": (number, count),
+            "squares": (number**2, 1.0),
+        }
+
+    optimizer = optax.sgd(1.0)
+    params = tiny.make_params()
+    step = make_train_step(draw, optimizer, one_device(), seed=3, accumulation=4)
+    batch = next(training_batches(tiny.examples(101), batch_size=8, seed=7))
+    seen = []
+    for number in (0, 0, 1):
+        state = TrainState(jnp.int32(number), tiny.make_params(), optimizer.init(params))
+        names = ("loss", "accuracy", "squares", "grad_norm")
+        totals = {name: (jnp.float32(0), jnp.float32(0)) for name in names}
+        seen.append(jax.device_get(step(state, totals, place(batch, one_device()))[1]))
+    assert seen[0]["accuracy"] == seen[1]["accuracy"] != seen[2]["accuracy"]
+    mean, mean_of_squares = seen[0]["accuracy"][0] / 4, seen[0]["squares"][0] / 4
+    assert mean_of_squares - mean**2 > 1e-3  # four equal draws would have no variance
+
+
+def test_eight_devices_equal_one(tmp_path):
+    eight = make_mesh(MeshConfig(), jax.devices())
+    tiny.train(tmp_path / "one")
+    tiny.train(tmp_path / "eight", mesh=eight)
+    one, other = (tiny.last_params(tmp_path / name, 30) for name in ("one", "eight"))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    for a, b in zip(lines(tmp_path / "one"), lines(tmp_path / "eight"), strict=True):
+        assert a == pytest.approx(b, rel=1e-5)
+
+
+def test_training_learns_and_logs_what_it_promises(tmp_path):
+    outcome = tiny.train(tmp_path, tiny.config(33, log=LogConfig(every_steps=10, events=False)))
+    assert outcome.best_metrics["accuracy"] > 0.7
+    train = [line for line in lines(tmp_path) if "train/loss" in line]
+    valid = [line for line in lines(tmp_path) if "valid/loss" in line]
+    assert [line["step"] for line in train] == [10, 20, 30, 33]  # the last step always
+    assert [line["step"] for line in valid] == [10, 20, 30, 33]
+    assert train[-1]["train/loss"] < train[0]["train/loss"]
+    schedule = make_schedule(tiny.config(33).optimizer, 33)
+    assert train[0]["learning_rate"] == float(schedule(9))
+    assert all(line["train/grad_norm"] > 0 for line in train)
+    speed = lines(tmp_path, "speed.jsonl")
+    assert [line["step"] for line in speed] == [10, 20, 30, 33]
+    assert all(0 < line["input_share"] <= 1 and line["step_seconds"] > 0 for line in speed)
+    assert outcome.train_seconds > 33 * outcome.speed["step_seconds"]
+
+
+def test_train_line_is_the_mean_of_its_interval_only(tmp_path):
+    def constant(params, batch, dropout_rng):
+        loss = (batch["inputs"] @ params["kernel"]).sum() * 0 + batch["numbers"].sum()
+        return loss, {"loss": (loss, batch["weights"].sum())}
+
+    examples = tiny.examples(101)
+
+    def numbered(indices):
+        return {**examples.make_batch(indices), "numbers": indices.astype(np.float32)}
+
+    source = type(examples)(101, numbered)
+    tiny.train(tmp_path, loss=constant, training=source, validation=source, select="loss")
+    rows = training_batches(source, batch_size=8, seed=3)
+    numbers = [next(rows)["numbers"].mean() for _ in range(30)]
+    train = [line["train/loss"] for line in lines(tmp_path) if "train/loss" in line]
+    np.testing.assert_allclose(train, np.reshape(numbers, (6, 5)).mean(1), rtol=1e-6)
+
+
+def scripted(scores):
+    """An eval step whose accuracy is `scores`, one after the other (one batch an evaluation)."""
+    left = iter(scores)
+    return lambda params, batch: {"accuracy": (np.float32(next(left)), np.float32(1))}
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [((0.2, 0.7, 0.7), 20), ((0.7, 0.2, 0.7), 10), ((0.1, 0.2, 0.3), 30), ((np.nan, 0.1, 0), 20)],
+)
+def test_best_step_is_kept_and_ties_go_to_the_earliest(tmp_path, scores, best):
+    outcome = tiny.train(
+        tmp_path, eval_step=scripted(scores), validation=tiny.examples(5), select="accuracy"
+    )
+    assert outcome.best_step == best
+    assert outcome.best_metrics == {"accuracy": pytest.approx(scores[best // 10 - 1])}
+    kept = sorted(int(folder.name) for folder in (tmp_path / "checkpoints").iterdir())
+    assert kept == sorted({best, 30})
+
+
+def test_a_loss_is_selected_by_its_lowest(tmp_path):
+    left = iter((0.5, 0.2, 0.3))
+    outcome = tiny.train(
+        tmp_path,
+        eval_step=lambda params, batch: {"loss": (np.float32(next(left)), np.float32(1))},
+        validation=tiny.examples(5),
+        select="loss",
+    )
+    assert outcome.best_step == 20
+
+
+def test_an_unknown_metric_to_select_by_is_refused_at_the_first_evaluation(tmp_path):
+    with pytest.raises(ValueError, match="select='f1' is no validation metric: accuracy, loss"):
+        tiny.train(tmp_path, select="f1")
+    assert max(line["step"] for line in lines(tmp_path)) == 10
+
+
+def test_a_finished_run_trains_nothing(tmp_path):
+    first = tiny.train(tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    called = []
+    again = tiny.train(tmp_path, eval_step=lambda *_: called.append(1))
+    assert (again.best_step, again.best_metrics) == (first.best_step, first.best_metrics)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert not called
+
+
+def test_every_evaluation_example_counts_once():
+    examples = tiny.examples(37, seed=1)
+    batch = examples.make_batch(np.arange(37))
+    logits = batch["inputs"] @ np.asarray(tiny.make_params()["kernel"])
+    expected = (logits.argmax(-1) == batch["labels"]).mean()
+    for devices, batch_size in ((1, 8), (1, 5), (1, 64), (8, 16)):
+        mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+        scores = evaluate(
+            make_eval_step(tiny.loss_fn, mesh),
+            tiny.make_params(),
+            evaluation_batches(examples, batch_size=batch_size),
+            mesh,
+        )
+        assert scores["accuracy"] == pytest.approx(expected, abs=1e-12)
+
+
+# The gradient's last chance: at 15, a log step, the loss is still finite and the parameters are not.
+@pytest.mark.parametrize(
+    ("poison", "poison_value", "poisoned_step"), [("loss", np.nan, 12), ("gradient", 1, 15)]
+)
+def test_what_is_not_finite_stops_before_any_save(tmp_path, poison, poison_value, poisoned_step):
+    def poisoned(params, batch, dropout_rng):
+        loss, sums = tiny.loss_fn(params, batch, dropout_rng)
+        if poison == "loss":
+            loss = loss + batch["poison"].sum()
+            return loss, {**sums, "loss": (loss, sums["loss"][1])}
+        # Where poison is 1 this is sqrt(0): the loss stays finite, its slope is infinity times 0.
+        return loss + jnp.sqrt(1 - batch["poison"].max() + 0 * params["kernel"].sum()), sums
+
+    healthy, batches = tiny.examples(101), iter(range(-1, 1000))  # one call finds out shapes
+
+    def make_batch(indices):
+        value = poison_value if next(batches) == poisoned_step - 1 else 0
+        rows = np.full(len(indices), value, np.float32)
+        return {**healthy.make_batch(indices), "poison": rows}
+
+    with pytest.raises(LossNotFinite) as stopped:
+        tiny.train(
+            tmp_path,
+            loss=poisoned,
+            training=type(healthy)(101, make_batch),
+            eval_step=make_eval_step(tiny.loss_fn, one_device()),
+        )
+    assert "between steps 11 and 15; the latest checkpoint is of step 10" in str(stopped.value)
+    assert "optimizer.learning_rate" in str(stopped.value)
+    assert np.isfinite(tiny.last_params(tmp_path, 10)).all()
+    assert max(line["step"] for line in lines(tmp_path)) == 10
+
+
+def test_one_compilation_of_each_step(tmp_path, caplog):
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        tiny.train(tmp_path)
+    compiled = re.findall(r"Compiling jit\((train_step|eval_step)\)", caplog.text)
+    assert sorted(compiled) == ["eval_step", "train_step"]
+
+
+def test_time_adds_up_over_processes(tmp_path):
+    def give_up(indices):
+        raise KeyError("validation")
+
+    with pytest.raises(KeyError):
+        tiny.train(tmp_path, validation=tiny.examples(37, on_batch=give_up), seconds=0.05)
+    began = time.perf_counter()
+    outcome = tiny.train(tmp_path)
+    assert outcome.train_seconds > time.perf_counter() - began
+
+
+def test_short_runs_work(tmp_path):
+    outcome = tiny.train(tmp_path, tiny.config(1, eval=EvalConfig(every_steps=500)))
+    assert outcome.best_step == 1
+    assert outcome.speed == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 12}, "train.batch_size=12 cannot be divided by mesh.data=8"),
+        (
+            {"batch_size": 8, "accumulation": 2},
+            "mesh.data=8 \\* train.accumulation=2: pass a multiple of 16",
+        ),
+    ],
+)
+def test_batches_that_the_mesh_cannot_share_are_refused(change, message):
+    config = FitConfig(
+        train=TrainConfig(total_steps=1, **change),
+        optimizer=OptimizerConfig(learning_rate=1.0, warmup_steps=0),
+    )
+    with pytest.raises(ValueError, match=message):
+        config.check_batches(make_mesh(MeshConfig(), jax.devices()))
+
+
+def test_lines_on_a_pipe_and_a_bar_on_a_terminal(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    pipe, terminal = io.StringIO(), Terminal()
+    monkeypatch.setattr("sys.stderr", pipe)
+    tiny.train(tmp_path / "pipe")
+    monkeypatch.setattr("sys.stderr", terminal)
+    tiny.train(tmp_path / "terminal")
+    assert re.search(r"step 30/30: .*train/loss .* examples/s, 00:00 left", pipe.getvalue())
+    assert "\r" not in pipe.getvalue()
+    assert "30/30" in terminal.getvalue()
+    assert "\r" in terminal.getvalue()
+
+
+def test_clipping_bounds_the_update():
+    config = OptimizerConfig(
+        learning_rate=1.0, warmup_steps=0, schedule="constant", eps=1e3, clip_norm=0.5
+    )
+    params = {"kernel": jnp.zeros((2,))}
+    gradient = {"kernel": jnp.array([30.0, 40.0])}
+    optimizer = make_optimizer(config, 10)
+    updates, _ = optimizer.update(gradient, optimizer.init(params), params)
+    # eps so large that Adam's first update is gradient / eps
+    np.testing.assert_allclose(updates["kernel"], [-0.3e-3, -0.4e-3], rtol=1e-3)

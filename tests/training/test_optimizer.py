@@ -1,0 +1,65 @@
+"""Schedules at the points that define them."""
+
+import numpy as np
+import pytest
+
+from nystromformer_jax.training import OptimizerConfig, make_schedule
+
+
+def rate(step, total_steps=5000, **config):
+    settings = {"learning_rate": 1e-4, "warmup_steps": 1000, **config}
+    return float(make_schedule(OptimizerConfig(**settings), total_steps)(step))
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(0, 4e-6), (500, 4e-6 + 9.6e-5 * 500 / 999), (999, 1e-4), (4999, 4e-10)],
+)
+def test_one_cycle_is_the_authors(step, expected):
+    assert rate(step) == pytest.approx(expected, rel=2e-6)
+
+
+def test_one_cycle_falls_in_a_straight_line():
+    rates = [rate(step) for step in range(999, 5000, 250)]
+    np.testing.assert_allclose(np.diff(rates, 2), 0, atol=1e-11)
+    assert rates[0] > rates[-1] > 0
+
+
+@pytest.mark.parametrize("total_steps", [1, 20, 999, 1000])
+def test_a_run_shorter_than_its_warmup_sees_its_beginning(total_steps):
+    for schedule in ("one_cycle", "linear", "cosine", "constant"):
+        for step in (0, total_steps - 1):
+            short = rate(step, total_steps, schedule=schedule)
+            assert short == rate(step, 5000, schedule=schedule)
+            assert np.isfinite(short)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "points"),
+    [
+        ("linear", {0: 0, 500: 5e-5, 1000: 1e-4, 3000: 5e-5, 4999: 1e-4 / 4000}),
+        ("cosine", {0: 0, 500: 5e-5, 1000: 1e-4, 3000: 5e-5, 2000: 1e-4 * (2 + 2**0.5) / 4}),
+        ("constant", {0: 0, 500: 5e-5, 1000: 1e-4, 4999: 1e-4}),
+    ],
+)
+def test_other_schedules(schedule, points):
+    for step, expected in points.items():
+        assert rate(step, schedule=schedule) == pytest.approx(expected, rel=1e-3, abs=1e-12)
+
+
+def test_no_warmup_starts_at_the_peak():
+    for schedule in ("one_cycle", "linear", "cosine", "constant"):
+        assert rate(0, warmup_steps=0, schedule=schedule) == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rate": 0.0}, "optimizer.learning_rate: needs a positive number, got 0.0."),
+        ({"warmup_steps": -1}, "optimizer.warmup_steps: needs 0 or more, got -1."),
+        ({"beta2": 1.0}, r"optimizer.beta2: needs a number in \[0, 1\), got 1.0."),
+    ],
+)
+def test_values_out_of_range_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        rate(0, **change)

@@ -1,0 +1,152 @@
+"""A run that was stopped, however, and resumed leaves the bytes of one that was not."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nystromformer_jax.training import Interrupted
+from nystromformer_jax.training.checkpoint import Checkpointer
+from tests.training import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(workdir, seconds):
+    command = [sys.executable, str(ROOT / "tests/training/tiny.py"), str(workdir), str(seconds)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+
+
+def finish(workdir):
+    process = start(workdir, 0)
+    process.communicate()
+    assert process.returncode == 0
+
+
+def wait_for_lines(workdir, lines):
+    metrics = workdir / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < lines:
+        assert time.monotonic() < deadline, "the run writes nothing"
+        time.sleep(0.005)
+
+
+def same_run(one, other, step=60):
+    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    np.testing.assert_array_equal(tiny.last_params(one, step), tiny.last_params(other, step))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    finish(workdir)
+    return workdir
+
+
+def test_sigkill_and_resume_change_no_bit(uninterrupted, tmp_path):
+    for lines in (2, 9):
+        process = start(tmp_path, 0.02)
+        wait_for_lines(tmp_path, lines)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    finish(tmp_path)
+    same_run(uninterrupted, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_saves_says_how_to_go_on_and_changes_no_bit(uninterrupted, tmp_path, number):
+    process = start(tmp_path, 0.02)
+    wait_for_lines(tmp_path, 4)
+    process.send_signal(number)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "everything saved; the same command goes on from there" in said
+    finish(tmp_path)
+    same_run(uninterrupted, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_here(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("here")
+    tiny.train(workdir)
+    return workdir
+
+
+def signal_at_call(call, numbers=(signal.SIGTERM,)):
+    """A callback that signals this process's main thread when it is called for the n-th time."""
+    calls = iter(range(1_000_000))
+
+    def on_call(*_):
+        if next(calls) == call:
+            for number in numbers:
+                signal.pthread_kill(threading.main_thread().ident, number)
+
+    return on_call
+
+
+@pytest.mark.parametrize("call", [3, 10, 17])
+def test_signal_between_log_steps(uninterrupted_here, tmp_path, call):
+    with pytest.raises(Interrupted) as stopped:
+        tiny.train(
+            tmp_path, training=tiny.examples(101, seconds=0.01, on_batch=signal_at_call(call))
+        )
+    assert 0 < stopped.value.step < 30
+    assert tiny.last_params(tmp_path, stopped.value.step).shape == (5, 3)  # saved where it stopped
+    tiny.train(tmp_path)
+    same_run(uninterrupted_here, tmp_path, 30)
+
+
+@pytest.mark.parametrize("call", [0, 6, 11])  # five batches an evaluation: steps 10, 20, 30
+def test_signal_in_an_evaluation_evaluates_after_the_resume(uninterrupted_here, tmp_path, call):
+    validation = tiny.examples(37, seed=1, seconds=0.02, on_batch=signal_at_call(call))
+    with pytest.raises(Interrupted) as stopped:
+        tiny.train(tmp_path, validation=validation)
+    assert stopped.value.step == {0: 10, 6: 20, 11: 30}[call]
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert "valid/loss" not in lines[-1]
+    outcome = tiny.train(tmp_path)
+    same_run(uninterrupted_here, tmp_path, 30)
+    assert outcome.best_step in (10, 20, 30)
+
+
+def test_signals_during_a_save_and_handlers_afterwards(uninterrupted_here, tmp_path, monkeypatch):
+    save = Checkpointer.save
+    disturb = signal_at_call(1, (signal.SIGTERM, signal.SIGINT))
+
+    def disturbed_save(self, step, state, totals, record):
+        save(self, step, state, totals, record)
+        disturb()
+
+    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(Checkpointer, "save", disturbed_save)
+    with pytest.raises(Interrupted, match="Stopped by SIGTERM after step 10 of 30") as stopped:
+        tiny.train(tmp_path)
+    assert stopped.value.exit_code == 143
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
+    tiny.train(tmp_path)
+    same_run(uninterrupted_here, tmp_path, 30)
+
+
+def test_resume_onto_another_mesh_and_log_interval(uninterrupted_here, tmp_path):
+    import jax
+
+    from nystromformer_jax.training import LogConfig, MeshConfig, make_mesh
+
+    with pytest.raises(Interrupted):
+        tiny.train(tmp_path, training=tiny.examples(101, on_batch=signal_at_call(13), seconds=0.01))
+    eight = make_mesh(MeshConfig(), jax.devices())
+    settings = tiny.config(log=LogConfig(every_steps=7, events=False))
+    tiny.train(tmp_path, settings, mesh=eight)
+    one, other = (tiny.last_params(folder, 30) for folder in (uninterrupted_here, tmp_path))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)

@@ -1,0 +1,96 @@
+"""Lines that survive crashes, and events that are never ahead of them."""
+
+import json
+import logging
+import sys
+
+import pytest
+
+from nystromformer_jax.training.run_log import JsonLines, RunLog
+
+
+def write(folder, steps, keep_bytes=0, events=False):
+    with RunLog(folder, keep_bytes=keep_bytes, events=events) as log:
+        for step in steps:
+            log.metrics(step, {"train/loss": 1 / step})
+        return log.sync()
+
+
+def steps(folder):
+    return [
+        json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def event_steps(folder):
+    from tensorboardX.proto.event_pb2 import Event
+
+    (file,) = folder.glob("events/events.out.tfevents.*")
+    data, found = file.read_bytes(), []
+    while data:
+        size = int.from_bytes(data[:8], "little")
+        event = Event.FromString(data[12 : 12 + size])
+        found += [event.step for value in event.summary.value if value.tag == "train/loss"]
+        data = data[16 + size :]
+    return found
+
+
+def test_later_lines_are_cut_and_floats_come_back_exactly(tmp_path):
+    kept = write(tmp_path, [1, 2, 3])
+    write(tmp_path, [4, 5], keep_bytes=kept)
+    write(tmp_path, [4], keep_bytes=kept)
+    assert steps(tmp_path) == [1, 2, 3, 4]
+    assert (
+        json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[2])["train/loss"] == 1 / 3
+    )
+
+
+def test_a_new_run_starts_with_no_lines(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    write(tmp_path, [1])
+    assert steps(tmp_path) == [1]
+
+
+def test_a_torn_line_is_dropped(tmp_path, caplog):
+    kept = write(tmp_path, [1, 2, 3])
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(file.read_bytes()[:-5])
+    with caplog.at_level(logging.WARNING):
+        write(tmp_path, [4], keep_bytes=kept)
+    assert steps(tmp_path) == [1, 2, 4]
+    assert "lost lines" in caplog.text
+    speed = JsonLines(tmp_path / "speed.jsonl")
+    speed.write({"step": 1})
+    speed.close()
+    with (tmp_path / "speed.jsonl").open("a") as torn:
+        torn.write('{"st')
+    again = JsonLines(tmp_path / "speed.jsonl")
+    again.write({"step": 2})
+    assert [line["step"] for line in again.lines()] == [1, 2]
+    again.close()
+
+
+def test_events_are_written_anew_from_the_lines(tmp_path):
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events/events.out.tfevents.1.elsewhere").write_bytes(b"stale")
+    kept = write(tmp_path, [1, 2, 3], events=True)
+    write(tmp_path, [4, 5], keep_bytes=kept, events=True)
+    assert event_steps(tmp_path) == [1, 2, 3, 4, 5]
+    write(tmp_path, [4], keep_bytes=kept, events=True)
+    assert event_steps(tmp_path) == [1, 2, 3, 4]
+
+
+def test_without_tensorboardx_there_is_one_warning(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    write(tmp_path, [1, 2], events=True)
+    assert steps(tmp_path) == [1, 2]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "tensorboardX is not installed" in caplog.text
+
+
+@pytest.mark.parametrize("value", [0.1, 1e-310, 1 / 3, 4e-10])
+def test_bits_survive(tmp_path, value):
+    log = JsonLines(tmp_path / "file.jsonl")
+    log.write({"value": value})
+    assert next(log.lines())["value"] == value
+    log.close()

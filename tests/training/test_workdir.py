@@ -1,0 +1,132 @@
+"""A run's folder: one process, one config, one result."""
+
+import json
+import logging
+import multiprocessing
+import os
+
+import pytest
+
+from nystromformer_jax.training import (
+    ConfigDiffers,
+    Workdir,
+    WorkdirBusy,
+    config_sha256,
+    write_json,
+)
+
+CONFIG = {
+    "data": {"dir": "/a", "examples": 0},
+    "model": {"num_layers": 2},
+    "attention": {"name": "nystrom"},
+    "optimizer": {"learning_rate": 1e-4},
+    "train": {"batch_size": 32, "seed": 0, "shape": (1, 2)},
+    "eval": {"every_steps": 500},
+    "mesh": {"data": -1},
+}
+
+
+def changed(section, **values):
+    return {**CONFIG, section: {**CONFIG[section], **values}}
+
+
+def test_a_new_run_writes_its_config_once(tmp_path):
+    with Workdir(tmp_path / "run", CONFIG) as run:
+        assert run.result is None
+    config_file = tmp_path / "run" / "config.json"
+    assert json.loads(config_file.read_text())["train"]["shape"] == [1, 2]
+    before = config_file.stat().st_mtime_ns
+    with Workdir(tmp_path / "run", changed("mesh", data=4)):
+        pass
+    assert config_file.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, changed("data", dir="/b"), changed("mesh", data=4), changed("eval", every_steps=7)],
+)
+def test_paths_mesh_and_evaluation_may_change(tmp_path, config):
+    with Workdir(tmp_path, CONFIG) as run:
+        first = run.config_sha256
+    with Workdir(tmp_path, config) as run:
+        assert run.config_sha256 == first == config_sha256(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "difference"),
+    [
+        (changed("train", batch_size=64), "train.batch_size: 32 in the run, 64 now."),
+        (changed("train", seed=1), "train.seed: 0 in the run, 1 now."),
+        (
+            changed("attention", name="softmax"),
+            'attention.name: "nystrom" in the run, "softmax" now.',
+        ),
+        (changed("model", dim=3), "model.dim: absent in the run, 3 now."),
+        (changed("data", examples=5), "data.examples: 0 in the run, 5 now."),
+        (
+            changed("optimizer", learning_rate=1e-3),
+            "optimizer.learning_rate: 0.0001 in the run, 0.001",
+        ),
+    ],
+)
+def test_another_config_is_refused_with_the_difference(tmp_path, config, difference):
+    with Workdir(tmp_path, CONFIG):
+        pass
+    with pytest.raises(ConfigDiffers) as refused:
+        Workdir(tmp_path, config)
+    assert difference in str(refused.value)
+    assert "another --workdir" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert config_sha256(config) != config_sha256(CONFIG)
+    with Workdir(tmp_path, CONFIG):  # the refusal gave the lock back
+        pass
+
+
+def open_elsewhere(path, answer):
+    try:
+        with Workdir(path, CONFIG):
+            answer.put("opened")
+    except WorkdirBusy as busy:
+        answer.put(str(busy))
+
+
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    with Workdir(tmp_path, CONFIG):
+        process = context.Process(target=open_elsewhere, args=(tmp_path, answer))
+        process.start()
+        said = answer.get(timeout=60)
+        process.join()
+    assert f"in use by another process (pid {os.getpid()})" in said
+    with pytest.raises(WorkdirBusy), Workdir(tmp_path, CONFIG), Workdir(tmp_path, CONFIG):
+        pass
+    with Workdir(tmp_path, CONFIG):
+        pass
+
+
+def test_a_result_is_read_back(tmp_path):
+    with Workdir(tmp_path, CONFIG) as run:
+        run.write_result({"test_accuracy": 0.37})
+    with Workdir(tmp_path, CONFIG) as run:
+        assert run.result == {"test_accuracy": 0.37}
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    write_json(tmp_path / "file.json", {"value": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "file.json", {"value": object()})
+    assert json.loads((tmp_path / "file.json").read_text()) == {"value": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_another_thread_count_warns(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("NPROC", "32")
+    with Workdir(tmp_path, CONFIG) as run:
+        assert run.environment["cpu_threads"] == 32
+        assert set(run.environment["versions"]) >= {"python", "jax", "orbax-checkpoint", "numpy"}
+    with caplog.at_level(logging.WARNING), Workdir(tmp_path, CONFIG):
+        assert not caplog.records
+    monkeypatch.setenv("NPROC", "31")
+    with caplog.at_level(logging.WARNING), Workdir(tmp_path, CONFIG):
+        assert "cpu_threads was 32, is 31" in caplog.text

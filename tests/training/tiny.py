@@ -1,0 +1,98 @@
+"""A dense layer on synthetic data: the smallest run that has everything. Also a script: see main."""
+
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nystromformer_jax.training import (
+    CheckpointConfig,
+    EvalConfig,
+    Examples,
+    FitConfig,
+    Interrupted,
+    LogConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TrainConfig,
+    Workdir,
+    fit,
+    load_params,
+    make_eval_step,
+    make_mesh,
+    weighted,
+)
+
+FEATURES, CLASSES = 5, 3
+
+
+def examples(count, seed=0, seconds=0.0, on_batch=lambda indices: None):
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(count, FEATURES)).astype(np.float32)
+    rule = np.random.default_rng(99).normal(size=(FEATURES, CLASSES))
+    labels = (inputs @ rule).argmax(-1).astype(np.int32)
+
+    def make_batch(indices):
+        on_batch(indices)
+        time.sleep(seconds)
+        return {"inputs": inputs[indices], "labels": labels[indices]}
+
+    return Examples(count, make_batch)
+
+
+def make_params():
+    return {"kernel": 0.1 * jax.random.normal(jax.random.key(1), (FEATURES, CLASSES))}
+
+
+def loss_fn(params, batch, dropout_rng):
+    inputs = batch["inputs"]
+    if dropout_rng is not None:
+        inputs = inputs * jax.random.bernoulli(dropout_rng, 0.9, inputs.shape)
+    log_probabilities = jax.nn.log_softmax(inputs @ params["kernel"])
+    losses = -jnp.take_along_axis(log_probabilities, batch["labels"][:, None], axis=1)[:, 0]
+    hits = log_probabilities.argmax(-1) == batch["labels"]
+    loss = weighted(losses, batch["weights"])
+    return loss[0], {"loss": loss, "accuracy": weighted(hits, batch["weights"])}
+
+
+def config(total_steps=30, batch_size=8, **sections):
+    return FitConfig(
+        train=TrainConfig(total_steps=total_steps, batch_size=batch_size, seed=3),
+        optimizer=OptimizerConfig(learning_rate=0.05, warmup_steps=4, clip_norm=1.0),
+        eval=sections.get("eval", EvalConfig(every_steps=10)),
+        checkpoint=sections.get("checkpoint", CheckpointConfig(every_steps=5)),
+        log=sections.get("log", LogConfig(every_steps=5, events=sections.get("events", False))),
+    )
+
+
+def train(workdir, settings=None, *, loss=loss_fn, seconds=0.0, mesh=None, **options):
+    """One call of the command: opens the folder, trains, returns fit's outcome."""
+    mesh = mesh or make_mesh(MeshConfig(), jax.devices()[:1])
+    with Workdir(Path(workdir), {"train": {"seed": 3}}) as run:
+        return fit(
+            run,
+            settings or config(),
+            mesh=mesh,
+            make_params=make_params,
+            loss_fn=loss,
+            eval_step=options.pop("eval_step", make_eval_step(loss, mesh)),
+            training=options.pop("training", examples(101, seconds=seconds)),
+            validation=options.pop("validation", examples(37, seed=1)),
+            **options,
+        )
+
+
+def last_params(workdir, step):
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    return np.asarray(load_params(Path(workdir) / "checkpoints", step, make_params, mesh)["kernel"])
+
+
+if __name__ == "__main__":  # tiny.py WORKDIR SECONDS_A_STEP
+    try:
+        train(sys.argv[1], config(60, events=True), seconds=float(sys.argv[2]))
+    except Interrupted as interrupted:
+        print(interrupted)
+        sys.exit(interrupted.exit_code)
