@@ -118,8 +118,8 @@ def fit(
             RunLog(run.path, keep_bytes=record.metrics_bytes, events=config.log.events)
         )
         progress = stack.enter_context(closing(Progress(step, total_steps)))
-        if step:
-            progress.say(f"Going on from step {step} of {total_steps}.")
+        began = f"Going on from step {step} of {total_steps}" if step else f"{total_steps} steps"
+        progress.say(f"{began}, {batch_size} examples each; the first one compiles.")
         batches = stack.enter_context(
             closing(
                 training_batches(
