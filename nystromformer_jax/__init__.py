@@ -3,18 +3,31 @@
 Functions of query, key and value come first; Modules own parameters and nothing else.
 """
 
-# Functions: attention
+# isort: off
+
+# Attention, as functions of query, key and value
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
 
-# Functions: the pieces attention is made of
-from nystromformer_jax.convolution import depthwise_convolution
+# The map it stands for: its factors, and single rows
+from nystromformer_jax.factors import NystromFactors, nystrom_attention_rows, nystrom_factors
 
-# Modules: cores (attention as a small Module), and the encoder around them
-from nystromformer_jax.cores import NystromAttention, SoftmaxAttention, make_core
+# The pieces it is made of
+from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import segment_means
-from nystromformer_jax.modules import Encoder, EncoderBlock, MlpBlock, SelfAttention
-from nystromformer_jax.pinv import iterative_pinv
+from nystromformer_jax.pinv import iterative_pinv, pinv_residual
 from nystromformer_jax.steps import collect, distribute
+
+# Modules: attention as a small one (a core), and what goes around it
+from nystromformer_jax.cores import NystromAttention, SoftmaxAttention, make_core
+from nystromformer_jax.modules import (
+    Encoder,
+    EncoderBlock,
+    MlpBlock,
+    MultiHeadAttention,
+    SelfAttention,
+)
+
+# isort: on
 
 __version__ = "0.1.0.dev0"
 
@@ -22,7 +35,9 @@ __all__ = [
     "Encoder",
     "EncoderBlock",
     "MlpBlock",
+    "MultiHeadAttention",
     "NystromAttention",
+    "NystromFactors",
     "SelfAttention",
     "SoftmaxAttention",
     "collect",
@@ -31,6 +46,9 @@ __all__ = [
     "iterative_pinv",
     "make_core",
     "nystrom_attention",
+    "nystrom_attention_rows",
+    "nystrom_factors",
+    "pinv_residual",
     "segment_means",
     "softmax_attention",
 ]

@@ -1,11 +1,17 @@
 """Softmax attention, the truth, and its Nyström approximation, as functions of query, key and value."""
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.convolution import check_kernel, depthwise_convolution
+from nystromformer_jax.convolution import depthwise_convolution
+from nystromformer_jax.inputs import (
+    check_convolution,
+    check_inputs,
+    check_query_mask,
+    where_real,
+)
 from nystromformer_jax.landmarks import Layout, check_landmarks, segment_ids, segment_means
 from nystromformer_jax.pinv import Start, iterative_pinv
 from nystromformer_jax.steps import collect, distribute, scaled_logits, weighted_values
@@ -59,6 +65,7 @@ def nystrom_attention(
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
     conv_kernel: Float[Array, "H W"] | None = None,
+    normalize_rows: bool = False,
     implementation: Implementation = "auto",
 ) -> Float[Array, "B L H D"]:
     """Approximates softmax attention through M landmarks, in time and memory linear in L and T.
@@ -87,6 +94,8 @@ def nystrom_attention(
       pinv_start: See `iterative_pinv`.
       landmark_layout: See `segment_means`; others than `"real"` reproduce other codes.
       conv_kernel: The skip connection, one kernel a head over positions of the value, W odd.
+      normalize_rows: Divides each row of the map by its sum, which six iterations leave near one,
+        so that a constant value comes out as it went in. The peers do not.
       implementation: `"auto"` chooses; `"xla"` is plain jnp.
 
     Returns:
@@ -121,29 +130,73 @@ def nystrom_attention(
         output = weighted_values(softmax_weights(query, key, mask), value).astype(query.dtype)
         return add_convolution(output, value, conv_kernel)
 
+    landmarks = find_landmarks(
+        query, key, mask, query_mask, num_landmarks, pinv_iters, pinv_start, landmark_layout
+    )
+    # The sum of a row is its attention to ones.
+    attended = with_ones(value, mask) if normalize_rows else value
+    values, _, total = collect(landmarks.query, key, attended, mask=mask)
+    collected = values / total[..., None]
+    landmark_values = jnp.einsum(
+        "BHNM,BMHD->BNHD", landmarks.inverse, collected, precision=jax.lax.Precision.HIGHEST
+    )
+    if real and mask is not None:
+        landmark_values = _exact_for_few_keys(landmark_values, attended, mask)
+    own_query_mask = query_mask if real and not query_mask_is_mask else None
+    # The convolution rides in `distribute` where nothing has to happen to its output before.
+    plain = not normalize_rows and own_query_mask is None and conv_kernel is not None
+    output = distribute(
+        query,
+        landmarks.key,
+        landmark_values,
+        landmark_mask=landmarks.key_alive,
+        value=value if plain else None,
+        conv_kernel=conv_kernel if plain else None,
+    )
+    if plain:
+        return output
+    if own_query_mask is not None:
+        output = _exact_for_few_queries(output, collected, own_query_mask)
+    if normalize_rows:
+        output = output[..., :-1] / output[..., -1:]
+    return add_convolution(output, value, conv_kernel)
+
+
+def with_ones(
+    value: Float[Array, "B T H D"], mask: Bool[Array, "B T"] | None
+) -> Float[Array, "B T H Dv"]:
+    """Adds a column of ones at real tokens."""
+    ones = jnp.ones((*value.shape[:-1], 1), value.dtype)
+    return jnp.concatenate([value, where_real(ones, mask)], axis=-1)
+
+
+class Landmarks(NamedTuple):
+    """The landmarks of queries and keys, and what is made of them alone."""
+
+    query: Float[Array, "B M H D"]
+    key: Float[Array, "B M H D"]
+    query_alive: Bool[Array, "B M"]  # False where no token stands behind a landmark
+    key_alive: Bool[Array, "B M"]
+    kernel_2: Float[Array, "B H M M"]
+    inverse: Float[Array, "B H M M"]
+
+
+def find_landmarks(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B T H D"],
+    mask: Bool[Array, "B T"] | None,
+    query_mask: Bool[Array, "B L"] | None,
+    num_landmarks: int,
+    pinv_iters: int,
+    pinv_start: Start,
+    landmark_layout: Layout,
+) -> Landmarks:
+    """Averages segments, and inverts the attention of landmarks to landmarks."""
     q_landmarks, q_alive = segment_means(query, num_landmarks, query_mask, layout=landmark_layout)
     k_landmarks, k_alive = segment_means(key, num_landmarks, mask, layout=landmark_layout)
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_alive, k_alive)
     inverse = iterative_pinv(kernel_2, num_iters=pinv_iters, start=pinv_start)
-    values, _, total = collect(q_landmarks, key, value, mask=mask)
-    collected = values / total[..., None]
-    landmark_values = jnp.einsum(
-        "BHNM,BMHD->BNHD", inverse, collected, precision=jax.lax.Precision.HIGHEST
-    )
-    if real and mask is not None:
-        landmark_values = _exact_for_few_keys(landmark_values, value, mask)
-    if real and query_mask is not None and not query_mask_is_mask:
-        output = distribute(query, k_landmarks, landmark_values, landmark_mask=k_alive)
-        output = _exact_for_few_queries(output, collected, query_mask)
-        return add_convolution(output, value, conv_kernel)
-    return distribute(
-        query,
-        k_landmarks,
-        landmark_values,
-        landmark_mask=k_alive,
-        value=None if conv_kernel is None else value,
-        conv_kernel=conv_kernel,
-    )
+    return Landmarks(q_landmarks, k_landmarks, q_alive, k_alive, kernel_2, inverse)
 
 
 def landmark_kernel(
@@ -169,10 +222,10 @@ def landmark_kernel(
 
 
 def _exact_for_few_keys(
-    landmark_values: Float[Array, "B M H D"],
-    value: Float[Array, "B T H D"],
+    landmark_values: Float[Array, "B M H Dv"],
+    value: Float[Array, "B T H Dv"],
     mask: Bool[Array, "B T"],
-) -> Float[Array, "B M H D"]:
+) -> Float[Array, "B M H Dv"]:
     """With at most M real keys each is a landmark, kernel_1 is the softmax, and its values are theirs."""
     num_landmarks = landmark_values.shape[1]
     few = mask.sum(axis=1) <= num_landmarks
@@ -187,10 +240,10 @@ def _exact_for_few_keys(
 
 
 def _exact_for_few_queries(
-    output: Float[Array, "B L H D"],
-    collected: Float[Array, "B M H D"],
+    output: Float[Array, "B L H Dv"],
+    collected: Float[Array, "B M H Dv"],
     query_mask: Bool[Array, "B L"],
-) -> Float[Array, "B L H D"]:
+) -> Float[Array, "B L H Dv"]:
     """With at most M real queries each is a landmark, and its output is what that landmark collected."""
     num_landmarks = collected.shape[1]
     few = query_mask.sum(axis=1) <= num_landmarks
@@ -212,76 +265,3 @@ def add_convolution(
     if conv_kernel is None:
         return output
     return output + depthwise_convolution(value, conv_kernel).astype(output.dtype)
-
-
-def where_real(
-    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None
-) -> Float[Array, "B L H D"]:
-    """Zeros where `mask` is False, by selection: 0 · NaN is NaN."""
-    return x if mask is None else jnp.where(mask[..., None, None], x, 0)
-
-
-def check_inputs(query: Array, key: Array, value: Array, mask: Array | None) -> None:
-    """Refuses query, key, value and key mask that do not fit each other, in words."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        if x.ndim != 4:
-            raise ValueError(f"{name} must be [batch, length, heads, head_dim], got {x.shape}.")
-        if 0 in x.shape:
-            raise ValueError(
-                f"{name} has an empty axis: [batch, length, heads, head_dim] = {x.shape}."
-            )
-    if key.shape != value.shape:
-        raise ValueError(f"key and value must have one shape, got {key.shape} and {value.shape}.")
-    if query.shape[:1] + query.shape[2:] != key.shape[:1] + key.shape[2:]:
-        raise ValueError(
-            "query and key may differ in length (axis 1) only: batch, heads and head_dim must agree,"
-            f" got {query.shape} and {key.shape}."
-        )
-    _check_mask("mask", mask, key.shape[0], key.shape[1], "real keys, [B T]")
-
-
-def check_query_mask(
-    query: Array, key: Array, mask: Array | None, query_mask: Array | None
-) -> Array | None:
-    """The mask of the queries: `query_mask`, or `mask` where the lengths say that it can serve."""
-    if query_mask is not None:
-        _check_mask("query_mask", query_mask, query.shape[0], query.shape[1], "real queries, [B L]")
-        return query_mask
-    if mask is not None and query.shape[1] != key.shape[1]:
-        raise ValueError(
-            f"query and key differ in length ({query.shape[1]} and {key.shape[1]}), so `mask` tells"
-            " nothing about the queries: pass query_mask [B L] too (all True if none is padding)."
-        )
-    return mask
-
-
-def check_convolution(query: Array, key: Array, conv_kernel: Array | None) -> None:
-    """Refuses a convolution kernel of a wrong shape, or one over values that are not the queries'."""
-    if conv_kernel is None:
-        return
-    check_kernel(conv_kernel, query.shape[2])
-    if query.shape[1] != key.shape[1]:
-        raise ValueError(
-            "The convolution adds value positions to query positions, so conv_kernel needs equal"
-            f" lengths; got L = {query.shape[1]} and T = {key.shape[1]}. Pass conv_kernel=None."
-        )
-
-
-def _check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: str) -> None:
-    if mask is None:
-        return
-    if mask.ndim == 4:
-        raise ValueError(
-            f"{name} must be True at {meaning} = {(batch, length)}; got {mask.shape}. Nyström attention"
-            " takes padding only: its landmarks mix all tokens, so that a causal or block mask"
-            " [B 1 L T] cannot hold. Use softmax attention with such masks."
-        )
-    if mask.shape != (batch, length):
-        raise ValueError(
-            f"{name} must be True at {meaning} = {(batch, length)}, got shape {mask.shape}."
-        )
-    if mask.dtype != jnp.bool_:
-        raise ValueError(
-            f"{name} must be boolean, True at {meaning}; got {mask.dtype}. Pass {name} != 0 if"
-            " non-zero means real."
-        )

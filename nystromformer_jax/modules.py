@@ -31,20 +31,25 @@ def over_tokens(layer: nn.Module, x: Float[Array, "*tokens E"]) -> Float[Array, 
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
 
 
-class SelfAttention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Projects to query, key and value, attends by a core, and projects back.
+
+    Attributes are those of `nn.MultiHeadDotProductAttention` where they mean the same.
 
     Attributes:
       num_heads: H.
       make_core: Makes the attention itself, for example `make_core("nystrom", num_landmarks=64)` or
         a core's class. A factory and no instance: one instance would share its parameters.
-      qkv_features: H · D; None for the width of the input.
-      out_features: Width of the output; None for the width of the input.
+      qkv_features: H · D; None for the width of the queries' input.
+      out_features: Width of the output; None for the width of the queries' input.
       use_bias: Whether the four projections have one.
       dtype: Of the activations; None follows input and parameters.
       param_dtype: Of the parameters.
+      precision: Of the projections' matmuls.
       kernel_init: Of the projections' kernels.
       bias_init: Of their biases.
+      out_kernel_init: Of the last projection's kernel; None for `kernel_init`.
+      out_bias_init: Of its bias; None for `bias_init`.
     """
 
     num_heads: int
@@ -54,48 +59,92 @@ class SelfAttention(nn.Module):
     use_bias: bool = True
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
+    precision: Any = None
     kernel_init: Initializer = nn.initializers.lecun_normal()
     bias_init: Initializer = nn.initializers.zeros_init()
+    out_kernel_init: Initializer | None = None
+    out_bias_init: Initializer | None = None
 
     @nn.compact
     def __call__(
+        self,
+        inputs_q: Float[Array, "B L E"],
+        inputs_kv: Float[Array, "B T G"] | None = None,
+        mask: Bool[Array, "B T"] | None = None,
+        query_mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "B L F"]:
+        """Attends from `inputs_q` to `inputs_kv`, or to itself where that is None.
+
+        Args:
+          inputs_q: What asks.
+          inputs_kv: What is asked; may have another length and width.
+          mask: True at real tokens of what is asked.
+          query_mask: True at real tokens of what asks; None: it carries `mask`.
+          deterministic: Whether nothing is dropped.
+
+        Raises:
+          ValueError: A width that the heads do not divide, and what the core refuses.
+        """
+        features = self.qkv_features or inputs_q.shape[-1]
+        if features % self.num_heads:
+            raise ValueError(
+                f"qkv_features must be a multiple of num_heads, got {features} and {self.num_heads}."
+            )
+        inputs_kv = inputs_q if inputs_kv is None else inputs_kv
+
+        def project(
+            name: str,
+            x: Array,
+            features: int,
+            kernel_init: Initializer = self.kernel_init,
+            bias_init: Initializer = self.bias_init,
+        ) -> Array:
+            layer = nn.Dense(
+                features,
+                use_bias=self.use_bias,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                precision=self.precision,
+                name=name,
+                kernel_init=kernel_init,
+                bias_init=bias_init,
+            )
+            return over_tokens(layer, x)
+
+        def heads(x: Array) -> Array:
+            return x.reshape(*x.shape[:-1], self.num_heads, features // self.num_heads)
+
+        attended = self.make_core(name="core")(
+            heads(project("query", inputs_q, features)),
+            heads(project("key", inputs_kv, features)),
+            heads(project("value", inputs_kv, features)),
+            mask,
+            query_mask,
+            deterministic=deterministic,
+        )
+        return project(
+            "out",
+            attended.reshape(*attended.shape[:-2], features),
+            self.out_features or inputs_q.shape[-1],
+            self.out_kernel_init or self.kernel_init,
+            self.out_bias_init or self.bias_init,
+        )
+
+
+class SelfAttention(MultiHeadAttention):
+    """`MultiHeadAttention` from a sequence to itself."""
+
+    def __call__(  # type: ignore[override]  # one input fewer
         self,
         x: Float[Array, "B L E"],
         mask: Bool[Array, "B L"] | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B L F"]:
-        """Attends over `x`; `mask` is True at real tokens.
-
-        Raises:
-          ValueError: A width that the heads do not divide.
-        """
-        features = self.qkv_features or x.shape[-1]
-        if features % self.num_heads:
-            raise ValueError(
-                f"qkv_features must be a multiple of num_heads, got {features} and {self.num_heads}."
-            )
-
-        def project(name: str, features: int) -> nn.Dense:
-            return nn.Dense(
-                features,
-                use_bias=self.use_bias,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                kernel_init=self.kernel_init,
-                bias_init=self.bias_init,
-                name=name,
-            )
-
-        heads = (*x.shape[:-1], self.num_heads, features // self.num_heads)
-        query, key, value = (
-            over_tokens(project(name, features), x).reshape(heads)
-            for name in ("query", "key", "value")
-        )
-        core = self.make_core(name="core")
-        attended = core(query, key, value, mask, None, deterministic=deterministic)
-        attended = attended.reshape(*x.shape[:-1], features)
-        return over_tokens(project("out", self.out_features or x.shape[-1]), attended)
+        """Attends over `x`; `mask` is True at real tokens."""
+        return super().__call__(x, None, mask, None, deterministic=deterministic)
 
 
 class MlpBlock(nn.Module):

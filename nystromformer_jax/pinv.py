@@ -47,6 +47,24 @@ def iterative_pinv(
     return jax.checkpoint(lambda a: _iterate(a, num_iters, start))(kernel)
 
 
+def pinv_residual(
+    kernel: Float[Array, "*batch M N"], inverse: Float[Array, "*batch N M"]
+) -> Float[Array, "*batch"]:
+    """‖A Z A − A‖ / ‖A‖ of each matrix, Frobenius norms: how far Z is from a pseudoinverse of A.
+
+    After six iterations on the kernels of trained models a few hundredths are usual, and no defect:
+    see `iterative_pinv`. A zero matrix has residual zero.
+    """
+    kernel = kernel.astype(inverse.dtype)
+    precision = jax.lax.Precision.HIGHEST
+    round_trip = jnp.matmul(
+        jnp.matmul(kernel, inverse, precision=precision), kernel, precision=precision
+    )
+    size = jnp.sqrt((kernel**2).sum(axis=(-2, -1)))
+    error = jnp.sqrt(((round_trip - kernel) ** 2).sum(axis=(-2, -1)))
+    return error / jnp.where(size == 0, 1, size)
+
+
 def _iterate(
     kernel: Float[Array, "*batch M N"], num_iters: int, start: Start
 ) -> Float[Array, "*batch N M"]:

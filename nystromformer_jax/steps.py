@@ -16,10 +16,10 @@ MASKED_LOGIT = -1e30
 def collect(
     q_landmarks: Float[Array, "B M H D"],
     key: Float[Array, "B T H D"],
-    value: Float[Array, "B T H D"],
+    value: Float[Array, "B T H Dv"],
     *,
     mask: Bool[Array, "B T"] | None,
-) -> tuple[Float[Array, "B M H D"], Float[Array, "B M H"], Float[Array, "B M H"]]:
+) -> tuple[Float[Array, "B M H Dv"], Float[Array, "B M H"], Float[Array, "B M H"]]:
     """Landmarks attend to tokens: the product kernel_3 @ value, not yet normalised.
 
         kernel_3 = softmax(q_landmarks keyᵀ / √D)             (the paper's B, Eq. 13)
@@ -49,13 +49,13 @@ def collect(
 def distribute(
     query: Float[Array, "B L H D"],
     k_landmarks: Float[Array, "B M H D"],
-    landmark_values: Float[Array, "B M H D"],
+    landmark_values: Float[Array, "B M H Dv"],
     *,
     landmark_mask: Bool[Array, "B M"] | None,
-    value: Float[Array, "B L H D"] | None = None,
+    value: Float[Array, "B L H Dv"] | None = None,
     conv_kernel: Float[Array, "H W"] | None = None,
     mask: Bool[Array, "B L"] | None = None,
-) -> Float[Array, "B L H D"]:
+) -> Float[Array, "B L H Dv"]:
     """Tokens attend to landmarks, plus the convolution of the value.
 
         output = kernel_1 @ landmark_values + convolution(value, conv_kernel)
@@ -110,8 +110,8 @@ def scaled_logits(
 
 
 def weighted_values(
-    weights: Float[Array, "B H L T"], value: Float[Array, "B T H D"]
-) -> Float[Array, "B L H D"]:
+    weights: Float[Array, "B H L T"], value: Float[Array, "B T H Dv"]
+) -> Float[Array, "B L H Dv"]:
     """Weights @ value in at least float32; the weights are read in `value`'s precision."""
     return jnp.einsum(
         "BHLT,BTHD->BLHD",

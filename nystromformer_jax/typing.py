@@ -7,7 +7,7 @@
 | `T` | key length where it differs | `R` | rank or random features |
 | `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
 | `H` | heads | `V` | vocabulary |
-| `D` | head dimension | `C` | classes |
+| `D` | head dimension (`Dv`: of values, where it may differ) | `C` | classes |
 """
 
 from jax import Array

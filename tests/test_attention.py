@@ -9,8 +9,12 @@ import pytest
 from jax.test_util import check_grads
 
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
+from nystromformer_jax.convolution import depthwise_convolution
+from nystromformer_jax.factors import nystrom_factors
 from tests.helpers import (
     GRADIENT,
+    HALF,
+    HALF_GRADIENT,
     REFERENCE,
     SAME_ARITHMETIC,
     Tolerance,
@@ -282,3 +286,75 @@ def test_bad_input_is_one_sentence_of_what_was_needed_and_what_came(changes, wor
     arguments = {name: jnp.ones((2, 5, 3, 4)) for name in ("query", "key", "value")} | changes
     with pytest.raises(ValueError, match=words):
         nystrom_attention(**arguments)
+
+
+class TestNormalizedRows:
+    """`normalize_rows` makes each row of the map sum to one."""
+
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_a_constant_value_comes_out_as_it_went_in(self, rngs, masked):
+        query, key, _ = random_inputs(rngs, 3, 67, HEADS, DIM)
+        mask = mask_of_lengths([67, 40, 5], 67)
+        value = jnp.broadcast_to(jnp.arange(1.0, 6.0)[None, None, None], query.shape)
+        options = {"num_landmarks": M, "mask": mask if masked else None}
+        normal = nystrom_attention(query, key, value, normalize_rows=True, **options)
+        assert_close(normal, value, REFERENCE, where=mask)
+        plain = nystrom_attention(query, key, value, **options)
+        assert float(jnp.abs(plain - value)[:2, :40].max()) > 1e-3  # there was something to do
+
+    def test_it_divides_by_the_sums_of_the_rows(self, rngs):
+        query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
+        options = {
+            "num_landmarks": M,
+            "mask": mask_of_lengths([40, 4], 59),
+            "query_mask": mask_of_lengths([5, 50], 50),
+        }
+        factors = nystrom_factors(query, key, **options)
+        weights = factors.kernel_1 @ factors.inverse @ factors.kernel_3
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+        expected = jnp.einsum("BHLT,BTHD->BLHD", weights, value)
+        actual = nystrom_attention(query, key, value, normalize_rows=True, **options)
+        assert_close(actual, expected, REFERENCE, where=options["query_mask"])
+
+    def test_the_convolution_is_added_after(self, rngs):
+        inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
+        kernel = jax.random.normal(next(rngs), (HEADS, 5))
+        options = {"num_landmarks": M, "normalize_rows": True}
+        expected = nystrom_attention(*inputs, **options) + depthwise_convolution(inputs[2], kernel)
+        actual = nystrom_attention(*inputs, conv_kernel=kernel, **options)
+        assert_close(actual, expected, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize("num_landmarks", [1, 2, 16, 64, 128, 256])
+def test_any_number_of_landmarks_is_the_papers_formula(rngs, num_landmarks):
+    inputs = random_inputs(rngs, 1, 301, 1, DIM)
+    actual = nystrom_attention(*inputs, num_landmarks=num_landmarks)
+    expected = nystrom_by_the_paper(*(x[0] for x in inputs), num_landmarks)
+    assert_close(actual[0], expected, Tolerance(1e-4))  # 256 landmarks of 301: ill-conditioned
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("width", [0, 9])
+def test_half_precision_is_near_float32_forward_and_gradient(rngs, dtype, width):
+    inputs = random_inputs(rngs, 2, 301, HEADS, 16, dtype=dtype)
+    mask = mask_of_lengths([301, 200], 301)
+    kernel = jax.random.normal(next(rngs), (HEADS, width)) if width else None
+    weights = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
+    attention = functools.partial(
+        nystrom_attention, num_landmarks=16, mask=mask, conv_kernel=kernel
+    )
+    half, half_gradients = value_and_gradients(attention, *inputs, weights.astype(dtype))
+    full, full_gradients = value_and_gradients(
+        attention, *(x.astype(jnp.float32) for x in inputs), weights
+    )
+    assert half.dtype == dtype
+    assert {gradient.dtype for gradient in half_gradients} == {jnp.dtype(dtype)}
+    assert_relative(half, full, HALF)
+    for one, other in zip(half_gradients, full_gradients, strict=True):
+        assert_relative(one, other, HALF_GRADIENT)
+
+
+def assert_relative(actual, expected, tolerance):
+    """Compares to the largest entry of what is expected, however small that is."""
+    scale = jnp.abs(expected).max()
+    assert_close(actual.astype(jnp.float32) / scale, expected / scale, tolerance)

@@ -7,7 +7,14 @@ import pytest
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.cores import make_core
-from nystromformer_jax.modules import Encoder, EncoderBlock, MlpBlock, SelfAttention, over_tokens
+from nystromformer_jax.modules import (
+    Encoder,
+    EncoderBlock,
+    MlpBlock,
+    MultiHeadAttention,
+    SelfAttention,
+    over_tokens,
+)
 from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
 
 NYSTROM = make_core("nystrom", num_landmarks=5, conv_kernel_size=3)
@@ -135,3 +142,28 @@ def test_half_precision_activations_keep_float32_parameters(rngs):
 def test_heads_that_do_not_divide_the_width_are_refused(rngs):
     with pytest.raises(ValueError, match="multiple of num_heads, got 12 and 5"):
         SelfAttention(5, NYSTROM).init(next(rngs), jnp.ones((1, 7, 12)), deterministic=True)
+
+
+def test_softmax_attention_is_flaxs_with_flaxs_own_parameters(rngs):
+    """Cross-attention from 23 queries to 17 keys of another width, under both masks."""
+    queries = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    keys = jax.random.normal(next(rngs), (BATCH, 17, 9))
+    mask = mask_of_lengths([17, 5], 17)
+    options = {"num_heads": 2, "qkv_features": 8, "out_features": 3, "use_bias": True}
+    theirs = nn.MultiHeadDotProductAttention(**options)
+    variables = theirs.init(next(rngs), queries, keys, keys)
+    expected = theirs.apply(variables, queries, keys, keys, mask=mask[:, None, None])
+    flat = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim == 3 else leaf.reshape(-1),
+        {"out": variables["params"]["out"]},
+    )
+    for name in ("query", "key", "value"):
+        weights = variables["params"][name]
+        flat[name] = {
+            "kernel": weights["kernel"].reshape(weights["kernel"].shape[0], -1),
+            "bias": weights["bias"].reshape(-1),
+        }
+    ours = MultiHeadAttention(make_core=make_core("softmax"), **options)
+    query_mask = jnp.ones((BATCH, LENGTH), bool)
+    actual = ours.apply({"params": flat}, queries, keys, mask, query_mask, deterministic=True)
+    assert_close(actual, expected, REFERENCE)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from nystromformer_jax.pinv import iterative_pinv
+from nystromformer_jax.pinv import iterative_pinv, pinv_residual
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
 
 
@@ -103,3 +103,10 @@ def test_an_unknown_start_and_a_negative_count_are_refused(no_annotations):
         iterative_pinv(jnp.eye(3), start="original")
     with pytest.raises(ValueError, match="pinv_iters"):
         iterative_pinv(jnp.eye(3), num_iters=-1)
+
+
+def test_the_residual_is_zero_for_an_inverse_and_one_for_nothing():
+    kernel = jnp.stack([jnp.diag(jnp.array([1.0, 2.0])), jnp.zeros((2, 2))])
+    inverse = jnp.stack([jnp.diag(jnp.array([1.0, 0.5])), jnp.zeros((2, 2))])
+    np.testing.assert_allclose(pinv_residual(kernel, inverse), [0, 0], atol=1e-7)
+    np.testing.assert_allclose(pinv_residual(kernel, 0 * inverse), [1, 0], atol=1e-7)

@@ -2,15 +2,18 @@
 
 import flax.linen as nn
 
-from nystromformer_jax.attention import Implementation, nystrom_attention
+from nystromformer_jax.attention import Implementation, find_landmarks, nystrom_attention
 from nystromformer_jax.cores.convolution import conv_kernel_param
+from nystromformer_jax.inputs import check_query_mask, where_real
 from nystromformer_jax.landmarks import Layout
-from nystromformer_jax.pinv import Start
+from nystromformer_jax.pinv import Start, pinv_residual
 from nystromformer_jax.typing import Array, Bool, Float
 
 
 class NystromAttention(nn.Module):
     """Attends through landmarks, in O(L + T). L ≠ T works without the convolution.
+
+    With the collection "diagnostics" mutable it sows `pinv_residual` [B H], see there.
 
     Attributes:
       num_landmarks: M.
@@ -18,6 +21,7 @@ class NystromAttention(nn.Module):
       pinv_iters: See `nystrom_attention`, as for what follows.
       pinv_start: `"exact"` or `"batch_max"`.
       landmark_layout: `"real"`, `"mlpen"` or `"hf"`.
+      normalize_rows: Whether rows of the attention map are made to sum to one.
       implementation: `"auto"` or `"xla"`.
     """
 
@@ -26,6 +30,7 @@ class NystromAttention(nn.Module):
     pinv_iters: int = 6
     pinv_start: Start = "exact"
     landmark_layout: Layout = "real"
+    normalize_rows: bool = False
     implementation: Implementation = "auto"
 
     @nn.compact
@@ -41,6 +46,8 @@ class NystromAttention(nn.Module):
     ) -> Float[Array, "B L H D"]:
         """Attends; see `nystromformer_jax.nystrom_attention`. There is nothing random in it."""
         del deterministic
+        if self.is_mutable_collection("diagnostics") and not self.is_initializing():
+            self.sow("diagnostics", "pinv_residual", self._residual(query, key, mask, query_mask))
         return nystrom_attention(
             query,
             key,
@@ -52,5 +59,22 @@ class NystromAttention(nn.Module):
             pinv_start=self.pinv_start,
             landmark_layout=self.landmark_layout,
             conv_kernel=conv_kernel_param(self, self.conv_kernel_size, query),
+            normalize_rows=self.normalize_rows,
             implementation=self.implementation,
         )
+
+    def _residual(
+        self, query: Array, key: Array, mask: Array | None, query_mask: Array | None
+    ) -> Float[Array, "B H"]:
+        query_mask = check_query_mask(query, key, mask, query_mask)
+        landmarks = find_landmarks(
+            where_real(query, query_mask),
+            where_real(key, mask),
+            mask,
+            query_mask,
+            self.num_landmarks,
+            self.pinv_iters,
+            self.pinv_start,
+            self.landmark_layout,
+        )
+        return pinv_residual(landmarks.kernel_2, landmarks.inverse)

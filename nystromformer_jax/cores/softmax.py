@@ -2,15 +2,14 @@
 
 import flax.linen as nn
 
-from nystromformer_jax.attention import (
-    add_convolution,
+from nystromformer_jax.attention import add_convolution, softmax_weights
+from nystromformer_jax.cores.convolution import conv_kernel_param
+from nystromformer_jax.inputs import (
     check_convolution,
     check_inputs,
     check_query_mask,
-    softmax_weights,
     where_real,
 )
-from nystromformer_jax.cores.convolution import conv_kernel_param
 from nystromformer_jax.steps import weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
 

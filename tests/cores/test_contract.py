@@ -149,3 +149,15 @@ def test_a_kernel_without_a_centre_is_refused(name, width, rngs):
     core = make_core(name, conv_kernel_size=width)()
     with pytest.raises(ValueError, match="must be odd"):
         core.init(next(rngs), *inputs, deterministic=True)
+
+
+def test_nystrom_sows_the_residual_of_its_pseudoinverse_when_asked(rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = mask_of_lengths([43, 29, 17], LENGTH)
+    core = make_core("nystrom", num_landmarks=7)()
+    assert core.init(next(rngs), *inputs, mask, deterministic=True) == {}
+    output, state = core.apply({}, *inputs, mask, deterministic=True, mutable=["diagnostics"])
+    (residual,) = state["diagnostics"]["pinv_residual"]
+    assert residual.shape == (BATCH, HEADS)
+    assert ((residual > 1e-7) & (residual < 0.2)).all()
+    assert_close(output, core.apply({}, *inputs, mask, deterministic=True), SAME_ARITHMETIC)

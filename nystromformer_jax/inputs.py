@@ -1,0 +1,79 @@
+"""What attention functions ask of their arguments, in words, and how padding is kept out of them."""
+
+import jax.numpy as jnp
+
+from nystromformer_jax.convolution import check_kernel
+from nystromformer_jax.typing import Array, Bool, Float
+
+
+def where_real(
+    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None
+) -> Float[Array, "B L H D"]:
+    """Zeros where `mask` is False, by selection: 0 · NaN is NaN."""
+    return x if mask is None else jnp.where(mask[..., None, None], x, 0)
+
+
+def check_inputs(query: Array, key: Array, value: Array, mask: Array | None) -> None:
+    """Refuses query, key, value and key mask that do not fit each other, in words."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.ndim != 4:
+            raise ValueError(f"{name} must be [batch, length, heads, head_dim], got {x.shape}.")
+        if 0 in x.shape:
+            raise ValueError(
+                f"{name} has an empty axis: [batch, length, heads, head_dim] = {x.shape}."
+            )
+    if key.shape != value.shape:
+        raise ValueError(f"key and value must have one shape, got {key.shape} and {value.shape}.")
+    if query.shape[:1] + query.shape[2:] != key.shape[:1] + key.shape[2:]:
+        raise ValueError(
+            "query and key may differ in length (axis 1) only: batch, heads and head_dim must agree,"
+            f" got {query.shape} and {key.shape}."
+        )
+    _check_mask("mask", mask, key.shape[0], key.shape[1], "real keys, [B T]")
+
+
+def check_query_mask(
+    query: Array, key: Array, mask: Array | None, query_mask: Array | None
+) -> Array | None:
+    """The mask of the queries: `query_mask`, or `mask` where the lengths say that it can serve."""
+    if query_mask is not None:
+        _check_mask("query_mask", query_mask, query.shape[0], query.shape[1], "real queries, [B L]")
+        return query_mask
+    if mask is not None and query.shape[1] != key.shape[1]:
+        raise ValueError(
+            f"query and key differ in length ({query.shape[1]} and {key.shape[1]}), so `mask` tells"
+            " nothing about the queries: pass query_mask [B L] too (all True if none is padding)."
+        )
+    return mask
+
+
+def check_convolution(query: Array, key: Array, conv_kernel: Array | None) -> None:
+    """Refuses a convolution kernel of a wrong shape, or one over values that are not the queries'."""
+    if conv_kernel is None:
+        return
+    check_kernel(conv_kernel, query.shape[2])
+    if query.shape[1] != key.shape[1]:
+        raise ValueError(
+            "The convolution adds value positions to query positions, so conv_kernel needs equal"
+            f" lengths; got L = {query.shape[1]} and T = {key.shape[1]}. Pass conv_kernel=None."
+        )
+
+
+def _check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: str) -> None:
+    if mask is None:
+        return
+    if mask.ndim == 4:
+        raise ValueError(
+            f"{name} must be True at {meaning} = {(batch, length)}; got {mask.shape}. Nyström attention"
+            " takes padding only: its landmarks mix all tokens, so that a causal or block mask"
+            " [B 1 L T] cannot hold. Use softmax attention with such masks."
+        )
+    if mask.shape != (batch, length):
+        raise ValueError(
+            f"{name} must be True at {meaning} = {(batch, length)}, got shape {mask.shape}."
+        )
+    if mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"{name} must be boolean, True at {meaning}; got {mask.dtype}. Pass {name} != 0 if"
+            " non-zero means real."
+        )

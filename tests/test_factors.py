@@ -1,0 +1,103 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax.attention import nystrom_attention
+from nystromformer_jax.factors import nystrom_attention_rows, nystrom_factors
+from nystromformer_jax.inputs import where_real
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, random_inputs
+
+HEADS, DIM = 2, 5
+
+
+def full_map(factors):
+    return factors.kernel_1 @ factors.inverse @ factors.kernel_3
+
+
+@pytest.mark.parametrize("num_landmarks", [1, 7, 64])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_factors_multiply_to_the_output_short_examples_included(rngs, num_landmarks, masked):
+    query, key, value = random_inputs(rngs, 4, 67, HEADS, DIM)
+    mask = mask_of_lengths([67, 40, 6, 1], 67) if masked else None
+    options = {"num_landmarks": num_landmarks, "mask": mask}
+    output = nystrom_attention(query, key, value, **options)
+    factors = jax.jit(functools.partial(nystrom_factors, **options))(query, key)
+    product = jnp.einsum("BHLT,BTHD->BLHD", full_map(factors), where_real(value, mask))
+    assert_close(product, output, REFERENCE, where=mask)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(3, 50), (50, 4), (5, 6), (47, 53)])
+def test_so_they_do_in_cross_attention_with_its_own_masks(rngs, queries, keys):
+    query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
+    options = {
+        "num_landmarks": 7,
+        "mask": mask_of_lengths([keys, 53], 59),
+        "query_mask": mask_of_lengths([queries, 47], 50),
+    }
+    output = nystrom_attention(query, key, value, **options)
+    product = jnp.einsum(
+        "BHLT,BTHD->BLHD",
+        full_map(nystrom_factors(query, key, **options)),
+        where_real(value, options["mask"]),
+    )
+    assert_close(product, output, REFERENCE, where=options["query_mask"])
+
+
+@pytest.mark.parametrize("layout", ["mlpen", "hf"])
+@pytest.mark.parametrize("num_landmarks", [7, 35])
+def test_and_in_the_peers_layouts(rngs, layout, num_landmarks):
+    query, key, value = random_inputs(rngs, 2, 35, HEADS, DIM)
+    options = {
+        "num_landmarks": num_landmarks,
+        "mask": mask_of_lengths([35, 20], 35),
+        "landmark_layout": layout,
+    }
+    output = nystrom_attention(query, key, value, **options)
+    product = jnp.einsum(
+        "BHLT,BTHD->BLHD",
+        full_map(nystrom_factors(query, key, **options)),
+        where_real(value, options["mask"]),
+    )
+    assert_close(product, output, REFERENCE)
+
+
+def test_a_row_is_the_row_of_the_full_map(rngs):
+    query, key, _ = random_inputs(rngs, 3, 67, HEADS, DIM)
+    options = {"num_landmarks": 7, "mask": mask_of_lengths([67, 40, 6], 67)}
+    rows = jnp.array([[0, 66], [39, 0], [5, 2]])
+    expected = full_map(nystrom_factors(query, key, **options))
+    actual = nystrom_attention_rows(query, key, rows, **options)
+    for b in range(3):
+        assert_close(actual[b], expected[b][:, rows[b]], REFERENCE)
+    assert (jnp.where(options["mask"][:, None, None], 0, actual) == 0).all()
+
+
+def test_a_row_never_makes_a_map_of_length_squared(rngs):
+    length = 4096
+    shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+    rows = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    jaxpr = jax.make_jaxpr(functools.partial(nystrom_attention_rows, num_landmarks=16))(
+        shape, shape, rows
+    )
+    largest = max(
+        np.prod(variable.aval.shape, dtype=int)
+        for equation in jaxpr.eqns
+        for variable in equation.outvars
+    )
+    assert largest <= 2 * length * 16
+
+
+def test_padding_is_not_seen(rngs):
+    query, key, _ = random_inputs(rngs, 1, 23, HEADS, DIM)
+    mask = mask_of_lengths([23], 31)
+    padded = [
+        jnp.pad(x, ((0, 0), (0, 8), (0, 0), (0, 0)), constant_values=jnp.nan) for x in (query, key)
+    ]
+    expected = nystrom_factors(query, key, num_landmarks=7)
+    actual = nystrom_factors(*padded, num_landmarks=7, mask=mask)
+    assert_close(actual.kernel_1[:, :, :23], expected.kernel_1, SAME_ARITHMETIC)
+    assert_close(actual.inverse, expected.inverse, REFERENCE)
+    assert_close(actual.kernel_3[..., :23], expected.kernel_3, SAME_ARITHMETIC)
