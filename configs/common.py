@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+from collections.abc import Iterable
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -19,9 +20,30 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def base() -> ConfigDict:
-    """The sections every task shares: the authors' model sizes, optimizer and evaluation."""
-    return ConfigDict(
+# Where other codes differ from ours, all at once, so that their numbers can be looked for by their means.
+QUIRKS: dict[str, dict[str, dict[str, Any]]] = {
+    "none": {},
+    # mlpen/Nystromformer, LRA/code at 5689313: attention_nystrom.py L38-39 and L56, model.py L99 with
+    # model_wrapper.py L11, run_tasks.py L66 (OneCycleLR cycles the momentum by default).
+    "mlpen": {
+        "attention": {"landmark_layout": "mlpen", "pinv_start": "batch_max"},
+        "model": {"pooling": "padded_mean"},
+        "optimizer": {"cycle_beta1": True},
+    },
+}
+
+
+def base(argument: str) -> ConfigDict:
+    """The sections every task shares: the authors' model sizes, optimizer and evaluation.
+
+    Args:
+      argument: `ATTENTION[,option=value …]`, options of the attention or `quirks=mlpen`.
+
+    Raises:
+      ValueError: An unknown attention, option or quirk, with the nearest known ones.
+    """
+    attention, quirks = _parse(argument)
+    config = ConfigDict(
         {
             "data": {"source": "auto", "dir": "", "examples": 0, "seed": 0, "workers": 0},
             "model": {
@@ -31,6 +53,7 @@ def base() -> ConfigDict:
                 "head_dim": 32,
                 "mlp_dim": 128,
                 "dropout_rate": 0.1,
+                "pooling": "mean",
                 "dtype": "float32",
             },
             "optimizer": {
@@ -41,7 +64,9 @@ def base() -> ConfigDict:
                 "eps": 1e-6,
                 "weight_decay": 0.0,
                 "clip_norm": 0.0,
+                "cycle_beta1": False,
             },
+            "attention": attention,
             "train": {"seed": 0, "accumulation": 1},
             "eval": {"max_examples": 0, "batch_size": 0},
             "mesh": {"data": -1, "sequence": 1},
@@ -49,31 +74,38 @@ def base() -> ConfigDict:
             "log": {"every_steps": 50, "events": True},
         }
     )
+    for section, values in QUIRKS[quirks].items():
+        for key, value in values.items():
+            if key in config[section]:  # softmax attention has no landmarks to lay out
+                config[section][key] = value
+    return config
 
 
-def attention(argument: str) -> ConfigDict:
-    """Reads `name[,option=value …]` into the attention section.
-
-    Raises:
-      ValueError: An unknown attention or option, with the nearest known ones.
-    """
+def _parse(argument: str) -> tuple[dict[str, Any], str]:
+    """Splits `name[,option=value …]` into the attention section and the name of the quirks."""
     name, *settings = argument.split(",")
     if name not in ATTENTIONS:
         raise ValueError(f"Unknown attention {name!r}{_nearest(name, ATTENTIONS)}")
-    section = {"name": name, **ATTENTIONS[name]}
+    section: dict[str, Any] = {"name": name, **ATTENTIONS[name]}
+    quirks = "none"
     for setting in settings:
         option, equals, value = setting.partition("=")
-        if not equals or option not in ATTENTIONS[name]:
-            raise ValueError(
-                f"{name} attention has no option {option!r}{_nearest(option, ATTENTIONS[name])}"
-            )
-        try:
-            section[option] = ast.literal_eval(value)
-        except (SyntaxError, ValueError):
-            section[option] = value
-    return ConfigDict(section)
+        if equals and option == "quirks":
+            if value not in QUIRKS:
+                raise ValueError(f"Unknown quirks {value!r}{_nearest(value, QUIRKS)}")
+            quirks = value
+        elif equals and option in ATTENTIONS[name]:
+            try:
+                section[option] = ast.literal_eval(value)
+            except (SyntaxError, ValueError):
+                section[option] = value
+        else:
+            known = [*ATTENTIONS[name], "quirks"]
+            raise ValueError(f"{name} attention has no option {option!r}{_nearest(option, known)}")
+    return section, quirks
 
 
-def _nearest(name: str, known: dict[str, Any]) -> str:
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}."

@@ -3,6 +3,7 @@
     python run_lra.py --config=configs/listops.py                  # Nyström, 64 landmarks
     python run_lra.py --config=configs/listops.py:softmax
     python run_lra.py --config=configs/listops.py:nystrom,num_landmarks=32
+    python run_lra.py --config=configs/listops.py:nystrom,quirks=mlpen   # as the authors' code does it
 
 Source: Xiong et al. 2021 (arXiv:2102.03902) and the authors' `LRA/code/lra_config.py`: 2 layers, width
 64, MLP 128, 2 heads of 32, positions to 2,048, batch 32, 5,000 steps, peak rate 1e-4 after 1,000.
@@ -17,8 +18,7 @@ from configs import common
 
 def get_config(argument: str = "nystrom") -> ConfigDict:
     """The paper's run; `argument` chooses the attention."""
-    config = common.base()
-    config.attention = common.attention(argument)
+    config = common.base(argument)
     config.data.task = "listops"
     config.data.max_len = 2048
     config.model.vocab_size = 32  # 16 occur; the authors' table has 32

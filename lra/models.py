@@ -21,6 +21,7 @@ class ModelConfig:
       max_len: rows of the position embedding; at least the tokens of a sequence.
       head_dim: D; heads times D may differ from `embed_dim`.
       dropout_rate: of embeddings, attention output, and the MLP's hidden units and output.
+      pooling: "mean" is over real tokens; "padded_mean", the authors', divides by the padded length.
       dtype: of activations; parameters, landmark kernel and pseudoinverse stay float32.
     """
 
@@ -32,6 +33,7 @@ class ModelConfig:
     head_dim: int = 32
     mlp_dim: int = 128
     dropout_rate: float = 0.1
+    pooling: Literal["mean", "padded_mean"] = "mean"
     dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
@@ -53,7 +55,7 @@ class ModelConfig:
 
 
 class SequenceEncoder(nn.Module):
-    """Token and position embeddings, pre-norm encoder, mean over real tokens."""
+    """Token and position embeddings, pre-norm encoder, mean over the sequence."""
 
     config: ModelConfig
     make_core: Callable[..., nn.Module]
@@ -87,7 +89,10 @@ class SequenceEncoder(nn.Module):
         x = Encoder(config.num_layers, make_block, name="encoder")(
             x, mask, deterministic=deterministic
         )
-        return masked_mean(x, mask)
+        pooled = masked_mean(x, mask)
+        if config.pooling == "padded_mean":
+            pooled = pooled * (mask.sum(axis=1) / mask.shape[1])[:, None]
+        return pooled
 
 
 class Classifier(nn.Module):
@@ -99,7 +104,7 @@ class Classifier(nn.Module):
       num_classes: C.
 
     Source: the authors' LRA model (mlpen/Nystromformer, `LRA/code/model.py`, `model_wrapper.py`).
-    Differs: the mean is over real tokens; theirs divides by the padded length.
+    Differs: the mean is over real tokens, unless `config.pooling` says otherwise.
     """
 
     config: ModelConfig

@@ -10,6 +10,7 @@ __all__ = ["TASKS", "DataConfig", "Split", "Task", "TaskInfo", "describe", "load
 
 TASKS: Mapping[str, TaskInfo] = {
     "listops": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load),
+    "listops-short": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load_short),
 }
 
 

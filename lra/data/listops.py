@@ -111,6 +111,20 @@ def load(
     )
 
 
+def load_short(config: DataConfig) -> Task:
+    """Opens a smaller ListOps of our own, trees of 101 to 499 tokens, for quick comparisons.
+
+    Raises:
+      ValueError: `dir` is set; the official files are of the official size.
+    """
+    if config.dir or config.source == "files":
+        raise ValueError(
+            "listops-short is generated only; leave data.dir empty, or take --config=configs/listops.py"
+            " for the official files."
+        )
+    return load(config, name="listops-short", min_length=100, max_length=500)
+
+
 # --- Expressions: text and tokens -----------------------------------------------------------------
 
 

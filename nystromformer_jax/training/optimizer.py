@@ -8,7 +8,7 @@ import optax
 
 from nystromformer_jax.typing import Array
 
-__all__ = ["OptimizerConfig", "make_optimizer", "make_schedule"]
+__all__ = ["OptimizerConfig", "make_beta1_schedule", "make_optimizer", "make_schedule"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,14 @@ class OptimizerConfig:
     eps: float = 1e-6
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0: no clipping
+    cycle_beta1: bool = False  # 0.95 → 0.85 → 0.95 against the rate of one_cycle, `beta1` unused
 
     def __post_init__(self) -> None:
+        if self.cycle_beta1 and self.schedule != "one_cycle":
+            raise ValueError(
+                "optimizer.cycle_beta1: goes with optimizer.schedule='one_cycle',"
+                f" got {self.schedule!r}."
+            )
         if not self.learning_rate > 0:
             raise ValueError(
                 f"optimizer.learning_rate: needs a positive number, got {self.learning_rate}."
@@ -53,7 +59,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 
     Source: PyTorch's `OneCycleLR(anneal_strategy="linear", pct_start=W/T)` with its defaults
         div_factor 25 and final_div_factor 1e4, as in the authors' LRA code.
-    Differs from it: `beta1` stays where it is.
+    Differs from it: `beta1` stays where it is, unless `cycle_beta1` is set.
     """
     peak, warmup = config.learning_rate, config.warmup_steps
     one_cycle = config.schedule == "one_cycle"
@@ -75,15 +81,30 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     return schedule
 
 
+def make_beta1_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
+    """β₁ of each update under `cycle_beta1`: 0.95 at 0, 0.85 where the rate peaks, 0.95 at the end.
+
+    Source: PyTorch's `OneCycleLR` with its default `cycle_momentum=True`, which replaces AdamW's β₁.
+    """
+    peak_step = max(config.warmup_steps - 1, 0)
+
+    def schedule(step: Array | int) -> Array:
+        now = jnp.asarray(step, jnp.float32)
+        falling, rising = _share(now, 0, peak_step), _share(now, peak_step, total_steps - 1)
+        return jnp.where(now < peak_step, 0.95 - 0.1 * falling, 0.85 + 0.1 * rising)
+
+    return schedule
+
+
 def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
     """Clips, then AdamW under the schedule."""
-    adamw = optax.adamw(
-        make_schedule(config, total_steps),
-        b1=config.beta1,
-        b2=config.beta2,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-    )
+    rest = {"b2": config.beta2, "eps": config.eps, "weight_decay": config.weight_decay}
+    rate = make_schedule(config, total_steps)
+    if config.cycle_beta1:
+        beta1 = make_beta1_schedule(config, total_steps)
+        adamw = optax.inject_hyperparams(optax.adamw)(rate, b1=beta1, **rest)
+    else:
+        adamw = optax.adamw(rate, b1=config.beta1, **rest)
     if config.clip_norm:
         return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)
     return adamw

@@ -1,9 +1,11 @@
 """Schedules at the points that define them."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax.training import OptimizerConfig, make_schedule
+from nystromformer_jax.training import OptimizerConfig, make_optimizer, make_schedule
+from nystromformer_jax.training.optimizer import make_beta1_schedule
 
 
 def rate(step, total_steps=5000, **config):
@@ -63,3 +65,39 @@ def test_no_warmup_starts_at_the_peak():
 def test_values_out_of_range_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         rate(0, **change)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"), [(0, 0.95), (333, 0.95 - 0.1 / 3), (999, 0.85), (2999, 0.9), (4999, 0.95)]
+)
+def test_beta1_cycles_against_the_rate(step, expected):
+    config = OptimizerConfig(learning_rate=1e-4, warmup_steps=1000, cycle_beta1=True)
+    assert float(make_beta1_schedule(config, 5000)(step)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_update_under_a_cycling_beta1_is_adamw_by_hand():
+    """PyTorch's AdamW reads β₁ of the step for the mean and for its bias correction."""
+    config = OptimizerConfig(
+        learning_rate=1e-2, warmup_steps=3, cycle_beta1=True, beta2=0.9, weight_decay=0.1
+    )
+    optimizer = make_optimizer(config, 7)
+    weight, state = jnp.float32(2.0), None
+    state = optimizer.init(weight)
+    mean = square = 0.0
+    expected = 2.0
+    for step, gradient in enumerate([1.0, -2.0, 0.5, 3.0, 1.0]):
+        update, state = optimizer.update(jnp.float32(gradient), state, weight)
+        weight = weight + update
+        beta1 = float(make_beta1_schedule(config, 7)(step))
+        mean = beta1 * mean + (1 - beta1) * gradient
+        square = 0.9 * square + 0.1 * gradient**2
+        direction = mean / (1 - beta1 ** (step + 1))
+        direction /= (square / (1 - 0.9 ** (step + 1))) ** 0.5 + config.eps
+        learning_rate = float(make_schedule(config, 7)(step))
+        expected -= learning_rate * (direction + 0.1 * expected)
+        assert float(weight) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_cycling_beta1_without_its_schedule_is_refused():
+    with pytest.raises(ValueError, match=r"goes with optimizer\.schedule"):
+        OptimizerConfig(learning_rate=1e-4, warmup_steps=1, schedule="cosine", cycle_beta1=True)

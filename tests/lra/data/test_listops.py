@@ -520,3 +520,21 @@ def test_missing_files_are_named_with_what_to_do(tmp_path):
 def test_a_source_that_does_not_fit_is_refused(changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         data.load(dataclasses.replace(CONFIG, **changes))
+
+
+def test_the_short_size_is_of_its_own_lengths_and_name():
+    task = listops.load_short(
+        data.DataConfig(task="listops-short", max_len=512, examples=50, workers=1)
+    )
+    lengths = np.diff(task.splits["train"].offsets)
+    assert task.name == "listops-short"
+    assert lengths.min() > 100
+    assert lengths.max() < 500
+    for row in range(50):
+        tokens, label = task.splits["train"][row]
+        assert listops.evaluate(task.decode(tokens)) == label
+
+
+def test_the_short_size_has_no_official_files(tmp_path):
+    with pytest.raises(ValueError, match="generated only"):
+        listops.load_short(data.DataConfig(task="listops-short", max_len=512, dir=str(tmp_path)))
