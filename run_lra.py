@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 from absl import app, flags
 from ml_collections import config_flags
@@ -15,6 +16,9 @@ CONFIG = config_flags.DEFINE_config_file(
 )
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
+)
+SEEDS = flags.DEFINE_integer(
+    "seeds", 1, "How many seeds to run, from train.seed on, each in a folder of its own.", 1
 )
 MODE = flags.DEFINE_enum(
     "mode", "train", ["train", "eval"], "eval scores a finished run's best checkpoint again."
@@ -30,60 +34,60 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     for chatty in ("absl", "jax", "orbax", "grain"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    from lra import data, train  # here: a wrong flag is answered, and data prepared, without jax
+    from lra import data, report, train  # here: a wrong flag is answered without loading jax
     from lra.data import cache
     from nystromformer_jax import training
 
+    first = CONFIG.value.train.seed
+    configs = {seed: _with_seed(seed) for seed in range(first, first + SEEDS.value)}
+    results = []
     try:
-        run = train.prepare(CONFIG.value.to_dict())
-        workdir_path = Path(WORKDIR.value or _default_workdir(run.fit.train.seed))
-        if MODE.value == "eval" and not workdir_path.is_dir():
-            return _refuse(
-                f"--mode=eval needs a finished run, and there is no folder {workdir_path}"
-            )
+        runs = {seed: train.prepare(config) for seed, config in configs.items()}
+        folders = {seed: _workdir(seed) for seed in configs}
+        if MODE.value == "eval":
+            for folder in folders.values():
+                if not folder.is_dir():
+                    return _refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
         training.enable_compilation_cache(cache.cache_dir() / "xla")
-        task = data.load(run.data)
-        workdir = training.Workdir(workdir_path, CONFIG.value.to_dict())
+        task = data.load(runs[first].data)
+        for seed, run in runs.items():
+            with training.Workdir(folders[seed], configs[seed]) as workdir:
+                if MODE.value == "eval":
+                    results.append(train.score_again(run, task, workdir))
+                    end = ""
+                elif workdir.result is not None:
+                    results.append(workdir.result)
+                    end = f" It had finished before; nothing was trained. See {folders[seed]}."
+                else:
+                    results.append(train.train(run, task, workdir))
+                    end = f" Everything is in {folders[seed]}."
+            print(report.sentence(results[-1]) + end, flush=True)
+    except training.Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return stop.exit_code
+    except training.LossNotFinite as error:
+        print(f"run_lra.py: {error}", file=sys.stderr)
+        return 1
     except (ValueError, OSError, training.WorkdirBusy) as error:
         return _refuse(str(error))
-    with workdir:
-        try:
-            if MODE.value == "eval":
-                print(_summary(train.score_again(run, task, workdir)))
-                return 0
-            finished = workdir.result is not None
-            result = train.train(run, task, workdir)
-        except training.Interrupted as stop:
-            print(stop, file=sys.stderr)
-            return stop.exit_code
-        except training.LossNotFinite as error:
-            print(f"run_lra.py: {error}", file=sys.stderr)
-            return 1
-        except ValueError as error:
-            return _refuse(str(error))
-    print(_summary(result))
-    if finished:
-        print(
-            f"This run had finished before; nothing was trained. Its result is in {workdir_path}."
-        )
-    else:
-        print(f"Everything is in {workdir_path}.")
+    if SEEDS.value > 1:
+        print(report.sentence_over_seeds(results))
     return 0
 
 
-def _summary(result: dict[str, object]) -> str:
-    return (
-        f"{result['task']} with {result['attention']} attention: test accuracy"
-        f" {result['test_accuracy']:.4f} on {result['test_examples']} examples, validation"
-        f" {result['valid_accuracy']:.4f} at its best step {result['best_step']}."
-    )
+def _with_seed(seed: int) -> dict[str, Any]:
+    config: dict[str, Any] = CONFIG.value.to_dict()
+    return {**config, "train": {**config["train"], "seed": seed}}
 
 
-def _default_workdir(seed: int) -> str:
-    """`runs/<config file>-<its argument, slugged>-seed<k>`."""
+def _workdir(seed: int) -> Path:
+    """`--workdir`, or `runs/<config file>-<its argument, slugged>`; with `-seed<k>` where needed."""
+    if WORKDIR.value and SEEDS.value == 1:
+        return Path(WORKDIR.value)
     path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
     slug = re.sub(r"[^A-Za-z0-9]+", "-", argument).strip("-")
-    return f"runs/{Path(path).stem}{'-' + slug if slug else ''}-seed{seed}"
+    default = f"runs/{Path(path).stem}{'-' + slug if slug else ''}"
+    return Path(f"{WORKDIR.value or default}-seed{seed}")
 
 
 def _refuse(message: str) -> int:

@@ -7,8 +7,9 @@ import argparse
 import dataclasses
 import json
 import math
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,39 @@ def read_run(folder: Path) -> Run:
 def binomial_error(accuracy: float, examples: int) -> float:
     """The standard error of an accuracy that was counted on `examples` independent examples."""
     return math.sqrt(accuracy * (1 - accuracy) / examples)
+
+
+def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The mean, and the half width of its Student t interval; NaN with fewer than two values."""
+    from scipy import stats  # comes with jax
+
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, math.nan
+    quantile = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1))
+    return mean, quantile * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def sentence(result: Mapping[str, Any]) -> str:
+    """One result, for people."""
+    error = binomial_error(result["test_accuracy"], result["test_examples"])
+    return (
+        f"{result['task']} with {result['attention']} attention: test accuracy"
+        f" {100 * result['test_accuracy']:.2f} ± {100 * error:.2f} % on {result['test_examples']:,}"
+        f" examples; validation {100 * result['valid_accuracy']:.2f} % at its best step,"
+        f" {result['best_step']:,}."
+    )
+
+
+def sentence_over_seeds(results: Sequence[Mapping[str, Any]]) -> str:
+    """Several seeds of one config, for people."""
+    accuracies = [100 * result["test_accuracy"] for result in results]
+    mean, half_width = t_interval(accuracies)
+    return (
+        f"{results[0]['task']} with {results[0]['attention']} attention, {len(results)} seeds: test"
+        f" accuracy {mean:.2f} %, standard deviation {statistics.stdev(accuracies):.2f}, 95 %"
+        f" t-interval ± {half_width:.2f} ({', '.join(f'{value:.2f}' for value in accuracies)})."
+    )
 
 
 def markdown(runs: Sequence[Run]) -> str:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lra.models import Classifier, ModelConfig, masked_mean
+from lra.models import Classifier, ModelConfig, SequenceEncoder, masked_mean
 from nystromformer_jax import make_core
 from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
 
@@ -32,6 +32,42 @@ def test_the_authors_parameter_counts_on_listops(argument, expected):
         )
     )
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "max_len", "num_classes", "attention", "expected"),
+    [
+        (512, 4096, 2, "softmax", 370_562),  # Text
+        (512, 4096, 2, "nystrom", 370_702),
+        (512, 1024, 10, "softmax", 174_986),  # Image
+        (512, 1024, 10, "nystrom", 175_126),
+        (512, 1024, 2, "softmax", 173_954),  # Pathfinder
+        (512, 1024, 2, "nystrom", 174_094),
+    ],
+)
+def test_the_authors_parameter_counts_elsewhere(
+    vocab_size, max_len, num_classes, attention, expected
+):
+    options = {"conv_kernel_size": 35} if attention == "nystrom" else {}
+    config = ModelConfig(vocab_size=vocab_size, max_len=max_len)
+    model = Classifier(config, make_core(attention, **options), num_classes)
+    inputs, mask = jnp.zeros((1, max_len), jnp.int32), jnp.ones((1, max_len), bool)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), inputs, mask, deterministic=True))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
+
+
+def test_the_authors_mean_divides_by_the_padded_length(rngs):
+    """Their logits are those of the mean over real tokens, scaled by the share of real ones."""
+    inputs = jax.random.randint(next(rngs), (2, 20), 1, 11)
+    mask = mask_of_lengths([20, 5], 20)
+    sizes = {"vocab_size": 11, "max_len": 64, "embed_dim": 12, "head_dim": 5, "mlp_dim": 7}
+    pooled = {}
+    for pooling in ("mean", "padded_mean"):
+        encoder = SequenceEncoder(ModelConfig(**sizes, pooling=pooling), make_core("softmax"))
+        params = encoder.init(jax.random.key(0), inputs, mask, deterministic=True)
+        pooled[pooling] = encoder.apply(params, inputs, mask, deterministic=True)
+    expected = pooled["mean"] * jnp.array([[1.0], [0.25]])
+    assert_close(pooled["padded_mean"], expected, SAME_ARITHMETIC)
 
 
 def test_the_mean_is_over_real_tokens():

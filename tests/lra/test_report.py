@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -33,6 +34,23 @@ def write_run(folder, *, task="listops", attention=None, finished=True, steps=(1
 
 def test_the_binomial_error_of_2000_examples():
     assert report.binomial_error(0.38, 2000) == pytest.approx(0.01085, abs=1e-5)
+
+
+def test_the_interval_over_five_seeds_is_students():
+    mean, half_width = report.t_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert mean == 3.0
+    assert half_width == pytest.approx(2.7764 * 2.5**0.5 / 5**0.5, rel=1e-4)
+    assert math.isnan(report.t_interval([1.0])[1])
+
+
+def test_seeds_are_told_one_by_one_and_together():
+    result = {"task": "listops", "attention": "nystrom", "test_examples": 2000}
+    result |= {"valid_accuracy": 0.25, "best_step": 1500}
+    results = [result | {"test_accuracy": accuracy} for accuracy in (0.36, 0.37, 0.38)]
+    assert "36.00 ± 1.07 % on 2,000 examples" in report.sentence(results[0])
+    together = report.sentence_over_seeds(results)
+    assert "3 seeds: test accuracy 37.00 %, standard deviation 1.00" in together
+    assert "± 2.48 (36.00, 37.00, 38.00)" in together
 
 
 def test_a_finished_run_shows_its_accuracy_with_its_error(tmp_path, capsys):

@@ -155,3 +155,25 @@ def test_an_unknown_or_missing_section_is_refused():
     del config["mesh"]
     with pytest.raises(ValueError, match="mesh: this section is missing"):
         train.prepare(config)
+
+
+def test_the_authors_quirks_are_switched_on_together_and_train(tmp_path):
+    """Fifty steps with their layout, start, pooling and momentum; 64 tokens make 4 segments."""
+    config = small_config(
+        "nystrom,num_landmarks=4,quirks=mlpen", train__total_steps=50, eval__every_steps=50
+    )
+    assert config["attention"]["landmark_layout"] == "mlpen"
+    assert config["attention"]["pinv_start"] == "batch_max"
+    assert config["model"]["pooling"] == "padded_mean"
+    assert config["optimizer"]["cycle_beta1"] is True
+    run(config, tmp_path / "run")
+    losses = [line["train/loss"] for line in lines_of(tmp_path / "run") if "train/loss" in line]
+    assert losses[-1] < losses[0]
+
+
+def test_the_quirks_of_softmax_attention_are_those_that_it_has():
+    config = importlib.import_module("configs.listops").get_config("softmax,quirks=mlpen")
+    assert config.model.pooling == "padded_mean"
+    assert "landmark_layout" not in config.attention
+    with pytest.raises(ValueError, match="did you mean 'mlpen'"):
+        importlib.import_module("configs.listops").get_config("softmax,quirks=mlpn")
