@@ -65,6 +65,7 @@ def nystrom_attention(
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
     conv_kernel: Float[Array, "H W"] | None = None,
+    mask_conv: bool = True,
     normalize_rows: bool = False,
     implementation: Implementation = "auto",
 ) -> Float[Array, "B L H D"]:
@@ -94,6 +95,8 @@ def nystrom_attention(
       pinv_start: See `iterative_pinv`.
       landmark_layout: See `segment_means`; others than `"real"` reproduce other codes.
       conv_kernel: The skip connection, one kernel a head over positions of the value, W odd.
+      mask_conv: Whether the convolution sees zeros at padding. False lets it read what padding
+        holds, up to W // 2 positions into real tokens, as Hugging Face's does.
       normalize_rows: Divides each row of the map by its sum, which six iterations leave near one,
         so that a constant value comes out as it went in. The peers do not.
       implementation: `"auto"` chooses; `"xla"` is plain jnp.
@@ -122,13 +125,14 @@ def nystrom_attention(
 
     if landmark_layout != "hf":  # Hugging Face averages in what padding holds
         query, key = where_real(query, query_mask), where_real(key, mask)
+    conv_value = where_real(value, mask) if mask_conv else value
     value = where_real(value, mask)
     real = landmark_layout == "real"
     if (real and min(length, key_length) <= num_landmarks) or (
         length == key_length == num_landmarks
     ):
         output = weighted_values(softmax_weights(query, key, mask), value).astype(query.dtype)
-        return add_convolution(output, value, conv_kernel)
+        return add_convolution(output, conv_value, conv_kernel)
 
     landmarks = find_landmarks(
         query, key, mask, query_mask, num_landmarks, pinv_iters, pinv_start, landmark_layout
@@ -150,7 +154,7 @@ def nystrom_attention(
         landmarks.key,
         landmark_values,
         landmark_mask=landmarks.key_alive,
-        value=value if plain else None,
+        value=conv_value if plain else None,
         conv_kernel=conv_kernel if plain else None,
     )
     if plain:
@@ -159,7 +163,7 @@ def nystrom_attention(
         output = _exact_for_few_queries(output, collected, own_query_mask)
     if normalize_rows:
         output = output[..., :-1] / output[..., -1:]
-    return add_convolution(output, value, conv_kernel)
+    return add_convolution(output, conv_value, conv_kernel)
 
 
 def with_ones(

@@ -21,6 +21,7 @@ class NystromAttention(nn.Module):
       pinv_iters: See `nystrom_attention`, as for what follows.
       pinv_start: `"exact"` or `"batch_max"`.
       landmark_layout: `"real"`, `"mlpen"` or `"hf"`.
+      mask_conv: Whether the convolution sees zeros at padding.
       normalize_rows: Whether rows of the attention map are made to sum to one.
       implementation: `"auto"` or `"xla"`.
     """
@@ -30,6 +31,7 @@ class NystromAttention(nn.Module):
     pinv_iters: int = 6
     pinv_start: Start = "exact"
     landmark_layout: Layout = "real"
+    mask_conv: bool = True
     normalize_rows: bool = False
     implementation: Implementation = "auto"
 
@@ -59,6 +61,7 @@ class NystromAttention(nn.Module):
             pinv_start=self.pinv_start,
             landmark_layout=self.landmark_layout,
             conv_kernel=conv_kernel_param(self, self.conv_kernel_size, query),
+            mask_conv=self.mask_conv,
             normalize_rows=self.normalize_rows,
             implementation=self.implementation,
         )

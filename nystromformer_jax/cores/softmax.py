@@ -19,10 +19,12 @@ class SoftmaxAttention(nn.Module):
 
     Attributes:
       conv_kernel_size: Width of the value's convolution, odd; 0 for none.
+      mask_conv: Whether the convolution sees zeros at padding; see `nystrom_attention`.
       dropout_rate: Of the attention weights, as in BERT and in the paper's softmax rows.
     """
 
     conv_kernel_size: int = 0
+    mask_conv: bool = True
     dropout_rate: float = 0.0
 
     @nn.compact
@@ -42,8 +44,9 @@ class SoftmaxAttention(nn.Module):
         conv_kernel = conv_kernel_param(self, self.conv_kernel_size, query)
         check_convolution(query, key, conv_kernel)
         query = where_real(query, query_mask)
+        conv_value = where_real(value, mask) if self.mask_conv else value
         key, value = where_real(key, mask), where_real(value, mask)
         weights = softmax_weights(query, key, mask)
         weights = nn.Dropout(self.dropout_rate)(weights, deterministic=deterministic)
         output = weighted_values(weights, value).astype(query.dtype)
-        return add_convolution(output, value, conv_kernel)
+        return add_convolution(output, conv_value, conv_kernel)

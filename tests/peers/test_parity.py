@@ -1,0 +1,72 @@
+"""In the peers' own modes ours gives their numbers, forward and gradient."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.helpers import REFERENCE, assert_close, mask_of_lengths
+
+modules = pytest.importorskip(
+    "tests.peers.modules", reason="needs the extra `peers`", exc_type=ImportError
+)
+EMBED, LANDMARKS = modules.EMBED, modules.LANDMARKS
+
+LENGTH = 6 * LANDMARKS
+
+
+def compare(theirs, ours, params, x, mask, cotangent, where=None):
+    """Outputs and gradients with respect to the input; returns those of the parameters."""
+    torch_x = modules.tensors(x)
+    expected = theirs(torch_x)
+    expected.backward(modules.tensors(cotangent).detach())
+
+    @jax.jit
+    def run(params, x):
+        def total(params, x):
+            output = ours.apply({"params": params}, x, mask, deterministic=True)
+            return (output * cotangent).sum(), output
+
+        return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(params, x)
+
+    (_, actual), (weights, gradient) = run(params, x)
+    assert_close(actual, modules.array(expected), REFERENCE, where=where)
+    assert_close(gradient, modules.array(torch_x.grad), REFERENCE)
+    return weights
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_hugging_face(rngs, exact, masked):
+    """With padding too: its landmarks hold padding, its convolution reads it, kernel_3 alone masks."""
+    module = modules.huggingface(LENGTH, exact=exact)
+    x = jax.random.normal(next(rngs), (3, LENGTH, EMBED))
+    cotangent = jax.random.normal(next(rngs), x.shape)
+    mask = mask_of_lengths([LENGTH, 20, 33], LENGTH) if masked else None
+    additive = None if mask is None else modules.additive(mask)
+    ours, params = modules.ours_like_huggingface(module, exact=exact)
+    # A masked query asks nothing of our exact core, and something of theirs: compare real ones.
+    where = mask if exact else None
+    if where is not None:
+        cotangent = cotangent * where[..., None]
+    theirs = lambda x: module(x, additive)[0]
+    weights = compare(theirs, ours, params, x, mask, cotangent, where)
+    for name in ("query", "key", "value"):
+        expected = modules.array(getattr(module, name).weight.grad).T
+        assert_close(weights[name]["kernel"], expected, REFERENCE)
+    expected = modules.array(module.conv.weight.grad)[:, 0, :, 0]
+    assert_close(weights["core"]["conv_kernel"], expected, REFERENCE)
+
+
+def test_lucidrains(rngs):
+    """Without a mask and with a length that M divides; where they go other ways see test_table."""
+    module = modules.lucidrains()
+    x = jax.random.normal(next(rngs), (3, LENGTH, EMBED))
+    cotangent = jax.random.normal(next(rngs), x.shape)
+    ours, params = modules.ours_like_lucidrains(module)
+    weights = compare(module, ours, params, x, None, cotangent)
+    projections = modules.array(module.to_qkv.weight.grad).T.reshape(EMBED, 3, EMBED)
+    for i, name in enumerate(("query", "key", "value")):
+        assert_close(weights[name]["kernel"], projections[:, i], REFERENCE)
+    expected = modules.array(module.res_conv.weight.grad)[:, 0, :, 0]
+    assert_close(weights["core"]["conv_kernel"], expected, REFERENCE)
+    assert jnp.isfinite(weights["out"]["kernel"]).all()
