@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -121,20 +121,20 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
     """
     if workdir.result is not None:
         return workdir.result
-    make_params = _make_params(run)
+    init = make_params(run)
     loss_fn = make_loss(run.model)
     eval_step = make_eval_step(loss_fn, run.mesh)
     outcome = fit(
         workdir,
         run.fit,
         mesh=run.mesh,
-        make_params=make_params,
+        make_params=init,
         loss_fn=loss_fn,
         eval_step=eval_step,
         training=_examples(run, task.splits["train"]),
         validation=_examples(run, task.splits["valid"]),
     )
-    params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
+    params = load_params(workdir.checkpoints, outcome.best_step, init, run.mesh)
     test = _score(run, task, "test", eval_step, params)
     result = {
         "task": task.name,
@@ -172,7 +172,7 @@ def score_again(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
             " train it first, by the same command without --mode=eval."
         )
     best_step = workdir.result["best_step"]
-    params = load_params(workdir.checkpoints, best_step, _make_params(run), run.mesh)
+    params = load_params(workdir.checkpoints, best_step, make_params(run), run.mesh)
     eval_step = make_eval_step(make_loss(run.model), run.mesh)
     scores = {name: _score(run, task, name, eval_step, params) for name in ("valid", "test")}
     return {
@@ -215,7 +215,8 @@ def _init(model: Classifier, length: int, seed: int = 0) -> Any:
     return model.init(jax.random.key(seed), inputs, mask, deterministic=True)["params"]
 
 
-def _make_params(run: Run) -> Any:
+def make_params(run: Run) -> Callable[[], Any]:
+    """Makes the initial parameters of a run, from its seed."""
     return lambda: _init(run.model, run.data.max_len, run.fit.train.seed)
 
 

@@ -1,0 +1,75 @@
+"""`python -m benchmarks --out results/benchmarks/cpu`: JSON, table and picture of all timings."""
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "nystrom-attention", "numpy")
+
+
+def main() -> int:
+    """Runs the contests that were asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", choices=["attention", "step"], help="one of the two")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
+    parser.add_argument("--repeats", type=int, default=9, help="rounds of all rivals")
+    parser.add_argument("--config", default="listops", help="configs/NAME.py of the training step")
+    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    given = parser.parse_args()
+    try:
+        import torch  # first, so that what is missing is one line
+
+        from benchmarks import attention, training_step
+    except ModuleNotFoundError as error:
+        print(
+            f"benchmarks need {error.name}: pip install -e '.[lra,peers]' brings it.",
+            file=sys.stderr,
+        )
+        return 2
+    import jax
+
+    results: dict[str, Any] = {
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "device": jax.devices()[0].device_kind,
+            "torch_threads": torch.get_num_threads(),
+            "python": platform.python_version(),
+            "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        },
+        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+    }
+    if given.only != "attention":
+        config = importlib.import_module(f"configs.{given.config}").get_config().to_dict()
+        results["training_step"] = training_step.run(config, given.repeats)
+    if given.only != "step":
+        results["attention"] = attention.run(given.lengths, given.repeats)
+    if given.out is not None:
+        from benchmarks import report
+
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+        given.out.with_suffix(".md").write_text(report.markdown(results))
+        if "attention" in results:
+            report.plot(results, given.out.with_suffix(".png"))
+    return 0
+
+
+def _processor() -> str:
+    """The processor's name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Attention alone, forward and forward + gradient, over lengths, with and without convolution and mask.
+
+Two contests: functions of query, key and value (ours against exact attention of JAX and of PyTorch),
+and modules with their projections (ours against Hugging Face's and lucidrains').
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from benchmarks import peers
+from benchmarks.timing import interleaved
+from nystromformer_jax import SelfAttention, make_core, nystrom_attention
+
+BATCH, HEADS, DIM, LANDMARKS, CONV = 1, 8, 64, 64, 33
+EMBED = HEADS * DIM
+
+
+def run(lengths: Sequence[int], repeats: int) -> list[dict[str, Any]]:
+    """Times every rival at every length; one row a contest, length and variant."""
+    rows = []
+    for length in lengths:
+        for conv in (0, CONV):
+            for masked in (False, True):
+                for name, cases in (
+                    ("functions", _functions(length, conv, masked)),
+                    ("modules", _modules(length, conv, masked)),
+                ):
+                    row = {"contest": name, "length": length, "conv": conv, "masked": masked}
+                    for kind in ("forward", "gradient"):
+                        row[kind] = interleaved(cases[kind], repeats=repeats)
+                    rows.append(row)
+                    print(_line(row), flush=True)
+    return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    texts = []
+    for kind in ("forward", "gradient"):
+        ours = row[kind]["ours"]["median"]
+        rivals = ", ".join(
+            f"{name} {times['median'] / ours:.2f}×"
+            for name, times in row[kind].items()
+            if name != "ours"
+        )
+        texts.append(f"{kind} {1e3 * ours:.1f} ms ({rivals})")
+    return (
+        f"{row['contest']:9} n={row['length']:5} conv={row['conv']:2}"
+        f" mask={row['masked']:d}: {'; '.join(texts)}"
+    )
+
+
+def _mask(length: int, masked: bool) -> np.ndarray | None:
+    return (np.arange(length) < 0.8 * length)[None] if masked else None
+
+
+def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callable[[], Any]]]:
+    random = np.random.default_rng(0)
+    arrays = [random.normal(size=(BATCH, length, HEADS, DIM)).astype(np.float32) for _ in range(4)]
+    *inputs, cotangent = map(jnp.asarray, arrays)
+    kernel = jnp.asarray(random.normal(size=(HEADS, conv)), jnp.float32) if conv else None
+    mask = _mask(length, masked)
+    jax_mask = None if mask is None else jnp.asarray(mask)
+
+    def ours(query: Any, key: Any, value: Any, kernel: Any) -> Any:
+        return nystrom_attention(
+            query, key, value, num_landmarks=LANDMARKS, mask=jax_mask, conv_kernel=kernel
+        )
+
+    def exact(query: Any, key: Any, value: Any) -> Any:
+        return jax.nn.dot_product_attention(
+            query, key, value, mask=None if jax_mask is None else jax_mask[:, None, None]
+        )
+
+    torch_inputs = [
+        torch.tensor(array.swapaxes(1, 2).copy(), requires_grad=True) for array in arrays[:3]
+    ]
+    torch_cotangent = torch.tensor(arrays[3].swapaxes(1, 2).copy())
+    torch_mask = None if mask is None else torch.tensor(mask)[:, None, None]
+
+    def sdpa() -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(*torch_inputs, attn_mask=torch_mask)
+
+    forward = {
+        "ours": _jitted(ours, *inputs, kernel),
+        "exact (JAX)": _jitted(exact, *inputs),
+        "exact (PyTorch)": _without_gradient(sdpa),
+    }
+    gradient = {
+        "ours": _jitted(_pull_back(ours, cotangent), *inputs, kernel),
+        "exact (JAX)": _jitted(_pull_back(exact, cotangent), *inputs),
+        "exact (PyTorch)": lambda: torch.autograd.grad(sdpa(), torch_inputs, torch_cotangent),
+    }
+    return {"forward": forward, "gradient": gradient}
+
+
+def _modules(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callable[[], Any]]]:
+    random = np.random.default_rng(0)
+    x, cotangent = random.normal(size=(2, BATCH, length, EMBED)).astype(np.float32)
+    mask = _mask(length, masked)
+    jax_mask = None if mask is None else jnp.asarray(mask)
+    module = SelfAttention(
+        HEADS, make_core("nystrom", num_landmarks=LANDMARKS, conv_kernel_size=conv)
+    )
+    params = module.init(jax.random.key(0), jnp.asarray(x), deterministic=True)
+
+    def ours(params: Any, x: Any) -> Any:
+        return module.apply(params, x, jax_mask, deterministic=True)
+
+    torch_x, torch_cotangent = torch.tensor(x, requires_grad=True), torch.tensor(cotangent)
+    huggingface = peers.huggingface(EMBED, HEADS, length, LANDMARKS, conv).eval()
+    lucidrains = peers.lucidrains(EMBED, HEADS, LANDMARKS, conv).eval()
+    additive = None if mask is None else peers.additive(mask)
+    torch_mask = None if mask is None else torch.tensor(mask)
+    calls = {
+        "Hugging Face": (huggingface, lambda: huggingface(torch_x, additive)[0]),
+        "lucidrains": (lucidrains, lambda: lucidrains(torch_x, mask=torch_mask)),
+    }
+    forward = {"ours": _jitted(ours, params, jnp.asarray(x))}
+    gradient = {"ours": _jitted(_pull_back(ours, jnp.asarray(cotangent)), params, jnp.asarray(x))}
+    for name, (torch_module, call) in calls.items():
+        forward[name] = _without_gradient(call)
+        gradient[name] = _torch_gradient(
+            call, [torch_x, *torch_module.parameters()], torch_cotangent
+        )
+    return {"forward": forward, "gradient": gradient}
+
+
+def _pull_back(function: Callable[..., Any], cotangent: Any) -> Callable[..., Any]:
+    def run(*arguments: Any) -> Any:
+        output, pull = jax.vjp(function, *arguments)
+        return output, pull(cotangent)
+
+    return run
+
+
+def _jitted(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    compiled = jax.jit(function)
+    return lambda: compiled(*arguments)
+
+
+def _without_gradient(call: Callable[[], Any]) -> Callable[[], Any]:
+    def run() -> None:
+        with torch.no_grad():
+            call()
+
+    return run
+
+
+def _torch_gradient(
+    call: Callable[[], Any], inputs: list[Any], cotangent: Any
+) -> Callable[[], Any]:
+    def run() -> None:
+        torch.autograd.grad(call(), inputs, cotangent, allow_unused=True)
+
+    return run

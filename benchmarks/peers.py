@@ -1,0 +1,124 @@
+"""The peers as they are installed from PyPI, in PyTorch on all cores."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from nystrom_attention import NystromAttention as LucidrainsAttention
+    from transformers import NystromformerConfig
+    from transformers.models.nystromformer.modeling_nystromformer import (
+        NystromformerSelfAttention,
+    )
+
+
+def huggingface(embed_dim: int, heads: int, length: int, landmarks: int, conv: int) -> nn.Module:
+    """Hugging Face's attention without its output projection; `conv` 0 takes the convolution out."""
+    module = NystromformerSelfAttention(
+        NystromformerConfig(
+            hidden_size=embed_dim,
+            num_attention_heads=heads,
+            segment_means_seq_len=length,
+            num_landmarks=landmarks,
+            conv_kernel_size=conv or 1,
+        )
+    )
+    if not conv:
+        module.conv_kernel_size = None
+    return module
+
+
+def lucidrains(embed_dim: int, heads: int, landmarks: int, conv: int) -> nn.Module:
+    """The attention of lucidrains, projections included."""
+    return LucidrainsAttention(
+        dim=embed_dim,
+        dim_head=embed_dim // heads,
+        heads=heads,
+        num_landmarks=landmarks,
+        residual=conv > 0,
+        residual_conv_kernel=conv or 1,
+    )
+
+
+def additive(mask: np.ndarray) -> torch.Tensor:
+    """Hugging Face's form of a mask, [B 1 1 L]."""
+    values = np.where(mask, 0.0, torch.finfo(torch.float32).min)
+    return torch.tensor(values, dtype=torch.float32)[:, None, None]
+
+
+class Block(nn.Module):
+    """A pre-norm block of the authors' LRA model around Hugging Face's attention."""
+
+    def __init__(self, sizes: Any, length: int, landmarks: int, conv: int) -> None:
+        super().__init__()
+        width = sizes.embed_dim
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = huggingface(width, sizes.num_heads, length, landmarks, conv)
+        self.out = nn.Linear(width, width)
+        self.dropout = nn.Dropout(sizes.dropout_rate)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, sizes.mlp_dim),
+            nn.GELU(),
+            nn.Dropout(sizes.dropout_rate),
+            nn.Linear(sizes.mlp_dim, width),
+            nn.Dropout(sizes.dropout_rate),
+        )
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Applies the block."""
+        x = x + self.dropout(self.out(self.attention(self.attention_norm(x), mask)[0]))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Classifier(nn.Module):
+    """The LRA model of `lra.models.Classifier`, from Hugging Face's modules."""
+
+    def __init__(self, sizes: Any, num_classes: int, landmarks: int, conv: int) -> None:
+        super().__init__()
+        width = sizes.embed_dim
+        self.tokens = nn.Embedding(sizes.vocab_size, width)
+        self.positions = nn.Embedding(sizes.max_len, width)
+        self.dropout = nn.Dropout(sizes.dropout_rate)
+        self.blocks = nn.ModuleList(
+            Block(sizes, sizes.max_len, landmarks, conv) for _ in range(sizes.num_layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Sequential(
+            nn.Linear(width, sizes.mlp_dim), nn.ReLU(), nn.Linear(sizes.mlp_dim, num_classes)
+        )
+
+    def forward(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Gives logits; `mask` is True at real tokens."""
+        positions = self.positions(torch.arange(inputs.shape[1]))
+        x = self.dropout(self.tokens(inputs) + positions)
+        extended = additive(mask.numpy())
+        for block in self.blocks:
+            x = block(x, extended)
+        x = self.norm(x) * mask[..., None]
+        return self.head(x.sum(1) / mask.sum(1, keepdim=True))
+
+
+def training_step(model: nn.Module, batch: dict[str, np.ndarray]) -> Any:
+    """One update on a fixed batch by AdamW, as a function without arguments."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.0)
+    inputs, mask, labels = (
+        torch.tensor(batch[name]).long() if name != "mask" else torch.tensor(batch[name])
+        for name in ("inputs", "mask", "labels")
+    )
+    model.train()
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs, mask), labels)
+        loss.backward()
+        optimizer.step()
+        value = loss.item()
+        assert math.isfinite(value)
+        return value
+
+    return step

@@ -1,0 +1,85 @@
+"""Tables and a picture of what was timed: how many times ours the rivals take."""
+
+from pathlib import Path
+from typing import Any
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Tables of medians; a ratio above 1 says how much faster ours is."""
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    lines = [
+        f"`{results['command']}` on {machine['cores']} cores of {machine['processor']}, float32;",
+        f"Python {machine['python']}, {versions}.",
+        "Medians, rivals in turn in one process; × is the rival's time over ours.",
+        "",
+    ]
+    if "training_step" in results:
+        row = results["training_step"]
+        ours, theirs = (row["step"][name]["median"] for name in ("ours", "Hugging Face"))
+        lines += [
+            "| training step | ours | Hugging Face's modules (PyTorch) |",
+            "|---|---|---|",
+            f"| {row['task']}, batch {row['batch_size']}, length {row['length']:,}"
+            f" | {ours:.3f} s | {theirs:.3f} s, {theirs / ours:.2f}× |",
+            "",
+        ]
+    for contest in ("functions", "modules"):
+        rows = [row for row in results.get("attention", []) if row["contest"] == contest]
+        if not rows:
+            continue
+        rivals = [name for name in rows[0]["forward"] if name != "ours"]
+        heads = [
+            f"{kind}: {name}" for kind in ("forward", "gradient") for name in ["ours, ms", *rivals]
+        ]
+        lines.append(f"| {contest}, n | conv | mask | {' | '.join(heads)} |")
+        lines.append("|---" * (3 + len(heads)) + "|")
+        for row in rows:
+            cells = []
+            for kind in ("forward", "gradient"):
+                ours = row[kind]["ours"]["median"]
+                cells.append(f"{1e3 * ours:.1f}")
+                cells += [f"{row[kind][name]['median'] / ours:.2f}×" for name in rivals]
+            lines.append(
+                f"| {row['length']:,} | {row['conv'] or '–'} | {'yes' if row['masked'] else '–'}"
+                f" | {' | '.join(cells)} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Seconds against length of forward + gradient without a mask, log–log, as a PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
+    for axis, contest in zip(axes, ("functions", "modules"), strict=True):
+        for conv, dashes in ((0, "-"), (33, "--")):
+            rows = [
+                row
+                for row in results["attention"]
+                if row["contest"] == contest and row["conv"] == conv and not row["masked"]
+            ]
+            for number, name in enumerate(rows[0]["gradient"]):
+                axis.plot(
+                    [row["length"] for row in rows],
+                    [1e3 * row["gradient"][name]["median"] for row in rows],
+                    dashes,
+                    color=f"C{number}",
+                    marker="o",
+                    markersize=3,
+                    label=f"{name}{', convolution' if conv and name[:5] != 'exact' else ''}",
+                )
+        axis.set(
+            xscale="log", yscale="log", xlabel="length", title=f"{contest}: forward + gradient"
+        )
+        axis.set_xticks([row["length"] for row in rows], [str(row["length"]) for row in rows])
+        axis.minorticks_off()
+        handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+        axis.legend(handles.values(), handles.keys(), fontsize=8)
+    axes[0].set_ylabel("milliseconds")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

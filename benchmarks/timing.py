@@ -1,0 +1,39 @@
+"""Times rivals in turn, so that a machine that slows down slows all of them down."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+
+def interleaved(
+    cases: Mapping[str, Callable[[], Any]], *, repeats: int, budget_seconds: float = 60.0
+) -> dict[str, dict[str, float]]:
+    """Runs every case once to warm up, then `repeats` rounds of all of them, one after the other.
+
+    A case whose share of `budget_seconds` is used up runs no more, but three times at least.
+
+    Returns:
+      For each case the median, least and largest seconds, and how many runs they are of.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for case in cases.values():
+        jax.block_until_ready(case())
+    for _ in range(repeats):
+        for name, case in cases.items():
+            if len(seconds[name]) >= 3 and sum(seconds[name]) > budget_seconds / len(cases):
+                continue
+            began = time.perf_counter()
+            jax.block_until_ready(case())
+            seconds[name].append(time.perf_counter() - began)
+    return {
+        name: {
+            "median": statistics.median(runs),
+            "min": min(runs),
+            "max": max(runs),
+            "runs": len(runs),
+        }
+        for name, runs in seconds.items()
+    }

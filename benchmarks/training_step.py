@@ -1,0 +1,60 @@
+"""One training step of a config (real batch, masks, dropout) against Hugging Face's modules."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import peers
+from benchmarks.timing import interleaved
+from lra import data, train
+from nystromformer_jax import training
+
+
+def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
+    """Times both on the same batch: median seconds a step, and the ratio theirs / ours."""
+    run = train.prepare(config)
+    task = data.load(run.data)
+    batch = task.splits["train"].batch(np.arange(run.fit.train.batch_size), run.data.max_len)
+    attention = config["attention"]
+    theirs = peers.Classifier(
+        run.model.config,
+        run.model.num_classes,
+        attention["num_landmarks"],
+        attention["conv_kernel_size"],
+    )
+    cases = {
+        "ours": _our_step(run, batch),
+        "Hugging Face": peers.training_step(theirs, batch),
+    }
+    times = interleaved(cases, repeats=repeats, budget_seconds=300.0)
+    row = {
+        "task": config["data"]["task"],
+        "batch_size": run.fit.train.batch_size,
+        "length": run.data.max_len,
+        "step": times,
+    }
+    ours = times["ours"]["median"]
+    ratio = times["Hugging Face"]["median"] / ours
+    print(f"training step, {row['task']}: {ours:.3f} s (Hugging Face {ratio:.2f}×)", flush=True)
+    return row
+
+
+def _our_step(run: train.Run, batch: dict[str, np.ndarray]) -> Any:
+    optimizer = training.make_optimizer(run.fit.optimizer, run.fit.train.total_steps)
+    step = training.make_train_step(train.make_loss(run.model), optimizer, run.mesh, seed=0)
+    params = train.make_params(run)()
+    state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    names = ("loss", "accuracy", "grad_norm")
+    totals: Any = {name: (jnp.float32(0), jnp.float32(0)) for name in names}
+    placed = training.place(
+        {**batch, "weights": np.ones(len(batch["labels"]), np.float32)}, run.mesh
+    )
+
+    def one() -> jax.Array:
+        nonlocal state, totals
+        state, totals, loss = step(state, totals, placed)
+        return loss
+
+    return one
