@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from nystromformer_jax import Encoder, EncoderBlock
+from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 
@@ -76,7 +77,7 @@ class SequenceEncoder(nn.Module):
         # A slice, not a look-up: its gradient is a sum over the batch, not a scatter of B · L rows.
         positions = embed(config.max_len, name="position_embedding").embedding[: inputs.shape[1]]
         x = tokens + positions.astype(tokens.dtype)[None]
-        x = nn.Dropout(config.dropout_rate)(x, deterministic=deterministic)
+        x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
         make_block = functools.partial(
             EncoderBlock,
             config.num_heads,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax.numpy as jnp
 
+from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.typing import Array, Bool, Float
 
 Initializer = Callable[..., Array]
@@ -178,7 +179,7 @@ class MlpBlock(nn.Module):
                 name=name,
             )
 
-        dropout = nn.Dropout(self.dropout_rate)
+        dropout = Dropout(self.dropout_rate)
         hidden = ACTIVATIONS[self.activation](over_tokens(dense("hidden", self.mlp_dim), x))
         hidden = dropout(hidden, deterministic=deterministic)
         output = over_tokens(dense("output", x.shape[-1]), hidden)
@@ -244,7 +245,7 @@ class EncoderBlock(nn.Module):
                 name="attention",
             )
             x = attention(x, mask, deterministic=deterministic)
-            return nn.Dropout(self.dropout_rate)(x, deterministic=deterministic)
+            return Dropout(self.dropout_rate)(x, deterministic=deterministic)
 
         mlp = MlpBlock(self.mlp_dim, self.activation, self.dropout_rate, **weights, name="mlp")
         attention_norm, mlp_norm = layer_norm("attention_norm"), layer_norm("mlp_norm")

@@ -7,6 +7,7 @@ import pytest
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.cores import make_core
+from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.modules import (
     Encoder,
     EncoderBlock,
@@ -122,7 +123,7 @@ def test_dropout_falls_on_the_attention_output_and_twice_in_the_mlp(rngs):
     dropped = []
 
     def spy(call, args, kwargs, context):
-        if isinstance(context.module, nn.Dropout) and not kwargs["deterministic"]:
+        if isinstance(context.module, Dropout) and not kwargs["deterministic"]:
             dropped.append(args[0].shape)
         return call(*args, **kwargs)
 

@@ -4,6 +4,7 @@ import flax.linen as nn
 
 from nystromformer_jax.attention import add_convolution, softmax_weights
 from nystromformer_jax.cores.convolution import conv_kernel_param
+from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.inputs import (
     check_convolution,
     check_inputs,
@@ -47,6 +48,6 @@ class SoftmaxAttention(nn.Module):
         conv_value = where_real(value, mask) if self.mask_conv else value
         key, value = where_real(key, mask), where_real(value, mask)
         weights = softmax_weights(query, key, mask)
-        weights = nn.Dropout(self.dropout_rate)(weights, deterministic=deterministic)
+        weights = Dropout(self.dropout_rate)(weights, deterministic=deterministic)
         output = weighted_values(weights, value).astype(query.dtype)
         return add_convolution(output, conv_value, conv_kernel)

@@ -1,0 +1,54 @@
+"""Dropout from sixteen random bits an element."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nystromformer_jax.typing import Array, Float
+
+LEVELS = 2**16
+
+
+def dropout(rng: Array, x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
+    """Zeroes each element with probability `rate`, to 1 in 65,536, and scales the others up.
+
+    The scale is that of the probability really used, so that the mean is kept exactly.
+
+    Differs from `nn.Dropout`: half the random words, compared as integers; on a CPU those words are
+    a third of the paper's training step, and this makes them three times as fast.
+    """
+    threshold = round(rate * LEVELS)
+    kept = random_words(rng, x.shape) >= threshold
+    scale = LEVELS / (LEVELS - threshold)
+    return jnp.where(kept, x * jnp.asarray(scale, x.dtype), 0)
+
+
+def random_words(rng: Array, shape: tuple[int, ...]) -> Array:
+    """Independent uniform uint16, two from each 32-bit word, in pairs along the last axis."""
+    *leading, last = shape
+    words = jax.random.bits(rng, (*leading, -(-last // 2)), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(words, jnp.uint16)
+    return halves.reshape(*leading, 2 * words.shape[-1])[..., :last]
+
+
+class Dropout(nn.Module):
+    """`dropout` with a key from `make_rng("dropout")`.
+
+    Attributes:
+      rate: Probability of a zero, at least 0 and below 1.
+    """
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*shape"], *, deterministic: bool) -> Float[Array, "*shape"]:
+        """Drops, unless `deterministic` or nothing is to be dropped.
+
+        Raises:
+          ValueError: A rate that is no probability below 1.
+        """
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"dropout_rate must be at least 0 and below 1, got {self.rate}.")
+        if deterministic or self.rate == 0:
+            return x
+        return dropout(self.make_rng("dropout"), x, self.rate)
