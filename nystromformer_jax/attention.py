@@ -13,7 +13,7 @@ from nystromformer_jax.inputs import (
     where_real,
 )
 from nystromformer_jax.landmarks import Layout, check_landmarks, segment_ids, segment_means
-from nystromformer_jax.pinv import Start, iterative_pinv
+from nystromformer_jax.pinv import Start, check_pinv, iterative_pinv
 from nystromformer_jax.steps import collect, distribute, scaled_logits, weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
 
@@ -26,19 +26,25 @@ def softmax_attention(
     value: Float[Array, "B T H D"],
     *,
     mask: Bool[Array, "B T"] | None = None,
+    query_mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H D"]:
     """Exact attention, softmax(query keyᵀ / √D) @ value, in O(L T).
 
     Args:
-      query: What asks.
-      key: What padding holds is never seen.
-      value: What padding holds is never seen.
+      query: What padding holds is never seen, here and in `key` and `value`.
+      key: May have another length T (cross-attention).
+      value: As long as `key`.
       mask: True at real keys; None means that all are. With no real key at all the output is zero.
+      query_mask: True at real queries; None means that the queries carry `mask` where L = T, and
+        that all are real where they differ. Rows of masked queries are finite and unspecified.
 
     Raises:
       ValueError: Shapes that do not fit, or a mask that is not a boolean `[B T]`.
     """
+    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
+    if query_mask is not None or query.shape[1] == key.shape[1]:
+        query = where_real(query, check_query_mask(query, key, mask, query_mask))
     key, value = where_real(key, mask), where_real(value, mask)
     weights = softmax_weights(query, key, mask)
     return weighted_values(weights, value).astype(query.dtype)
@@ -111,11 +117,13 @@ def nystrom_attention(
     Differs: segments over real tokens, masks in all three factors, exact where it can be, each
     matrix scaled by its own norms, products associated from the right.
     """
+    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
     query_mask_is_mask = query_mask is None
     query_mask = check_query_mask(query, key, mask, query_mask)
     length, key_length = query.shape[1], key.shape[1]
     check_landmarks(num_landmarks, min(length, key_length), landmark_layout)
+    check_pinv(pinv_iters, pinv_start)
     check_convolution(query, key, conv_kernel)
     if implementation not in get_args(Implementation):
         raise ValueError(

@@ -25,6 +25,9 @@ def depthwise_convolution(
     Source: Xiong et al. 2021, arXiv:2102.03902, section "Analysis of Nyström approximation" (the
     skip connection of V); in the authors' code a `Conv2d` of kernel (W, 1), one group a head, no bias.
     """
+    value = jnp.asarray(value)
+    if value.ndim != 4:
+        raise ValueError(f"value must be [batch, length, heads, head_dim], got {value.shape}.")
     batch, length, num_heads, head_dim = value.shape
     check_kernel(kernel, num_heads)
     width = kernel.shape[1]

@@ -39,6 +39,7 @@ def nystrom_factors(
 
     Arguments and errors are those of `nystrom_attention`. Rows of masked queries are unspecified.
     """
+    query, key = jnp.asarray(query), jnp.asarray(key)
     query_mask = _check(query, key, mask, query_mask, num_landmarks, landmark_layout)
     if landmark_layout != "hf":
         query, key = where_real(query, query_mask), where_real(key, mask)

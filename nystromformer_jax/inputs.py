@@ -18,6 +18,8 @@ def check_inputs(query: Array, key: Array, value: Array, mask: Array | None) -> 
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.ndim != 4:
             raise ValueError(f"{name} must be [batch, length, heads, head_dim], got {x.shape}.")
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise ValueError(f"{name} must be of a floating-point type, got {x.dtype}.")
         if 0 in x.shape:
             raise ValueError(
                 f"{name} has an empty axis: [batch, length, heads, head_dim] = {x.shape}."

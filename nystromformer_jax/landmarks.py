@@ -60,6 +60,12 @@ def segment_means(
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7.
     """
+    x = jnp.asarray(x)
+    if x.ndim != 4 or (mask is not None and (mask.shape != x.shape[:2] or mask.dtype != bool)):
+        raise ValueError(
+            "segment_means takes x [batch, length, heads, head_dim] and a boolean mask [batch, length];"
+            f" got {x.shape} and {None if mask is None else (mask.shape, str(mask.dtype))}."
+        )
     batch, length = x.shape[:2]
     check_landmarks(num_landmarks, length, layout)
     accumulator = jnp.promote_types(x.dtype, jnp.float32)
@@ -87,8 +93,10 @@ def segment_means(
 
 def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:
     """Refuses sizes of zero and unknown layouts, in words."""
-    if num_landmarks < 1:
-        raise ValueError(f"num_landmarks (M) must be at least 1, got {num_landmarks}.")
+    if not isinstance(num_landmarks, int) or num_landmarks < 1:
+        raise ValueError(
+            f"num_landmarks (M) must be a whole number from 1 on, got {num_landmarks}."
+        )
     if length < 1:
         raise ValueError("The sequence axis (L) is empty; attention needs at least one position.")
     if layout not in get_args(Layout):

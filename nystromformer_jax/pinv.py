@@ -36,15 +36,23 @@ def iterative_pinv(
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 11–15; the iteration is Razavi et al. 2014.
     """
+    check_pinv(num_iters, start)
+    kernel = jnp.asarray(kernel)
+    if kernel.ndim < 2:
+        raise ValueError(f"iterative_pinv needs matrices, [… M N]; got shape {kernel.shape}.")
+    kernel = kernel.astype(jnp.promote_types(kernel.dtype, jnp.float32))
+    # Kept for the backward pass: A alone, not some thirty M × M arrays.
+    return jax.checkpoint(lambda a: _iterate(a, num_iters, start))(kernel)
+
+
+def check_pinv(num_iters: int, start: str) -> None:
+    """Refuses an unknown start and a negative count, in words."""
     if start not in get_args(Start):
         raise ValueError(
             f"pinv_start must be one of {', '.join(map(repr, get_args(Start)))}, got {start!r}."
         )
     if num_iters < 0:
         raise ValueError(f"pinv_iters must be 0 or more, got {num_iters}.")
-    kernel = kernel.astype(jnp.promote_types(kernel.dtype, jnp.float32))
-    # Kept for the backward pass: A alone, not some thirty M × M arrays.
-    return jax.checkpoint(lambda a: _iterate(a, num_iters, start))(kernel)
 
 
 def pinv_residual(
@@ -75,7 +83,7 @@ def _iterate(
     identity = jnp.eye(kernel.shape[-2], dtype=kernel.dtype).reshape(
         *(1,) * (kernel.ndim - 2), *kernel.shape[-2:-1] * 2
     )
-    inverse = kernel.mT / _scale(kernel, start)
+    inverse = _first(kernel, start)
     for _ in range(num_iters):
         applied = product(kernel, inverse)
         inner = 15 * identity - product(applied, 7 * identity - applied)
@@ -83,14 +91,17 @@ def _iterate(
     return inverse
 
 
-def _scale(kernel: Float[Array, "*batch M N"], start: Start) -> Array:
-    """The denominator of Z₀, with singleton axes where one number serves a whole matrix or batch."""
+def _first(kernel: Float[Array, "*batch M N"], start: Start) -> Float[Array, "*batch N M"]:
+    """Z₀. A matrix of zeros divides by one."""
     size = jnp.abs(kernel)
     column_sums, row_sums = size.sum(axis=-2, keepdims=True), size.sum(axis=-1, keepdims=True)
     if start == "batch_max":
-        scale = column_sums.max(keepdims=True)
-    else:
-        scale = column_sums.max(axis=(-2, -1), keepdims=True) * row_sums.max(
-            axis=(-2, -1), keepdims=True
-        )
-    return jnp.where(scale == 0, 1, scale)
+        return kernel.mT / _or_one(column_sums.max(keepdims=True))
+    # One norm after the other: their product can leave the range of float32 where they do not.
+    one_norm = column_sums.max(axis=(-2, -1), keepdims=True)
+    infinity_norm = row_sums.max(axis=(-2, -1), keepdims=True)
+    return kernel.mT / _or_one(one_norm) / _or_one(infinity_norm)
+
+
+def _or_one(norm: Array) -> Array:
+    return jnp.where(norm == 0, 1, norm)

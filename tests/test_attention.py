@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from nystromformer_jax.attention import nystrom_attention, softmax_attention
+from nystromformer_jax.attention import landmark_kernel, nystrom_attention, softmax_attention
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.factors import nystrom_factors
 from tests.helpers import (
@@ -52,6 +52,18 @@ class TestSoftmax:
         query, key, value = random_inputs(rngs, 1, 11, HEADS, DIM, key_length=17)
         expected = softmax_by_the_paper(query[0], key[0], value[0])
         assert_close(softmax_attention(query, key, value)[0], expected, REFERENCE)
+
+    def test_what_padded_queries_hold_reaches_no_gradient(self, rngs):
+        query, key, value = random_inputs(rngs, 2, 11, HEADS, DIM)
+        mask = mask_of_lengths([11, 7], 11)
+        attention = functools.partial(softmax_attention, mask=mask)
+        weights = jax.random.normal(next(rngs), query.shape) * mask[..., None, None]
+        expected = value_and_gradients(attention, query, key, value, weights)
+        padded = [jnp.where(mask[..., None, None], x, jnp.nan) for x in (query, key, value)]
+        actual = value_and_gradients(attention, *padded, weights)
+        assert jnp.isfinite(actual[0]).all()
+        assert_close(actual[0], expected[0], SAME_ARITHMETIC, where=mask)
+        assert_close(actual[1], expected[1], SAME_ARITHMETIC)
 
     def test_agrees_with_jax_under_any_mask(self, rngs):
         query, key, value = random_inputs(rngs, 3, 11, HEADS, DIM, key_length=17)
@@ -249,6 +261,25 @@ def test_jit_and_vmap_change_nothing(rngs, layout):
     assert_close(one_by_one, expected, REFERENCE)
 
 
+def test_rows_and_columns_of_dead_landmarks_are_zero(rngs):
+    q_landmarks, k_landmarks, _ = random_inputs(rngs, 2, 5, HEADS, DIM)
+    q_alive = jnp.array([[True, False, True, True, True], [True] * 5])
+    k_alive = jnp.array([[True, True, True, False, True], [True] * 5])
+    kernel = landmark_kernel(q_landmarks, k_landmarks, q_alive, k_alive)
+    assert (kernel[0, :, 1] == 0).all()
+    assert (kernel[0, :, :, 3] == 0).all()
+    sums = kernel.sum(axis=-1)
+    expected = jnp.broadcast_to(q_alive[:, None].astype(jnp.float32), sums.shape)
+    assert_close(sums, expected, SAME_ARITHMETIC)
+
+
+def test_numpy_arrays_are_taken(rngs, no_annotations):
+    inputs = random_inputs(rngs, 1, 23, HEADS, DIM)
+    as_numpy = [np.asarray(x, np.float64) for x in inputs]  # float32 without x64, and no warning
+    output = nystrom_attention(*as_numpy, num_landmarks=M)
+    assert_close(output, nystrom_attention(*inputs, num_landmarks=M), SAME_ARITHMETIC)
+
+
 def test_the_error_falls_as_landmarks_grow(rngs):
     query, key, value = random_inputs(rngs, 2, 128, HEADS, 16)
     smooth = lambda x: x.cumsum(axis=1) / jnp.arange(1, 129)[None, :, None, None] ** 0.5
@@ -273,13 +304,16 @@ def test_the_error_falls_as_landmarks_grow(rngs):
         ({"mask": jnp.ones((2, 6), bool)}, r"\(2, 5\), got shape \(2, 6\)"),
         ({"mask": jnp.ones((2, 5), jnp.int32)}, "Pass mask != 0"),
         ({"query": jnp.ones((2, 6, 3, 4)), "mask": jnp.ones((2, 5), bool)}, "pass query_mask"),
-        ({"num_landmarks": 0}, "at least 1"),
+        ({"num_landmarks": 0}, "from 1 on"),
         ({"landmark_layout": "mlpn"}, "'mlpen'"),
         ({"landmark_layout": "mlpen", "num_landmarks": 3}, "multiple of M = 3"),
         ({"conv_kernel": jnp.ones((3, 4))}, "W odd"),
         ({"query": jnp.ones((2, 6, 3, 4)), "conv_kernel": jnp.ones((3, 3))}, "equal lengths"),
         ({"implementation": "cuda"}, "'auto', 'xla'"),
-        ({"pinv_start": "original", "num_landmarks": 2}, "'exact', 'batch_max'"),
+        ({"pinv_start": "original"}, "'exact', 'batch_max'"),
+        ({"pinv_iters": -1}, "pinv_iters"),
+        ({"num_landmarks": 16.0}, "whole number"),
+        ({name: jnp.ones((2, 5, 3, 4), jnp.int32) for name in ("query", "key", "value")}, "int32"),
     ],
 )
 def test_bad_input_is_one_sentence_of_what_was_needed_and_what_came(changes, words, no_annotations):

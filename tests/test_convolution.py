@@ -53,3 +53,8 @@ def test_bfloat16_stays_bfloat16_and_sums_in_float32():
 def test_a_kernel_that_does_not_fit_is_refused_in_words(shape, no_annotations):
     with pytest.raises(ValueError, match="W odd"):
         depthwise_convolution(jnp.ones((1, 8, 3, 2)), jnp.ones(shape))
+
+
+def test_a_value_of_another_rank_is_refused_in_words(no_annotations):
+    with pytest.raises(ValueError, match="value must be"):
+        depthwise_convolution(jnp.ones((8, 3, 2)), jnp.ones((3, 5)))

@@ -103,3 +103,14 @@ def test_means_of_bfloat16_are_summed_in_float32():
 def test_what_does_not_fit_is_refused_in_words(num_landmarks, layout, words, no_annotations):
     with pytest.raises(ValueError, match=words):
         segment_means(jnp.ones((1, 8, 1, 1)), num_landmarks, layout=layout)
+
+
+def test_wrong_shapes_and_masks_are_refused_in_words(no_annotations):
+    x = jnp.ones((2, 8, 1, 3))
+    for arguments in (
+        (x[0], 2),
+        (x, 2, jnp.ones((2, 7), bool)),
+        (x, 2, jnp.ones((2, 8), jnp.int32)),
+    ):
+        with pytest.raises(ValueError, match="segment_means takes"):
+            segment_means(*arguments)

@@ -110,3 +110,20 @@ def test_the_residual_is_zero_for_an_inverse_and_one_for_nothing():
     inverse = jnp.stack([jnp.diag(jnp.array([1.0, 0.5])), jnp.zeros((2, 2))])
     np.testing.assert_allclose(pinv_residual(kernel, inverse), [0, 0], atol=1e-7)
     np.testing.assert_allclose(pinv_residual(kernel, 0 * inverse), [1, 0], atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_very_small_and_very_large_matrices_are_inverted(size):
+    np.testing.assert_allclose(iterative_pinv(size * jnp.eye(3)), jnp.eye(3) / size, rtol=1e-5)
+
+
+def test_every_product_runs_at_the_highest_precision():
+    """On a CPU it makes no difference; on a TPU the default loses the inverse."""
+    jaxpr = str(jax.make_jaxpr(iterative_pinv)(jnp.eye(4)))
+    assert jaxpr.count("dot_general") == 24
+    assert jaxpr.count("Precision.HIGHEST, Precision.HIGHEST") == 24
+
+
+def test_what_is_no_matrix_is_refused(no_annotations):
+    with pytest.raises(ValueError, match="needs matrices"):
+        iterative_pinv(jnp.ones(3))
