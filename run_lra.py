@@ -1,15 +1,17 @@
 """Runs one task of the Long Range Arena: `python run_lra.py --config=configs/listops.py`."""
 
-import difflib
 import logging
 import re
 import runpy
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from absl import app, flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
+
+from configs.common import nearest
 
 CONFIG = config_flags.DEFINE_config_file(
     "config", help_string="configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]"
@@ -40,7 +42,6 @@ def main(argv: list[str]) -> int:
 
     first = CONFIG.value.train.seed
     configs = {seed: _with_seed(seed) for seed in range(first, first + SEEDS.value)}
-    results = []
     try:
         runs = {seed: train.prepare(config) for seed, config in configs.items()}
         folders = {seed: _workdir(seed) for seed in configs}
@@ -50,26 +51,27 @@ def main(argv: list[str]) -> int:
                     return _refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
         training.enable_compilation_cache(cache.cache_dir() / "xla")
         task = data.load(runs[first].data)
-        for seed, run in runs.items():
-            with training.Workdir(folders[seed], configs[seed]) as workdir:
-                if MODE.value == "eval":
-                    results.append(train.score_again(run, task, workdir))
-                    end = ""
-                elif workdir.result is not None:
-                    results.append(workdir.result)
-                    end = f" It had finished before; nothing was trained. See {folders[seed]}."
-                else:
-                    results.append(train.train(run, task, workdir))
-                    end = f" Everything is in {folders[seed]}."
-            print(report.sentence(results[-1]) + end, flush=True)
-    except training.Interrupted as stop:
-        print(stop, file=sys.stderr)
-        return stop.exit_code
-    except training.LossNotFinite as error:
-        print(f"run_lra.py: {error}", file=sys.stderr)
-        return 1
-    except (ValueError, OSError, training.WorkdirBusy) as error:
+    except (ValueError, OSError) as error:
         return _refuse(str(error))
+
+    results = []
+    for seed, run in runs.items():
+        try:
+            with training.Workdir(folders[seed], configs[seed]) as workdir:
+                finished = workdir.result is not None
+                score = train.score_again if MODE.value == "eval" else train.train
+                results.append(score(run, task, workdir))
+        except training.Interrupted as stop:
+            print(stop, file=sys.stderr)
+            return stop.exit_code
+        except (training.ConfigDiffers, training.WorkdirBusy, train.NotFinished) as error:
+            return _refuse(str(error))
+        except (training.LossNotFinite, OSError) as error:
+            return _refuse(str(error), exit_code=1)
+        end = f"Everything is in {folders[seed]}."
+        if finished and MODE.value == "train":
+            end = f"It had finished before; nothing was trained. See {folders[seed]}."
+        print(f"{report.sentence(results[-1])} {end}", flush=True)
     if SEEDS.value > 1:
         print(report.sentence_over_seeds(results))
     return 0
@@ -90,10 +92,10 @@ def _workdir(seed: int) -> Path:
     return Path(f"{WORKDIR.value or default}-seed{seed}")
 
 
-def _refuse(message: str) -> int:
-    """One line, exit code 2."""
+def _refuse(message: str, exit_code: int = 2) -> int:
+    """One line, whatever the message holds."""
     print(f"run_lra.py: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+    return exit_code
 
 
 def _parse(argv: list[str]) -> list[str]:
@@ -111,25 +113,31 @@ def _parse(argv: list[str]) -> list[str]:
 
 def _unknown_key(argv: list[str]) -> str | None:
     """A sentence about a config file or key that is not there; ml-collections' own is a KeyError."""
-    given = " ".join(argv)
-    config_flag = re.search(r"--?config[= ]([^:\s]+)(?::(\S*))?", given)
-    if config_flag is None:
+    place = next((i for i, item in enumerate(argv) if re.match(r"--?config(=|$)", item)), None)
+    if place is None:
         return None
-    path, argument = config_flag.groups()
+    _, equals, value = argv[place].partition("=")
+    if not equals:
+        value = " ".join(argv[place + 1 : place + 2])
+    path, colon, argument = value.partition(":")
     if not Path(path).is_file():
-        known = sorted(
-            str(file) for file in Path("configs").glob("[!_]*.py") if file.stem != "common"
-        )
-        return f"there is no config file {path}{_nearest(path, known)}"
-    arguments = () if argument is None else (argument,)
+        here = Path(__file__).parent / "configs"
+        known = [f"configs/{file.name}" for file in here.glob("[!_]*.py") if file.stem != "common"]
+        return f"there is no config file {path!r} in {Path.cwd()}{nearest(path, known)}"
     try:
-        config = runpy.run_path(path)["get_config"](*arguments)
+        get_config = runpy.run_path(path)["get_config"]
+        config = get_config(*([argument] if colon else []))
+    except KeyError:
+        return f"{path} has no function get_config, which a config file needs."
     except Exception:  # the file's own error is the better sentence
         return None
-    known = _keys(config.to_dict())
-    for key in re.findall(r"--?(?:no)?config\.([\w.]+)", given):
-        if key not in known:
-            return f"there is no --config.{key}{_nearest(key, known)}"
+    if not isinstance(config, ConfigDict):
+        return f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
+    keys = _keys(config.to_dict())
+    for item in argv:
+        key = re.match(r"--?(?:no)?config\.([\w.]+)", item)
+        if key and key[1] not in keys:
+            return f"there is no --config.{key[1]}{nearest(key[1], keys)}"
     return None
 
 
@@ -143,10 +151,18 @@ def _keys(config: dict[str, object], prefix: str = "") -> list[str]:
     return keys
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=2)
-    return f"; did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(known)}."
+def _terminate(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _run(argv: list[str]) -> None:
+    # The loop has handlers of its own, which save; these serve before and after it.
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        sys.exit(main(argv))
+    except KeyboardInterrupt:
+        sys.exit(_refuse("stopped by Ctrl-C; the same command starts again", exit_code=130))
 
 
 if __name__ == "__main__":
-    app.run(lambda argv: sys.exit(main(argv)), flags_parser=_parse)
+    app.run(_run, flags_parser=_parse)

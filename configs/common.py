@@ -85,27 +85,30 @@ def _parse(argument: str) -> tuple[dict[str, Any], str]:
     """Splits `name[,option=value …]` into the attention section and the name of the quirks."""
     name, *settings = argument.split(",")
     if name not in ATTENTIONS:
-        raise ValueError(f"Unknown attention {name!r}{_nearest(name, ATTENTIONS)}")
+        raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
     section: dict[str, Any] = {"name": name, **ATTENTIONS[name]}
     quirks = "none"
     for setting in settings:
         option, equals, value = setting.partition("=")
-        if equals and option == "quirks":
+        if not equals:
+            raise ValueError(f"{setting!r} behind the attention's name needs a value: {setting}=…")
+        if option == "quirks":
             if value not in QUIRKS:
-                raise ValueError(f"Unknown quirks {value!r}{_nearest(value, QUIRKS)}")
+                raise ValueError(f"Unknown quirks {value!r}{nearest(value, QUIRKS)}")
             quirks = value
-        elif equals and option in ATTENTIONS[name]:
+        elif option in ATTENTIONS[name]:
             try:
                 section[option] = ast.literal_eval(value)
             except (SyntaxError, ValueError):
                 section[option] = value
         else:
             known = [*ATTENTIONS[name], "quirks"]
-            raise ValueError(f"{name} attention has no option {option!r}{_nearest(option, known)}")
+            raise ValueError(f"{name} attention has no option {option!r}{nearest(option, known)}")
     return section, quirks
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}."
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Ends a sentence about a name that is not known with the nearest known one, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=2)
+    return f"; did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(names)}."

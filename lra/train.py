@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 import jax
@@ -15,14 +16,18 @@ from lra.data import DataConfig, Split, Task
 from lra.models import Classifier, ModelConfig
 from nystromformer_jax import make_core
 from nystromformer_jax.cores import CORES
+from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training import (
     CheckpointConfig,
     EvalConfig,
     Examples,
     FitConfig,
+    Interrupted,
     LogConfig,
     MeshConfig,
     OptimizerConfig,
+    Stopping,
+    StopSignals,
     TrainConfig,
     Workdir,
     evaluate,
@@ -32,7 +37,6 @@ from nystromformer_jax.training import (
     load_params,
     make_eval_step,
     make_mesh,
-    nearest,
     peak_bytes,
     weighted,
 )
@@ -48,6 +52,10 @@ SECTIONS: dict[str, type] = {
     "checkpoint": CheckpointConfig,
     "log": LogConfig,
 }
+
+
+class NotFinished(ValueError):
+    """A run without a result was asked for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +115,11 @@ def prepare(config: Mapping[str, Any]) -> Run:
     from_mapping(CORES[attention], options, "attention")  # for its errors
     model = Classifier(model_config, make_core(attention, **options), task.num_classes)
     mesh = make_mesh(sections["mesh"])
+    if mesh.shape["sequence"] > 1:
+        raise ValueError(
+            f"mesh.sequence={mesh.shape['sequence']}: splitting the length over devices is not there"
+            " yet; leave it at 1, and mesh.data at -1 for all devices."
+        )
     fit_config.check_batches(mesh)
     # Traced, not compiled: what the model itself refuses (an even kernel, say) it refuses here.
     jax.eval_shape(lambda: _init(model, data_config.max_len))
@@ -119,6 +132,7 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
     Returns:
       What `result.json` holds. A finished run's is returned as it is, and nothing is trained.
     """
+    workdir.require_data(task.sha256)
     if workdir.result is not None:
         return workdir.result
     init = make_params(run)
@@ -164,13 +178,14 @@ def score_again(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
     """Scores a finished run's best checkpoint on the validation and the test set; writes nothing.
 
     Raises:
-      ValueError: The run has not finished, so that its best checkpoint is not known yet.
+      NotFinished: The run's best checkpoint is not known yet.
     """
     if workdir.result is None:
-        raise ValueError(
+        raise NotFinished(
             f"{workdir.path} holds no finished run (no result.json):"
             " train it first, by the same command without --mode=eval."
         )
+    workdir.require_data(task.sha256)
     best_step = workdir.result["best_step"]
     params = load_params(workdir.checkpoints, best_step, make_params(run), run.mesh)
     eval_step = make_eval_step(make_loss(run.model), run.mesh)
@@ -231,6 +246,11 @@ def _scored(run: Run, task: Task, split: str) -> int:
 
 
 def _score(run: Run, task: Task, split: str, eval_step: Any, params: Any) -> dict[str, float]:
+    """Scores all of a split; a signal ends it, and the same command does it again.
+
+    Raises:
+      Interrupted: SIGTERM or Ctrl-C.
+    """
     logging.getLogger(__name__).info("Scoring the %s set.", split)
     batches = evaluation_batches(
         _examples(run, task.splits[split]),
@@ -239,4 +259,9 @@ def _score(run: Run, task: Task, split: str, eval_step: Any, params: Any) -> dic
         host=jax.process_index(),
         hosts=jax.process_count(),
     )
-    return evaluate(eval_step, params, batches, run.mesh)
+    with StopSignals() as stop, closing(batches):
+        try:
+            return evaluate(eval_step, params, stop.watch(batches), run.mesh)
+        except Stopping:
+            total_steps = run.fit.train.total_steps
+            raise Interrupted(stop.received or 0, total_steps, total_steps) from None

@@ -61,9 +61,9 @@ def finish(process):
     ("config", "arguments", "words"),
     [
         (None, [], "pass --config=configs/listops.py"),
-        ("configs/listop.py", [], "did you mean configs/listops.py?"),
-        ("configs/listops.py:nystrm", [], "did you mean 'nystrom'?"),
-        ("configs/listops.py:nystrom,landmarks=3", [], "did you mean 'num_landmarks'?"),
+        ("configs/listop.py", [], "did you mean configs/listops.py or"),
+        ("configs/listops.py:nystrm", [], "did you mean nystrom?"),
+        ("configs/listops.py:nystrom,landmarks=3", [], "did you mean num_landmarks or"),
         ("configs/listops.py", ["--config.train.total_stpes=3"], "did you mean train.total_steps"),
         ("configs/listops.py", ["--noconfig.log.evnts"], "did you mean log.events"),
         ("configs/listops.py", ["--config.train.total_steps=abc"], "invalid literal"),
@@ -71,6 +71,9 @@ def finish(process):
         ("configs/listops.py", ["--mode=evl"], "train|eval"),
         ("configs/listops.py", ["--wrokdir=x"], "workdir"),
         ("configs/listops.py", ["nystrom"], "unexpected argument 'nystrom'"),
+        ("configs/listops.py:nystrom,num_landmarks", [], "needs a value: num_landmarks="),
+        ("configs/common.py", [], "has no function get_config"),
+        ("", ["--config="], "known: configs/listops.py"),
     ],
 )
 def test_a_wrong_flag_is_one_line_and_exit_code_2(config, arguments, words):
@@ -80,6 +83,25 @@ def test_a_wrong_flag_is_one_line_and_exit_code_2(config, arguments, words):
     assert errors.startswith("run_lra.py: ")
     assert errors.count("\n") == 1
     assert words in errors
+
+
+def test_a_config_may_lie_in_a_folder_with_a_space(tmp_path):
+    folder = tmp_path / "my configs"
+    folder.mkdir()
+    (folder / "own.py").write_text((ROOT / "configs" / "listops.py").read_text())
+    code, _, errors = finish(start("--config.train.seed=-1", config=folder / "own.py"))
+    assert code == 2
+    assert "train.seed: needs 0 or more, got -1" in errors
+
+
+@pytest.mark.slow
+def test_a_loss_that_explodes_ends_the_run_in_one_sentence(tmp_path):
+    arguments = [*SMALL, "--config.optimizer.learning_rate=1e30", f"--workdir={tmp_path}/run"]
+    code, output, errors = finish(start(*arguments, cache=tmp_path / "cache"))
+    assert code == 1
+    assert output == ""
+    assert "became NaN or infinite between steps 1 and 10" in errors.splitlines()[-1]
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_a_missing_data_folder_is_one_line_and_leaves_no_run_behind(tmp_path):

@@ -9,7 +9,6 @@ True at real queries `[B L]` (None: the queries carry `mask`). Randomness comes 
 """
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ import flax.linen as nn
 
 from nystromformer_jax.cores.nystrom import NystromAttention
 from nystromformer_jax.cores.softmax import SoftmaxAttention
+from nystromformer_jax.spelling import nearest
 
 CORES: Mapping[str, type[nn.Module]] = {
     "nystrom": NystromAttention,
@@ -36,24 +36,15 @@ def make_core(name: str, **options: Any) -> Callable[..., nn.Module]:
       ValueError: An unknown name or option, with the nearest known ones.
     """
     if name not in CORES:
-        raise ValueError(f"Unknown attention {name!r}: {_nearest(name, list(CORES))}")
+        raise ValueError(f"Unknown attention {name!r}{nearest(name, CORES)}")
     core = CORES[name]
     known = [
         field.name for field in dataclasses.fields(core) if field.name not in ("parent", "name")
     ]
     for option in options:
         if option not in known:
-            raise ValueError(
-                f"{name} attention has no option {option!r}: {_nearest(option, known)}"
-            )
+            raise ValueError(f"{name} attention has no option {option!r}{nearest(option, known)}")
     return functools.partial(core, **options)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """Names what was probably meant, and everything that could have been."""
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}There are {', '.join(known)}."
 
 
 __all__ = ["CORES", "NystromAttention", "SoftmaxAttention", "make_core"]

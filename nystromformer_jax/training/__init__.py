@@ -1,13 +1,26 @@
 """What every trainer needs, and the one loop; needs more than the attention does (extra `lra`)."""
 
-# Settings and where things lie
-# The loop and its two compiled steps
-from nystromformer_jax.training.checkpoint import CheckpointConfig, load_params
+# isort: off
+
+# Config sections: strings stop at the door
+from nystromformer_jax.training.checkpoint import CheckpointConfig
+from nystromformer_jax.training.config import EvalConfig, FitConfig, LogConfig, TrainConfig
+from nystromformer_jax.training.settings import from_mapping
+
+# Where a run lies, and what it leaves there
+from nystromformer_jax.training.checkpoint import load_params
+from nystromformer_jax.training.workdir import (
+    ConfigDiffers,
+    Workdir,
+    WorkdirBusy,
+    config_sha256,
+    describe_environment,
+    read_json,
+    write_json,
+)
 
 # Devices
 from nystromformer_jax.training.compilation_cache import enable_compilation_cache
-from nystromformer_jax.training.config import EvalConfig, FitConfig, LogConfig, TrainConfig
-from nystromformer_jax.training.loop import LossNotFinite, Outcome, fit
 from nystromformer_jax.training.mesh import (
     MeshConfig,
     batch_sharding,
@@ -20,24 +33,19 @@ from nystromformer_jax.training.mesh import (
 from nystromformer_jax.training.metrics import means, weighted
 from nystromformer_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
-from nystromformer_jax.training.settings import from_mapping, nearest
 from nystromformer_jax.training.speed import peak_bytes
-from nystromformer_jax.training.stop import Interrupted
+
+# The two compiled steps, and the loop
+from nystromformer_jax.training.loop import LossNotFinite, Outcome, fit
+from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
 from nystromformer_jax.training.train_step import (
     TrainState,
     evaluate,
     make_eval_step,
     make_train_step,
 )
-from nystromformer_jax.training.workdir import (
-    ConfigDiffers,
-    Workdir,
-    WorkdirBusy,
-    config_sha256,
-    describe_environment,
-    read_json,
-    write_json,
-)
+
+# isort: on
 
 __all__ = [
     "CheckpointConfig",
@@ -51,6 +59,8 @@ __all__ = [
     "MeshConfig",
     "OptimizerConfig",
     "Outcome",
+    "StopSignals",
+    "Stopping",
     "TrainConfig",
     "TrainState",
     "Workdir",
@@ -70,7 +80,6 @@ __all__ = [
     "make_schedule",
     "make_train_step",
     "means",
-    "nearest",
     "peak_bytes",
     "place",
     "read_json",

@@ -22,6 +22,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _at_least("train", self, total_steps=1, batch_size=1, seed=0, accumulation=1)
+        if self.seed >= 2**32:  # jax.random.key would cut it, to the seed of another run
+            raise ValueError(f"train.seed: needs a number below 2**32, got {self.seed}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

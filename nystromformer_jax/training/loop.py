@@ -42,7 +42,7 @@ class Outcome:
 
 
 class LossNotFinite(RuntimeError):
-    """The loss or the gradient became NaN or infinite; nothing of it was saved."""
+    """The loss or a gradient became NaN or infinite; no state from then on was saved."""
 
 
 def fit(
@@ -214,8 +214,11 @@ def fit(
 
 def _totals_shape(loss_fn: LossFn, params: Any, training: Examples, batch_size: int) -> Any:
     """The shape of what `train_step` adds up, found without running anything."""
-    rows = training.make_batch(np.zeros(batch_size, np.int64))
-    batch = {**rows, "weights": np.ones(batch_size, np.float32)}
+    row = training.make_batch(np.zeros(1, np.int64)) | {"weights": np.ones(1, np.float32)}
+    batch = {
+        name: jax.ShapeDtypeStruct((batch_size, *values.shape[1:]), values.dtype)
+        for name, values in row.items()
+    }
     sums = jax.eval_shape(loss_fn, params, batch, jax.random.key(0))[1]
     if "loss" not in sums:
         raise ValueError(f"loss_fn's sums need a 'loss', got {', '.join(sorted(sums)) or 'none'}.")

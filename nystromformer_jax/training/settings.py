@@ -1,14 +1,15 @@
 """Strings stop at the door: a config section becomes a frozen dataclass, or one sentence says why not."""
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union
 
-__all__ = ["from_mapping", "nearest"]
+from nystromformer_jax.spelling import nearest
+
+__all__ = ["from_mapping"]
 
 Section = TypeVar("Section")
 
@@ -24,7 +25,7 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
-            raise ValueError(f"{section}.{key}: no such key{nearest(key, fields, section)}")
+            raise ValueError(f"{section}.{key}: no such key{nearest(key, fields, f'{section}.')}")
     annotations = typing.get_type_hints(cls)
     for name, field in fields.items():
         required = (
@@ -38,16 +39,6 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
             for key, value in values.items()
         }
     )
-
-
-def nearest(key: str, known: Iterable[str], section: str = "") -> str:
-    """Ends a sentence about an unknown key: "; did you mean a or b?", or names all known ones."""
-    known = sorted(known)
-    prefix = f"{section}." if section else ""
-    close = difflib.get_close_matches(key, known, n=2, cutoff=0.6)
-    if close:
-        return f"; did you mean {' or '.join(prefix + name for name in close)}?"
-    return f"; known: {', '.join(known)}." if known else "; there are none."
 
 
 def _convert(value: Any, annotation: Any, where: str) -> Any:

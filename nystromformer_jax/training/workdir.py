@@ -1,6 +1,6 @@
 """A run's folder: one process, one config, one result.
 
-config.json  environment.json  metrics.jsonl  speed.jsonl  events/  checkpoints/  result.json
+config.json  data.json  environment.json  metrics.jsonl  speed.jsonl  events/  checkpoints/  result.json
 """
 
 import fcntl
@@ -101,6 +101,22 @@ class Workdir:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
 
+    def require_data(self, sha256: str) -> None:
+        """Binds a new run to its data, and refuses to go on with others.
+
+        Raises:
+            ConfigDiffers: the run was started on data of another hash.
+        """
+        file = self.path / "data.json"
+        if not file.exists():
+            write_json(file, {"sha256": sha256})
+        elif read_json(file)["sha256"] != sha256:
+            raise ConfigDiffers(
+                f"{self.path} holds a run on other data (sha256 {read_json(file)['sha256'][:12]}…,"
+                f" {sha256[:12]}… now). Pass another --workdir for a new run, or the run's own data"
+                " to go on with it."
+            )
+
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`; the run is then finished."""
         write_json(self.path / "result.json", result)
@@ -170,7 +186,10 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads what `write_json` wrote."""
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, it is no JSON: {error}.") from None
     return values
 
 

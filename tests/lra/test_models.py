@@ -99,6 +99,15 @@ def test_logits_and_gradients_ignore_what_is_padded(rngs, attention):
     assert_close(gradients, expected_gradients, GRADIENT)
 
 
+def test_the_order_of_tokens_matters(rngs):
+    model = small_model("softmax")
+    inputs, mask = jnp.arange(1, 9)[None], jnp.ones((1, 8), bool)
+    params = model.init(next(rngs), inputs, mask, deterministic=True)
+    forwards = model.apply(params, inputs, mask, deterministic=True)
+    backwards = model.apply(params, inputs[:, ::-1], mask, deterministic=True)
+    assert float(jnp.abs(forwards - backwards).max()) > 1e-5
+
+
 def test_dropout_also_falls_on_the_embeddings(rngs):
     model = small_model(num_landmarks=5)
     inputs, mask = jnp.ones((1, 23), jnp.int32), jnp.ones((1, 23), bool)

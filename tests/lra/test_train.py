@@ -1,12 +1,13 @@
 """A whole run on a few generated trees, and the door that configs come through."""
 
+import dataclasses
 import importlib
 import json
 
 import pytest
 
 from lra import data, train
-from nystromformer_jax.training import Workdir
+from nystromformer_jax.training import ConfigDiffers, Workdir
 
 
 def small_config(argument="nystrom,num_landmarks=4,conv_kernel_size=3", **changes):
@@ -78,6 +79,48 @@ def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(t
     assert now == written
 
 
+def test_the_test_set_is_scored_with_the_best_parameters_not_the_last(tmp_path, monkeypatch):
+    """Forty trees by heart: validation is best long before the end."""
+    config = small_config(train__total_steps=80, eval__every_steps=5, log__every_steps=5)
+    scored = []
+    load_params = train.load_params
+
+    def spy(folder, step, *rest):
+        scored.append(step)
+        return load_params(folder, step, *rest)
+
+    monkeypatch.setattr(train, "load_params", spy)
+    result = run(config, tmp_path / "run")
+    accuracies = {
+        line["step"]: line["valid/accuracy"]
+        for line in lines_of(tmp_path / "run")
+        if "valid/accuracy" in line
+    }
+    best = max(accuracies.values())
+    assert result["best_step"] == min(step for step in accuracies if accuracies[step] == best)
+    assert result["best_step"] < 80
+    assert scored == [result["best_step"]]
+    assert result["valid_accuracy"] == best
+
+
+def test_a_run_goes_on_with_its_own_data_only(tmp_path):
+    config = small_config()
+    run(config, tmp_path / "run")
+    prepared = train.prepare(config)
+    others = dataclasses.replace(prepared.data, seed=1)
+    with (
+        Workdir(tmp_path / "run", config) as workdir,
+        pytest.raises(ConfigDiffers, match="holds a run on other data"),
+    ):
+        train.train(prepared, data.load(others), workdir)
+
+
+@pytest.mark.parametrize("changes", [{"data__examples": 0, "eval__max_examples": 7}, {}])
+def test_a_shortened_run_says_so(changes):
+    assert train.prepare(small_config(**changes)).partial
+    assert not train.prepare(small_config(data__examples=0)).partial
+
+
 def test_an_unfinished_run_cannot_be_scored(tmp_path):
     config = small_config()
     prepared = train.prepare(config)
@@ -139,6 +182,8 @@ def test_eight_trees_are_learnt_by_heart(tmp_path):
         ({"attention__landmarks": 3}, "did you mean attention.num_landmarks"),
         ({"train__batch_size": 9}, "multiple of 8"),
         ({"mesh__data": 3}, "cannot lay out 8"),
+        ({"mesh__data": 4, "mesh__sequence": 2}, "not there yet"),
+        ({"train__seed": 2**32}, r"below 2\*\*32"),
         ({"optimizer__learning_rate": "fast"}, "optimizer.learning_rate: needs a float"),
         ({"log__evry_steps": 3}, "did you mean log.every_steps"),
     ],
@@ -175,5 +220,5 @@ def test_the_quirks_of_softmax_attention_are_those_that_it_has():
     config = importlib.import_module("configs.listops").get_config("softmax,quirks=mlpen")
     assert config.model.pooling == "padded_mean"
     assert "landmark_layout" not in config.attention
-    with pytest.raises(ValueError, match="did you mean 'mlpen'"):
+    with pytest.raises(ValueError, match="did you mean mlpen"):
         importlib.import_module("configs.listops").get_config("softmax,quirks=mlpn")
