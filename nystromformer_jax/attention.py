@@ -1,5 +1,6 @@
 """Softmax attention, the truth, and its Nyström approximation, as functions of query, key and value."""
 
+import functools
 from typing import Literal, NamedTuple, get_args
 
 import jax
@@ -119,10 +120,8 @@ def nystrom_attention(
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
-    query_mask_is_mask = query_mask is None
-    query_mask = check_query_mask(query, key, mask, query_mask)
-    length, key_length = query.shape[1], key.shape[1]
-    check_landmarks(num_landmarks, min(length, key_length), landmark_layout)
+    check_query_mask(query, key, mask, query_mask)
+    check_landmarks(num_landmarks, min(query.shape[1], key.shape[1]), landmark_layout)
     check_pinv(pinv_iters, pinv_start)
     check_convolution(query, key, conv_kernel)
     if implementation not in get_args(Implementation):
@@ -130,7 +129,52 @@ def nystrom_attention(
             f"implementation must be one of {', '.join(map(repr, get_args(Implementation)))},"
             f" got {implementation!r}."
         )
+    return _nystrom_attention(
+        query,
+        key,
+        value,
+        mask,
+        query_mask,
+        conv_kernel,
+        num_landmarks=num_landmarks,
+        pinv_iters=pinv_iters,
+        pinv_start=pinv_start,
+        landmark_layout=landmark_layout,
+        mask_conv=mask_conv,
+        normalize_rows=normalize_rows,
+    )
 
+
+# Compiled as a whole, so that a call outside of jit costs one compilation and not one an operation.
+@functools.partial(
+    jax.jit,
+    static_argnames=(
+        "num_landmarks",
+        "pinv_iters",
+        "pinv_start",
+        "landmark_layout",
+        "mask_conv",
+        "normalize_rows",
+    ),
+)
+def _nystrom_attention(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B T H D"],
+    value: Float[Array, "B T H D"],
+    mask: Bool[Array, "B T"] | None,
+    own_query_mask: Bool[Array, "B L"] | None,
+    conv_kernel: Float[Array, "H W"] | None,
+    *,
+    num_landmarks: int,
+    pinv_iters: int,
+    pinv_start: Start,
+    landmark_layout: Layout,
+    mask_conv: bool,
+    normalize_rows: bool,
+) -> Float[Array, "B L H D"]:
+    """`nystrom_attention` behind its checks."""
+    length, key_length = query.shape[1], key.shape[1]
+    query_mask = mask if own_query_mask is None else own_query_mask
     if landmark_layout != "hf":  # Hugging Face averages in what padding holds
         query, key = where_real(query, query_mask), where_real(key, mask)
     conv_value = where_real(value, mask) if mask_conv else value
@@ -154,9 +198,9 @@ def nystrom_attention(
     )
     if real and mask is not None:
         landmark_values = _exact_for_few_keys(landmark_values, attended, mask)
-    own_query_mask = query_mask if real and not query_mask_is_mask else None
+    few_queries = own_query_mask if real else None  # where they are `mask`, so are the keys few
     # The convolution rides in `distribute` where nothing has to happen to its output before.
-    plain = not normalize_rows and own_query_mask is None and conv_kernel is not None
+    plain = not normalize_rows and few_queries is None and conv_kernel is not None
     output = distribute(
         query,
         landmarks.key,
@@ -167,8 +211,8 @@ def nystrom_attention(
     )
     if plain:
         return output
-    if own_query_mask is not None:
-        output = _exact_for_few_queries(output, collected, own_query_mask)
+    if few_queries is not None:
+        output = _exact_for_few_queries(output, collected, few_queries)
     if normalize_rows:
         output = output[..., :-1] / output[..., -1:]
     return add_convolution(output, conv_value, conv_kernel)

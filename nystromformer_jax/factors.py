@@ -1,5 +1,6 @@
 """The attention map that Nyström attention stands for: its three factors, and single rows of it."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
 from nystromformer_jax.landmarks import Layout, check_landmarks, segment_ids
-from nystromformer_jax.pinv import Start
+from nystromformer_jax.pinv import Start, check_pinv
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 
@@ -40,7 +41,37 @@ def nystrom_factors(
     Arguments and errors are those of `nystrom_attention`. Rows of masked queries are unspecified.
     """
     query, key = jnp.asarray(query), jnp.asarray(key)
-    query_mask = _check(query, key, mask, query_mask, num_landmarks, landmark_layout)
+    check_inputs(query, key, key, mask)
+    check_landmarks(num_landmarks, min(query.shape[1], key.shape[1]), landmark_layout)
+    check_pinv(pinv_iters, pinv_start)
+    query_mask = check_query_mask(query, key, mask, query_mask)
+    return _nystrom_factors(
+        query,
+        key,
+        mask,
+        query_mask,
+        num_landmarks=num_landmarks,
+        pinv_iters=pinv_iters,
+        pinv_start=pinv_start,
+        landmark_layout=landmark_layout,
+    )
+
+
+@functools.partial(
+    jax.jit, static_argnames=("num_landmarks", "pinv_iters", "pinv_start", "landmark_layout")
+)
+def _nystrom_factors(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B T H D"],
+    mask: Bool[Array, "B T"] | None,
+    query_mask: Bool[Array, "B L"] | None,
+    *,
+    num_landmarks: int,
+    pinv_iters: int,
+    pinv_start: Start,
+    landmark_layout: Layout,
+) -> NystromFactors:
+    """`nystrom_factors` behind its checks."""
     if landmark_layout != "hf":
         query, key = where_real(query, query_mask), where_real(key, mask)
     landmarks = find_landmarks(
@@ -124,16 +155,3 @@ def _membership(
     mask = jnp.ones(x.shape[:2], bool) if mask is None else mask
     ids = segment_ids(mask, num_landmarks, layout=layout)
     return (ids[..., None] == jnp.arange(num_landmarks)[None, None])[:, None]
-
-
-def _check(
-    query: Array,
-    key: Array,
-    mask: Array | None,
-    query_mask: Array | None,
-    num_landmarks: int,
-    layout: Layout,
-) -> Array | None:
-    check_inputs(query, key, key, mask)
-    check_landmarks(num_landmarks, min(query.shape[1], key.shape[1]), layout)
-    return check_query_mask(query, key, mask, query_mask)

@@ -22,6 +22,11 @@ NYSTROM = make_core("nystrom", num_landmarks=5, conv_kernel_size=3)
 BATCH, LENGTH, WIDTH = 2, 23, 12
 
 
+def init(module, rng, *inputs):
+    """Parameters, compiled as a whole."""
+    return jax.jit(functools.partial(module.init, deterministic=True))(rng, *inputs)
+
+
 def parameters(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
@@ -38,7 +43,7 @@ def test_self_attention_is_projections_around_the_function(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     module = SelfAttention(2, NYSTROM)
-    variables = module.init(next(rngs), x, mask, deterministic=True)
+    variables = init(module, next(rngs), x, mask)
     weights = variables["params"]
 
     def project(name, x):
@@ -59,7 +64,7 @@ def test_self_attention_is_projections_around_the_function(rngs):
 def test_layers_do_not_share_their_attentions_parameters(rngs):
     x = jnp.ones((1, LENGTH, WIDTH))
     encoder = Encoder(3, functools.partial(EncoderBlock, 2, NYSTROM, 7))
-    weights = encoder.init(next(rngs), x, deterministic=True)["params"]
+    weights = init(encoder, next(rngs), x)["params"]
     kernels = [weights[f"layer_{i}"]["attention"]["core"]["conv_kernel"] for i in range(3)]
     assert (kernels[0] != kernels[1]).any()
     assert (kernels[1] != kernels[2]).any()
@@ -68,7 +73,7 @@ def test_layers_do_not_share_their_attentions_parameters(rngs):
 def test_a_pre_norm_block_has_the_parameters_of_its_formula(rngs):
     block = EncoderBlock(2, NYSTROM, 7)
     x = jnp.ones((1, LENGTH, WIDTH))
-    weights = jax.eval_shape(lambda: block.init(next(rngs), x, deterministic=True))["params"]
+    weights = jax.eval_shape(lambda: init(block, next(rngs), x))["params"]
     attention = 4 * (WIDTH * WIDTH + WIDTH) + 2 * 3
     mlp = WIDTH * 7 + 7 + 7 * WIDTH + WIDTH
     assert parameters(weights) == attention + mlp + 2 * 2 * WIDTH
@@ -83,7 +88,7 @@ def test_pre_norm_and_post_norm_are_what_they_say(rngs):
 
     for kind in ("pre", "post"):
         block = EncoderBlock(2, NYSTROM, 7, norm=kind)
-        variables = block.init(next(rngs), x, deterministic=True)  # layer norms start at one, zero
+        variables = init(block, next(rngs), x)  # layer norms start at one, zero
         weights = variables["params"]
         attend = lambda x, w=weights: SelfAttention(2, NYSTROM).apply(
             {"params": w["attention"]}, x, deterministic=True
@@ -102,7 +107,7 @@ def test_the_encoders_output_at_real_tokens_ignores_padding(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     encoder = Encoder(2, functools.partial(EncoderBlock, 2, NYSTROM, 7))
-    variables = encoder.init(next(rngs), x, mask, deterministic=True)
+    variables = init(encoder, next(rngs), x, mask)
 
     def total(variables, x, mask):
         output = encoder.apply(variables, x, mask, deterministic=True)
@@ -119,7 +124,7 @@ def test_the_encoders_output_at_real_tokens_ignores_padding(rngs):
 def test_dropout_falls_on_the_attention_output_and_twice_in_the_mlp(rngs):
     x = jnp.ones((1, 4, WIDTH))
     block = EncoderBlock(2, NYSTROM, 7, dropout_rate=0.5)
-    variables = block.init(next(rngs), x, deterministic=True)
+    variables = init(block, next(rngs), x)
     dropped = []
 
     def spy(call, args, kwargs, context):
@@ -135,7 +140,7 @@ def test_dropout_falls_on_the_attention_output_and_twice_in_the_mlp(rngs):
 def test_half_precision_activations_keep_float32_parameters(rngs):
     x = jnp.ones((1, LENGTH, WIDTH), jnp.bfloat16)
     block = EncoderBlock(2, NYSTROM, 7, dtype=jnp.bfloat16)
-    variables = block.init(next(rngs), x, deterministic=True)
+    variables = init(block, next(rngs), x)
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
     assert block.apply(variables, x, deterministic=True).dtype == jnp.bfloat16
 

@@ -30,7 +30,8 @@ every_core = pytest.mark.parametrize("name", CORES)
 def make(name, rngs, inputs, mask, **options):
     """The core as a function of its inputs, with parameters of its own."""
     core = make_core(name, **OPTIONS[name], **options)()
-    variables = core.init(next(rngs), *inputs, mask, deterministic=True)
+    init = jax.jit(functools.partial(core.init, deterministic=True))
+    variables = init(next(rngs), *inputs, mask)
     return functools.partial(core.apply, variables, deterministic=True)
 
 
