@@ -1,12 +1,20 @@
-"""README's code runs, and its two commands are where CI looks for them."""
+"""The code in README and docs runs, and README's two commands are where CI looks for them."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks_of(page):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+BLOCKS = blocks_of(ROOT / "README.md")
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 def test_there_is_code_to_run():
@@ -19,6 +27,12 @@ def test_python_blocks_run(block):
     exec(compile(block, "README.md", "exec"), names)
     assert names["output"].shape == names["exact"].shape == names["query"].shape
     assert names["y"].shape == names["x"].shape
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_of_the_docs_run(page):
+    for block in blocks_of(page):
+        exec(compile(block, page.name, "exec"), {})
 
 
 @pytest.mark.parametrize("marker", ["main-job", "tests"])
