@@ -117,7 +117,7 @@ def _modules(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callab
     additive = None if mask is None else peers.additive(mask)
     torch_mask = None if mask is None else torch.tensor(mask)
     calls = {
-        "Hugging Face": (huggingface, lambda: huggingface(torch_x, additive)[0]),
+        "Hugging Face": (huggingface, lambda: huggingface(torch_x, additive)),
         "lucidrains": (lucidrains, lambda: lucidrains(torch_x, mask=torch_mask)),
     }
     forward = {"ours": _jitted(ours, params, jnp.asarray(x))}

@@ -17,8 +17,20 @@ with warnings.catch_warnings():
     )
 
 
+class Projected(nn.Module):
+    """Hugging Face's attention and an output projection, as ours and lucidrains' have one."""
+
+    def __init__(self, attention: nn.Module, embed_dim: int) -> None:
+        super().__init__()
+        self.attention, self.out = attention, nn.Linear(embed_dim, embed_dim)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Attends and projects."""
+        return self.out(self.attention(x, mask)[0])
+
+
 def huggingface(embed_dim: int, heads: int, length: int, landmarks: int, conv: int) -> nn.Module:
-    """Hugging Face's attention without its output projection; `conv` 0 takes the convolution out."""
+    """Hugging Face's attention; `conv` 0 takes the convolution out."""
     module = NystromformerSelfAttention(
         NystromformerConfig(
             hidden_size=embed_dim,
@@ -30,7 +42,7 @@ def huggingface(embed_dim: int, heads: int, length: int, landmarks: int, conv: i
     )
     if not conv:
         module.conv_kernel_size = None
-    return module
+    return Projected(module, embed_dim)
 
 
 def lucidrains(embed_dim: int, heads: int, landmarks: int, conv: int) -> nn.Module:
@@ -59,7 +71,6 @@ class Block(nn.Module):
         width = sizes.embed_dim
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = huggingface(width, sizes.num_heads, length, landmarks, conv)
-        self.out = nn.Linear(width, width)
         self.dropout = nn.Dropout(sizes.dropout_rate)
         self.mlp = nn.Sequential(
             nn.Linear(width, sizes.mlp_dim),
@@ -71,7 +82,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Applies the block."""
-        x = x + self.dropout(self.out(self.attention(self.attention_norm(x), mask)[0]))
+        x = x + self.dropout(self.attention(self.attention_norm(x), mask))
         return x + self.mlp(self.mlp_norm(x))
 
 

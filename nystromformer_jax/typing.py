@@ -6,6 +6,7 @@
 | `L` | query length | `F` | feed-forward dimension |
 | `T` | key length where it differs | `R` | rank or random features |
 | `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
+| `S` | tokens a segment or a block | `K` | blocks |
 | `H` | heads | `V` | vocabulary |
 | `D` | head dimension (`Dv`: of values, where it may differ) | `C` | classes |
 """

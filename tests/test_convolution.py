@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax.convolution import depthwise_convolution
+from nystromformer_jax.convolution import _banded, _shifted, depthwise_convolution
 from tests.helpers import GRADIENT, REFERENCE, assert_close
 
 
@@ -31,6 +31,32 @@ def test_agrees_with_the_grouped_convolution_forward_and_gradient(rngs, length, 
     expected, expected_pull_back = jax.vjp(grouped_convolution, value, kernel)
     assert_close(actual, expected, REFERENCE)
     assert_close(pull_back(tangent), expected_pull_back(tangent), GRADIENT)
+
+
+@pytest.mark.parametrize("form", [_banded, _shifted])
+@pytest.mark.parametrize(("length", "width"), [(1, 5), (7, 3), (131, 33), (300, 35)])
+def test_both_forms_are_the_sum_that_the_docstring_writes(rngs, form, length, width):
+    value = jax.random.normal(next(rngs), (2, length, 3, 5))
+    kernel = jax.random.normal(next(rngs), (3, width))
+    padded = np.pad(np.asarray(value, np.float64), ((0, 0), (width // 2,) * 2, (0, 0), (0, 0)))
+    expected = sum(
+        padded[:, w : w + length] * np.asarray(kernel, np.float64)[None, None, :, w, None]
+        for w in range(width)
+    )
+    assert_close(form(value, kernel), expected, REFERENCE)
+
+
+def test_its_gradient_can_be_differentiated(rngs):
+    value = jax.random.normal(next(rngs), (1, 11, 2, 3))
+    kernel = jax.random.normal(next(rngs), (2, 5))
+    total = lambda value, kernel: (depthwise_convolution(value, kernel) ** 2).sum()
+    reference = lambda value, kernel: (grouped_convolution(value, kernel) ** 2).sum()
+    squared = lambda function: (
+        lambda *x: sum((leaf**2).sum() for leaf in jax.grad(function, (0, 1))(*x))
+    )
+    actual = jax.grad(squared(total), (0, 1))(value, kernel)
+    expected = jax.grad(squared(reference), (0, 1))(value, kernel)
+    assert_close(actual, expected, GRADIENT)
 
 
 def test_an_impulse_shows_the_kernel_reversed_and_one_a_head():
