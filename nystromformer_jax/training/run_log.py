@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 __all__ = ["JsonLines", "RunLog"]
@@ -75,12 +74,7 @@ class RunLog:
     def __enter__(self) -> "RunLog":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._metrics.close()
         self._speed.close()
         if self._events is not None:

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TypeVar
 
 __all__ = ["Interrupted", "StopSignals"]
@@ -45,12 +45,7 @@ class StopSignals:
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 

@@ -13,7 +13,6 @@ import platform
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -88,12 +87,7 @@ class Workdir:
     def __enter__(self) -> "Workdir":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._lock)  # and with it the lock
 
     @property

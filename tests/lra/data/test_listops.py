@@ -538,3 +538,11 @@ def test_the_short_size_is_of_its_own_lengths_and_name():
 def test_the_short_size_has_no_official_files(tmp_path):
     with pytest.raises(ValueError, match="generated only"):
         listops.load_short(data.DataConfig(task="listops-short", max_len=512, dir=str(tmp_path)))
+
+
+@pytest.mark.slow
+def test_ten_thousand_generated_labels_are_what_evaluate_says():
+    trees = listops.generate(10_000, seed=7, min_length=500, max_length=2000, num_processes=2)
+    for tree in trees:
+        tokens = np.frombuffer(tree.tokens, np.uint8)
+        assert listops.evaluate(listops.to_official(tokens)) == tree.label
