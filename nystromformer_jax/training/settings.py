@@ -22,7 +22,7 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
     Raises:
         ValueError: an unknown or missing key, or a value of the wrong type. One line.
     """
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]  # a type variable
     for key in values:
         if key not in fields:
             raise ValueError(f"{section}.{key}: no such key{nearest(key, fields, f'{section}.')}")
