@@ -16,7 +16,7 @@ def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
     """Times both on the same batch: median seconds a step, and the ratio theirs / ours."""
     run = train.prepare(config)
     task = data.load(run.data)
-    batch = task.splits["train"].batch(np.arange(run.fit.train.batch_size), run.data.max_len)
+    batch = task.splits["train"].batch(np.arange(run.fit.train.batch_size), run.data.padding)
     attention = config["attention"]
     theirs = peers.Classifier(
         run.model.config,

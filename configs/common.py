@@ -27,6 +27,9 @@ QUIRKS: dict[str, dict[str, dict[str, Any]]] = {
     # model_wrapper.py L11, run_tasks.py L66 (OneCycleLR cycles the momentum by default).
     "mlpen": {
         "attention": {"landmark_layout": "mlpen", "pinv_start": "batch_max"},
+        "data": {
+            "zero_is_padding": True
+        },  # dataset.py: the mask is `input_ids != 0`, black pixels too
         "model": {"pooling": "padded_mean"},
         "optimizer": {"cycle_beta1": True},
     },
@@ -45,7 +48,15 @@ def base(argument: str) -> ConfigDict:
     attention, quirks = _parse(argument)
     config = ConfigDict(
         {
-            "data": {"source": "auto", "dir": "", "examples": 0, "seed": 0, "workers": 0},
+            "data": {
+                "source": "auto",
+                "dir": "",
+                "examples": 0,
+                "padded_len": 0,
+                "zero_is_padding": False,
+                "seed": 0,
+                "workers": 0,
+            },
             "model": {
                 "num_layers": 2,
                 "embed_dim": 64,

@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from nystromformer_jax import Encoder, EncoderBlock
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.typing import Array, Bool, Float, Int
+from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +108,8 @@ class Classifier(nn.Module):
     Differs: the mean is over real tokens, unless `config.pooling` says otherwise.
     """
 
+    batch_keys: ClassVar = ("inputs", "mask")
+
     config: ModelConfig
     make_core: Callable[..., nn.Module]
     num_classes: int
@@ -121,6 +123,54 @@ class Classifier(nn.Module):
         pooled = encoder(inputs, mask, deterministic=deterministic)
         hidden = nn.relu(nn.Dense(self.config.mlp_dim, name="head_hidden")(pooled))
         return nn.Dense(self.num_classes, name="head_output")(hidden)
+
+
+class DualEncoder(nn.Module):
+    """Two sequences in, one class out: one encoder for both, and a head over x, y, x · y and x − y.
+
+    Attributes:
+      config: Sizes.
+      make_core: Makes the attention; see `nystromformer_jax.make_core`.
+      num_classes: C.
+
+    Source: Tay et al. 2020, section 3.3 and the authors' `LRA/code/model_wrapper.py`. The official code
+    passes the head x and y alone.
+    Differs: as `Classifier`.
+    """
+
+    batch_keys: ClassVar = ("inputs1", "mask1", "inputs2", "mask2")
+
+    config: ModelConfig
+    make_core: Callable[..., nn.Module]
+    num_classes: int
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs1: Int[Array, "B L"],
+        mask1: Bool[Array, "B L"],
+        inputs2: Int[Array, "B L"],
+        mask2: Bool[Array, "B L"],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "B C"]:
+        """Gives the logits of pairs of token ids; masks are True at real tokens."""
+        encoder = SequenceEncoder(self.config, self.make_core, name="sequence_encoder")
+        # Both texts of a pair side by side: where the batch is split over devices, no pair is torn apart.
+        pooled = encoder(
+            _side_by_side(inputs1, inputs2),
+            _side_by_side(mask1, mask2),
+            deterministic=deterministic,
+        )
+        x, y = pooled[0::2], pooled[1::2]
+        features = jnp.concatenate([x, y, x * y, x - y], axis=-1)
+        hidden = nn.relu(nn.Dense(self.config.mlp_dim, name="head_hidden")(features))
+        return nn.Dense(self.num_classes, name="head_output")(hidden)
+
+
+def _side_by_side(first: Shaped[Array, "B L"], second: Shaped[Array, "B L"]) -> Array:
+    """[B, L] and [B, L] to [2 B, L]: rows 2 i and 2 i + 1 are those of pair i."""
+    return jnp.stack([first, second], axis=1).reshape(-1, first.shape[1])
 
 
 def masked_mean(x: Float[Array, "B L E"], mask: Bool[Array, "B L"]) -> Float[Array, "B E"]:

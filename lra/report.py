@@ -13,9 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lra.data import describe
+
 # What a model scores that has learnt nothing, or only which operator stands first.
 # Source: a predictor that knows just that much, on 5,000 trees of the official distribution.
-BASELINES = {"listops": {"constant answer": 0.176, "first operator alone": 0.359}}
+BASELINES = {
+    "listops": {"constant answer": 0.176, "first operator alone": 0.359},
+    "text": {"constant answer": 0.5},
+    "image": {"constant answer": 0.1},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,10 +128,16 @@ def markdown(runs: Sequence[Run]) -> str:
             f"| {run.task}{partial} | {run.label}"
             f" | {100 * result['test_accuracy']:.2f} ± {100 * error:.2f}"
             f" | {100 * result['valid_accuracy']:.2f} | {result['best_step']:,}"
-            f" | {result['total_steps']:,} | {f'{speed:.3g}' if speed else ''}"
+            f" | {_steps(result)} | {f'{speed:.3g}' if speed else ''}"
             f" | {result['device']['count']} × {result['device']['kind']} |"
         )
     return "\n".join(rows) + "\n"
+
+
+def _steps(result: Mapping[str, Any]) -> str:
+    """The steps of a run, beside the paper's where they were fewer."""
+    steps, paper = result["total_steps"], describe(result["task"]).paper_steps
+    return f"{steps:,} of {paper:,}" if steps < paper else f"{steps:,}"
 
 
 def plot_curves(runs: Sequence[Run], path: Path) -> None:

@@ -12,8 +12,8 @@ import optax
 from jax.sharding import Mesh
 
 from lra import data
-from lra.data import DataConfig, Split, Task
-from lra.models import Classifier, ModelConfig
+from lra.data import DataConfig, PairSplit, Split, Task
+from lra.models import Classifier, DualEncoder, ModelConfig
 from nystromformer_jax import make_core
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.spelling import nearest
@@ -67,12 +67,13 @@ class Run:
     fit: FitConfig
     mesh: Mesh
     attention: str
-    model: Classifier
+    model: Classifier | DualEncoder
 
     @property
     def partial(self) -> bool:
-        """Whether the run sees fewer examples than the benchmark has."""
-        return bool(self.data.examples or self.fit.eval.max_examples)
+        """Whether the run sees fewer examples than the benchmark has, or trains fewer steps."""
+        fewer_steps = self.fit.train.total_steps < data.describe(self.data.task).paper_steps
+        return bool(self.data.examples or self.fit.eval.max_examples or fewer_steps)
 
 
 def prepare(config: Mapping[str, Any]) -> Run:
@@ -98,10 +99,12 @@ def prepare(config: Mapping[str, Any]) -> Run:
             f"model.vocab_size={model_config.vocab_size} is too small: {data_config.task} has"
             f" {task.vocab_size} token ids."
         )
-    if data_config.max_len > model_config.max_len:
+    length = data_config.padding.padded_len
+    if length > model_config.max_len:
+        name = "padded_len" if data_config.padded_len else "max_len"
         raise ValueError(
             f"model.max_len={model_config.max_len} has no position for tokens up to"
-            f" data.max_len={data_config.max_len}: raise the one or lower the other."
+            f" data.{name}={length}: raise the one or lower the other."
         )
     fit_config = FitConfig(
         **{name: sections[name] for name in ("train", "optimizer", "eval", "checkpoint", "log")}
@@ -113,7 +116,8 @@ def prepare(config: Mapping[str, Any]) -> Run:
             f"attention.name: {attention!r} is unknown{nearest(str(attention), CORES)}"
         )
     from_mapping(CORES[attention], options, "attention")  # for its errors
-    model = Classifier(model_config, make_core(attention, **options), task.num_classes)
+    kind = DualEncoder if task.pairs else Classifier
+    model = kind(model_config, make_core(attention, **options), task.num_classes)
     mesh = make_mesh(sections["mesh"])
     if mesh.shape["sequence"] > 1:
         raise ValueError(
@@ -122,7 +126,7 @@ def prepare(config: Mapping[str, Any]) -> Run:
         )
     fit_config.check_batches(mesh)
     # Traced, not compiled: what the model itself refuses (an even kernel, say) it refuses here.
-    jax.eval_shape(lambda: _init(model, data_config.max_len))
+    jax.eval_shape(lambda: _init(model, length))
     return Run(config, data_config, fit_config, mesh, attention, model)
 
 
@@ -200,7 +204,7 @@ def score_again(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
     }
 
 
-def make_loss(model: Classifier) -> Any:
+def make_loss(model: Classifier | DualEncoder) -> Any:
     """The loop's loss: summed cross-entropy, with loss and accuracy as sums and denominators."""
 
     def loss_fn(
@@ -208,8 +212,7 @@ def make_loss(model: Classifier) -> Any:
     ) -> tuple[Array, dict[str, Any]]:
         logits: Array = model.apply(  # type: ignore[assignment]  # without mutable=, logits alone
             {"params": params},
-            batch["inputs"],
-            batch["mask"],
+            *(batch[key] for key in model.batch_keys),
             deterministic=dropout_rng is None,
             rngs=None if dropout_rng is None else {"dropout": dropout_rng},
         )
@@ -224,19 +227,20 @@ def make_loss(model: Classifier) -> Any:
     return loss_fn
 
 
-def _init(model: Classifier, length: int, seed: int = 0) -> Any:
+def _init(model: Classifier | DualEncoder, length: int, seed: int = 0) -> Any:
     inputs = jnp.zeros((1, length), jnp.int32)
     mask = jnp.ones((1, length), bool)
-    return model.init(jax.random.key(seed), inputs, mask, deterministic=True)["params"]
+    texts = (inputs, mask) * (len(model.batch_keys) // 2)
+    return model.init(jax.random.key(seed), *texts, deterministic=True)["params"]
 
 
 def make_params(run: Run) -> Callable[[], Any]:
     """Makes the initial parameters of a run, from its seed."""
-    return lambda: _init(run.model, run.data.max_len, run.fit.train.seed)
+    return lambda: _init(run.model, run.data.padding.padded_len, run.fit.train.seed)
 
 
-def _examples(run: Run, split: Split) -> Examples:
-    return Examples(len(split), lambda indices: split.batch(indices, run.data.max_len))
+def _examples(run: Run, split: Split | PairSplit) -> Examples:
+    return Examples(len(split), lambda indices: split.batch(indices, run.data.padding))
 
 
 def _scored(run: Run, task: Task, split: str) -> int:

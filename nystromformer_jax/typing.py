@@ -12,6 +12,6 @@
 """
 
 from jax import Array
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
-__all__ = ["Array", "Bool", "Float", "Int"]
+__all__ = ["Array", "Bool", "Float", "Int", "Shaped"]

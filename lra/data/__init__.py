@@ -4,12 +4,23 @@ import difflib
 from collections.abc import Mapping
 
 from lra.data import listops
-from lra.data.task import DataConfig, Split, Task, TaskInfo
+from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split, Task, TaskInfo
 
-__all__ = ["TASKS", "DataConfig", "Split", "Task", "TaskInfo", "describe", "load"]
+__all__ = [
+    "TASKS",
+    "DataConfig",
+    "Padding",
+    "PairSplit",
+    "Sequences",
+    "Split",
+    "Task",
+    "TaskInfo",
+    "describe",
+    "load",
+]
 
 TASKS: Mapping[str, TaskInfo] = {
-    "listops": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load),
+    "listops": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load, paper_steps=5_000),
     "listops-short": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load_short),
 }
 
@@ -24,4 +35,5 @@ def describe(task: str) -> TaskInfo:
 
 def load(config: DataConfig) -> Task:
     """Opens the task that `config` names, preparing its data first where they are not there yet."""
-    return describe(config.task).load(config)
+    task = describe(config.task).load(config)
+    return task.first(config.examples) if config.examples else task

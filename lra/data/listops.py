@@ -27,7 +27,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from lra.data import cache, parallel
-from lra.data.task import DataConfig, Split, Task
+from lra.data.task import DataConfig, Sequences, Split, Task
 
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
 VOCAB: Mapping[str, int] = {
@@ -327,15 +327,11 @@ def _build_from_files(folder: Path, *, paths: Mapping[str, Path], examples: int)
     for split, path in paths.items():
         _logger.info("Preparing ListOps: reading %s", path)
         sequences, labels = read_tsv(path, examples)
-        _save(folder, split, sequences, labels)
+        _save(folder, split, [sequence.tobytes() for sequence in sequences], labels)
 
 
-def _save(
-    folder: Path, split: str, sequences: Sequence[npt.NDArray[np.uint8]], labels: Sequence[int]
-) -> None:
-    offsets = np.zeros(len(labels) + 1, np.int64)
-    np.cumsum([len(sequence) for sequence in sequences], out=offsets[1:])
-    Split(np.concatenate(sequences), offsets, np.array(labels, np.int32)).save(folder, split)
+def _save(folder: Path, split: str, expressions: Sequence[bytes], labels: Sequence[int]) -> None:
+    Split(Sequences.of(expressions), np.array(labels, np.int32)).save(folder, split)
 
 
 # --- The generator --------------------------------------------------------------------------------
@@ -521,5 +517,4 @@ def _build_generated(
         remaining = iter(progress)
         for split, size in sizes.items():
             part = list(itertools.islice(remaining, size))
-            sequences = [np.frombuffer(tree.tokens, np.uint8) for tree in part]
-            _save(folder, split, sequences, [tree.label for tree in part])
+            _save(folder, split, [tree.tokens for tree in part], [tree.label for tree in part])

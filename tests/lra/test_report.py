@@ -19,6 +19,7 @@ def write_run(folder, *, task="listops", attention=None, finished=True, steps=(1
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
         result = {
+            "task": task,
             "test_accuracy": 0.36,
             "test_examples": 2000,
             "valid_accuracy": 0.25,
@@ -57,7 +58,10 @@ def test_a_finished_run_shows_its_accuracy_with_its_error(tmp_path, capsys):
     folder = write_run(tmp_path / "run")
     assert report.main([str(folder), "--out", str(tmp_path / "out" / "listops")]) == 0
     table = (tmp_path / "out" / "listops.md").read_text()
-    assert "| listops | nystrom-64, seed 3 | 36.00 ± 1.07 | 25.00 | 20 | 20 | 0.976 |" in table
+    assert (
+        "| listops | nystrom-64, seed 3 | 36.00 ± 1.07 | 25.00 | 20 | 20 of 5,000 | 0.976 |"
+        in table
+    )
     assert capsys.readouterr().out == table
     assert (tmp_path / "out" / "listops.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -4,9 +4,11 @@ import dataclasses
 import importlib
 import json
 
+import numpy as np
 import pytest
 
 from lra import data, train
+from lra.data import Padding
 from nystromformer_jax.training import ConfigDiffers, Workdir
 
 
@@ -115,10 +117,13 @@ def test_a_run_goes_on_with_its_own_data_only(tmp_path):
         train.train(prepared, data.load(others), workdir)
 
 
-@pytest.mark.parametrize("changes", [{"data__examples": 0, "eval__max_examples": 7}, {}])
+@pytest.mark.parametrize(
+    "changes", [{"eval__max_examples": 7}, {"data__examples": 7}, {"train__total_steps": 4999}]
+)
 def test_a_shortened_run_says_so(changes):
-    assert train.prepare(small_config(**changes)).partial
-    assert not train.prepare(small_config(data__examples=0)).partial
+    whole = {"data__examples": 0, "train__total_steps": 5000}
+    assert train.prepare(small_config(**{**whole, **changes})).partial
+    assert not train.prepare(small_config(**whole)).partial
 
 
 def test_an_unfinished_run_cannot_be_scored(tmp_path):
@@ -151,7 +156,7 @@ def test_the_data_reach_the_model_whole(tmp_path):
     """What a batch holds decodes to the tree that was generated, brackets included."""
     prepared = train.prepare(small_config())
     task = data.load(prepared.data)
-    batch = task.splits["train"].batch([3], 4096)
+    batch = task.splits["train"].batch(np.array([3]), Padding(4096, 4096))
     text = task.decode(batch["inputs"][0])
     assert text.startswith("[")
     assert text.endswith("]")

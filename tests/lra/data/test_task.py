@@ -5,22 +5,20 @@ import os
 import numpy as np
 import pytest
 
-from lra.data.task import DataConfig, Split
+from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split
 
+FIVE = Padding(max_len=5, padded_len=5)
 SEQUENCES = [[3, 0, 5], [7], [1, 2, 3, 4, 5, 6, 7], []]
 
 
 @pytest.fixture
 def split():
-    return Split(
-        np.array([token for sequence in SEQUENCES for token in sequence], np.uint8),
-        np.array([0, 3, 4, 11, 11]),
-        np.array([2, 9, 4, 0], np.int32),
-    )
+    tokens = np.array([token for sequence in SEQUENCES for token in sequence], np.uint8)
+    return Split(Sequences(tokens, np.array([0, 3, 4, 11, 11])), np.array([2, 9, 4, 0], np.int32))
 
 
 def test_a_batch_is_cut_and_padded_to_max_len(split):
-    batch = split.batch(np.array([2, 0, 3]), max_len=5)
+    batch = split.batch(np.array([2, 0, 3]), FIVE)
     np.testing.assert_array_equal(
         batch["inputs"], [[1, 2, 3, 4, 5], [3, 0, 5, 0, 0], [0, 0, 0, 0, 0]]
     )
@@ -33,14 +31,14 @@ def test_a_batch_is_cut_and_padded_to_max_len(split):
 
 
 def test_the_mask_comes_from_lengths_and_not_from_token_values(split):
-    batch = split.batch(np.array([0, 2]), max_len=5)  # sequence 0 holds a token 0
+    batch = split.batch(np.array([0, 2]), FIVE)  # sequence 0 holds a token 0
     np.testing.assert_array_equal(batch["mask"], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 
 
 def test_a_batch_of_three_is_three_batches_of_one(split):
     indices = np.array([1, 3, 1])
-    together = split.batch(indices, max_len=5)
-    alone = [split.batch(indices[i : i + 1], max_len=5) for i in range(3)]
+    together = split.batch(indices, FIVE)
+    alone = [split.batch(indices[i : i + 1], FIVE) for i in range(3)]
     for name, array in together.items():
         np.testing.assert_array_equal(array, np.concatenate([batch[name] for batch in alone]))
 
@@ -48,7 +46,7 @@ def test_a_batch_of_three_is_three_batches_of_one(split):
 @pytest.mark.parametrize("index", [-1, 4])
 def test_rows_outside_a_split_are_refused(split, index):
     with pytest.raises(IndexError, match="rows 0 to 3"):
-        split.batch(np.array([0, index]), max_len=5)
+        split.batch(np.array([0, index]), FIVE)
     with pytest.raises(IndexError):
         split[index]
 
@@ -62,12 +60,106 @@ def test_a_split_can_be_walked_through(split):
 def test_a_saved_split_is_mapped_from_the_disk_and_cannot_be_changed(split, tmp_path):
     split.save(tmp_path, "valid")
     opened = Split.open(tmp_path, "valid")
-    for field in dataclasses.fields(Split):
-        np.testing.assert_array_equal(getattr(opened, field.name), getattr(split, field.name))
-        assert getattr(opened, field.name).dtype == getattr(split, field.name).dtype
-    assert isinstance(opened.tokens.base, (np.memmap, mmap.mmap))
+    assert_same_arrays(opened.sequences, split.sequences)
+    np.testing.assert_array_equal(opened.labels, split.labels)
+    assert isinstance(opened.sequences.tokens.base, (np.memmap, mmap.mmap))
     with pytest.raises(ValueError, match="read-only"):
-        opened.tokens[0] = 1
+        opened.sequences.tokens[0] = 1
+
+
+def assert_same_arrays(these, those):
+    for name in ("tokens", "offsets"):
+        this, that = getattr(these, name), getattr(those, name)
+        np.testing.assert_array_equal(this, that)
+        assert this.dtype == that.dtype
+
+
+def test_joined_byte_strings_come_apart_again():
+    contents = [b"abc", b"", b"d\xff"]
+    sequences = Sequences.of(contents)
+    assert [bytes(sequences[i].tolist()) for i in range(len(sequences))] == contents
+
+
+def test_rows_may_be_padded_further_than_they_are_cut(split):
+    batch = split.batch(np.array([2, 0]), Padding(max_len=5, padded_len=7))
+    np.testing.assert_array_equal(batch["inputs"], [[1, 2, 3, 4, 5, 0, 0], [3, 0, 5, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(batch["mask"].sum(axis=1), [5, 3])
+
+
+def test_zeros_are_padding_where_that_is_asked_for(split):
+    batch = split.batch(np.array([0, 1]), Padding(5, 5, zero_is_padding=True))
+    np.testing.assert_array_equal(batch["mask"], [[1, 0, 1, 0, 0], [1, 0, 0, 0, 0]])
+
+
+def test_ids_begin_at_the_first_and_padding_stays_zero(split):
+    shifted = dataclasses.replace(split, sequences=dataclasses.replace(split.sequences, first_id=1))
+    batch = shifted.batch(np.array([0]), FIVE)
+    np.testing.assert_array_equal(batch["inputs"], [[4, 1, 6, 0, 0]])
+    tokens, label = shifted[2]
+    assert (tokens.tolist(), label) == ([2, 3, 4, 5, 6, 7, 8], 4)
+
+
+def test_the_greatest_byte_has_an_id_of_its_own():
+    sequences = Sequences(np.array([255], np.uint8), np.array([0, 1]), first_id=1)
+    assert sequences[0].tolist() == [256]
+    assert sequences.rows(np.array([0]), FIVE)[0].tolist() == [[256, 0, 0, 0, 0]]
+
+
+def test_the_first_rows_of_a_split_are_a_split(split):
+    assert [label for _, label in split.first(2)] == [2, 9]
+    assert len(split.first(7)) == 4
+    with pytest.raises(IndexError, match="rows 0 to 1"):
+        split.first(2).batch(np.array([2]), FIVE)
+
+
+@pytest.fixture
+def pairs(split):
+    return PairSplit(
+        split.sequences,
+        np.array([[0, 2], [1, 1], [3, 0]], np.int32),
+        np.array([1, 0, 1], np.int32),
+    )
+
+
+def test_a_pair_is_its_two_sequences_and_its_label(pairs):
+    assert [(one.tolist(), other.tolist(), label) for one, other, label in pairs] == [
+        (SEQUENCES[0], SEQUENCES[2], 1),
+        (SEQUENCES[1], SEQUENCES[1], 0),
+        (SEQUENCES[3], SEQUENCES[0], 1),
+    ]
+
+
+def test_a_batch_of_pairs_is_two_batches_of_sequences(split, pairs):
+    batch = pairs.batch(np.array([2, 0]), FIVE)
+    firsts, seconds = split.batch(np.array([3, 0]), FIVE), split.batch(np.array([0, 2]), FIVE)
+    for name in ("inputs", "mask"):
+        np.testing.assert_array_equal(batch[f"{name}1"], firsts[name])
+        np.testing.assert_array_equal(batch[f"{name}2"], seconds[name])
+    np.testing.assert_array_equal(batch["labels"], [1, 1])
+    assert len(pairs.first(2)) == 2
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_pairs_outside_a_split_are_refused(pairs, index):
+    with pytest.raises(IndexError, match="rows 0 to 2"):
+        pairs.batch(np.array([0, index]), FIVE)
+    with pytest.raises(IndexError):
+        pairs[index]
+
+
+def test_saved_pairs_share_their_sequences(pairs, tmp_path):
+    pairs.save(tmp_path, "test")
+    opened = PairSplit.open(tmp_path, "test", pairs.sequences)
+    np.testing.assert_array_equal(opened.pairs, pairs.pairs)
+    np.testing.assert_array_equal(opened.labels, pairs.labels)
+    assert opened.sequences is pairs.sequences
+
+
+def test_rows_cannot_be_shorter_than_what_they_keep():
+    with pytest.raises(ValueError, match=r"padded_len=5 is shorter than data\.max_len=7"):
+        DataConfig(task="listops", max_len=7, padded_len=5)
+    assert DataConfig(task="listops", max_len=7).padding == Padding(7, 7)
+    assert DataConfig(task="listops", max_len=7, padded_len=11).padding == Padding(7, 11)
 
 
 @pytest.mark.parametrize("wrong", [{"max_len": 0}, {"examples": -1}, {"workers": -2}])
