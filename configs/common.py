@@ -2,7 +2,7 @@
 
 import ast
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -90,6 +90,35 @@ def base(argument: str) -> ConfigDict:
             if key in config[section]:  # softmax attention has no landmarks to lay out
                 config[section][key] = value
     return config
+
+
+def take(
+    argument: str, options: Mapping[str, Sequence[int | str]]
+) -> tuple[str, dict[str, int | str]]:
+    """Takes a task's own options out of `ATTENTION[,option=value …]`.
+
+    Args:
+      argument: what stands behind the colon.
+      options: the values each option may have, the default first.
+
+    Returns:
+      The rest of the argument, for `base`, and every option's value.
+
+    Raises:
+      ValueError: A value that the option may not have.
+    """
+    chosen = {name: values[0] for name, values in options.items()}
+    rest = []
+    for setting in argument.split(","):
+        name, equals, value = setting.partition("=")
+        if name not in options or not equals:
+            rest.append(setting)
+            continue
+        values = {str(known): known for known in options[name]}
+        if value not in values:
+            raise ValueError(f"{name} cannot be {value!r}; known: {', '.join(values)}.")
+        chosen[name] = values[value]
+    return ",".join(rest), chosen
 
 
 def _parse(argument: str) -> tuple[dict[str, Any], str]:

@@ -71,7 +71,7 @@ class Run:
 
     @property
     def partial(self) -> bool:
-        """Whether the run sees fewer examples than the benchmark has, or trains fewer steps."""
+        """Whether the run is to see fewer examples than the benchmark has, or to train fewer steps."""
         fewer_steps = self.fit.train.total_steps < data.describe(self.data.task).paper_steps
         return bool(self.data.examples or self.fit.eval.max_examples or fewer_steps)
 
@@ -172,7 +172,7 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
         **workdir.environment,
         "config_sha256": workdir.config_sha256,
         "data_sha256": task.sha256,
-        "partial": run.partial,
+        "partial": run.partial or not task.whole,
     }
     workdir.write_result(result)
     return result

@@ -1,9 +1,10 @@
 """The tasks of the Long Range Arena, prepared once and read from disk; no JAX in here."""
 
 import difflib
+import functools
 from collections.abc import Mapping
 
-from lra.data import listops
+from lra.data import image, listops, pathfinder, retrieval, text
 from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split, Task, TaskInfo
 
 __all__ = [
@@ -22,6 +23,25 @@ __all__ = [
 TASKS: Mapping[str, TaskInfo] = {
     "listops": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load, paper_steps=5_000),
     "listops-short": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load_short),
+    "text": TaskInfo(text.VOCAB_SIZE, len(text.CLASS_NAMES), text.load, paper_steps=20_000),
+    "retrieval": TaskInfo(
+        retrieval.VOCAB_SIZE,
+        len(retrieval.CLASS_NAMES),
+        retrieval.load,
+        pairs=True,
+        paper_steps=30_000,
+    ),
+    "image": TaskInfo(image.VOCAB_SIZE, len(image.CLASS_NAMES), image.load, paper_steps=35_000),
+    **{
+        pathfinder.task_name(resolution, difficulty): TaskInfo(
+            pathfinder.VOCAB_SIZE,
+            len(pathfinder.CLASS_NAMES),
+            functools.partial(pathfinder.load, resolution=resolution, difficulty=difficulty),
+            paper_steps=62_400 if (resolution, difficulty) == (32, "hard") else 0,
+        )
+        for resolution in pathfinder.RESOLUTIONS
+        for difficulty in pathfinder.RELEASE_FOLDERS
+    },
 }
 
 

@@ -1,7 +1,9 @@
 """Data prepared once, atomically, into hashed files under `$NYSTROMFORMER_JAX_CACHE`.
 
 A prepared folder is either whole or not there: it is built beside its place under a file lock,
-written through to the disk and renamed. Every later opening checks the hash of every file.
+written through to the disk and renamed. Every later opening checks the hash of every file, but of
+those larger than `ALWAYS_HASHED_BYTES` that still have the size and the time they were written with;
+`check` hashes these too.
 """
 
 import contextlib
@@ -11,9 +13,11 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 MANIFEST = "manifest.json"
+ALWAYS_HASHED_BYTES = 2**28  # a third of a second
 
 _CANNOT_WRITE = {
     errno.EACCES,
@@ -90,16 +95,49 @@ def prepared(name: str, fingerprint: Mapping[str, Any], build: Callable[[Path], 
     return Prepared(folder, _verify(folder, fingerprint))
 
 
+def check(folder: Path) -> int:
+    """Reads all of a prepared folder against its hashes; returns how many bytes these are.
+
+    Raises:
+      ValueError, FileNotFoundError: a prepared file is changed or missing.
+    """
+    manifest = _read_manifest(folder)
+    _verify(folder, manifest["fingerprint"], always_hashed_bytes=sys.maxsize)
+    return sum(entry["bytes"] for entry in manifest["files"].values())
+
+
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Writes `array` as .npy and waits until the disk has it.
+    """Writes `array` as .npy and waits until the disk has it."""
+    with array_file(path, array.shape, array.dtype) as append:
+        append(array)
+
+
+@contextlib.contextmanager
+def array_file(
+    path: Path, shape: Sequence[int], dtype: npt.DTypeLike
+) -> Iterator[Callable[[npt.NDArray[Any]], None]]:
+    """Gives a function that appends pieces to an .npy of this shape; waits until the disk has them.
 
     Differs from np.save: a full disk is an OSError that says so; `ndarray.tofile` loses the reason.
     """
-    array = np.ascontiguousarray(array)
+    dtype = np.dtype(dtype)
     with path.open("wb") as file:
-        header = np.lib.format.header_data_from_array_1_0(array)
+        header = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": tuple(shape),
+        }
         np.lib.format.write_array_header_1_0(file, header)
-        file.write(array.data)
+        written = 0
+
+        def append(piece: npt.NDArray[Any]) -> None:
+            nonlocal written
+            assert piece.dtype == dtype, f"{path.name} holds {dtype}, not {piece.dtype}"
+            written += file.write(np.ascontiguousarray(piece).data)
+
+        yield append
+        promised = math.prod(shape) * dtype.itemsize
+        assert written == promised, f"{path.name} needs {promised} bytes, but got {written}"
         file.flush()
         os.fsync(file.fileno())
 
@@ -125,7 +163,11 @@ def _build(folder: Path, fingerprint: Mapping[str, Any], build: Callable[[Path],
         partial.mkdir()
         build(partial)
         files = {
-            path.name: {"sha256": sha256_of(path), "bytes": path.stat().st_size}
+            path.name: {
+                "sha256": sha256_of(path),
+                "bytes": path.stat().st_size,
+                "written_ns": path.stat().st_mtime_ns,
+            }
             for path in sorted(partial.iterdir())
         }
         manifest = {"fingerprint": fingerprint, "files": files}
@@ -140,28 +182,50 @@ def _build(folder: Path, fingerprint: Mapping[str, Any], build: Callable[[Path],
         raise
 
 
-def _verify(folder: Path, fingerprint: Mapping[str, Any]) -> str:
-    """Checks every file against the manifest; returns one hash over all of their hashes."""
-    advice = f"Delete the folder {folder} to prepare it anew."
+def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = {name: entry["sha256"] for name, entry in sorted(manifest["files"].items())}
-        known = manifest["fingerprint"]
+        for entry in manifest["files"].values():
+            entry["sha256"]  # one that lacks it is damaged, too
+        manifest["fingerprint"]
     except FileNotFoundError:
-        raise FileNotFoundError(f"Prepared data lack their {MANIFEST}. {advice}") from None
+        raise FileNotFoundError(f"Prepared data lack their {MANIFEST}.{_advice(folder)}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ValueError(f"{MANIFEST} of the prepared data is damaged. {advice}") from None
-    if _canonical(known) != _canonical(fingerprint):
-        raise ValueError(f"{MANIFEST} describes other data than those asked for. {advice}")
-    for name, sha256 in files.items():
+        raise ValueError(f"{MANIFEST} of the prepared data is damaged.{_advice(folder)}") from None
+    return manifest
+
+
+def _verify(
+    folder: Path,
+    fingerprint: Mapping[str, Any],
+    always_hashed_bytes: int = ALWAYS_HASHED_BYTES,
+) -> str:
+    """Checks every file against the manifest; returns one hash over all of their hashes."""
+    manifest = _read_manifest(folder)
+    if _canonical(manifest["fingerprint"]) != _canonical(fingerprint):
+        raise ValueError(f"{MANIFEST} describes other data than those asked for.{_advice(folder)}")
+    for name, entry in manifest["files"].items():
         path = folder / name
         if not path.is_file():
-            raise FileNotFoundError(f"Prepared data lack the file {path}. {advice}")
-        if sha256_of(path) != sha256:
+            raise FileNotFoundError(f"Prepared data lack the file {path}.{_advice(folder)}")
+        stat = path.stat()
+        untouched = (stat.st_size, stat.st_mtime_ns) == (
+            entry.get("bytes"),
+            entry.get("written_ns"),
+        )
+        if untouched and stat.st_size > always_hashed_bytes:
+            continue
+        if sha256_of(path) != entry["sha256"]:
             raise ValueError(
-                f"{path} is not what was prepared: its SHA-256 differs from {MANIFEST}. {advice}"
+                f"{path} is not what was prepared: its SHA-256 differs from {MANIFEST}."
+                f"{_advice(folder)}"
             )
-    return hashlib.sha256(_canonical(files).encode()).hexdigest()
+    hashes = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+    return hashlib.sha256(_canonical(hashes).encode()).hexdigest()
+
+
+def _advice(folder: Path) -> str:
+    return f" Delete the folder {folder} to prepare it anew."
 
 
 @contextlib.contextmanager

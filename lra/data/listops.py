@@ -108,6 +108,7 @@ def load(
         splits={split: Split.open(prepared.folder, split) for split in SIZES},
         sha256=prepared.sha256,
         decode=decode,
+        folder=prepared.folder,
     )
 
 

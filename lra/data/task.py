@@ -247,16 +247,20 @@ class Task:
       splits: "train", "valid" and "test".
       sha256: one hash over the hashes of all files: the same data, the same hash.
       decode: token ids to text for a person; padding is dropped.
+      folder: where the prepared files lie.
       class_names: what the labels mean; empty where they are numbers.
       image_shape: rows and columns of the picture that a sequence is, where it is one.
+      whole: it has the benchmark's examples, as far as their numbers tell.
     """
 
     name: str
     splits: Mapping[str, Split | PairSplit]
     sha256: str
     decode: Callable[[npt.NDArray[np.integer]], str]
+    folder: Path
     class_names: tuple[str, ...] = ()
     image_shape: tuple[int, int] | None = None
+    whole: bool = True
 
     def first(self, count: int) -> Self:
         """The task with at most `count` examples a split."""
@@ -274,6 +278,7 @@ class TaskInfo:
       load: opens the task, preparing its data first where they are not there yet.
       pairs: an example is a pair of sequences.
       paper_steps: the training steps of Xiong et al. 2021; 0 where the task is not theirs.
+      official_sha256: of the data as prepared from the official files with seed 0, where known.
     """
 
     vocab_size: int
@@ -281,6 +286,7 @@ class TaskInfo:
     load: Callable[[DataConfig], Task]
     pairs: bool = False
     paper_steps: int = 0
+    official_sha256: str = ""
 
 
 def _require_rows(indices: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.integer]:

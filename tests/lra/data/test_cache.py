@@ -91,6 +91,75 @@ def test_a_missing_file_is_named():
         cache.prepared("demo", FINGERPRINT, build)
 
 
+def flip_last_byte(path, *, keep_time):
+    stat = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    if keep_time:
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("keep_time", [False, True])
+def test_large_files_are_hashed_when_touched_and_when_asked_for(monkeypatch, keep_time):
+    monkeypatch.setattr(cache, "sha256_of", count := Counted(cache.sha256_of))
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    before = count.calls
+    cache._verify(folder, FINGERPRINT, always_hashed_bytes=0)
+    assert count.calls == before
+    flip_last_byte(folder / "whole.npy", keep_time=keep_time)
+    if not keep_time:
+        with pytest.raises(ValueError, match=r"whole\.npy is not what was prepared"):
+            cache._verify(folder, FINGERPRINT, always_hashed_bytes=0)
+    with pytest.raises(ValueError, match=r"whole\.npy is not what was prepared"):
+        cache.check(folder)
+
+
+class Counted:
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.function(*arguments)
+
+
+def test_a_check_counts_the_bytes_it_read():
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    assert cache.check(folder) == sum(
+        (folder / name).stat().st_size for name in ("half.npy", "whole.npy")
+    )
+
+
+def test_pieces_make_the_array_that_they_make_together(tmp_path):
+    array = np.arange(7 * 3, dtype=np.uint8).reshape(7, 3)
+    with cache.array_file(tmp_path / "pieces.npy", (7, 3), np.uint8) as append:
+        for row in range(0, 7, 2):
+            append(array[row : row + 2])
+    np.save(tmp_path / "whole.npy", array)
+    assert (tmp_path / "pieces.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.float32(3.5), np.zeros((0, 5), np.int32), np.arange(5)[::-2], np.arange(6).reshape(2, 3).T],
+)
+def test_any_array_is_saved_as_numpy_would(tmp_path, array):
+    array = np.asarray(array)
+    cache.save_array(tmp_path / "ours.npy", array)
+    np.testing.assert_array_equal(np.load(tmp_path / "ours.npy"), array)
+    assert np.load(tmp_path / "ours.npy").dtype == array.dtype
+
+
+@pytest.mark.parametrize("piece", [np.zeros(3, np.int64), np.zeros(10, np.int32)])
+def test_pieces_that_are_not_the_promised_array_are_refused(tmp_path, piece):
+    with (
+        pytest.raises(AssertionError, match=r"array\.npy (needs 40 bytes|holds int64)"),
+        cache.array_file(tmp_path / "array.npy", (5,), np.int64) as append,
+    ):
+        append(piece)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"files": {"half.npy": 1}}'])
 def test_a_damaged_manifest_is_one_clear_sentence(content):
     folder = cache.prepared("demo", FINGERPRINT, build).folder

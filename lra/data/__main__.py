@@ -1,0 +1,104 @@
+"""Prepares a task's data, checks them and says what they are like: `python -m lra.data listops`."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lra import data
+from lra.data import cache, pictures, statistics
+from lra.data.task import PairSplit, Task
+
+SHEET_IMAGES = 32
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepares and reports; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m lra.data", description=__doc__)
+    parser.add_argument("task", help=", ".join(data.TASKS))
+    parser.add_argument("--data_dir", default="", help="the folder of the task's own files")
+    parser.add_argument("--source", default="auto", help="auto, files, generated or tfds")
+    parser.add_argument("--examples", type=int, default=0, help="at most so many a split")
+    parser.add_argument("--seed", type=int, default=0, help="of generated data and carved splits")
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0: one for every core")
+    parser.add_argument("--show", type=int, default=2, help="how many examples to print")
+    parser.add_argument("--contact_sheet", type=Path, help="a PNG to draw pictures of a task into")
+    parser.add_argument(
+        "--export_tfds", type=Path, help="a folder to write it into for tensorflow-datasets"
+    )
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    try:
+        info = data.describe(given.task)
+        task = data.load(
+            data.DataConfig(
+                task=given.task,
+                source=given.source,
+                dir=given.data_dir,
+                examples=given.examples,
+                seed=given.seed,
+                workers=given.workers,
+                max_len=1,  # of rows of a batch; none is made here
+            )
+        )
+        checked = cache.check(task.folder)
+        print(f"{task.name}: {checked / 2**20:,.1f} MiB in {task.folder}, all hashes right.")
+        print(f"SHA-256 {task.sha256}{_official(task, info)}\n")
+        print(statistics.markdown(task, info.num_classes))
+        for row in range(min(given.show, len(task.splits["train"]))):
+            print(_example(task, row))
+        if given.contact_sheet:
+            _draw(task, given.contact_sheet)
+        if given.export_tfds:
+            from lra.data import tfds_source
+
+            tfds_source.export(task, given.export_tfds)
+            print(f"Written for tensorflow-datasets into {given.export_tfds}.")
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"lra.data: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lra.data: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _official(task: Task, info: data.TaskInfo) -> str:
+    """Says whether these are the data that everybody has, where that is known."""
+    if not info.official_sha256:
+        return ""
+    if task.sha256 == info.official_sha256:
+        return ", as prepared from the official files with seed 0."
+    return f"; the official files with seed 0 give {info.official_sha256}."
+
+
+def _example(task: Task, row: int) -> str:
+    """A training example, for people."""
+    split = task.splits["train"]
+    *sequences, label = split[row]
+    name = f" ({task.class_names[label]})" if task.class_names else ""
+    texts = [task.decode(sequence) for sequence in sequences]
+    if not task.image_shape:
+        texts = [text if len(text) <= 400 else f"{text[:400]} …" for text in texts]
+    kind = "pair" if isinstance(split, PairSplit) else "example"
+    return "\n".join([f"Training {kind} {row}, label {label}{name}:", *texts, ""])
+
+
+def _draw(task: Task, path: Path) -> None:
+    train = task.splits["train"]
+    if task.image_shape is None or isinstance(train, PairSplit):
+        raise ValueError(f"{task.name} has no pictures for a contact sheet; leave it out.")
+    split = train.first(SHEET_IMAGES)
+    examples = [split[row] for row in range(len(split))]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures.contact_sheet(
+        path,
+        [tokens.reshape(task.image_shape) for tokens, _ in examples],
+        [task.class_names[label] for _, label in examples],
+    )
+    print(f"{len(examples)} training images are drawn in {path}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Where tasks read their files: a folder, or the .tar.gz archive that would unpack to it."""
+
+import dataclasses
+import gzip
+import hashlib
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from lra.data.task import DataConfig
+
+
+def from_tfds(config: DataConfig, *, task: str, needs: str) -> bool:
+    """Whether `config` asks for tensorflow-datasets; otherwise it names a folder of files.
+
+    Args:
+      config: `source` is "files", "tfds", or "auto": files, wherever `dir` is set.
+      task: its name in sentences.
+      needs: what its files are called in sentences.
+
+    Raises:
+      ValueError: a source that does not exist, or files without a folder.
+    """
+    if config.source not in ("auto", "files", "tfds"):
+        raise ValueError(
+            f"{task} has no source {config.source!r}: set data.source to auto, files or tfds."
+        )
+    if config.source != "tfds" and not config.dir:
+        raise ValueError(
+            f"{task} needs {needs}: set --config.data.dir to the folder that holds them, or"
+            " --config.data.source=tfds where tensorflow-datasets has them prepared."
+        )
+    return config.source == "tfds"
+
+
+@dataclasses.dataclass(frozen=True)
+class RawFiles:
+    """The wanted files of a folder or an archive; an archive is read as a stream, never unpacked.
+
+    Args:
+      path: the folder or the archive.
+      root: what the archive calls the folder.
+      subfolders: where in the folder the files lie, each "" or ending in a slash.
+      name: a pattern for whole names of wanted files; all others are passed over.
+    """
+
+    path: Path
+    root: str
+    subfolders: tuple[str, ...]
+    name: str
+
+    def stamp(self) -> Mapping[str, object]:
+        """Changes when a file does, by name, size and time; no file is read for it."""
+        if self.path.is_file():
+            return stamp({self.path.name: self.path})
+        return stamp(self._listing())
+
+    def read(self) -> Iterator[tuple[str, bytes]]:
+        """Yields the name below the folder, and the content, of every wanted file; in no order.
+
+        Raises:
+          ValueError: the archive is damaged, or holds a file twice.
+          OSError: a file cannot be read.
+        """
+        try:
+            if self.path.is_file():
+                yield from self._unpacked()
+            else:
+                for name, path in self._listing().items():
+                    yield name, path.read_bytes()
+        except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+            raise ValueError(
+                f"{self.path} is cut short or damaged ({error}): download it again."
+            ) from None
+        except OSError as error:  # without its number, which would read as the cache's own
+            raise OSError(
+                f"{error.filename or self.path} cannot be read ({error.strerror})."
+            ) from error
+
+    def _listing(self) -> dict[str, Path]:
+        """Name below the folder to path, sorted."""
+        listing = {}
+        for subfolder in self.subfolders:
+            if (self.path / subfolder).is_dir():
+                for path in (self.path / subfolder).iterdir():
+                    if re.fullmatch(self.name, path.name):
+                        listing[f"{subfolder}{path.name}"] = path
+        return dict(sorted(listing.items()))
+
+    def _unpacked(self) -> Iterator[tuple[str, bytes]]:
+        seen = set()
+        with (
+            gzip.open(self.path) as stream,
+            tarfile.open(fileobj=stream, mode="r|") as archive,
+        ):
+            for member in archive:
+                # Whatever stands before the root: "./", "/" or "../" lead nowhere from here.
+                _, _, name = f"/{member.name}".rpartition(f"/{self.root}/")
+                subfolder, slash, file_name = name.rpartition("/")
+                if not (member.isfile() and re.fullmatch(self.name, file_name)):
+                    continue
+                if subfolder + slash not in self.subfolders:
+                    continue
+                if name in seen:
+                    raise ValueError(f"{self.path} holds {name} twice: download it again.")
+                seen.add(name)
+                content = archive.extractfile(member)
+                assert content is not None  # of a file
+                yield name, content.read()
+            while stream.read(1 << 20):  # to the checksum at the end
+                pass
+
+
+def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:
+    """One hash over the names, sizes and times of change of `files`."""
+    digest = hashlib.sha256()
+    for name, path in files.items():
+        status = path.stat()
+        digest.update(f"{name}\n{status.st_size} {status.st_mtime_ns}\n".encode())
+    return {"files": len(files), "stamp": digest.hexdigest()}

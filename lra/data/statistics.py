@@ -1,0 +1,148 @@
+"""What a task's data are like: sizes, labels, lengths, what its splits have in common."""
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from lra.data import pathfinder
+from lra.data.task import PairSplit, Sequences, Split, Task
+
+PERCENTILES = (5, 50, 95)
+PICTURES_COUNTED = 1000  # whose strokes are counted
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitStatistics:
+    """One split in numbers.
+
+    Args:
+      examples: rows.
+      label_counts: [C].
+      lengths: tokens of every sequence that a row has; [N], or [2 N] for pairs.
+      distinct: different examples.
+    """
+
+    examples: int
+    label_counts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    distinct: int
+
+
+def of_split(split: Split | PairSplit, num_classes: int) -> SplitStatistics:
+    """Counts everything there is to count in a split."""
+    used = split.pairs.ravel() if isinstance(split, PairSplit) else np.arange(len(split))
+    return SplitStatistics(
+        examples=len(split),
+        label_counts=np.bincount(split.labels, minlength=num_classes),
+        lengths=np.diff(split.sequences.offsets)[used],
+        distinct=len(set(_digests(split))),
+    )
+
+
+def shared(task: Task) -> dict[tuple[str, str], int]:
+    """Different examples that two splits have in common, labels aside, for all pairs of splits."""
+    contents = {name: set(_digests(split)) for name, split in task.splits.items()}
+    names = list(contents)
+    return {
+        (one, other): len(contents[one] & contents[other])
+        for i, one in enumerate(names)
+        for other in names[i + 1 :]
+    }
+
+
+def markdown(task: Task, num_classes: int) -> str:
+    """Tables of sizes, labels and lengths, and what the splits share; for people and for README."""
+    rows = [
+        f"| {task.name} | examples | different | labels, % | length:"
+        f" {', '.join(f'{p} %' for p in PERCENTILES)}, longest |",
+        "|---|---|---|---|---|",
+    ]
+    for name, split in task.splits.items():
+        found = of_split(split, num_classes)
+        shares = 100 * found.label_counts / found.examples
+        lengths = [*np.percentile(found.lengths, PERCENTILES), found.lengths.max()]
+        rows.append(
+            f"| {name} | {found.examples:,} | {found.distinct:,}"
+            f" | {' '.join(f'{share:.1f}' for share in shares)}"
+            f" | {', '.join(f'{length:,.0f}' for length in lengths)} |"
+        )
+    common = [f"{count:,} of {one} in {other}" for (one, other), count in shared(task).items()]
+    rows += ["", f"Examples of one split that are in another: {', '.join(common)}."]
+    first = next(iter(task.splits.values()))
+    if isinstance(first, PairSplit):
+        rows += ["", f"The pairs are of {len(first.sequences):,} different texts."]
+    if task.image_shape:
+        rows += ["", _pixels(task)]
+    if task.name.startswith("pathfinder"):
+        rows += ["", _strokes(task), "", *_paths(task)]
+    return "\n".join(rows) + "\n"
+
+
+def _digests(split: Split | PairSplit) -> Iterator[bytes]:
+    """A digest of every row's tokens."""
+    sequences = split.sequences
+    if isinstance(split, PairSplit):
+        known = {number: _digest(sequences, number) for number in np.unique(split.pairs).tolist()}
+        yield from (known[first] + known[second] for first, second in split.pairs.tolist())
+    else:
+        yield from (_digest(sequences, number) for number in range(len(split)))
+
+
+def _digest(sequences: Sequences, number: int) -> bytes:
+    start, stop = sequences.offsets[number], sequences.offsets[number + 1]
+    return hashlib.blake2b(sequences.tokens[start:stop].data, digest_size=16).digest()
+
+
+def _images(task: Task, count: int) -> npt.NDArray[np.uint8]:
+    """The first images of the training set, [N, rows, columns]."""
+    assert task.image_shape is not None
+    train = task.splits["train"]
+    count = min(count, len(train))
+    size = task.image_shape[0] * task.image_shape[1]
+    return train.sequences.tokens[: count * size].reshape(count, *task.image_shape)
+
+
+def _pixels(task: Task) -> str:
+    images = _images(task, PICTURES_COUNTED)
+    edges = (0, 1, 17, 65, 129, 201, 256)
+    shares = np.histogram(images, edges)[0] / images.size
+    bins = [
+        f"{low}–{high - 1}" if high > low + 1 else str(low)
+        for low, high in itertools.pairwise(edges)
+    ]
+    return (
+        f"Pixels of {len(images):,} training images: mean {images.mean():.2f}, standard deviation"
+        f" {images.std():.2f}; shares: "
+        + ", ".join(f"{name}: {share:.4f}" for name, share in zip(bins, shares, strict=True))
+        + "."
+    )
+
+
+def _strokes(task: Task) -> str:
+    from scipy import ndimage  # comes with jax
+
+    images = _images(task, PICTURES_COUNTED)
+    touching = np.ones((3, 3), int)
+    counts = [ndimage.label(image > 0, touching)[1] for image in images]
+    return (
+        f"Connected regions of pixels above 0, in {len(images):,} training images:"
+        f" {np.mean(counts):.2f} ± {np.std(counts):.2f}."
+    )
+
+
+def _paths(task: Task) -> list[str]:
+    found: Mapping[str, npt.NDArray[np.float32]] = pathfinder.open_statistics(task, "train")
+    if not found:
+        return []
+    rows = [
+        f"| training images | mean | {' | '.join(f'{p} %' for p in PERCENTILES)} |",
+        "|---|---|---|---|---|",
+    ]
+    for name, values in found.items():
+        percentiles = " | ".join(f"{value:.1f}" for value in np.percentile(values, PERCENTILES))
+        rows.append(f"| {name.replace('_', ' ')} | {values.mean():.2f} | {percentiles} |")
+    return rows

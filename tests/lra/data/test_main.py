@@ -1,0 +1,57 @@
+"""`python -m lra.data`."""
+
+import numpy as np
+import pytest
+
+from lra.data import __main__ as command
+from lra.data import cache
+
+EASY = ["pathfinder32-easy", "--examples=5", "--workers=1"]
+
+
+def test_a_task_is_prepared_checked_and_described(capsys, tmp_path):
+    sheet = tmp_path / "new" / "sheet.png"
+    assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
+    printed = capsys.readouterr().out
+    assert "all hashes right" in printed
+    assert "| train | 5 | 5 |" in printed
+    assert "0 of train in valid, 0 of train in test" in printed
+    assert "Connected regions of pixels above 0, in 5 training images" in printed
+    assert "| marker distance |" in printed
+    assert "Training example 1, label " in printed
+    assert sheet.stat().st_size > 1000
+
+
+def test_texts_are_shown_as_texts(capsys):
+    assert command.main(["listops-short", "--examples=3", "--workers=1", "--show=1"]) == 0
+    printed = capsys.readouterr().out
+    assert "Training example 0, label " in printed
+    assert "\n[M" in printed or "\n[SM" in printed
+
+
+def test_changed_data_are_refused(capsys):
+    command.main(EASY)
+    (folder,) = [path for path in (cache.cache_dir() / "data").iterdir() if path.is_dir()]
+    labels = np.load(folder / "test_labels.npy")
+    np.save(folder / "test_labels.npy", 1 - labels)
+    assert command.main(EASY) == 2
+    assert "test_labels.npy is not what was prepared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["listop"], "There is no task called 'listop'. Did you mean listops"),
+        (["text"], "Text needs "),
+        (["image", "--data_dir=nowhere"], "Image needs "),
+        (["retrieval"], "Retrieval needs "),
+        ([*EASY, "--data_dir=nowhere"], "Pathfinder needs the release's images"),
+        (["listops", "--examples=-1"], "data.examples is -1"),
+        (["listops-short", "--examples=3", "--workers=1", "--contact_sheet=x"], "has no pictures"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(arguments, sentence, capsys):
+    assert command.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.splitlines()[-1].startswith("lra.data: ")

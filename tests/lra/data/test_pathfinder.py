@@ -1,0 +1,257 @@
+import dataclasses
+import itertools
+import logging
+import shutil
+
+import numpy as np
+import pytest
+
+from lra import data
+from lra.data import cache, pathfinder, pathfinder_generator
+
+CONFIG = data.DataConfig(task="pathfinder32-easy", max_len=1024, examples=7, workers=1)
+
+
+def generate(start, stop, *, seed=0):
+    return pathfinder_generator.generate(32, "easy", seed=seed, start=start, stop=stop)
+
+
+def images_of(split):
+    return split.sequences.tokens.reshape(-1, 32, 32)
+
+
+# --- Generated
+
+
+def test_a_shortened_split_is_the_beginning_of_the_whole_one():
+    task = data.load(CONFIG)
+    for split, start in (("train", 0), ("valid", 160_000), ("test", 180_000)):
+        drawn = generate(start, start + 7)
+        np.testing.assert_array_equal(images_of(task.splits[split]), drawn.images)
+        np.testing.assert_array_equal(task.splits[split].labels, drawn.labels)
+
+
+def test_a_task_knows_its_name_classes_and_shape():
+    task = data.load(CONFIG)
+    assert (task.name, task.image_shape) == ("pathfinder32-easy", (32, 32))
+    assert {len(split) for split in task.splits.values()} == {7}
+    tokens, label = task.splits["test"][3]
+    assert tokens.shape == (1024,)
+    assert task.class_names[label] in ("joined", "not joined")
+    assert task.decode(tokens).count("\n") == 15  # a character is two rows high
+
+
+@pytest.mark.parametrize("changes", [{"workers": 2}, {"max_len": 7}])
+def test_the_data_are_the_same_for_any_number_of_processes(changes, monkeypatch, tmp_path):
+    first = data.load(CONFIG).sha256
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "other"))
+    assert data.load(dataclasses.replace(CONFIG, **changes)).sha256 == first
+
+
+def test_pieces_leave_no_seams(monkeypatch, tmp_path):
+    first = data.load(CONFIG).sha256
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(pathfinder, "PIECE_BYTES", 3 * 1024)
+    assert data.load(CONFIG).sha256 == first
+
+
+def test_another_seed_is_another_set():
+    other = data.load(dataclasses.replace(CONFIG, seed=1))
+    assert other.sha256 != data.load(CONFIG).sha256
+    np.testing.assert_array_equal(images_of(other.splits["train"]), generate(0, 7, seed=1).images)
+
+
+def test_a_black_pixel_is_a_pixel_unless_asked_otherwise():
+    task = data.load(CONFIG)
+    rows = np.arange(7)
+    batch = task.splits["train"].batch(rows, CONFIG.padding)
+    assert batch["mask"].all()
+    theirs = task.splits["train"].batch(rows, data.Padding(1024, 1024, zero_is_padding=True))
+    np.testing.assert_array_equal(theirs["mask"], theirs["inputs"] > 0)
+
+
+def test_statistics_stand_beside_the_images():
+    statistics = pathfinder.open_statistics(data.load(CONFIG), "valid")
+    drawn = generate(160_000, 160_007)
+    assert set(statistics) == set(pathfinder.STATISTICS)
+    for name, values in statistics.items():
+        np.testing.assert_array_equal(values, getattr(drawn, name).astype(np.float32))
+
+
+def test_the_benchmarks_sizes_and_names():
+    assert pathfinder.SIZES == {"train": 160_000, "valid": 20_000, "test": 20_000}
+    names = [
+        pathfinder.task_name(resolution, difficulty)
+        for resolution, difficulty in itertools.product(
+            pathfinder.RESOLUTIONS, pathfinder.RELEASE_FOLDERS
+        )
+    ]
+    assert len(set(names)) == 12
+    assert set(names) < set(data.TASKS)
+    assert pathfinder.task_name(32, "hard") == "pathfinder32"
+    assert data.describe("pathfinder32").paper_steps == 62_400
+    assert pathfinder.RESOLUTIONS == pathfinder_generator.RESOLUTIONS
+    assert set(pathfinder.RELEASE_FOLDERS) == set(pathfinder_generator.DIFFICULTIES)
+
+
+def test_a_disk_too_small_is_refused_before_anything_is_drawn(monkeypatch):
+    usage = shutil.disk_usage("/")._replace(free=2**10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(pathfinder, "_draw_piece", None)
+    with pytest.raises(OSError, match=r"needs to write into .*GiB are needed.*Free some space"):
+        data.load(CONFIG)
+    assert [path for path in (cache.cache_dir() / "data").iterdir() if path.is_dir()] == []
+
+
+# --- The release
+
+
+@pytest.fixture
+def release(tmp_path):
+    """A folder as the release has it: 23 images in two parts."""
+    from PIL import Image
+
+    drawn = generate(0, 23)
+    folder = tmp_path / "lra_release" / "pathfinder32" / "curv_baseline"
+    (folder / "metadata").mkdir(parents=True)
+    for part, rows in ((2, range(13)), (10, range(13, 23))):
+        (folder / "imgs" / str(part)).mkdir(parents=True)
+        lines = []
+        for row in rows:
+            name = f"sample_{row}.png"
+            Image.fromarray(drawn.images[row]).save(folder / "imgs" / str(part) / name)
+            lines.append(f"imgs/{part} {name} {row} {drawn.labels[row]} 1.0 6 2 2 0.5 1 1\n")
+        (folder / "metadata" / f"{part}.npy").write_text("".join(lines))
+    return folder
+
+
+def load_release(folder, **changes):
+    return data.load(dataclasses.replace(CONFIG, dir=str(folder), **{"examples": 0, **changes}))
+
+
+def test_every_image_of_the_release_is_in_one_split(release):
+    task = load_release(release.parents[1])
+    assert [len(split) for split in task.splits.values()] == [18, 2, 3]
+    read = {
+        (tokens.astype(np.uint8).tobytes(), label)
+        for split in task.splits.values()
+        for tokens, label in split
+    }
+    drawn = generate(0, 23)
+    assert read == {
+        (image.tobytes(), label)
+        for image, label in zip(drawn.images, drawn.labels.tolist(), strict=True)
+    }
+    assert pathfinder.open_statistics(task, "train") == {}
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_the_folder_may_be_named_at_any_depth(release, depth):
+    folder = (release, *release.parents)[depth]
+    assert load_release(folder).sha256 == load_release(release.parents[2]).sha256
+
+
+def test_the_order_of_the_metadata_does_not_matter(release):
+    first = load_release(release).sha256
+    path = release / "metadata" / "2.npy"
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+    assert load_release(release).sha256 == first
+
+
+def test_another_seed_splits_otherwise(release):
+    assert load_release(release, seed=1).sha256 != load_release(release).sha256
+
+
+def test_an_empty_image_is_left_out_and_named(release, caplog):
+    (release / "imgs" / "2" / "sample_7.png").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        task = load_release(release)
+    assert sum(len(split) for split in task.splits.values()) == 22
+    assert "sample_7.png has no byte and is left out" in caplog.text
+
+
+def change_line(release, number, change):
+    path = release / "metadata" / "10.npy"
+    lines = path.read_text().splitlines()
+    lines[number - 1] = change(lines[number - 1])
+    path.write_bytes("\n".join(lines).encode("latin-1"))
+
+
+def cut_image(release):
+    path = release / "imgs" / "2" / "sample_3.png"
+    path.write_bytes(path.read_bytes()[:70])
+
+
+def redraw_image(release, mode, side):
+    from PIL import Image
+
+    Image.new(mode, (side, side)).save(release / "imgs" / "2" / "sample_3.png")
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (
+            lambda folder: change_line(folder, 3, lambda line: line + " 7"),
+            r"10\.npy, line 3: 11 columns are needed .* 12 are there",
+        ),
+        (
+            lambda folder: change_line(folder, 1, lambda line: "imgs/10 sample_13.png"),
+            r"10\.npy, line 1: at least 4 columns are needed .* 2 are there",
+        ),
+        (
+            lambda folder: change_line(folder, 2, lambda line: line.replace(" 14 ", " 14 3 ", 1)),
+            r"10\.npy, line 2: ",
+        ),
+        (
+            lambda folder: change_line(
+                folder, 5, lambda line: f"imgs/10 sample_17.png 17 2 {line[-16:]}"
+            ),
+            r"10\.npy, line 5: the label in column 4 must be 0 or 1, not '2'",
+        ),
+        (
+            lambda folder: change_line(folder, 4, lambda line: line.replace("sample", "s\xe4mple")),
+            r"10\.npy, line 4: it is not UTF-8 text",
+        ),
+        (cut_image, r"sample_3\.png is damaged .*unpack lra_release\.gz again"),
+        (
+            lambda folder: redraw_image(folder, "L", 31),
+            r"sample_3\.png has 31 × 31 pixels of mode L; Pathfinder needs 32 × 32",
+        ),
+        (
+            lambda folder: redraw_image(folder, "RGB", 32),
+            r"sample_3\.png has 32 × 32 pixels of mode RGB",
+        ),
+        (
+            lambda folder: (folder / "imgs" / "2" / "sample_3.png").unlink(),
+            r"2\.npy, line 4: the image .*sample_3\.png is missing; unpack",
+        ),
+        (
+            lambda folder: [path.unlink() for path in (folder / "metadata").iterdir()],
+            r"no \.npy in .*metadata\. Unpack",
+        ),
+        (
+            lambda folder: shutil.rmtree(folder),
+            r"no pathfinder32/curv_baseline/metadata under .*Unpack lra_release\.gz",
+        ),
+    ],
+)
+def test_damage_is_one_clear_sentence_and_leaves_nothing_behind(release, damage, sentence):
+    damage(release)
+    with pytest.raises((ValueError, FileNotFoundError), match=sentence):
+        load_release(release.parents[1])
+    folders = cache.cache_dir() / "data"
+    assert not folders.exists() or not any(path.is_dir() for path in folders.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"source": "tfds"}, "has no source 'tfds'"),
+        ({"source": "files"}, r"needs a folder: set --config\.data\.dir"),
+        ({"source": "generated", "dir": "there"}, "cannot both be generated and be read"),
+    ],
+)
+def test_a_source_that_does_not_fit_is_refused(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        data.load(dataclasses.replace(CONFIG, **changes))

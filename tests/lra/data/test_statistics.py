@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from lra.data import statistics
+from lra.data.task import PairSplit, Sequences, Split, Task
+
+
+def split_of(contents, labels):
+    return Split(Sequences.of(contents), np.array(labels, np.int32))
+
+
+@pytest.fixture
+def task(tmp_path):
+    return Task(
+        name="demo",
+        splits={
+            "train": split_of([b"abc", b"d", b"abc", b"efghi"], [0, 2, 0, 1]),
+            "valid": split_of([b"d"], [1]),
+            "test": split_of([b"efghi", b"xy", b"d"], [0, 0, 2]),
+        },
+        sha256="",
+        decode=str,
+        folder=tmp_path,
+    )
+
+
+def test_a_split_is_counted(task):
+    found = statistics.of_split(task.splits["train"], num_classes=3)
+    assert (found.examples, found.distinct) == (4, 3)
+    assert found.label_counts.tolist() == [2, 1, 1]
+    assert found.lengths.tolist() == [3, 1, 3, 5]
+
+
+def test_a_shortened_split_counts_what_it_has(task):
+    found = statistics.of_split(task.splits["train"].first(2), num_classes=3)
+    assert (found.examples, found.distinct, found.lengths.tolist()) == (2, 2, [3, 1])
+
+
+def test_equal_examples_of_two_splits_are_found_whatever_their_labels(task):
+    assert statistics.shared(task) == {
+        ("train", "valid"): 1,
+        ("train", "test"): 2,
+        ("valid", "test"): 1,
+    }
+
+
+def test_pairs_are_equal_where_both_texts_are_in_this_order(task):
+    texts = Sequences.of([b"abc", b"d", b"abc"])
+    pairs = PairSplit(
+        texts, np.array([[0, 1], [2, 1], [1, 0]], np.int32), np.array([0, 1, 1], np.int32)
+    )
+    found = statistics.of_split(pairs, num_classes=2)
+    assert (found.examples, found.distinct) == (3, 2)
+    assert found.lengths.tolist() == [3, 1, 3, 1, 1, 3]
+
+
+def test_the_table_says_it_all(task):
+    table = statistics.markdown(task, num_classes=3)
+    assert "| train | 4 | 3 | 50.0 25.0 25.0 | 1, 3, 5, 5 |" in table
+    assert "1 of train in valid, 2 of train in test, 1 of valid in test." in table

@@ -1,0 +1,201 @@
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lra.models import DualEncoder, ModelConfig, SequenceEncoder
+from nystromformer_jax import make_core
+from nystromformer_jax.training import MeshConfig, make_mesh, place
+from nystromformer_jax.training.mesh import replicated
+from tests.helpers import GRADIENT, REFERENCE, assert_close, mask_of_lengths
+
+SIZES = ModelConfig(vocab_size=11, max_len=64, embed_dim=12, head_dim=5, mlp_dim=7)
+CORES = {
+    "nystrom": make_core("nystrom", num_landmarks=5, conv_kernel_size=3),
+    "softmax": make_core("softmax"),
+}
+every_core = pytest.mark.parametrize("core", CORES)
+
+FORWARD = {
+    name: jax.jit(
+        functools.partial(DualEncoder(SIZES, core, num_classes=3).apply, deterministic=True)
+    )
+    for name, core in CORES.items()
+}
+ENCODE = {
+    name: jax.jit(functools.partial(SequenceEncoder(SIZES, core).apply, deterministic=True))
+    for name, core in CORES.items()
+}
+
+
+def pairs(rngs, batch, length):
+    """inputs1, mask1, inputs2 and mask2; every text is of another length."""
+    texts = []
+    for start in (0, batch):
+        lengths = [length - i for i in range(start, start + batch)]
+        inputs = jax.random.randint(next(rngs), (batch, length), 1, SIZES.vocab_size)
+        texts += [inputs, mask_of_lengths(lengths, length)]
+    return tuple(texts)
+
+
+def random_params(core, rng, texts):
+    """Weights so large that every text matters: the initial ones hardly tell texts apart."""
+    init = functools.partial(DualEncoder(SIZES, CORES[core], 3).init, deterministic=True)
+    leaves, tree = jax.tree.flatten(jax.eval_shape(init, rng, *texts))
+    rngs = jax.random.split(rng, len(leaves))
+    return tree.unflatten(
+        [0.5 * jax.random.normal(rng, leaf.shape) for rng, leaf in zip(rngs, leaves, strict=True)]
+    )
+
+
+def head(params, features):
+    """The classes of features, without flax."""
+    params = params["params"]
+    hidden = features @ params["head_hidden"]["kernel"] + params["head_hidden"]["bias"][None]
+    hidden = jnp.maximum(hidden, 0)
+    return hidden @ params["head_output"]["kernel"] + params["head_output"]["bias"][None]
+
+
+def encode(core, params, inputs, mask):
+    return ENCODE[core]({"params": params["params"]["sequence_encoder"]}, inputs, mask)
+
+
+@pytest.mark.parametrize(
+    ("core", "options", "expected"),
+    [("softmax", {}, 395_138), ("nystrom", {"conv_kernel_size": 35}, 395_278)],
+)
+def test_the_authors_parameter_counts_on_retrieval(core, options, expected):
+    # Embeddings              512 · 64 + 4,096 · 64                                       = 294,912
+    # Two layers, each        query, key, value, output   4 · (64 · 64 + 64)  = 16,640
+    #                         MLP   64 · 128 + 128 + 128 · 64 + 64            = 16,576
+    #                         two norms   2 · 2 · 64                          =    256    =  66,944
+    # The norm at the end     2 · 64                                                      =     128
+    # The head                x, y, x · y, x − y   4 · 64 · 128 + 128         = 32,896
+    #                         128 · 2 + 2                                     =    258    =  33,154
+    # Together 395,138; the convolutions of two layers of two heads add 2 · 2 · 35 = 140.
+    model = DualEncoder(ModelConfig(vocab_size=512, max_len=4096), make_core(core, **options), 2)
+    text = jnp.zeros((1, 4096), jnp.int32), jnp.ones((1, 4096), bool)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), *text, *text, deterministic=True))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
+
+
+@every_core
+def test_logits_are_the_head_over_two_calls_of_one_encoder(rngs, core):
+    texts = pairs(rngs, 5, 23)
+    params, run = random_params(core, next(rngs), texts), FORWARD[core]
+    x, y = encode(core, params, *texts[:2]), encode(core, params, *texts[2:])
+    expected = head(params, jnp.concatenate([x, y, x * y, x - y], axis=-1))
+    assert_close(run(params, *texts), expected, REFERENCE)
+    assert float(jnp.abs(x - y).max()) > 0.1
+
+
+def test_swapped_texts_swap_their_features(rngs):
+    texts = pairs(rngs, 5, 23)
+    params, run = random_params("softmax", next(rngs), texts), FORWARD["softmax"]
+    swapped = run(params, *texts[2:], *texts[:2])
+    x, y = (encode("softmax", params, *text) for text in (texts[:2], texts[2:]))
+    assert_close(swapped, head(params, jnp.concatenate([y, x, x * y, y - x], -1)), REFERENCE)
+    assert float(jnp.abs(swapped - run(params, *texts)).max()) > 1e-2
+
+
+@every_core
+def test_a_batch_of_five_pairs_is_five_batches_of_one(rngs, core):
+    texts = pairs(rngs, 5, 23)
+    params, run = random_params(core, next(rngs), texts), FORWARD[core]
+    alone = [run(params, *(text[i : i + 1] for text in texts)) for i in range(5)]
+    assert_close(run(params, *texts), jnp.concatenate(alone), REFERENCE)
+
+
+@every_core
+def test_padding_of_either_text_changes_nothing(rngs, core):
+    texts = pairs(rngs, 5, 23)
+    params, run = random_params(core, next(rngs), texts), FORWARD[core]
+
+    @jax.jit
+    def logits_and_gradients(params, *texts):
+        def total(params):
+            logits = run(params, *texts)
+            return (logits * jnp.arange(3.0)[None]).sum(), logits
+
+        return jax.value_and_grad(total, has_aux=True)(params)
+
+    def longer(inputs, mask):
+        padding = ((0, 0), (0, 14))
+        return jnp.pad(jnp.where(mask, inputs, 7), padding, constant_values=5), jnp.pad(
+            mask, padding
+        )
+
+    padded = *longer(*texts[:2]), *longer(*texts[2:])
+    (_, logits), gradients = logits_and_gradients(params, *padded)
+    (_, expected), expected_gradients = logits_and_gradients(params, *texts)
+    assert_close(logits, expected, REFERENCE)
+    assert_close(gradients, expected_gradients, GRADIENT)
+
+
+@every_core
+def test_gradients_are_finite_and_come_through_both_texts(rngs, core):
+    """The tokens 1 to 5 stand in the first text alone, 6 to 10 in the second alone."""
+    length = 23
+    inputs1, inputs2 = (jnp.arange(2 * length).reshape(2, length) % 5 + first for first in (1, 6))
+    masks = mask_of_lengths([length, 9], length), mask_of_lengths([0, length], length)  # one empty
+    texts = inputs1, masks[0], inputs2, masks[1]
+    params, run = random_params(core, next(rngs), texts), FORWARD[core]
+
+    def loss(params):
+        return (run(params, *texts) * jnp.arange(3.0)[None]).sum()
+
+    gradients = jax.jit(jax.grad(loss))(params)
+    for leaf in jax.tree.leaves(gradients):
+        assert np.isfinite(leaf).all()
+    embedding = gradients["params"]["sequence_encoder"]["token_embedding"]["embedding"]
+    assert (jnp.abs(embedding).max(axis=1) > 1e-6).tolist() == [False] + [True] * 10
+
+
+def test_a_text_beside_itself_has_no_difference(rngs):
+    text = pairs(rngs, 5, 23)[:2]
+    params, run = random_params("softmax", next(rngs), (*text, *text)), FORWARD["softmax"]
+    x = encode("softmax", params, *text)
+    expected = head(params, jnp.concatenate([x, x, x * x, 0 * x], axis=-1))
+    assert_close(run(params, *text, *text), expected, REFERENCE)
+
+
+def on_mesh(run, params, texts, devices):
+    """The forward compiled for a batch split over devices, and its arguments."""
+    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+    placed = place(dict(zip(DualEncoder.batch_keys, map(np.asarray, texts), strict=True)), mesh)
+    arguments = jax.device_put(params, replicated(mesh)), *placed.values()
+    return jax.jit(run).lower(*arguments).compile(), arguments
+
+
+@every_core
+def test_eight_devices_equal_one(rngs, core):
+    texts = pairs(rngs, 16, 37)
+    params, run = random_params(core, next(rngs), texts), FORWARD[core]
+    logits = {}
+    for devices in (1, 8):
+        forward, arguments = on_mesh(run, params, texts, devices)
+        logits[devices] = forward(*arguments)
+    assert len(logits[8].sharding.device_set) == 8
+    assert_close(logits[8], logits[1], REFERENCE)
+
+
+@every_core
+def test_no_device_sends_activations_to_another(rngs, core):
+    """Forwards they agree on whether any text is short, one bit a layer; backwards they sum gradients."""
+    texts = pairs(rngs, 16, 37)
+    params, run = random_params(core, next(rngs), texts), FORWARD[core]
+    forward, _ = on_mesh(run, params, texts, 8)
+    moved = "all-gather|all-to-all|collective-permute|reduce-scatter"
+    assert not re.search(moved, forward.as_text())
+    reduced = re.findall(r"= (.*) all-reduce\(", forward.as_text())
+    assert set(re.findall(r"\w+\[[\d,]*\]", " ".join(reduced))) <= {"pred[]"}
+
+    def loss(params, *texts):
+        return (run(params, *texts) ** 2).sum()
+
+    backward, _ = on_mesh(jax.grad(loss), params, texts, 8)
+    assert not re.search(moved, backward.as_text())
+    assert "all-reduce" in backward.as_text()

@@ -1,0 +1,95 @@
+"""Every task, from its files or its generator through a few steps of training to its result."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from lra import data, train
+from nystromformer_jax.training import Workdir
+
+SMALL = {
+    "model": {"num_layers": 1, "embed_dim": 8, "head_dim": 4, "mlp_dim": 8},
+    "optimizer": {"warmup_steps": 2},
+    "train": {"total_steps": 3, "batch_size": 8, "accumulation": 1},
+    "eval": {"every_steps": 3},
+    "log": {"every_steps": 1, "events": False},
+    "checkpoint": {"every_steps": 3},
+}
+
+
+def small(name, argument="nystrom,num_landmarks=4,conv_kernel_size=3", **values):
+    """A config of `configs/`, made small; `values` belong to its `data` section."""
+    config = importlib.import_module(f"configs.{name}").get_config(argument)
+    for section, changes in SMALL.items():
+        config[section].update(changes)
+    config.data.update(values)
+    return config.to_dict()
+
+
+def run(config, folder):
+    prepared = train.prepare(config)
+    with Workdir(folder, config) as workdir:
+        return train.train(prepared, data.load(prepared.data), workdir)
+
+
+def write_pairs(folder, count):
+    """Pairs of three texts; the label says whether both are the same."""
+    folder.mkdir(exist_ok=True)
+    texts = ["a café\x1b in Zürich " * 3, "landmarks " * 9, "segments of real tokens"]
+    for split in ("train", "eval", "test"):
+        rows = [(number % 3, number // 3 % 3) for number in range(count)]
+        lines = [f"{float(i == j)}\t{i}\t{j}\t{texts[i]}\t{texts[j]}\n" for i, j in rows]
+        (folder / f"new_aan_pairs.{split}.tsv").write_text("".join(lines), encoding="utf-8")
+
+
+def test_pairs_that_are_not_the_releases_make_a_partial_run(tmp_path, monkeypatch):
+    from lra.data import retrieval
+
+    write_pairs(tmp_path, 29)
+    config = data.DataConfig(task="retrieval", dir=str(tmp_path), max_len=60)
+    assert not data.load(config).whole
+    monkeypatch.setattr(retrieval, "OFFICIAL_SIZES", dict.fromkeys(retrieval.OFFICIAL_FILES, 29))
+    assert data.load(config).whole
+
+
+@pytest.mark.parametrize("argument", ["nystrom,num_landmarks=4,conv_kernel_size=3", "softmax"])
+def test_pairs_train_and_are_scored_every_one(tmp_path, argument):
+    write_pairs(tmp_path / "tsv_data", 29)
+    config = small("retrieval", argument, dir=str(tmp_path), max_len=60, padded_len=64)
+    result = run(config, tmp_path / "run")
+    assert (result["task"], result["test_examples"], result["partial"]) == ("retrieval", 29, True)
+    assert 0 <= result["test_accuracy"] <= 1
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+
+
+def test_pictures_train_and_are_scored(tmp_path):
+    config = small("pathfinder", examples=23, workers=1)
+    result = run(config, tmp_path / "run")
+    assert (result["task"], result["test_examples"]) == ("pathfinder32", 23)
+    assert result["partial"]
+
+
+def test_the_authors_mask_reaches_the_model(tmp_path):
+    argument = "nystrom,num_landmarks=4,conv_kernel_size=3,quirks=mlpen"
+    config = small("pathfinder", argument, examples=23, workers=1)
+    run(config, tmp_path / "theirs")
+    prepared = train.prepare(config)
+    batch = data.load(prepared.data).splits["train"].batch(np.arange(8), prepared.data.padding)
+    assert 0.2 < batch["mask"].mean() < 0.5  # two thirds of the pixels are black
+    again = train._examples(prepared, data.load(prepared.data).splits["train"])
+    np.testing.assert_array_equal(again.make_batch(np.arange(8))["mask"], batch["mask"])
+
+
+def test_what_a_task_needs_is_said_before_anything_is_compiled(tmp_path, monkeypatch):
+    import jax
+
+    def compile_nothing(*_, **__):
+        raise AssertionError("nothing is to be compiled")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_nothing)
+    for name in ("text", "retrieval", "image"):
+        prepared = train.prepare(small(name, dir=str(tmp_path / "nowhere")))
+        with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
+            data.load(prepared.data)

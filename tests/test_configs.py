@@ -1,0 +1,103 @@
+"""What the configs say: the paper's sizes and budgets, and what may stand behind the colon."""
+
+import importlib
+
+import jax
+import pytest
+
+from lra import data, train
+
+
+def config_of(name, argument="nystrom"):
+    return importlib.import_module(f"configs.{name}").get_config(argument)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "length", "batch_size", "warmup_steps", "total_steps"),
+    [  # Source: the authors' lra_config.py; Path-X: passes as theirs, batch of the official config
+        ("listops", "listops", 2048, 32, 1000, 5_000),
+        ("text", "text", 4096, 32, 8000, 20_000),
+        ("retrieval", "retrieval", 4096, 32, 800, 30_000),
+        ("image", "image", 1024, 256, 175, 35_000),
+        ("pathfinder", "pathfinder32", 1024, 256, 312, 62_400),
+        ("pathx", "pathfinder128", 16_384, 64, 1248, 249_600),
+    ],
+)
+def test_the_papers_lengths_and_budgets(name, task, length, batch_size, warmup_steps, total_steps):
+    config = config_of(name)
+    assert config.data.task == task
+    assert (config.data.padded_len or config.data.max_len) == length
+    assert config.model.max_len == length
+    assert config.train.batch_size == batch_size
+    assert config.optimizer.warmup_steps == warmup_steps
+    assert config.train.total_steps == total_steps
+    assert config.optimizer.learning_rate == 1e-4
+    assert not train.prepare(config.to_dict()).partial
+    paper_steps = data.describe(task).paper_steps
+    assert paper_steps == (0 if name == "pathx" else total_steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "expected"),
+    [
+        ("listops", "nystrom", 209_942),
+        ("text", "nystrom", 370_702),
+        ("text", "softmax", 370_562),
+        ("retrieval", "nystrom", 395_278),
+        ("retrieval", "softmax", 395_138),
+        ("image", "nystrom", 175_126),
+        ("pathfinder", "nystrom", 174_094),
+        ("pathfinder", "nystrom,resolution=64", 174_094 + 64 * (4096 - 1024)),
+        ("pathx", "nystrom", 174_094 + 64 * (16_384 - 1024)),
+    ],
+)
+def test_the_authors_parameter_counts(name, argument, expected):
+    run = train.prepare(config_of(name, argument).to_dict())
+    shapes = jax.eval_shape(train.make_params(run))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("argument", "task", "length"),
+    [
+        ("nystrom,resolution=64", "pathfinder64", 4096),
+        ("difficulty=easy", "pathfinder32-easy", 1024),
+        ("softmax,difficulty=intermediate,resolution=256", "pathfinder256-intermediate", 65_536),
+    ],
+)
+def test_pathfinder_takes_a_resolution_and_a_difficulty(argument, task, length):
+    config = config_of("pathfinder", argument)
+    assert (config.data.task, config.data.max_len, config.model.max_len) == (task, length, length)
+    passes = config.train.batch_size * config.train.total_steps / 160_000
+    assert passes == pytest.approx(99.84)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "sentence"),
+    [
+        (
+            "pathfinder",
+            "nystrom,resolution=48",
+            "resolution cannot be '48'; known: 32, 64, 128, 256",
+        ),
+        ("pathfinder", "nystrom,difficulty=esay", "difficulty cannot be 'esay'; known: hard"),
+        ("pathfinder", "nystrom,resolutoin=64", "no option 'resolutoin'"),
+        ("text", "nystrom,resolution=64", "no option 'resolution'"),
+    ],
+)
+def test_an_option_that_is_not_there_is_refused(name, argument, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        config_of(name, argument)
+
+
+@pytest.mark.parametrize("name", ["text", "retrieval", "image", "pathfinder", "pathx"])
+def test_the_authors_quirks_go_with_every_task(name):
+    """Their layout needs a length that the landmarks divide; their mask is `input_ids != 0`."""
+    config = config_of(name, "nystrom,quirks=mlpen")
+    assert config.data.zero_is_padding
+    assert config.attention.landmark_layout == "mlpen"
+    train.prepare(config.to_dict())
+
+
+def test_a_black_pixel_is_a_pixel_by_default():
+    assert not config_of("image").data.zero_is_padding
