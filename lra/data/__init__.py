@@ -23,7 +23,13 @@ __all__ = [
 TASKS: Mapping[str, TaskInfo] = {
     "listops": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load, paper_steps=5_000),
     "listops-short": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load_short),
-    "text": TaskInfo(text.VOCAB_SIZE, len(text.CLASS_NAMES), text.load, paper_steps=20_000),
+    "text": TaskInfo(
+        text.VOCAB_SIZE,
+        len(text.CLASS_NAMES),
+        text.load,
+        paper_steps=20_000,
+        official_sha256=text.OFFICIAL_SHA256,
+    ),
     "retrieval": TaskInfo(
         retrieval.VOCAB_SIZE,
         len(retrieval.CLASS_NAMES),
@@ -31,7 +37,13 @@ TASKS: Mapping[str, TaskInfo] = {
         pairs=True,
         paper_steps=30_000,
     ),
-    "image": TaskInfo(image.VOCAB_SIZE, len(image.CLASS_NAMES), image.load, paper_steps=35_000),
+    "image": TaskInfo(
+        image.VOCAB_SIZE,
+        len(image.CLASS_NAMES),
+        image.load,
+        paper_steps=35_000,
+        official_sha256=image.OFFICIAL_SHA256,
+    ),
     **{
         pathfinder.task_name(resolution, difficulty): TaskInfo(
             pathfinder.VOCAB_SIZE,

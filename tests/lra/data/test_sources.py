@@ -1,0 +1,115 @@
+import dataclasses
+import os
+
+import pytest
+
+from lra import data
+from lra.data import sources
+from tests.lra.data import fakes
+
+CONFIG = data.DataConfig(task="text", max_len=100)
+FILES = {"a/1.txt": b"one", "a/2.txt": b"two", "b/1.txt": b"three"}
+OTHERS = dict.fromkeys(("a/3.md", "c/1.txt", "a/deep/1.txt", "1.txt", "other-root/a/9.txt"), b"?")
+
+
+def raw_files(path):
+    return sources.RawFiles(path, "root", ("a/", "b/"), r"\d\.txt")
+
+
+@pytest.mark.parametrize("prefix", ["root/", "./root/", "/root/", "../../home/root/", "x/root/"])
+def test_an_archive_reads_as_the_folder_that_it_unpacks_to(tmp_path, prefix):
+    everything = {**OTHERS, **FILES}
+    folder = raw_files(fakes.write_folder(tmp_path / "root", everything))
+    archive = raw_files(fakes.write_archive(tmp_path / "root.tar.gz", everything, prefix))
+    assert dict(folder.read()) == dict(archive.read()) == FILES
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "root.tar.gz"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_stamp_changes_with_the_files_alone(tmp_path, kind):
+    def write():
+        if kind == "folder":
+            return fakes.write_folder(tmp_path / "root", FILES)
+        return fakes.write_archive(tmp_path / "root.tar.gz", FILES, "root/")
+
+    path = write()
+    changed = path / "a/2.txt" if kind == "folder" else path
+    os.utime(changed, ns=(5, 5))
+    before = raw_files(path).stamp()
+    moved = path.rename(tmp_path / "elsewhere")
+    if kind == "folder":
+        assert raw_files(moved).stamp() == before
+    moved.rename(path)
+    assert raw_files(path).stamp() == before
+    os.utime(changed, ns=(5, 6))
+    assert raw_files(path).stamp() != before
+    changed.write_bytes(changed.read_bytes() + b"!")
+    os.utime(changed, ns=(5, 5))
+    assert raw_files(path).stamp() != before
+
+
+def test_a_stamp_tells_a_file_that_moved_to_another_subfolder(tmp_path):
+    path = fakes.write_folder(tmp_path / "root", FILES)
+    before = raw_files(path).stamp()
+    (path / "a/2.txt").rename(path / "b/0.txt")  # where it stays the second of three
+    assert raw_files(path).stamp() != before
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text", "no checksum"])
+def test_a_damaged_archive_is_one_clear_sentence(tmp_path, damage):
+    noise = {f"a/{i}.txt": os.urandom(5_000) for i in range(9)}
+    path = fakes.write_archive(tmp_path / "root.tar.gz", noise, "root/")
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    path.write_bytes(
+        {
+            "cut": content[: len(content) // 2],
+            "flipped": content,
+            "empty": b"",
+            "text": b"<html>Not found</html>",
+            "no checksum": content[:-8],
+        }[damage]
+    )
+    with pytest.raises(ValueError, match=r"root\.tar\.gz is cut short or damaged .* download it"):
+        list(raw_files(path).read())
+
+
+def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path):
+    both = {"root/a/1.txt": b"one", "other/root/a/1.txt": b"two"}
+    path = fakes.write_archive(tmp_path / "root.tar.gz", both, "")
+    with pytest.raises(ValueError, match=r"root\.tar\.gz holds a/1\.txt twice"):
+        list(raw_files(path).read())
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(tmp_path):
+    folder = fakes.write_folder(tmp_path / "root", FILES)
+    (folder / "a/1.txt").unlink()
+    (folder / "a/1.txt").symlink_to("1.txt")  # a loop
+    with pytest.raises(OSError, match=r"1\.txt cannot be read \(") as caught:
+        list(raw_files(folder).read())
+    assert caught.value.errno is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"source": "generated", "dir": "x"}, r"no source 'generated': set data\.source to auto"),
+        ({"source": "auto"}, r"Text needs the reviews: set --config\.data\.dir to .*source=tfds"),
+        ({"source": "files"}, r"Text needs the reviews: set --config\.data\.dir"),
+    ],
+)
+def test_a_source_that_does_not_fit_is_refused(changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        sources.from_tfds(dataclasses.replace(CONFIG, **changes), task="Text", needs="the reviews")
+
+
+def test_files_or_tfds():
+    for source, dir, tfds in [
+        ("auto", "x", False),
+        ("files", "x", False),
+        ("tfds", "x", True),
+        ("tfds", "", True),
+    ]:
+        config = dataclasses.replace(CONFIG, source=source, dir=dir)
+        assert sources.from_tfds(config, task="Text", needs="the reviews") == tfds

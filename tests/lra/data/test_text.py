@@ -1,0 +1,246 @@
+import dataclasses
+import hashlib
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lra
+from lra import data
+from lra.data import cache, text
+from tests.lra.data import fakes
+
+SIZE = fakes.REVIEWS_PER_CLASS
+CONFIG = data.DataConfig(task="text", max_len=4096)
+PADDING = data.Padding(max_len=4096, padded_len=4099)
+
+
+def load(dir, per_class=SIZE, **changes):
+    return text.load(dataclasses.replace(CONFIG, dir=str(dir), **changes), per_class=per_class)
+
+
+@pytest.fixture
+def parent(tmp_path):
+    """A folder that holds aclImdb."""
+    fakes.write_folder(tmp_path / "data" / "aclImdb", fakes.reviews())
+    return tmp_path / "data"
+
+
+def rows(split):
+    """What is stored: (bytes, label) in order."""
+    return [((ids - 1).astype(np.uint8).tobytes(), label) for ids, label in split]
+
+
+def data_folders():
+    return sorted(path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir())
+
+
+def test_every_review_is_there_once_with_its_label(parent):
+    task = load(parent)
+    stored = {
+        name: sorted(row for split in splits for row in rows(task.splits[split]))
+        for name, splits in {"train": ("train", "valid"), "test": ("test",)}.items()
+    }
+    for split, found in stored.items():
+        assert found == sorted(
+            (content.strip(), int("/pos/" in name))
+            for name, content in fakes.reviews().items()
+            if name.startswith(split)
+        )
+    assert {name: np.bincount(split.labels).tolist() for name, split in task.splits.items()} == {
+        "train": [18, 18],
+        "valid": [2, 2],
+        "test": [20, 20],
+    }
+    assert (task.name, task.class_names, task.image_shape) == ("text", ("neg", "pos"), None)
+
+
+def test_the_official_sizes_are_the_default(parent):
+    with pytest.raises(ValueError, match=r"needs 12,500 reviews .* has 20 in train/neg, 20 in"):
+        data.load(dataclasses.replace(CONFIG, dir=str(parent)))
+
+
+def test_ids_are_bytes_plus_one_and_zero_is_padding(parent):
+    split = load(parent).splits["test"]
+    batch = split.batch(np.arange(3), PADDING)
+    for inputs, mask, (content, _) in zip(
+        batch["inputs"], batch["mask"], rows(split), strict=False
+    ):
+        assert inputs[mask].tolist() == [byte + 1 for byte in content]
+        assert not inputs[~mask].any()
+        assert mask.sum() == len(content)
+
+
+def test_decode_gives_the_text_and_drops_padding(parent):
+    task = load(parent)
+    ids, _ = task.splits["test"][0]
+    assert task.decode(ids) == rows(task.splits["test"])[0][0].decode()
+    assert "<br />" in task.decode(ids)
+    assert "né" in task.decode(ids)
+    assert task.decode(np.pad(ids, (0, 7))) == task.decode(ids)
+    cut = np.frombuffer("né".encode()[:2], np.uint8).astype(np.int32) + 1
+    assert task.decode(cut) == "n\N{REPLACEMENT CHARACTER}"
+
+
+def test_folder_parent_and_archive_are_the_same_data(parent, tmp_path):
+    files = fakes.reviews()
+    unsup = {"train/unsup/0_0.txt": b"\xff", "README": b"\xff", "train/urls_pos.txt": b"\xff"}
+    fakes.write_folder(parent / "aclImdb", unsup)
+    archives = [
+        fakes.write_archive(tmp_path / "a" / text.ARCHIVE, {**unsup, **files}, "aclImdb/"),
+        fakes.write_archive(
+            tmp_path / "b" / text.ARCHIVE,
+            dict(reversed(files.items())),
+            "/home/someone/aclImdb/",
+        ),
+    ]
+    tasks = [load(path) for path in (parent, parent / "aclImdb", *(a.parent for a in archives))]
+    assert len({task.sha256 for task in tasks}) == 1
+    assert [path.name for path in archives[0].parent.iterdir()] == [text.ARCHIVE]
+    assert not pathlib.Path("/home/someone").exists()
+
+
+def test_prepared_data_never_change(parent):
+    """Golden: another hash is other data, and every result on record would be of others."""
+    task = load(parent)
+    content = hashlib.sha256(repr({name: rows(s) for name, s in task.splits.items()}).encode())
+    assert content.hexdigest() == "7da4b7eeaa221b3601a9ed0a0225a2d9219e7692f00e7453ef2096b35495ab74"
+    assert task.sha256 == "5e08c600c8de88bca2787046063684f5aa129880e2fafbb0780090e8565c8aef"
+
+
+def test_the_seed_moves_the_held_out_reviews_and_nothing_else(parent):
+    first, second = load(parent), load(parent, seed=1)
+    assert rows(first.splits["test"]) == rows(second.splits["test"])
+    assert rows(first.splits["valid"]) != rows(second.splits["valid"])
+    for task in (first, second):
+        assert set(rows(task.splits["valid"])).isdisjoint(rows(task.splits["train"]))
+
+
+def test_the_first_rows_of_every_split_are_a_random_sample(tmp_path):
+    fakes.write_folder(tmp_path / "aclImdb", fakes.reviews(per_class=300))
+    task = load(tmp_path, per_class=300)
+    for split in task.splits.values():
+        for count in (len(split) // 4, len(split) // 2):
+            share = split.labels[:count].mean()
+            assert abs(share - 0.5) < 2 / np.sqrt(count)  # four standard deviations
+
+
+def test_equal_reviews_stay_on_one_side(parent):
+    names = [f"train/neg/{i}_2.txt" for i in range(20)]
+    for i in range(0, 16, 2):
+        content = (parent / "aclImdb" / names[i]).read_bytes().strip()
+        (parent / "aclImdb" / names[i + 1]).write_bytes(content + b"\n")
+    splits = load(parent).splits
+    assert np.bincount(splits["valid"].labels).tolist() == [2, 2]
+    assert set(rows(splits["valid"])).isdisjoint(rows(splits["train"]))
+    assert len(rows(splits["train"])) + len(rows(splits["valid"])) == 40
+
+
+def test_data_are_prepared_once_and_again_after_a_change(parent, caplog):
+    caplog.set_level(logging.INFO)
+    first = load(parent)
+    assert load(parent).sha256 == first.sha256
+    (message,) = caplog.messages
+    assert message.startswith(f"Preparing Text: reading {parent / 'aclImdb'}; once, into ")
+    assert pathlib.Path(message.split("into ")[1]) == first.folder
+
+    (parent / "aclImdb/train/pos/3_9.txt").write_text("Changed.")
+    second = load(parent)
+    assert second.sha256 != first.sha256
+    assert (b"Changed.", 1) in rows(second.splits["train"]) + rows(second.splits["valid"])
+
+
+# --- Faults
+
+
+def test_a_missing_folder_is_one_clear_sentence(tmp_path):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"neither aclImdb nor aclImdb_v1\.tar\.gz is under .*/nowhere\. Download https://",
+    ):
+        load(tmp_path / "nowhere")
+
+
+def test_no_folder_at_all_is_one_clear_sentence():
+    with pytest.raises(ValueError, match=r"Text needs the IMDb reviews: set --config\.data\.dir"):
+        load("")
+
+
+@pytest.mark.parametrize("name", ["train/pos/7_9.txt", "test/neg/0_2.txt"])
+def test_a_missing_review_is_counted(parent, name):
+    (parent / "aclImdb" / name).unlink()
+    kind = name.rpartition("/")[0]
+    with pytest.raises(ValueError, match=rf"needs 20 reviews .* 19 in {kind}.*Unpack a fresh"):
+        load(parent)
+    assert data_folders() == []
+
+
+def test_a_review_too_many_is_counted(parent):
+    (parent / "aclImdb/test/pos/99_9.txt").write_text("More.")
+    with pytest.raises(ValueError, match=r"21 in test/pos"):
+        load(parent)
+
+
+def test_a_class_that_is_missing_is_counted(parent):
+    (parent / "aclImdb/test/pos").rename(parent / "elsewhere")
+    with pytest.raises(ValueError, match=r"20 in train/pos, 20 in test/neg, 0 in test/pos"):
+        load(parent)
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_a_byte_that_is_not_utf_8_is_named_with_its_file(tmp_path, kind):
+    files = {**fakes.reviews(), "train/neg/4_2.txt": b" Na\xefve.\n"}
+    if kind == "folder":
+        fakes.write_folder(tmp_path / "aclImdb", files)
+    else:
+        fakes.write_archive(tmp_path / text.ARCHIVE, files, "aclImdb/")
+    with pytest.raises(
+        ValueError, match=r"^train/neg/4_2\.txt of .*aclImdb.* is not UTF-8 .* byte 4 is 0xef\."
+    ):
+        load(tmp_path)
+    assert data_folders() == []
+
+
+def test_an_empty_review_is_named(parent):
+    (parent / "aclImdb/train/neg/4_2.txt").write_text(" \n")
+    with pytest.raises(ValueError, match=r"train/neg/4_2\.txt of .* is empty\."):
+        load(parent)
+
+
+def test_a_truncated_archive_is_one_clear_sentence(tmp_path):
+    path = fakes.write_archive(tmp_path / text.ARCHIVE, fakes.reviews(), "aclImdb/")
+    path.write_bytes(path.read_bytes()[:-2_000])
+    with pytest.raises(ValueError, match=r"aclImdb_v1\.tar\.gz is cut short or damaged"):
+        load(tmp_path)
+    assert data_folders() == []
+
+
+def test_a_killed_preparation_leaves_nothing_that_is_taken_for_data(parent):
+    """Killed while it reads its second half from a pipe that nobody fills."""
+    expected = load(parent).sha256
+    late = parent / "aclImdb/test/pos/5_9.txt"
+    content = late.read_bytes()
+    late.unlink()
+    os.mkfifo(late)
+    script = (
+        "from lra.data import DataConfig, text\n"
+        f"config = DataConfig(task='text', max_len=10, dir={str(parent)!r})\n"
+        f"text.load(config, per_class={SIZE})\n"
+    )
+    before = data_folders()
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=pathlib.Path(lra.__file__).parents[1]
+    )
+    with late.open("wb"):  # opens when the other end is read from
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (half,) = set(data_folders()) - set(before)
+    assert half.endswith(".partial")
+    late.unlink()
+    late.write_bytes(content)
+    assert load(parent).sha256 == expected

@@ -1,0 +1,265 @@
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from lra import data
+from lra.data import image, task, text, tfds_source
+from tests.lra.data import fakes
+
+CONFIG = data.DataConfig(task="text", max_len=4096, source="tfds")
+
+
+def load_text(dir, source="tfds"):
+    config = data.DataConfig(task="text", max_len=4096, dir=str(dir), source=source)
+    return text.load(config, per_class=fakes.REVIEWS_PER_CLASS)
+
+
+def load_image(dir, source="tfds"):
+    config = data.DataConfig(task="image", max_len=1024, dir=str(dir), source=source)
+    return image.load(config, images_per_file=fakes.IMAGES_PER_FILE)
+
+
+def python(script, cwd):
+    """What `script` prints, away from our code."""
+    process = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
+
+
+# --- Reading
+
+
+def test_reviews_of_tfds_are_those_of_the_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds_source, "_READ_AT_ONCE", 17)  # in several pieces
+    files = fakes.reviews()
+    fakes.write_folder(tmp_path / "aclImdb", files)
+    fakes.write_imdb_tfds(tmp_path / "tfds", files)
+    assert load_text(tmp_path / "tfds").sha256 == load_text(tmp_path, "files").sha256
+
+
+def test_images_of_tfds_are_those_of_the_files(tmp_path):
+    files = fakes.batches()
+    fakes.write_folder(tmp_path / "cifar-10-batches-bin", files)
+    fakes.write_cifar_tfds(tmp_path / "tfds", files)
+    assert load_image(tmp_path / "tfds").sha256 == load_image(tmp_path, "files").sha256
+
+
+def test_tensorflow_is_not_asked_for(tmp_path):
+    fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
+    script = (
+        f"import sys; sys.path.insert(0, {str(pathlib.Path(data.__file__).parents[2])!r})\n"
+        "from lra.data import DataConfig, text\n"
+        "assert 'tensorflow_datasets' not in sys.modules\n"
+        f"config = DataConfig(task='text', max_len=9, source='tfds', dir={str(tmp_path / 'tfds')!r})\n"
+        f"text.load(config, per_class={fakes.REVIEWS_PER_CLASS})\n"
+        "print('tensorflow_datasets' in sys.modules, 'tensorflow' in sys.modules, 'jax' in sys.modules)"
+    )
+    assert python(script, tmp_path) == ["True False False"]
+
+
+@pytest.mark.parametrize("variable", ["TFDS_DATA_DIR", "HOME"])
+def test_the_default_folder_is_that_of_tfds(monkeypatch, tmp_path, variable):
+    fakes.write_imdb_tfds(tmp_path / "tensorflow_datasets", fakes.reviews())
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    monkeypatch.setenv(
+        variable, str(tmp_path / "tensorflow_datasets" if variable != "HOME" else tmp_path)
+    )
+    assert len(load_text("").splits["test"]) == 2 * fakes.REVIEWS_PER_CLASS
+
+
+def test_the_newest_version_that_needs_no_tensorflow_is_taken(tmp_path):
+    for version, file_format in [
+        ("9.0.0", "array_record"),
+        ("10.0.0", "array_record"),
+        ("11.0.0", "tfrecord"),
+        ("incomplete.ABC_12.0.0", "array_record"),
+    ]:
+        folder = tmp_path / "cifar10" / version
+        folder.mkdir(parents=True)
+        (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": file_format}))
+    found = tfds_source.PreparedByTfds.find(str(tmp_path), "cifar10", task="Image")
+    assert found.path == tmp_path / "cifar10" / "10.0.0"
+
+
+def test_a_changed_data_set_is_prepared_anew(tmp_path):
+    files = fakes.reviews()
+    folder = fakes.write_imdb_tfds(tmp_path / "tfds", files)
+    before = load_text(tmp_path / "tfds").sha256
+    folder.rename(tmp_path / "old")
+    fakes.write_imdb_tfds(tmp_path / "tfds", {**files, "train/neg/0_2.txt": b"Changed."})
+    assert load_text(tmp_path / "tfds").sha256 != before
+
+
+# --- Faults
+
+
+@pytest.mark.parametrize(
+    ("load", "name"), [(load_text, "imdb_reviews/plain_text"), (load_image, "cifar10")]
+)
+def test_a_data_set_that_is_not_there_is_one_clear_sentence_at_once(tmp_path, load, name):
+    start = time.monotonic()
+    with pytest.raises(
+        FileNotFoundError,
+        match=rf"needs {name} prepared by .* none under {tmp_path}/no\..* run python -c .*"
+        rf"tfds\.builder\('{name}', data_dir='FOLDER', file_format='array_record'\)",
+    ):
+        load(tmp_path / "no")
+    assert time.monotonic() - start < 1
+
+
+def test_a_data_set_that_needs_tensorflow_is_one_clear_sentence_at_once(tmp_path):
+    folder = tmp_path / "cifar10/3.0.2"
+    folder.mkdir(parents=True)
+    (folder / "dataset_info.json").write_text('{"fileFormat": "tfrecord"}')
+    with pytest.raises(
+        FileNotFoundError, match=rf"{folder} holds tfrecord, which only TensorFlow reads\. Where"
+    ):
+        load_image(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
+def test_a_damaged_description_is_one_clear_sentence(tmp_path, content):
+    folder = tmp_path / "cifar10/3.0.2"
+    folder.mkdir(parents=True)
+    (folder / "dataset_info.json").write_text(content)
+    with pytest.raises(ValueError, match=r"dataset_info\.json is damaged: prepare"):
+        load_image(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    folder = fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
+    (shard,) = folder.glob("*-test.*")
+    shard.unlink()
+    with pytest.raises(ValueError, match=rf"lacks its file {shard.name}: prepare it anew"):
+        load_text(tmp_path / "tfds")
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty"])
+def test_a_damaged_shard_is_one_clear_sentence(tmp_path, damage):
+    folder = fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
+    (shard,) = folder.glob("*-test.*")
+    shard.write_bytes(shard.read_bytes()[: -70_000 if damage == "cut" else 0])
+    with pytest.raises(ValueError, match=rf"{folder} .*: prepare it anew"):
+        load_text(tmp_path / "tfds")
+
+
+def test_wrong_numbers_of_examples_are_refused(tmp_path):
+    files = fakes.reviews()
+    del files["test/pos/3_9.txt"]
+    fakes.write_imdb_tfds(tmp_path / "tfds", files)
+    with pytest.raises(ValueError, match="19 in test/pos"):
+        load_text(tmp_path / "tfds")
+
+    batches = fakes.batches()
+    batches["test_batch.bin"] = batches["test_batch.bin"][3073:]
+    fakes.write_cifar_tfds(tmp_path / "tfds", batches)
+    with pytest.raises(ValueError, match=r"has 39 images in test; CIFAR-10 has 40"):
+        load_image(tmp_path / "tfds")
+
+
+def test_a_missing_split_is_named(tmp_path):
+    files = {name: content for name, content in fakes.reviews().items() if "train" in name}
+    folder = fakes.write_imdb_tfds(tmp_path / "tfds", {**files, "test/pos/0_9.txt": b"One."})
+    info = folder / "dataset_info.json"
+    description = json.loads(info.read_text())
+    description["splits"] = [row for row in description["splits"] if row["name"] != "test"]
+    info.write_text(json.dumps(description))
+    with pytest.raises(ValueError, match=r"lacks the split test: prepare it anew"):
+        load_text(tmp_path / "tfds")
+
+
+# --- Writing
+
+
+def assert_reads_back(folder, exported, columns):
+    """Through tfds alone, in a process that has never heard of us."""
+    script = (
+        "import sys, numpy as np, tensorflow_datasets as tfds\n"
+        f"folder = {str(folder)!r}\n"
+        f"for split in {list(exported.splits)}:\n"
+        f"    source = tfds.builder_from_directory(folder).as_data_source(split=split)\n"
+        f"    again = tfds.data_source({folder.parent.name!r}, split=split,"
+        f" data_dir={str(folder.parents[1])!r})\n"
+        "    for row in range(len(source)):\n"
+        "        assert str(source[row]) == str(again[row])\n"
+        f"        print(source[row]['label'], *(source[row][c].tolist() for c in {columns}))\n"
+        "assert 'tensorflow' not in sys.modules and 'lra' not in sys.modules\n"
+    )
+    assert python(script, folder.parents[2]) == [
+        " ".join(map(str, [label, *(ids.tolist() for ids in sequences)]))
+        for split in exported.splits.values()
+        for *sequences, label in (split[row] for row in range(len(split)))
+    ]
+
+
+def test_an_exported_task_reads_back_through_tfds_alone(tmp_path):
+    exported = data.load(data.DataConfig(task="listops-short", examples=7, max_len=512, workers=1))
+    folder = tfds_source.export(exported, tmp_path / "exported")
+    assert folder == tmp_path / "exported" / "listops_short" / "1.0.0"
+    assert_reads_back(folder, exported, ["tokens"])
+    assert sorted(path.name for path in folder.parents[1].iterdir()) == ["listops_short"]
+
+
+def test_class_names_are_exported(tmp_path):
+    fakes.write_folder(tmp_path / "aclImdb", fakes.reviews())
+    exported = load_text(tmp_path, "files")
+    folder = tfds_source.export(exported, tmp_path / "exported")
+    assert_reads_back(folder, exported, ["tokens"])
+    script = (
+        "import tensorflow_datasets as tfds\n"
+        f"info = tfds.builder_from_directory({str(folder)!r}).info\n"
+        "print(*info.features['label'].names)\n"
+    )
+    assert python(script, tmp_path) == ["neg pos"]
+
+
+def test_pairs_and_ids_above_a_byte_are_exported(tmp_path):
+    texts = data.Sequences.of([b"one", b"two", b"\xffthree"], first_id=1)
+    split = data.PairSplit(texts, np.array([[0, 2], [1, 1]], np.int32), np.array([1, 0], np.int32))
+    exported = task.Task(
+        name="pairs",
+        splits=dict.fromkeys(("train", "valid", "test"), split),
+        sha256="0",
+        decode=str,
+        folder=tmp_path,
+    )
+    folder = tfds_source.export(exported, tmp_path / "exported")
+    assert_reads_back(folder, exported, ["tokens1", "tokens2"])
+
+
+def test_an_export_that_is_there_is_left_alone(tmp_path):
+    exported = data.load(data.DataConfig(task="listops-short", examples=3, max_len=512, workers=1))
+    tfds_source.export(exported, tmp_path)
+    with pytest.raises(
+        FileExistsError, match=rf"new folder, and {tmp_path}/listops_short is there"
+    ):
+        tfds_source.export(exported, tmp_path)
+
+
+def test_an_export_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    exported = data.load(data.DataConfig(task="listops-short", examples=3, max_len=512, workers=1))
+
+    def interrupted(self, index):
+        if index == 2:
+            raise KeyboardInterrupt
+        return original(self, index)
+
+    original = data.Split.__getitem__
+    monkeypatch.setattr(data.Split, "__getitem__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tfds_source.export(exported, tmp_path / "exported")
+    assert list((tmp_path / "exported").iterdir()) == []
+    monkeypatch.undo()
+    tfds_source.export(exported, tmp_path / "exported")
