@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.export_tfds:
             from lra.data import tfds_source
 
-            tfds_source.export(task, given.export_tfds)
-            print(f"Written for tensorflow-datasets into {given.export_tfds}.")
-    except (ValueError, OSError, RuntimeError) as error:
+            folder = tfds_source.export(task, given.export_tfds)
+            print(f"Written for tensorflow-datasets into {folder}.")
+    except (ValueError, OSError) as error:
         print(f"lra.data: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

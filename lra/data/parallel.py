@@ -21,7 +21,7 @@ def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, Non
     ahead of the caller.
 
     Raises:
-      RuntimeError: a process died.
+      ChildProcessError: a process died.
     """
     if num_processes == 1:
         i = 0
@@ -40,7 +40,7 @@ def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, Non
                 i += 1
             yield ahead.popleft().result()
     except BrokenProcessPool as error:
-        raise RuntimeError(
+        raise ChildProcessError(
             "A process that prepares data died. Is the calling script without"
             " `if __name__ == '__main__':`? Otherwise memory may be short: set data.workers to 1."
         ) from error

@@ -29,6 +29,17 @@ def test_texts_are_shown_as_texts(capsys):
     assert "\n[M" in printed or "\n[SM" in printed
 
 
+def test_generated_data_are_written_for_tensorflow_datasets(capsys, tmp_path):
+    import tensorflow_datasets as tfds
+
+    arguments = ["listops-short", "--examples=3", "--workers=1", f"--export_tfds={tmp_path}"]
+    assert command.main(arguments) == 0
+    assert f"into {tmp_path / 'listops_short' / '1.0.0'}." in capsys.readouterr().out
+    assert len(tfds.data_source("listops_short", split="test", data_dir=tmp_path)) == 3
+    assert command.main(arguments) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
 def test_changed_data_are_refused(capsys):
     command.main(EASY)
     (folder,) = [path for path in (cache.cache_dir() / "data").iterdir() if path.is_dir()]

@@ -48,7 +48,7 @@ def test_an_error_in_a_process_is_raised_here():
 
 
 def test_a_process_that_dies_is_reported():
-    with pytest.raises(RuntimeError, match=r"process that prepares data died.*data\.workers"):
+    with pytest.raises(ChildProcessError, match=r"process that prepares data died.*data\.workers"):
         next(parallel.in_order(os._exit, 2))
 
 
