@@ -194,7 +194,7 @@ _BY_RESOLUTION: Mapping[int, dict[str, Any]] = {
 def generate(resolution: int, difficulty: str, *, seed: int, start: int, stop: int) -> Drawn:
     """Draws the images `start` to `stop - 1` of the stream of `seed`.
 
-    On one core a second gives some 3,000 images of 32 pixels, 140 of 64, 180 of 128 and 800 of 256;
+    On one core a second gives some 3,000 images of 32 pixels, 110 of 64, 190 of 128 and 3,000 of 256;
     the first call on a machine also compiles for ten seconds.
 
     Raises:

@@ -1,0 +1,491 @@
+import dataclasses
+import hashlib
+import itertools
+import math
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+import lra
+from lra.data import pathfinder_generator
+from lra.data.pathfinder_generator import DIFFICULTIES, RESOLUTIONS, draw, generate, parameters
+
+# What drewlinsley/pathfinder at ab9c130 gives, hard, at the four resolutions: (mean of an image's
+# value, standard error) of 4,897, 64, 111, 1,456 images. Rows "0" to "201-255" are shares of pixels
+# with such values, "pixel" is their mean.
+ORIGINAL = {
+    "0": ((0.6592, 0.00054), (0.7367, 0.0035), (0.8625, 0.00056), (0.9612, 2.7e-05)),
+    "1-16": ((0.1836, 0.00033), (0.1437, 0.0021), (0.07749, 0.00039), (0.02077, 2.2e-05)),
+    "17-64": ((0.03168, 9.3e-05), (0.0293, 0.00043), (0.01947, 0.00016), (0.003915, 6.1e-06)),
+    "65-128": ((0.04076, 0.00013), (0.04305, 0.00077), (0.01023, 0.0001), (0.003062, 5.3e-06)),
+    "129-200": ((0.06878, 9.3e-05), (0.03756, 0.00071), (0.01665, 9.8e-05), (0.003392, 6.9e-06)),
+    "201-255": ((0.01595, 6.5e-05), (0.009697, 0.00013), (0.01362, 0.00011), (0.007667, 4.5e-06)),
+    "pixel": ((20.15, 0.028), (13.63, 0.17), (7.902, 0.033), (2.949, 0.0014)),
+    "labels": ((0.5056, 0.0071), (0.5625, 0.062), (0.5586, 0.047), (0.5096, 0.013)),
+    "marker_distance": ((12.93, 0.074), (31.69, 1.3), (76.79, 1.8), (124.4, 0.6)),
+    "num_distractors": ((1.136, 0.013), (2.75, 0.15), (7.667, 0.053), (6.99, 0.0028)),
+    "restarts": ((319.5, 4.5), (3759, 5.2e02), (366.5, 46), (6.977, 0.2)),
+}
+
+# The same of an earlier run on fewer images, and the standard deviation of all pixels.
+EARLIER = {
+    "0": (0.658, 0.735, 0.863, 0.961),
+    "1-16": (0.1835, 0.145, 0.0765, 0.021),
+    "17-64": (0.0335, 0.029, 0.0207, 0.0039),
+    "65-128": (0.042, 0.043, 0.0094, 0.003),
+    "129-200": (0.0681, 0.038, 0.0164, 0.0034),
+    "201-255": (0.0155, 0.0096, 0.0139, 0.0077),
+    "pixel": (20.1, 13.6, 7.9, 2.95),
+}
+EARLIER_STD = (50.8, 41.6, 35.8, 24.1)
+
+NUM_IMAGES = (1_511, 89, 127, 401)
+BINS = {"0": (0, 0), "1-16": (1, 16), "17-64": (17, 64), "65-128": (65, 128)}
+BINS |= {"129-200": (129, 200), "201-255": (201, 255)}
+
+SOME = [(32, "hard"), (32, "easy"), (64, "easy"), (128, "hard"), (256, "intermediate")]
+
+
+def run_python(script, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=pathlib.Path(lra.__file__).parents[1],
+        env=environment or None,
+    ).stdout.strip()
+
+
+def sha256(arrays):
+    content = hashlib.sha256()
+    for array in arrays:
+        content.update(np.ascontiguousarray(array).tobytes())
+    return content.hexdigest()
+
+
+# --- Parameters and refusals
+
+
+def test_the_parameters_are_those_of_the_long_range_arena():
+    assert parameters(32, "hard") == pathfinder_generator.Parameters(
+        resolution=32,
+        padding=1,
+        margins=(1,),
+        paddle_length=2,
+        paddle_thickness=0.5,
+        marker_radius=1.5,
+        seed_distance=7,
+        continuity=1.0,
+        contour_length=14,
+        distractor_length=4,
+        num_distractors=5,
+        target_contrast=1.5,
+        distractor_contrast=2,
+    )
+    by_resolution = ("padding", "margins", "paddle_length", "paddle_thickness", "marker_radius")
+    by_resolution += ("seed_distance", "continuity", "target_contrast", "distractor_contrast")
+    table = {
+        64: (1, (1,), 5, 1, 2.5, 12, 1.8, 0.8, 0.8),
+        128: (1, (2, 3), 5, 1.5, 3, 20, 1.8, 0.9, 0.9),
+        256: (22, (3,), 5, 2, 5, 27, 1.8, 1, 1),
+    }
+    for resolution, row in table.items():
+        for difficulty in DIFFICULTIES:
+            ours = dataclasses.asdict(parameters(resolution, difficulty))
+            assert tuple(ours[name] for name in by_resolution) == row
+
+
+def test_difficulty_is_the_length_of_the_paths():
+    lengths = {
+        (resolution, difficulty): dataclasses.astuple(parameters(resolution, difficulty))[8:11]
+        for resolution in RESOLUTIONS
+        for difficulty in DIFFICULTIES
+    }
+    assert lengths == {
+        (32, "easy"): (6, 2, 10),
+        (32, "intermediate"): (9, 3, 6),
+        (32, "hard"): (14, 4, 5),
+        (64, "easy"): (6, 2, 11),
+        (64, "intermediate"): (9, 3, 7),
+        (64, "hard"): (14, 4, 5),
+        (128, "easy"): (6, 2, 17),
+        (128, "intermediate"): (9, 3, 11),
+        (128, "hard"): (14, 4, 8),
+        (256, "easy"): (6, 2, 15),
+        (256, "intermediate"): (9, 3, 10),
+        (256, "hard"): (14, 4, 7),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((31, "hard", 0, 1), "resolution 31: choose one of 32, 64, 128, 256"),
+        ((32, "baseline", 0, 1), "'baseline': choose one of easy, intermediate, hard"),
+        ((32, "hard", -1, 1), "Images -1 to 1 .* 0 <= start <= stop"),
+        ((32, "hard", 5, 3), "Images 5 to 3 .* 0 <= start <= stop"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_clear_sentence(arguments, sentence):
+    resolution, difficulty, start, stop = arguments
+    with pytest.raises(ValueError, match=sentence):
+        generate(resolution, difficulty, seed=0, start=start, stop=stop)
+
+
+# --- Streams
+
+
+@pytest.mark.parametrize(("resolution", "difficulty"), SOME)
+def test_an_image_is_the_same_alone_and_in_any_part_of_its_stream(resolution, difficulty):
+    whole = generate(resolution, difficulty, seed=3, start=0, stop=7)
+    for start, stop in [(0, 1), (6, 7), (2, 7), (0, 5), (3, 3)]:
+        part = generate(resolution, difficulty, seed=3, start=start, stop=stop)
+        for ours, all_of_them in zip(part, whole, strict=True):
+            np.testing.assert_array_equal(ours, all_of_them[start:stop])
+
+
+def test_every_field_has_its_shape_and_type():
+    drawn = generate(32, "easy", seed=3, start=2, stop=7)
+    assert drawn.images.shape == (5, 32, 32)
+    assert drawn.images.dtype == np.uint8
+    assert drawn.labels.dtype == np.int32
+    assert all(field.shape == (5,) for field in drawn[1:])
+
+
+def test_images_differ_between_numbers_seeds_difficulties():
+    streams = [
+        generate(32, difficulty, seed=seed, start=0, stop=101).images
+        for seed in (0, 1, -1, 2**64)
+        for difficulty in DIFFICULTIES
+    ]
+    assert len({image.tobytes() for stream in streams for image in stream}) == 12 * 101
+
+
+def test_another_process_draws_the_same():
+    script = (
+        "import hashlib\n"
+        "from lra.data.pathfinder_generator import generate\n"
+        "print(hashlib.sha256(generate(32, 'hard', seed=5, start=10, stop=23).images).hexdigest())"
+    )
+    drawn = generate(32, "hard", seed=5, start=0, stop=29)
+    assert run_python(script) == sha256([drawn.images[10:23]])
+
+
+def test_images_never_change():
+    """Golden: another hash is other data, and every result on record would be of another set."""
+    hashes = {}
+    for resolution in RESOLUTIONS:
+        drawn = generate(resolution, "hard", seed=0, start=0, stop=7)
+        hashes[resolution] = sha256([drawn.images, drawn.labels])[:16]
+    assert hashes == {
+        32: "d612b58b3f9acdc8",
+        64: "68397a0f701a94ac",
+        128: "f32743ab8be11bb7",
+        256: "4908ede3effd515c",
+    }
+
+
+def test_words_are_those_of_xoshiro():
+    """The first outputs from the state 1, 2, 3, 4, as in Rust's rand_xoshiro."""
+    from lra.data import pathfinder_kernels
+
+    state = np.array([1, 2, 3, 4], np.uint64)
+    words = [int(pathfinder_kernels.next_word(state)) for _ in range(6)]
+    assert words == [
+        11520,
+        0,
+        1509978240,
+        1215971899390074240,
+        1216172134540287360,
+        607988272756665600,
+    ]
+
+
+def test_integers_below_a_bound_are_uniform():
+    from lra.data import pathfinder_kernels
+
+    state = np.empty(4, np.uint64)
+    pathfinder_kernels.seed_stream(state, np.array([2, 3, 5, 7], np.uint64), 11)
+    for bound in (1, 2, 5, 7):
+        counts = np.bincount([pathfinder_kernels.below(state, bound) for _ in range(7_000)])
+        assert len(counts) == bound
+        assert abs(counts - 7_000 / bound).max() < 4.5 * math.sqrt(7_000 / bound)
+    assert max(pathfinder_kernels.below(state, 2**40 + 1) for _ in range(101)) > 2**38
+
+
+# --- Distribution
+
+
+@pytest.mark.parametrize("column", range(4), ids=map(str, RESOLUTIONS))
+def test_images_are_distributed_as_the_originals(column):
+    """Every statistic within four standard errors of the difference, and close to an earlier run."""
+    num_images = NUM_IMAGES[column]
+    drawn = generate(RESOLUTIONS[column], "hard", seed=11, start=0, stop=num_images)
+    statistics = drawn._asdict() | {"pixel": drawn.images.mean((1, 2))}
+    for name, (low, high) in BINS.items():
+        statistics[name] = ((drawn.images >= low) & (drawn.images <= high)).mean((1, 2))
+    for name, originals in ORIGINAL.items():
+        original, original_error = originals[column]
+        error = math.hypot(original_error, statistics[name].std() / math.sqrt(num_images))
+        assert abs(statistics[name].mean() - original) < 4 * error, name
+    for name, earlier in EARLIER.items():
+        assert statistics[name].mean() == pytest.approx(earlier[column], rel=0.12), name
+    assert drawn.images.std() == pytest.approx(EARLIER_STD[column], rel=0.04)
+    assert (drawn.images.min((1, 2)) == 0).all()
+    assert (drawn.images.max((1, 2)) == 255).all()
+
+
+def test_half_of_the_markers_end_the_same_path():
+    labels = generate(32, "easy", seed=0, start=0, stop=4_001).labels
+    assert set(labels.tolist()) == {0, 1}
+    assert abs(labels.mean() - 0.5) < 4 * 0.5 / math.sqrt(len(labels))
+
+
+# --- Geometry: the rules of the original, applied to whole canvases
+
+
+def stretched(canvas):
+    """Bytes 0 to 255, as scipy.misc made them before it resized or saved an image."""
+    if canvas.dtype == np.uint8:
+        return canvas
+    least, greatest = canvas.min(), canvas.max()
+    return ((canvas - least) * (255 / (greatest - least)) + 0.5).astype(np.uint8)
+
+
+def resized(canvas, side):
+    image = Image.fromarray(stretched(canvas))
+    return np.array(image.resize((side, side), Image.Resampling.LANCZOS)) / 255
+
+
+def disc(radius):
+    return [
+        (y, x)
+        for y, x in itertools.product(range(-radius, radius + 1), repeat=2)
+        if y * y + x * x <= radius * radius
+    ]
+
+
+def dilated(canvas, offsets):
+    """The greatest value over the offsets; -inf where all of them lie outside."""
+    reach = max(max(abs(y), abs(x)) for y, x in offsets)
+    padded = np.pad(canvas.astype(float), reach, constant_values=-np.inf)
+    height, width = canvas.shape
+    return np.max([padded[reach + y :, reach + x :][:height, :width] for y, x in offsets], axis=0)
+
+
+def moved(place, direction, distance):
+    return [
+        math.ceil(place[0] + distance * math.sin(direction)),
+        math.ceil(place[1] + distance * math.cos(direction)),
+    ]
+
+
+def reversed_direction(direction):
+    return direction + math.pi if direction < 0 else direction - math.pi
+
+
+class Referee:
+    """Lays paddles on whole canvases with Pillow, and asserts that each one was allowed."""
+
+    def __init__(self, chosen):
+        self.p = chosen
+        (self.margin,) = chosen.margins
+        self.radius = chosen.paddle_length + self.margin
+        steps = np.arange(0, 360, 360 / (2 * self.radius * np.pi)) * np.pi / 180
+        circle = 1_000 + self.radius * np.stack([np.sin(steps), np.cos(steps)], 1)
+        self.candidates = np.unique(circle.astype(int), axis=0) - 1_000
+        self.mask = self.frame(chosen.padding)
+        self.picture = np.zeros_like(self.mask)
+
+    def frame(self, width):
+        canvas = np.ones((self.p.resolution, self.p.resolution))
+        canvas[width : self.p.resolution - width, width : self.p.resolution - width] = 0
+        return canvas
+
+    def rendered(self, place, direction, side=None, contrast=1.0):
+        """A paddle's brightness and occupancy on a canvas of its own."""
+        p, side = self.p, side or self.p.resolution
+        reach = p.paddle_length + math.ceil(p.paddle_thickness) + self.margin
+        middle = 2 * reach
+        end = moved([middle, middle], direction, 2 * p.paddle_length)
+        fine = Image.new("F", (2 * middle + 1, 2 * middle + 1), "black")
+        ImageDraw.Draw(fine).line(
+            [(middle, middle), (end[1], end[0])], fill="white", width=int(2 * p.paddle_thickness)
+        )
+        line = resized(np.array(fine), 2 * reach + 1) * contrast
+        grown = dilated(np.array(fine), disc(2 * self.margin)).astype(np.uint8)
+        padded = np.zeros((2, side + 4 * reach, side + 4 * reach), np.float32)
+        y, x = place[0] + reach, place[1] + reach
+        padded[:, y : y + 2 * reach + 1, x : x + 2 * reach + 1] = [
+            line,
+            resized(grown, 2 * reach + 1),
+        ]
+        return padded[:, 2 * reach :, 2 * reach :][:, :side, :side].astype(float)
+
+    def free(self, lined, direction):
+        """Where a first paddle's tail may be."""
+        side = 2 * self.radius + 1
+        _, shape = self.rendered([self.radius + 1] * 2, direction, side)
+        room = dilated(lined, np.argwhere(shape.astype(np.uint8)) - self.radius)
+        return room <= 0.3 if room.min() >= 0 else np.zeros_like(room, bool)
+
+    def seed(self, pose, place, contrast):
+        direction = (pose - 180) * np.pi / 180
+        head = moved(place, direction, self.p.paddle_length)
+        pivot = moved(head, reversed_direction(direction), self.radius)
+        assert min(head + pivot) >= 0
+        assert max(head + pivot) < self.p.resolution
+        line, occupied = self.rendered(place, direction, contrast=contrast)
+        self.picture = np.maximum(self.picture, line)
+        return pivot, direction, occupied
+
+    def extend(self, snake, pose, place, contrast):
+        pivot, direction, newest = snake
+        pivot = moved(pivot, direction, self.p.paddle_length + 2 * self.margin)
+        y, x = self.candidates[pose - 360]
+        assert [pivot[0] + y, pivot[1] + x] == list(place)
+        after = math.atan2(y, x)
+        turn = min(abs(after - direction), 2 * np.pi - abs(after - direction))
+        assert turn * self.p.continuity < np.pi / 2
+        assert dilated(self.mask, disc(self.margin))[tuple(place)] < 1
+        line, occupied = self.rendered(place, reversed_direction(after), contrast=contrast)
+        assert (self.mask + occupied).max() < 1.8
+        self.picture = np.maximum(self.picture, line)
+        self.mask = np.maximum(self.mask, newest)
+        return pivot, after, occupied
+
+    def targets(self, targets):
+        (pose, *tail), (other_pose, *other_tail) = targets[:, 0].tolist()
+        lined = np.maximum(self.mask, self.frame(2 * self.p.seed_distance))
+        assert self.free(lined, (pose - 180) * np.pi / 180)[tuple(tail)]
+        assert abs(math.dist(tail, other_tail) - self.p.seed_distance) < 1
+        contrast = self.p.target_contrast
+        snakes = [self.seed(pose, tail, contrast), self.seed(other_pose, other_tail, contrast)]
+        for paddle in range(1, self.p.contour_length):
+            for s in range(2):
+                pose, *head = targets[s, paddle].tolist()
+                snakes[s] = self.extend(snakes[s], pose, head, contrast)
+        self.mask = np.maximum(self.mask, snakes[1][2])
+
+    def distractor(self, paddles):
+        (pose, *tail), *others = paddles.tolist()
+        assert (self.mask <= 0.3).mean() >= 0.01
+        lined = np.maximum(self.mask, self.frame(1))
+        assert self.free(lined, (pose - 180) * np.pi / 180)[tuple(tail)]
+        snake = self.seed(pose, tail, self.p.distractor_contrast)
+        for pose, *head in others:
+            snake = self.extend(snake, pose, head, self.p.distractor_contrast)
+        self.mask = np.maximum(self.mask, snake[2])
+
+    def image(self, *markers):
+        for y, x in markers:
+            fine = np.arange(2 * self.p.resolution)
+            distance = (fine[:, None] - 2 * y) ** 2 + (fine[None] - 2 * x) ** 2
+            marker = (distance <= (2 * self.p.marker_radius) ** 2).astype(float)
+            self.picture = np.maximum(self.picture, resized(marker, self.p.resolution))
+        return stretched(self.picture)
+
+
+@pytest.mark.parametrize(
+    ("resolution", "difficulty", "margin"),
+    [
+        (32, "hard", 1),
+        (32, "easy", 1),
+        (64, "intermediate", 1),
+        (128, "hard", 2),
+        (128, "hard", 3),
+        (256, "hard", 3),
+    ],
+)
+def test_an_image_is_what_the_originals_rules_give_on_whole_canvases(
+    resolution, difficulty, margin
+):
+    """Every pixel equals, every choice was allowed, and the markers sit where the label says."""
+    chosen = dataclasses.replace(parameters(resolution, difficulty), margins=(margin,))
+    drawn, geometry = draw(chosen, seed=17, start=0, stop=5)
+    assert set(drawn.labels.tolist()) == {0, 1}, "choose another seed"
+    for n, label in enumerate(drawn.labels):
+        referee = Referee(chosen)
+        referee.targets(geometry.targets[n])
+        for distractor in geometry.distractors[n, : drawn.num_distractors[n]]:
+            referee.distractor(distractor)
+        first, second = geometry.marked[n]
+        assert (first == second) == (label == 1)
+        origin = geometry.targets[n, first, 0, 1:].tolist()
+        end = geometry.targets[n, second, -1, 1:].tolist()
+        np.testing.assert_array_equal(referee.image(origin, end), drawn.images[n])
+        assert drawn.marker_distance[n] == pytest.approx(math.dist(origin, end))
+        bases = geometry.targets[n, first, :, 1:].tolist()
+        length = sum(itertools.starmap(math.dist, itertools.pairwise(bases)))
+        assert drawn.path_length[n] == pytest.approx(length)
+
+
+@pytest.mark.parametrize("resolution", RESOLUTIONS)
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_paddles_stamp_is_what_pillow_draws(resolution, index):
+    chosen = parameters(resolution, "hard")
+    margin = chosen.margins[min(index, len(chosen.margins) - 1)]
+    referee = Referee(dataclasses.replace(chosen, margins=(margin,)))
+    stamps = pathfinder_generator._stamps(chosen, margin)
+    np.testing.assert_array_equal(stamps.candidates, referee.candidates)
+    directions = [math.radians(degree) for degree in range(-180, 180)]
+    directions += [reversed_direction(math.atan2(y, x)) for y, x in referee.candidates]
+    side = stamps.occupied.shape[1]
+    for pose, direction in enumerate(directions):
+        line, occupied = referee.rendered([side // 2] * 2, direction, side, chosen.target_contrast)
+        u = stamps.stamp_of[pose]
+        np.testing.assert_array_equal(stamps.target[u], line)
+        np.testing.assert_array_equal(np.float32(stamps.occupied[u] / 255), occupied)
+
+
+@pytest.mark.parametrize("resolution", RESOLUTIONS)
+def test_a_marker_is_what_pillow_draws_on_the_whole_canvas(resolution):
+    from lra.data import pathfinder_kernels
+
+    chosen = parameters(resolution, "hard")
+    scene, _ = pathfinder_generator._tables(chosen)
+    near = [*range(13), resolution // 2, resolution // 2 + 1, *range(resolution - 13, resolution)]
+    places = itertools.product(near, near)
+    for y, x in itertools.islice(places, resolution % 7, None, resolution // 8 - 1):
+        ours = np.zeros((resolution, resolution))
+        pathfinder_kernels._mark(ours, scene, y, x)
+        whole = pathfinder_generator.marker_image(resolution, y, x, chosen.marker_radius)
+        np.testing.assert_array_equal(ours, whole / 255)
+
+
+def test_sines_are_rounded_correctly():
+    for degree in range(-360, 361):
+        angle = math.radians(degree)
+        assert abs(pathfinder_generator._sine(angle) - math.sin(angle)) <= math.ulp(math.sin(angle))
+        assert abs(pathfinder_generator._cosine(angle) - math.cos(angle)) <= math.ulp(
+            math.cos(angle)
+        )
+    assert pathfinder_generator._sine(math.pi) == 1.2246467991473532e-16
+    assert pathfinder_generator._cosine(0.0) == 1
+
+
+# --- Numba
+
+
+def test_importing_the_generator_needs_no_numba():
+    script = (
+        "import sys\nfrom lra.data import pathfinder_generator as generator\n"
+        "generator.parameters(32, 'hard')\nprint('numba' in sys.modules)"
+    )
+    assert run_python(script) == "False"
+
+
+def test_without_a_folder_to_write_to_there_is_no_cache_and_no_error():
+    script = (
+        "from numba.core import caching\n"
+        "caching.CacheImpl._locator_classes = []\n"
+        "import numpy as np\n"
+        "from lra.data import pathfinder_kernels\n"
+        "print(pathfinder_kernels.next_word(np.array([1, 2, 3, 4], np.uint64)))"
+    )
+    assert run_python(script) == "11520"
