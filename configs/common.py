@@ -108,12 +108,16 @@ def take(
       ValueError: A value that the option may not have.
     """
     chosen = {name: values[0] for name, values in options.items()}
-    rest = []
+    rest: list[str] = []
+    seen: set[str] = set()
     for setting in argument.split(","):
         name, equals, value = setting.partition("=")
         if name not in options or not equals:
             rest.append(setting)
             continue
+        if name in seen:
+            raise ValueError(f"{name} is there twice; leave one out.")
+        seen.add(name)
         values = {str(known): known for known in options[name]}
         if value not in values:
             raise ValueError(f"{name} cannot be {value!r}; known: {', '.join(values)}.")

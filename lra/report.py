@@ -20,7 +20,9 @@ from lra.data import describe
 BASELINES = {
     "listops": {"constant answer": 0.176, "first operator alone": 0.359},
     "text": {"constant answer": 0.5},
+    "retrieval": {"constant answer": 0.5},
     "image": {"constant answer": 0.1},
+    **{f"pathfinder{side}": {"constant answer": 0.5} for side in (32, 64, 128, 256)},
 }
 
 
@@ -135,9 +137,9 @@ def markdown(runs: Sequence[Run]) -> str:
 
 
 def _steps(result: Mapping[str, Any]) -> str:
-    """The steps of a run, beside the paper's where they were fewer."""
-    steps, paper = result["total_steps"], describe(result["task"]).paper_steps
-    return f"{steps:,} of {paper:,}" if steps < paper else f"{steps:,}"
+    """The steps of a run, beside those of the whole budget where they were fewer."""
+    steps, budget = result["total_steps"], describe(result["task"]).total_steps
+    return f"{steps:,} of {budget:,}" if steps < budget else f"{steps:,}"
 
 
 def plot_curves(runs: Sequence[Run], path: Path) -> None:

@@ -69,11 +69,15 @@ class Run:
     attention: str
     model: Classifier | DualEncoder
 
-    @property
-    def partial(self) -> bool:
-        """Whether the run is to see fewer examples than the benchmark has, or to train fewer steps."""
-        fewer_steps = self.fit.train.total_steps < data.describe(self.data.task).paper_steps
-        return bool(self.data.examples or self.fit.eval.max_examples or fewer_steps)
+
+def is_partial(run: Run, task: Task) -> bool:
+    """Whether a run sees or scores fewer examples than the benchmark has, or trains fewer steps."""
+    info = data.describe(task.name)
+    fewer_scored = any(
+        _scored(run, task, name) < len(task.splits[name]) for name in ("valid", "test")
+    )
+    fewer_steps = run.fit.train.total_steps < info.total_steps
+    return not info.has_all(task) or fewer_scored or fewer_steps
 
 
 def prepare(config: Mapping[str, Any]) -> Run:
@@ -172,7 +176,7 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
         **workdir.environment,
         "config_sha256": workdir.config_sha256,
         "data_sha256": task.sha256,
-        "partial": run.partial or not task.whole,
+        "partial": is_partial(run, task),
     }
     workdir.write_result(result)
     return result

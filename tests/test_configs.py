@@ -32,9 +32,7 @@ def test_the_papers_lengths_and_budgets(name, task, length, batch_size, warmup_s
     assert config.optimizer.warmup_steps == warmup_steps
     assert config.train.total_steps == total_steps
     assert config.optimizer.learning_rate == 1e-4
-    assert not train.prepare(config.to_dict()).partial
-    paper_steps = data.describe(task).paper_steps
-    assert paper_steps == (0 if name == "pathx" else total_steps)
+    assert data.describe(task).total_steps == total_steps
 
 
 @pytest.mark.parametrize(
@@ -68,6 +66,7 @@ def test_the_authors_parameter_counts(name, argument, expected):
 def test_pathfinder_takes_a_resolution_and_a_difficulty(argument, task, length):
     config = config_of("pathfinder", argument)
     assert (config.data.task, config.data.max_len, config.model.max_len) == (task, length, length)
+    assert data.describe(task).total_steps == config.train.total_steps
     passes = config.train.batch_size * config.train.total_steps / 160_000
     assert passes == pytest.approx(99.84)
 
@@ -81,6 +80,8 @@ def test_pathfinder_takes_a_resolution_and_a_difficulty(argument, task, length):
             "resolution cannot be '48'; known: 32, 64, 128, 256",
         ),
         ("pathfinder", "nystrom,difficulty=esay", "difficulty cannot be 'esay'; known: hard"),
+        ("pathfinder", "nystrom,resolution=64,resolution=32", "resolution is there twice"),
+        ("pathx", "nystrom,resolution=64", "resolution is there twice"),
         ("pathfinder", "nystrom,resolutoin=64", "no option 'resolutoin'"),
         ("text", "nystrom,resolution=64", "no option 'resolution'"),
     ],

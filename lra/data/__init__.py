@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import logging
 from collections.abc import Mapping
 
 from lra.data import image, listops, pathfinder, retrieval, text
@@ -20,28 +21,41 @@ __all__ = [
     "load",
 ]
 
+_logger = logging.getLogger(__name__)
+
 TASKS: Mapping[str, TaskInfo] = {
-    "listops": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load, paper_steps=5_000),
-    "listops-short": TaskInfo(len(listops.VOCAB), listops.NUM_CLASSES, listops.load_short),
+    "listops": TaskInfo(
+        len(listops.VOCAB), listops.NUM_CLASSES, listops.load, listops.SIZES, total_steps=5_000
+    ),
+    "listops-short": TaskInfo(
+        len(listops.VOCAB),
+        listops.NUM_CLASSES,
+        listops.load_short,
+        listops.SIZES,
+        total_steps=3_000,
+    ),
     "text": TaskInfo(
         text.VOCAB_SIZE,
         len(text.CLASS_NAMES),
         text.load,
-        paper_steps=20_000,
+        text.SIZES,
+        total_steps=20_000,
         official_sha256=text.OFFICIAL_SHA256,
     ),
     "retrieval": TaskInfo(
         retrieval.VOCAB_SIZE,
         len(retrieval.CLASS_NAMES),
         retrieval.load,
+        retrieval.OFFICIAL_SIZES,
+        total_steps=30_000,
         pairs=True,
-        paper_steps=30_000,
     ),
     "image": TaskInfo(
         image.VOCAB_SIZE,
         len(image.CLASS_NAMES),
         image.load,
-        paper_steps=35_000,
+        image.SIZES,
+        total_steps=35_000,
         official_sha256=image.OFFICIAL_SHA256,
     ),
     **{
@@ -49,23 +63,38 @@ TASKS: Mapping[str, TaskInfo] = {
             pathfinder.VOCAB_SIZE,
             len(pathfinder.CLASS_NAMES),
             functools.partial(pathfinder.load, resolution=resolution, difficulty=difficulty),
-            paper_steps=62_400 if (resolution, difficulty) == (32, "hard") else 0,
+            pathfinder.SIZES,
+            total_steps=pathfinder.TOTAL_STEPS[resolution],
         )
         for resolution in pathfinder.RESOLUTIONS
         for difficulty in pathfinder.RELEASE_FOLDERS
     },
 }
 
+_ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
+
 
 def describe(task: str) -> TaskInfo:
     """What is known of the task called `task`, before its data are there."""
+    task = _ALIASES.get(task, task)
     if task not in TASKS:
-        nearest = difflib.get_close_matches(task, TASKS, cutoff=0.5) or sorted(TASKS)
-        raise ValueError(f"There is no task called {task!r}. Did you mean {' or '.join(nearest)}?")
+        nearest = difflib.get_close_matches(task, TASKS, cutoff=0.5)
+        known = (
+            f"Did you mean {' or '.join(nearest)}?" if nearest else f"Known: {', '.join(TASKS)}."
+        )
+        raise ValueError(f"There is no task called {task!r}. {known}")
     return TASKS[task]
 
 
 def load(config: DataConfig) -> Task:
     """Opens the task that `config` names, preparing its data first where they are not there yet."""
-    task = describe(config.task).load(config)
+    info = describe(config.task)
+    task = info.load(config)
+    if not info.has_all(task) and not config.examples:
+        _logger.warning(
+            "%s has %s examples here, the benchmark %s: accuracies do not compare.",
+            task.name,
+            " / ".join(f"{len(split):,}" for split in task.splits.values()),
+            " / ".join(f"{size:,}" for size in info.sizes.values()),
+        )
     return task.first(config.examples) if config.examples else task

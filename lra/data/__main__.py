@@ -2,6 +2,8 @@
 
 import argparse
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,14 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of generated data and carved splits")
     parser.add_argument("--workers", type=int, default=0, help="processes; 0: one for every core")
     parser.add_argument("--show", type=int, default=2, help="how many examples to print")
-    parser.add_argument("--contact_sheet", type=Path, help="a PNG to draw pictures of a task into")
+    parser.add_argument("--contact_sheet", default="", help="a PNG to draw pictures of a task into")
     parser.add_argument(
-        "--export_tfds", type=Path, help="a folder to write it into for tensorflow-datasets"
+        "--export_tfds", default="", help="a folder to write it into for tensorflow-datasets"
     )
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         info = data.describe(given.task)
+        sheet = _sheet_path(given.contact_sheet)
+        export_dir = cache.user_path(given.export_tfds)
         task = data.load(
             data.DataConfig(
                 task=given.task,
@@ -48,15 +53,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(statistics.markdown(task, info.num_classes))
         for row in range(min(given.show, len(task.splits["train"]))):
             print(_example(task, row))
-        if given.contact_sheet:
-            _draw(task, given.contact_sheet)
+        if sheet:
+            _draw(task, sheet)
         if given.export_tfds:
             from lra.data import tfds_source
 
-            folder = tfds_source.export(task, given.export_tfds)
+            folder = tfds_source.export(task, export_dir)
             print(f"Written for tensorflow-datasets into {folder}.")
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as error:
-        print(f"lra.data: {' '.join(str(error).split())}", file=sys.stderr)
+        sentence = " ".join(str(error).split())
+        for theirs, ours in (("--config.data.dir", "--data_dir"), ("--config.data.", "--")):
+            sentence = sentence.replace(theirs, ours)  # the flags of run_lra.py
+        print(f"lra.data: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("lra.data: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
@@ -83,6 +94,20 @@ def _example(task: Task, row: int) -> str:
         texts = [text if len(text) <= 400 else f"{text[:400]} …" for text in texts]
     kind = "pair" if isinstance(split, PairSplit) else "example"
     return "\n".join([f"Training {kind} {row}, label {label}{name}:", *texts, ""])
+
+
+def _sheet_path(text: str) -> Path | None:
+    """Where to draw; refused before anything is prepared."""
+    if not text:
+        return None
+    path = cache.user_path(text)
+    if path.suffix != ".png":
+        raise ValueError(f"--contact_sheet needs a name that ends in .png, and got {text!r}.")
+    return path
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _draw(task: Task, path: Path) -> None:

@@ -52,9 +52,21 @@ class Prepared:
 
 def cache_dir() -> Path:
     """`$NYSTROMFORMER_JAX_CACHE`, or `~/.cache/nystromformer_jax` where that is not set."""
-    return Path(
-        os.environ.get("NYSTROMFORMER_JAX_CACHE") or "~/.cache/nystromformer_jax"
-    ).expanduser()
+    return user_path(os.environ.get("NYSTROMFORMER_JAX_CACHE") or "~/.cache/nystromformer_jax")
+
+
+def user_path(text: str) -> Path:
+    """A path as people write it, `~` for their home.
+
+    Raises:
+      ValueError: nobody has that home.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(
+            f"{text} cannot be found, because there is no such user: write the whole path."
+        ) from None
 
 
 def folder_of(name: str, fingerprint: Mapping[str, Any]) -> Path:
@@ -79,7 +91,7 @@ def prepared(name: str, fingerprint: Mapping[str, Any], build: Callable[[Path], 
     folder = folder_of(name, fingerprint)
     if not folder.exists():  # once it is there, it can be read where nothing can be written
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(folder.parent)
             with _locked(folder.with_name(f"{folder.name}.lock")):
                 if not folder.exists():
                     _build(folder, fingerprint, build)
@@ -89,8 +101,8 @@ def prepared(name: str, fingerprint: Mapping[str, Any], build: Callable[[Path], 
             raise OSError(
                 error.errno,
                 f"Preparing {name} needs to write into {folder.parent}, and that failed"
-                f" ({error.strerror}). Free some space there, or set NYSTROMFORMER_JAX_CACHE to"
-                " another folder.",
+                f" ({error.strerror}). Make it a folder with space that you may write to, or set"
+                " NYSTROMFORMER_JAX_CACHE to another one.",
             ) from error
     return Prepared(folder, _verify(folder, fingerprint))
 
@@ -153,6 +165,13 @@ def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # whatever the reason, such as a name that is too long
+        raise OSError(errno.ENOTDIR, error.strerror) from error
 
 
 def _build(folder: Path, fingerprint: Mapping[str, Any], build: Callable[[Path], None]) -> None:

@@ -40,6 +40,7 @@ CLASS_NAMES = (
     "ship",
     "truck",
 )
+SIZES: Mapping[str, int] = {"train": 45_000, "valid": 5_000, "test": 10_000}
 ROOT = "cifar-10-batches-bin"
 ARCHIVE = "cifar-10-binary.tar.gz"
 # Of what `load` prepares from the official data with seed 0: a report may call these official.
@@ -145,11 +146,12 @@ def to_grey(rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def _source(config: DataConfig) -> RawFiles | PreparedByTfds:
     if sources.from_tfds(config, task="Image", needs="the binary version of CIFAR-10"):
         return PreparedByTfds.find(config.dir, TFDS_NAME, task="Image")
-    below = Path(config.dir).expanduser()
+    below = cache.user_path(config.dir)
     for path, is_there in (
         (below / ROOT, (below / ROOT).is_dir()),
-        (below, (below / FILES["train"][0]).is_file()),
+        (below, any((below / name).is_file() for names in FILES.values() for name in names)),
         (below / ARCHIVE, (below / ARCHIVE).is_file()),
+        (below, below.name == ARCHIVE and below.is_file()),
     ):
         if is_there:
             return RawFiles(path, ROOT, ("",), name=r"(data_batch_[1-5]|test_batch)\.bin")
@@ -191,7 +193,7 @@ def _read_tfds(source: PreparedByTfds, images_per_file: int) -> dict[str, Images
     for split, names in FILES.items():
         rows = sorted(
             (example["id"], to_grey(example["image"]).tobytes(), int(example["label"]))
-            for example in source.examples(split)
+            for example in source.examples(split, ("id", "image", "label"))
         )
         if len(rows) != images_per_file * len(names):
             raise ValueError(

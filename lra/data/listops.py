@@ -80,7 +80,7 @@ def load(
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
     build: Callable[[Path], None]
     if _reads_files(config):
-        paths = _official_paths(Path(config.dir).expanduser())
+        paths = _official_paths(cache.user_path(config.dir))
         files = {
             split: {"bytes": path.stat().st_size, "sha256": cache.sha256_of(path)}
             for split, path in paths.items()

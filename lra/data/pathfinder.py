@@ -36,6 +36,8 @@ VOCAB_SIZE = 256
 CLASS_NAMES = ("not joined", "joined")
 SIZES: Mapping[str, int] = {"train": 160_000, "valid": 20_000, "test": 20_000}
 RESOLUTIONS = (32, 64, 128, 256)
+# Of training: the paper's hundred passes at 32 × 32, and as many of larger pictures.
+TOTAL_STEPS: Mapping[int, int] = {32: 62_400, 64: 124_800, 128: 249_600, 256: 998_400}
 RELEASE_FOLDERS: Mapping[str, str] = {
     "easy": "curv_baseline",
     "intermediate": "curv_contour_length_9",
@@ -47,6 +49,8 @@ FORMAT = 1
 
 STATISTICS = ("path_length", "marker_distance", "num_distractors", "restarts")
 PIECE_BYTES = 2**20  # of images that one process makes at a time
+
+_ANEW = "unpack lra_release.gz again"
 
 _logger = logging.getLogger(__name__)
 
@@ -69,7 +73,7 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
     build: Callable[[Path], None]
     if _reads_files(config):
-        release = Release.find(Path(config.dir).expanduser(), resolution, difficulty)
+        release = Release.find(cache.user_path(config.dir), resolution, difficulty)
         fingerprint |= {"source": "files", "seed": config.seed}
         fingerprint |= {"metadata": stamp(release.metadata())}
         build = functools.partial(_build_from_files, release=release, seed=config.seed)
@@ -82,6 +86,7 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
             difficulty=difficulty,
             config=config,
             sizes=sizes,
+            final_folder=cache.folder_of(name, fingerprint),
         )
     prepared = cache.prepared(name, fingerprint, build)
     shape = (resolution, resolution)
@@ -148,7 +153,7 @@ def _require_room(folder: Path, num_images: int, resolution: int) -> None:
     """Refuses at once what would fill the disk after an hour."""
     needed, free = num_images * resolution**2, shutil.disk_usage(folder).free
     if needed > free:
-        reason = f"{needed / 2**30:,.1f} GiB are needed there, {free / 2**30:,.1f} GiB are free"
+        reason = f"{needed / 2**20:,.0f} MiB are needed there, {free / 2**20:,.0f} MiB are free"
         raise OSError(errno.ENOSPC, reason)
 
 
@@ -164,7 +169,13 @@ def open_statistics(task: Task, split: str) -> dict[str, npt.NDArray[np.float32]
 
 
 def _build_generated(
-    folder: Path, *, resolution: int, difficulty: str, config: DataConfig, sizes: Mapping[str, int]
+    folder: Path,
+    *,
+    resolution: int,
+    difficulty: str,
+    config: DataConfig,
+    sizes: Mapping[str, int],
+    final_folder: Path,
 ) -> None:
     _require_room(folder, sum(sizes.values()), resolution)
     _logger.info(
@@ -175,7 +186,7 @@ def _build_generated(
         difficulty,
         config.seed,
         config.num_processes,
-        folder.parent,
+        final_folder,
     )
     plans: dict[str, list[tuple[int, int]]] = {}
     start = 0
@@ -230,7 +241,10 @@ class _Row(NamedTuple):
 
 
 class Release(NamedTuple):
-    """The folder of one resolution and difficulty, with `metadata` and `imgs` in it."""
+    """The folder of one resolution and difficulty, with `metadata` and `imgs` in it.
+
+    Prepared data are known again by the size and time of the metadata; the images are not watched.
+    """
 
     folder: Path
     resolution: int
@@ -248,7 +262,7 @@ class Release(NamedTuple):
             folder = below.joinpath(*place)
             if (folder / "metadata").is_dir():
                 return cls(folder, resolution)
-        if below.name == level and (below / "metadata").is_dir():
+        if below.resolve().name == level and (below / "metadata").is_dir():
             return cls(below, resolution)
         raise FileNotFoundError(
             f"Pathfinder needs the release's images: no {size}/{level}/metadata under {below}. Unpack"
@@ -268,7 +282,7 @@ class Release(NamedTuple):
         if not paths:
             raise FileNotFoundError(
                 f"Pathfinder needs the release's metadata: no .npy in {self.folder / 'metadata'}."
-                " Unpack lra_release.gz again."
+                f" They are there when you {_ANEW}."
             )
         return {path.name: path for path in paths}
 
@@ -276,23 +290,32 @@ class Release(NamedTuple):
         """Every line of metadata whose image has a byte; empty images are logged.
 
         Raises:
-          ValueError: a malformed line; the sentence names the file and the line.
+          ValueError: a malformed line, or an image named twice; the sentence names file and line.
           FileNotFoundError: an image is missing.
         """
+        seen: set[str] = set()
         for path in self.metadata().values():
             num_columns = 0
+            if not path.stat().st_size:
+                raise ValueError(f"{path} is empty; {_ANEW}.")
             for number, line in enumerate(path.read_bytes().splitlines(), start=1):
                 columns = line.split()
                 num_columns = num_columns or len(columns)
                 try:
                     row = _row(columns, num_columns)
                 except ValueError as error:
-                    raise ValueError(f"{path}, line {number}: {error}") from None
+                    raise ValueError(
+                        f"{path}, line {number}: {error} Mend it, or {_ANEW}."
+                    ) from None
+                if row.name in seen:
+                    raise ValueError(
+                        f"{path}, line {number}: {row.name} was there before; {_ANEW}."
+                    )
+                seen.add(row.name)
                 image = self.folder / row.name
                 if not image.is_file():
                     raise FileNotFoundError(
-                        f"{path}, line {number}: the image {image} is missing; unpack"
-                        " lra_release.gz again."
+                        f"{path}, line {number}: the image {image} is missing; {_ANEW}."
                     )
                 if image.stat().st_size:
                     yield row
@@ -315,11 +338,11 @@ class Release(NamedTuple):
                 fits = picture.mode == "L" and picture.size == (self.resolution,) * 2
                 pixels = np.asarray(picture)
         except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise ValueError(f"{path} is damaged ({error}); unpack lra_release.gz again.") from None
+            raise ValueError(f"{path} is damaged ({error}); {_ANEW}.") from None
         if not fits:
             raise ValueError(
                 f"{path} has {found}; Pathfinder needs {self.resolution} × {self.resolution} of mode"
-                " L, 8-bit grey."
+                f" L, 8-bit grey: {_ANEW}."
             )
         return pixels
 
@@ -345,7 +368,8 @@ def _build_from_files(folder: Path, *, release: Release, seed: int) -> None:
     )
     if len(rows) < 10:
         raise ValueError(
-            f"{release.folder} has {len(rows)} images with a byte; three splits need 10 at least."
+            f"{release.folder} has {len(rows)} images with a byte, three splits need"
+            f" 10 at least: {_ANEW}."
         )
     _require_room(folder, len(rows), release.resolution)
     _logger.info("Preparing Pathfinder: %s images of %s", f"{len(rows):,}", release.folder)

@@ -44,4 +44,12 @@ def contact_sheet(
         image = Image.fromarray(np.kron(pixels, np.ones((scale, scale))).astype(np.uint8))
         sheet.paste(image, (left, top))
         writer.text((left, top + side + 1), caption, fill=0)
-    sheet.save(path, optimize=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        sheet.save(partial, format="PNG", optimize=True)
+        partial.rename(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(
+            f"{path} cannot be written ({error.strerror}): choose another place."
+        ) from error

@@ -74,14 +74,6 @@ def load(config: DataConfig) -> Task:
     prepared = cache.prepared("retrieval", fingerprint, build)
     documents = Sequences.open(prepared.folder, "documents", first_id=FIRST_ID)
     splits = {split: PairSplit.open(prepared.folder, split, documents) for split in OFFICIAL_FILES}
-    sizes = {split: len(pairs) for split, pairs in splits.items()}
-    if sizes != OFFICIAL_SIZES:
-        _logger.warning(
-            "Retrieval has %s pairs (train, valid, test) here and %s in the LRA release: accuracies"
-            " do not compare.",
-            _listed(sizes.values()),
-            _listed(OFFICIAL_SIZES.values()),
-        )
     return Task(
         name="retrieval",
         splits=splits,
@@ -89,7 +81,6 @@ def load(config: DataConfig) -> Task:
         decode=decode,
         folder=prepared.folder,
         class_names=CLASS_NAMES,
-        whole=sizes == OFFICIAL_SIZES,
     )
 
 
@@ -120,7 +111,9 @@ def read_tsv(path: Path, on_bytes: Callable[[int], Any] = lambda _: None) -> Ite
             try:
                 pair = _pair(line)
             except ValueError as error:
-                raise ValueError(f"{path}, line {line_number}: {error}") from None
+                raise ValueError(
+                    f"{path}, line {line_number}: {error} Mend it, or unpack lra_release.gz again."
+                ) from None
             yield pair
             on_bytes(len(line))
     if not line_number:
@@ -130,13 +123,15 @@ def read_tsv(path: Path, on_bytes: Callable[[int], Any] = lambda _: None) -> Ite
 def _pair(line: bytes) -> Pair:
     columns = line.rstrip(b"\r\n").split(b"\t")
     if len(columns) != len(_COLUMNS):
-        cut_off = "" if line.endswith(b"\n") else " The file ends in this line: unpack it again."
+        cut_off = "" if line.endswith(b"\n") else " The file ends in this line."
         raise ValueError(
             f"expected {len(_COLUMNS)} columns, {', '.join(_COLUMNS)}, found {len(columns)}.{cut_off}"
         )
     label, id1, id2, text1, text2 = columns
     if label not in _LABELS:
-        raise ValueError(f"expected a label 0.0 or 1.0, found {label[:40]!r}.")
+        raise ValueError(
+            f"expected a label 0.0 or 1.0, found {label[:40].decode(errors='replace')!r}."
+        )
     return Pair(_LABELS[label], (id1, id2), (_text("text1", text1), _text("text2", text2)))
 
 
@@ -163,7 +158,7 @@ def _official_paths(config: DataConfig) -> dict[str, Path]:
     )
     if not config.dir:
         raise ValueError(f"Retrieval needs the tsv files of the LRA release. {advice}")
-    folders = [Path(config.dir).expanduser() / below for below in _FOLDERS]
+    folders = [cache.user_path(config.dir) / below for below in _FOLDERS]
 
     def missing(folder: Path) -> list[str]:
         return [file for file in OFFICIAL_FILES.values() if not (folder / file).is_file()]

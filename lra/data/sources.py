@@ -29,7 +29,7 @@ def from_tfds(config: DataConfig, *, task: str, needs: str) -> bool:
         )
     if config.source != "tfds" and not config.dir:
         raise ValueError(
-            f"{task} needs {needs}: set --config.data.dir to the folder that holds them, or"
+            f"{task} needs {needs}: set --config.data.dir to the folder with the download, or"
             " --config.data.source=tfds where tensorflow-datasets has them prepared."
         )
     return config.source == "tfds"
@@ -53,9 +53,12 @@ class RawFiles:
 
     def stamp(self) -> Mapping[str, object]:
         """Changes when a file does, by name, size and time; no file is read for it."""
-        if self.path.is_file():
-            return stamp({self.path.name: self.path})
-        return stamp(self._listing())
+        try:
+            if self.path.is_file():
+                return stamp({self.path.name: self.path})
+            return stamp(self._listing())
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
 
     def read(self) -> Iterator[tuple[str, bytes]]:
         """Yields the name below the folder, and the content, of every wanted file; in no order.
@@ -75,9 +78,7 @@ class RawFiles:
                 f"{self.path} is cut short or damaged ({error}): download it again."
             ) from None
         except OSError as error:  # without its number, which would read as the cache's own
-            raise OSError(
-                f"{error.filename or self.path} cannot be read ({error.strerror})."
-            ) from error
+            raise _unreadable(self.path, error) from error
 
     def _listing(self) -> dict[str, Path]:
         """Name below the folder to path, sorted."""
@@ -111,6 +112,13 @@ class RawFiles:
                 yield name, content.read()
             while stream.read(1 << 20):  # to the checksum at the end
                 pass
+
+
+def _unreadable(path: Path, error: OSError) -> OSError:
+    return OSError(
+        f"{error.filename or path} cannot be read ({error.strerror}): give it read permission, or"
+        " unpack the download again."
+    )
 
 
 def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:

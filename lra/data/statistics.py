@@ -23,13 +23,13 @@ class SplitStatistics:
       examples: rows.
       label_counts: [C].
       lengths: tokens of every sequence that a row has; [N], or [2 N] for pairs.
-      distinct: different examples.
+      contents: digests of the different examples; a pair is the same with its texts swapped.
     """
 
     examples: int
     label_counts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
-    distinct: int
+    contents: frozenset[bytes]
 
 
 def of_split(split: Split | PairSplit, num_classes: int) -> SplitStatistics:
@@ -39,18 +39,15 @@ def of_split(split: Split | PairSplit, num_classes: int) -> SplitStatistics:
         examples=len(split),
         label_counts=np.bincount(split.labels, minlength=num_classes),
         lengths=np.diff(split.sequences.offsets)[used],
-        distinct=len(set(_digests(split))),
+        contents=frozenset(_digests(split)),
     )
 
 
-def shared(task: Task) -> dict[tuple[str, str], int]:
+def shared(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str, str], int]:
     """Different examples that two splits have in common, labels aside, for all pairs of splits."""
-    contents = {name: set(_digests(split)) for name, split in task.splits.items()}
-    names = list(contents)
     return {
-        (one, other): len(contents[one] & contents[other])
-        for i, one in enumerate(names)
-        for other in names[i + 1 :]
+        (one, other): len(statistics[one].contents & statistics[other].contents)
+        for one, other in itertools.combinations(statistics, 2)
     }
 
 
@@ -61,20 +58,23 @@ def markdown(task: Task, num_classes: int) -> str:
         f" {', '.join(f'{p} %' for p in PERCENTILES)}, longest |",
         "|---|---|---|---|---|",
     ]
-    for name, split in task.splits.items():
-        found = of_split(split, num_classes)
+    statistics = {name: of_split(split, num_classes) for name, split in task.splits.items()}
+    for name, found in statistics.items():
         shares = 100 * found.label_counts / found.examples
         lengths = [*np.percentile(found.lengths, PERCENTILES), found.lengths.max()]
         rows.append(
-            f"| {name} | {found.examples:,} | {found.distinct:,}"
+            f"| {name} | {found.examples:,} | {len(found.contents):,}"
             f" | {' '.join(f'{share:.1f}' for share in shares)}"
             f" | {', '.join(f'{length:,.0f}' for length in lengths)} |"
         )
-    common = [f"{count:,} of {one} in {other}" for (one, other), count in shared(task).items()]
+    common = [
+        f"{count:,} of {one} in {other}" for (one, other), count in shared(statistics).items()
+    ]
     rows += ["", f"Examples of one split that are in another: {', '.join(common)}."]
-    first = next(iter(task.splits.values()))
-    if isinstance(first, PairSplit):
-        rows += ["", f"The pairs are of {len(first.sequences):,} different texts."]
+    pairs = [split.pairs for split in task.splits.values() if isinstance(split, PairSplit)]
+    if pairs:
+        texts = np.unique(np.concatenate(pairs))
+        rows += ["", f"The pairs are of {len(texts):,} different texts."]
     if task.image_shape:
         rows += ["", _pixels(task)]
     if task.name.startswith("pathfinder"):
@@ -87,7 +87,9 @@ def _digests(split: Split | PairSplit) -> Iterator[bytes]:
     sequences = split.sequences
     if isinstance(split, PairSplit):
         known = {number: _digest(sequences, number) for number in np.unique(split.pairs).tolist()}
-        yield from (known[first] + known[second] for first, second in split.pairs.tolist())
+        for pair in split.pairs.tolist():
+            first, second = sorted(known[number] for number in pair)
+            yield first + second
     else:
         yield from (_digest(sequences, number) for number in range(len(split)))
 

@@ -250,7 +250,6 @@ class Task:
       folder: where the prepared files lie.
       class_names: what the labels mean; empty where they are numbers.
       image_shape: rows and columns of the picture that a sequence is, where it is one.
-      whole: it has the benchmark's examples, as far as their numbers tell.
     """
 
     name: str
@@ -260,7 +259,6 @@ class Task:
     folder: Path
     class_names: tuple[str, ...] = ()
     image_shape: tuple[int, int] | None = None
-    whole: bool = True
 
     def first(self, count: int) -> Self:
         """The task with at most `count` examples a split."""
@@ -276,17 +274,23 @@ class TaskInfo:
       vocab_size: token ids that occur, padding (0) included; a model's embedding may be larger.
       num_classes: labels that occur.
       load: opens the task, preparing its data first where they are not there yet.
+      sizes: examples of every split of the benchmark.
+      total_steps: the training steps of its config: the paper's, where the task is theirs.
       pairs: an example is a pair of sequences.
-      paper_steps: the training steps of Xiong et al. 2021; 0 where the task is not theirs.
       official_sha256: of the data as prepared from the official files with seed 0, where known.
     """
 
     vocab_size: int
     num_classes: int
     load: Callable[[DataConfig], Task]
+    sizes: Mapping[str, int]
+    total_steps: int
     pairs: bool = False
-    paper_steps: int = 0
     official_sha256: str = ""
+
+    def has_all(self, task: Task) -> bool:
+        """Whether a task has the benchmark's examples; the releases miss one or two files."""
+        return all(1000 * len(task.splits[name]) >= 999 * size for name, size in self.sizes.items())
 
 
 def _require_rows(indices: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.integer]:

@@ -31,6 +31,7 @@ from lra.data.tfds_source import PreparedByTfds
 VOCAB_SIZE = 257
 FIRST_ID = 1  # of the byte 0: the id 0 is padding
 CLASS_NAMES = ("neg", "pos")
+SIZES = {"train": 22_500, "valid": 2_500, "test": 25_000}
 ROOT = "aclImdb"
 ARCHIVE = "aclImdb_v1.tar.gz"
 # Of what `load` prepares from the official data with seed 0: a report may call these official.
@@ -110,11 +111,12 @@ def decode(ids: npt.NDArray[np.integer]) -> str:
 def _source(config: DataConfig) -> RawFiles | PreparedByTfds:
     if sources.from_tfds(config, task="Text", needs="the IMDb reviews"):
         return PreparedByTfds.find(config.dir, TFDS_NAME, task="Text")
-    below = Path(config.dir).expanduser()
+    below = cache.user_path(config.dir)
     for path, is_there in (
         (below / ROOT, (below / ROOT).is_dir()),
         (below, (below / "train" / "pos").is_dir()),
         (below / ARCHIVE, (below / ARCHIVE).is_file()),
+        (below, below.name == ARCHIVE and below.is_file()),
     ):
         if is_there:
             return RawFiles(path, ROOT, _SUBFOLDERS, name=r"\d+_\d+\.txt")
@@ -131,7 +133,7 @@ def _reviews(source: RawFiles | PreparedByTfds) -> Iterator[Review]:
             yield Review(f"{name} of {source.path}", split, CLASS_NAMES.index(sentiment), text)
     else:
         for split in ("train", "test"):
-            for row, example in enumerate(source.examples(split)):
+            for row, example in enumerate(source.examples(split, ("text", "label"))):
                 origin = f"Example {row} of {split} in {source.path}"
                 yield Review(origin, split, int(example["label"]), example["text"])
 

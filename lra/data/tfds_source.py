@@ -10,13 +10,13 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from lra.data import sources
+from lra.data import cache, sources
 from lra.data.task import PairSplit, Split, Task
 
 VERSION = "1.0.0"  # of what `export` writes
@@ -46,9 +46,9 @@ class PreparedByTfds:
           FileNotFoundError: it is not there, or only in a format that needs TensorFlow.
           ValueError: what tfds says about it is damaged.
         """
-        folder = Path(
+        folder = cache.user_path(
             data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-        ).expanduser()
+        )
         formats = {
             info.parent: _file_format(info)
             for info in (folder / name).glob("*/dataset_info.json")
@@ -74,11 +74,11 @@ class PreparedByTfds:
         """Changes when a file does; see `sources.stamp`."""
         return sources.stamp({path.name: path for path in sorted(self.path.iterdir())})
 
-    def examples(self, split: str) -> Iterator[Mapping[str, Any]]:
+    def examples(self, split: str, features: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         """Yields the examples of a split, as and in the order that tfds stores them.
 
         Raises:
-          ValueError: the data set lacks the split or one of its files, or a file is damaged.
+          ValueError: the data set lacks the split, a feature or one of its files, or a file is damaged.
         """
         import tensorflow_datasets as tfds
 
@@ -96,6 +96,11 @@ class PreparedByTfds:
                 examples = source.__getitems__(rows)
             except (RuntimeError, ValueError, IndexError) as error:  # of array_record
                 raise ValueError(f"{self.path} is damaged ({error}): prepare it anew.") from error
+            if missing := [name for name in features if name not in examples[0]]:
+                raise ValueError(
+                    f"{self.path} has no {' and no '.join(missing)} in its examples: prepare it anew"
+                    " by tensorflow-datasets."
+                )
             yield from examples
 
 
@@ -159,15 +164,21 @@ def export(task: Task, data_dir: Path) -> Path:
                 ids = [sequence.astype(dtype) for sequence in sequences]
                 yield row, {**dict(zip(columns, ids, strict=True)), "label": label}
 
-    data_dir.mkdir(parents=True, exist_ok=True)
     _logger.info("Exporting %s: into %s", task.name, final)
-    with (
-        tempfile.TemporaryDirectory(prefix=f".{dataset}-", dir=data_dir) as partial,
-        Path(os.devnull).open("w") as nowhere,
-        contextlib.redirect_stdout(nowhere),  # what tfds prints names the partial folder
-    ):
-        Exported(data_dir=partial, file_format="array_record").download_and_prepare()
-        Path(partial, dataset).rename(final)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix=f".{dataset}-", dir=data_dir) as partial,
+            Path(os.devnull).open("w") as nowhere,
+            contextlib.redirect_stdout(nowhere),  # what tfds prints names the partial folder
+        ):
+            Exported(data_dir=partial, file_format="array_record").download_and_prepare()
+            Path(partial, dataset).rename(final)
+    except (OSError, RuntimeError) as error:  # array_record's of a full disk is a RuntimeError
+        raise OSError(
+            f"Exporting {task.name} needs to write into {data_dir}, and that failed ({error}). Make it"
+            " a folder with space that you may write to, or choose another one."
+        ) from error
     return final / VERSION
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -122,8 +123,37 @@ def test_a_run_goes_on_with_its_own_data_only(tmp_path):
 )
 def test_a_shortened_run_says_so(changes):
     whole = {"data__examples": 0, "train__total_steps": 5000}
-    assert train.prepare(small_config(**{**whole, **changes})).partial
-    assert not train.prepare(small_config(**whole)).partial
+
+    def is_partial(changes):
+        prepared = train.prepare(small_config(**{**whole, **changes}))
+        task = empty_task(prepared.data.examples)
+        return train.is_partial(prepared, task)
+
+    assert is_partial(changes)
+    assert not is_partial({})
+    assert not is_partial({"data__examples": 10**9, "eval__max_examples": 10**9})
+
+
+def empty_task(examples):
+    """ListOps as to its numbers alone."""
+    task = data.Task(
+        name="listops",
+        splits={
+            name: data.Split(data.Sequences.of([]), np.zeros(size, np.int32))
+            for name, size in data.describe("listops").sizes.items()
+        },
+        sha256="",
+        decode=str,
+        folder=pathlib.Path(),
+    )
+    return task.first(examples) if examples else task
+
+
+def test_a_file_or_two_of_a_release_may_be_missing():
+    info = data.describe("listops")
+    task = empty_task(0)
+    assert info.has_all(dataclasses.replace(task, splits={**task.splits, "train": range(95_999)}))
+    assert not info.has_all(dataclasses.replace(task, splits={**task.splits, "test": range(1_990)}))
 
 
 def test_an_unfinished_run_cannot_be_scored(tmp_path):

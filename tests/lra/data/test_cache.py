@@ -193,7 +193,9 @@ def test_a_full_disk_is_one_clear_sentence_and_leaves_nothing_behind():
         build(folder)
         cache.save_array(DEV_FULL, np.zeros(100_000))
 
-    with pytest.raises(OSError, match=r"demo needs to write into .*No space left.*Free some space"):
+    with pytest.raises(
+        OSError, match=r"demo needs to write into .*No space left.*Make it a folder with space"
+    ):
         cache.prepared("demo", FINGERPRINT, fill)
     assert data_folders() == []
 

@@ -53,12 +53,22 @@ def test_changed_data_are_refused(capsys):
     ("arguments", "sentence"),
     [
         (["listop"], "There is no task called 'listop'. Did you mean listops"),
-        (["text"], "Text needs "),
+        (["pathfinder512"], "Did you mean pathfinder"),
+        (["zzz"], "Known: listops, listops-short, text"),
+        ([*EASY, "--contact_sheet=sheet.jpg"], "ends in .png, and got 'sheet.jpg'"),
+        ([*EASY, "--data_dir=~no such user/x"], "no such user: write the whole path"),
+        (
+            ["text"],
+            "Text needs the IMDb reviews: set --data_dir to the folder with the download, or --source",
+        ),
         (["image", "--data_dir=nowhere"], "Image needs "),
         (["retrieval"], "Retrieval needs "),
         ([*EASY, "--data_dir=nowhere"], "Pathfinder needs the release's images"),
         (["listops", "--examples=-1"], "data.examples is -1"),
-        (["listops-short", "--examples=3", "--workers=1", "--contact_sheet=x"], "has no pictures"),
+        (
+            ["listops-short", "--examples=3", "--workers=1", "--contact_sheet=x.png"],
+            "has no pictures",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments, sentence, capsys):

@@ -89,7 +89,7 @@ def test_the_benchmarks_sizes_and_names():
     assert len(set(names)) == 12
     assert set(names) < set(data.TASKS)
     assert pathfinder.task_name(32, "hard") == "pathfinder32"
-    assert data.describe("pathfinder32").paper_steps == 62_400
+    assert data.describe("pathfinder32").total_steps == 62_400
     assert pathfinder.RESOLUTIONS == pathfinder_generator.RESOLUTIONS
     assert set(pathfinder.RELEASE_FOLDERS) == set(pathfinder_generator.DIFFICULTIES)
 
@@ -98,7 +98,7 @@ def test_a_disk_too_small_is_refused_before_anything_is_drawn(monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=2**10)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     monkeypatch.setattr(pathfinder, "_draw_piece", None)
-    with pytest.raises(OSError, match=r"needs to write into .*GiB are needed.*Free some space"):
+    with pytest.raises(OSError, match=r"needs to write into .*0 MiB are needed.*with space"):
         data.load(CONFIG)
     assert [path for path in (cache.cache_dir() / "data").iterdir() if path.is_dir()] == []
 
@@ -143,6 +143,11 @@ def test_every_image_of_the_release_is_in_one_split(release):
         for image, label in zip(drawn.images, drawn.labels.tolist(), strict=True)
     }
     assert pathfinder.open_statistics(task, "train") == {}
+
+
+def test_the_folder_may_have_another_name_by_a_link(release, tmp_path):
+    (tmp_path / "link").symlink_to(release)
+    assert load_release(tmp_path / "link").sha256 == load_release(release).sha256
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
@@ -227,8 +232,18 @@ def redraw_image(release, mode, side):
             r"2\.npy, line 4: the image .*sample_3\.png is missing; unpack",
         ),
         (
+            lambda folder: change_line(
+                folder, 2, lambda line: line.replace("sample_14", "sample_13")
+            ),
+            r"10\.npy, line 2: imgs/10/sample_13\.png was there before",
+        ),
+        (
+            lambda folder: (folder / "metadata" / "10.npy").write_bytes(b""),
+            r"10\.npy is empty; unpack",
+        ),
+        (
             lambda folder: [path.unlink() for path in (folder / "metadata").iterdir()],
-            r"no \.npy in .*metadata\. Unpack",
+            r"no \.npy in .*metadata\. They are there when you unpack",
         ),
         (
             lambda folder: shutil.rmtree(folder),
