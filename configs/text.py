@@ -2,6 +2,7 @@
 
     python run_lra.py --config=configs/text.py --config.data.dir=FOLDER       # Nyström, 64 landmarks
     python run_lra.py --config=configs/text.py:softmax --config.data.dir=FOLDER
+    python run_lra.py … --config.data.max_len=1000 --config.data.padded_len=1024   # shorter texts
     python run_lra.py --config=configs/text.py --config.data.source=tfds      # prepared imdb_reviews
 
 FOLDER holds aclImdb_v1.tar.gz (https://ai.stanford.edu/~amaas/data/sentiment) or what is in it, aclImdb/.

@@ -1,10 +1,18 @@
 """`python -m lra.data`."""
 
+import errno
+import pathlib
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 
 from lra.data import __main__ as command
 from lra.data import cache
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 EASY = ["pathfinder32-easy", "--examples=5", "--workers=1"]
 
@@ -76,3 +84,36 @@ def test_what_cannot_be_is_one_sentence(arguments, sentence, capsys):
     error = capsys.readouterr().err
     assert sentence in error
     assert error.splitlines()[-1].startswith("lra.data: ")
+
+
+def test_a_stopped_preparation_leaves_nothing_behind(tmp_path):
+    command_line = [sys.executable, "-m", "lra.data", "pathfinder64", "--workers=1"]
+    process = subprocess.Popen(command_line, stderr=subprocess.PIPE, cwd=ROOT, text=True)
+    folder = cache.cache_dir() / "data"
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("*.partial/*.npy")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.terminate()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Traceback" not in error
+    assert [path for path in folder.iterdir() if path.is_dir()] == []
+
+
+def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    def fill(self, path, **_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Image.Image, "save", fill)
+    assert command.main([*EASY, f"--contact_sheet={tmp_path / 'sheet.png'}"]) == 2
+    assert "cannot be written (No space left on device): choose another" in capsys.readouterr().err
+    assert list(tmp_path.glob("**/*.png*")) == []
+
+
+def test_an_export_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "file").write_text("no folder")
+    arguments = ["listops-short", "--examples=3", "--workers=1"]
+    assert command.main([*arguments, f"--export_tfds={tmp_path / 'file' / 'x'}"]) == 2
+    assert "Exporting listops-short needs to write into" in capsys.readouterr().err
