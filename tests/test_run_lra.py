@@ -73,7 +73,7 @@ def finish(process):
         ("configs/listops.py", ["nystrom"], "unexpected argument 'nystrom'"),
         ("configs/listops.py:nystrom,num_landmarks", [], "needs a value: num_landmarks="),
         ("configs/common.py", [], "has no function get_config"),
-        ("", ["--config="], "known: configs/listops.py"),
+        ("", ["--config="], "known: configs/image.py, configs/listops.py"),
     ],
 )
 def test_a_wrong_flag_is_one_line_and_exit_code_2(config, arguments, words):
