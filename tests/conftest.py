@@ -42,3 +42,13 @@ def no_annotations():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest first, so that no process is left alone with one of them at the end."""
+
+    def minutes(item):
+        marker = item.get_closest_marker("slow")
+        return marker.kwargs.get("minutes", 0) if marker else 0
+
+    items.sort(key=minutes, reverse=True)

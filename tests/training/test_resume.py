@@ -64,7 +64,7 @@ def test_sigkill_and_resume_change_no_bit(uninterrupted, tmp_path):
     same_run(uninterrupted, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=3)
 def test_thirty_kills_at_random_moments_change_no_bit(uninterrupted, tmp_path):
     """At start, in steps, evaluations and saves alike; a run that got to its end is compared."""
     moments = random.Random(0)

@@ -11,7 +11,7 @@ import pytest
 
 from lra.data.pathfinder_generator import generate
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(minutes=1)
 
 
 class ConvNet(nn.Module):
