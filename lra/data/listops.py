@@ -27,6 +27,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from lra.data import cache, parallel
+from lra.data.sources import from_files
 from lra.data.task import DataConfig, Sequences, Split, Task
 
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
@@ -79,7 +80,9 @@ def load(
     """
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
     build: Callable[[Path], None]
-    if _reads_files(config):
+    if from_files(
+        config, task="ListOps", folder=f"the one that holds {', '.join(OFFICIAL_FILES.values())}"
+    ):
         paths = _official_paths(cache.user_path(config.dir))
         files = {
             split: {"bytes": path.stat().st_size, "sha256": cache.sha256_of(path)}
@@ -292,24 +295,6 @@ def _row(line: bytes) -> tuple[str, int]:
     if label not in tuple("0123456789"):
         raise ValueError(f"expected a label from 0 to 9, found {label!r}.")
     return source, int(label)
-
-
-def _reads_files(config: DataConfig) -> bool:
-    if config.source not in ("auto", "files", "generated"):
-        raise ValueError(
-            f"ListOps has no source {config.source!r}: set data.source to auto, files or generated."
-        )
-    if config.source == "files" and not config.dir:
-        raise ValueError(
-            "ListOps with data.source=files needs a folder: set --config.data.dir to the one that"
-            f" holds {', '.join(OFFICIAL_FILES.values())}."
-        )
-    if config.source == "generated" and config.dir:
-        raise ValueError(
-            f"ListOps cannot both be generated and be read from data.dir={config.dir!r}: leave"
-            " data.dir empty, or set data.source to files."
-        )
-    return bool(config.dir)
 
 
 def _official_paths(folder: Path) -> dict[str, Path]:

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from lra.data import cache, parallel, pictures
-from lra.data.sources import stamp
+from lra.data.sources import from_files, stamp
 from lra.data.task import DataConfig, Split, Task
 
 VOCAB_SIZE = 256
@@ -72,7 +72,7 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
     name = task_name(resolution, difficulty)
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
     build: Callable[[Path], None]
-    if _reads_files(config):
+    if from_files(config, task="Pathfinder", folder="lra_release"):
         release = Release.find(cache.user_path(config.dir), resolution, difficulty)
         fingerprint |= {"source": "files", "seed": config.seed}
         fingerprint |= {"metadata": stamp(release.metadata())}
@@ -104,23 +104,6 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
 def task_name(resolution: int, difficulty: str) -> str:
     """`pathfinder32` is the benchmark's, the hard one; `pathfinder32-easy` says what it is."""
     return f"pathfinder{resolution}{'' if difficulty == 'hard' else f'-{difficulty}'}"
-
-
-def _reads_files(config: DataConfig) -> bool:
-    if config.source not in ("auto", "files", "generated"):
-        raise ValueError(
-            f"Pathfinder has no source {config.source!r}: set data.source to auto, files or generated."
-        )
-    if config.source == "files" and not config.dir:
-        raise ValueError(
-            "Pathfinder with data.source=files needs a folder: set --config.data.dir to lra_release."
-        )
-    if config.source == "generated" and config.dir:
-        raise ValueError(
-            f"Pathfinder cannot both be generated and be read from data.dir={config.dir!r}: leave"
-            " data.dir empty, or set data.source to files."
-        )
-    return bool(config.dir)
 
 
 class _Piece(NamedTuple):

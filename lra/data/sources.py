@@ -35,6 +35,33 @@ def from_tfds(config: DataConfig, *, task: str, needs: str) -> bool:
     return config.source == "tfds"
 
 
+def from_files(config: DataConfig, *, task: str, folder: str) -> bool:
+    """Whether `config` asks a task that can be generated for files instead.
+
+    Args:
+      config: `source` is "files", "generated", or "auto": files, wherever `dir` is set.
+      task: its name in sentences.
+      folder: what the folder of its files is called in sentences.
+
+    Raises:
+      ValueError: a source that does not exist or does not fit `dir`.
+    """
+    if config.source not in ("auto", "files", "generated"):
+        raise ValueError(
+            f"{task} has no source {config.source!r}: set data.source to auto, files or generated."
+        )
+    if config.source == "files" and not config.dir:
+        raise ValueError(
+            f"{task} with data.source=files needs a folder: set --config.data.dir to {folder}."
+        )
+    if config.source == "generated" and config.dir:
+        raise ValueError(
+            f"{task} cannot both be generated and be read from data.dir={config.dir!r}: leave"
+            " data.dir empty, or set data.source to files."
+        )
+    return bool(config.dir)
+
+
 @dataclasses.dataclass(frozen=True)
 class RawFiles:
     """The wanted files of a folder or an archive; an archive is read as a stream, never unpacked.
