@@ -4,7 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -214,13 +214,13 @@ def make_loss(model: Classifier | DualEncoder) -> Any:
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
     ) -> tuple[Array, dict[str, Any]]:
-        logits: Array = model.apply(  # type: ignore[assignment]  # without mutable=, logits alone
+        output = model.apply(
             {"params": params},
             *(batch[key] for key in model.batch_keys),
             deterministic=dropout_rng is None,
             rngs=None if dropout_rng is None else {"dropout": dropout_rng},
         )
-        logits = logits.astype(jnp.float32)
+        logits = cast(Array, output).astype(jnp.float32)  # without mutable=, logits alone
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         sums = {
             "loss": weighted(losses, batch["weights"]),

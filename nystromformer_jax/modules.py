@@ -137,7 +137,7 @@ class MultiHeadAttention(nn.Module):
 class SelfAttention(MultiHeadAttention):
     """`MultiHeadAttention` from a sequence to itself."""
 
-    def __call__(  # type: ignore[override]  # one input fewer
+    def __call__(  # type: ignore[override]  # attends to itself: one input fewer, on purpose
         self,
         x: Float[Array, "B L E"],
         mask: Bool[Array, "B L"] | None = None,

@@ -138,7 +138,7 @@ def export(task: Task, data_dir: Path) -> Path:
     tokens = tfds.features.Tensor(shape=(None,), dtype=dtype, encoding="bytes")
     labels = {"names": task.class_names} if task.class_names else {"num_classes": _classes(task)}
 
-    class Exported(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]  # tfds has no types
+    class Exported(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]  # untyped: mypy does not know the argument
         name = dataset
         VERSION = tfds.core.Version(VERSION)
 

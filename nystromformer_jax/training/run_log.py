@@ -20,7 +20,7 @@ class JsonLines:
     def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
         """Opens `path`, made if missing; a line cut in two by a crash is dropped as well."""
         self.path = path
-        self._file = open(path, "ab")  # noqa: SIM115  # closed by close
+        self._file = open(path, "ab")  # noqa: SIM115  # lives as long as this object, whose close closes it
         whole = path.read_bytes()
         kept = whole if keep_bytes is None else whole[:keep_bytes]
         kept = kept[: kept.rfind(b"\n") + 1]

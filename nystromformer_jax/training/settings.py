@@ -22,7 +22,10 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
     Raises:
         ValueError: an unknown or missing key, or a value of the wrong type. One line.
     """
-    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]  # a type variable
+    known = dataclasses.fields(
+        typing.cast(Any, cls)
+    )  # a type variable cannot say it is a dataclass
+    fields = {field.name: field for field in known if field.init}
     for key in values:
         if key not in fields:
             raise ValueError(f"{section}.{key}: no such key{nearest(key, fields, f'{section}.')}")

@@ -9,28 +9,28 @@ from tests.lra.data import fakes
 
 CONFIG = data.DataConfig(task="text", max_len=100)
 FILES = {"a/1.txt": b"one", "a/2.txt": b"two", "b/1.txt": b"three"}
-OTHERS = dict.fromkeys(("a/3.md", "c/1.txt", "a/deep/1.txt", "1.txt", "other-root/a/9.txt"), b"?")
+OTHERS = dict.fromkeys(("a/3.md", "c/1.txt", "a/deep/1.txt", "1.txt", "other-top/a/9.txt"), b"?")
 
 
 def raw_files(path):
-    return sources.RawFiles(path, "root", ("a/", "b/"), r"\d\.txt")
+    return sources.RawFiles(path, "top", ("a/", "b/"), r"\d\.txt")
 
 
-@pytest.mark.parametrize("prefix", ["root/", "./root/", "/root/", "../../home/root/", "x/root/"])
+@pytest.mark.parametrize("prefix", ["top/", "./top/", "/top/", "../../elsewhere/top/", "x/top/"])
 def test_an_archive_reads_as_the_folder_that_it_unpacks_to(tmp_path, prefix):
     everything = {**OTHERS, **FILES}
-    folder = raw_files(fakes.write_folder(tmp_path / "root", everything))
-    archive = raw_files(fakes.write_archive(tmp_path / "root.tar.gz", everything, prefix))
+    folder = raw_files(fakes.write_folder(tmp_path / "top", everything))
+    archive = raw_files(fakes.write_archive(tmp_path / "top.tar.gz", everything, prefix))
     assert dict(folder.read()) == dict(archive.read()) == FILES
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "root.tar.gz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["top", "top.tar.gz"]
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])
 def test_a_stamp_changes_with_the_files_alone(tmp_path, kind):
     def write():
         if kind == "folder":
-            return fakes.write_folder(tmp_path / "root", FILES)
-        return fakes.write_archive(tmp_path / "root.tar.gz", FILES, "root/")
+            return fakes.write_folder(tmp_path / "top", FILES)
+        return fakes.write_archive(tmp_path / "top.tar.gz", FILES, "top/")
 
     path = write()
     changed = path / "a/2.txt" if kind == "folder" else path
@@ -49,7 +49,7 @@ def test_a_stamp_changes_with_the_files_alone(tmp_path, kind):
 
 
 def test_a_stamp_tells_a_file_that_moved_to_another_subfolder(tmp_path):
-    path = fakes.write_folder(tmp_path / "root", FILES)
+    path = fakes.write_folder(tmp_path / "top", FILES)
     before = raw_files(path).stamp()
     (path / "a/2.txt").rename(path / "b/0.txt")  # where it stays the second of three
     assert raw_files(path).stamp() != before
@@ -58,7 +58,7 @@ def test_a_stamp_tells_a_file_that_moved_to_another_subfolder(tmp_path):
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text", "no checksum"])
 def test_a_damaged_archive_is_one_clear_sentence(tmp_path, damage):
     noise = {f"a/{i}.txt": os.urandom(5_000) for i in range(9)}
-    path = fakes.write_archive(tmp_path / "root.tar.gz", noise, "root/")
+    path = fakes.write_archive(tmp_path / "top.tar.gz", noise, "top/")
     content = bytearray(path.read_bytes())
     if damage == "flipped":
         content[len(content) // 2] ^= 1
@@ -71,19 +71,19 @@ def test_a_damaged_archive_is_one_clear_sentence(tmp_path, damage):
             "no checksum": content[:-8],
         }[damage]
     )
-    with pytest.raises(ValueError, match=r"root\.tar\.gz is cut short or damaged .* download it"):
+    with pytest.raises(ValueError, match=r"top\.tar\.gz is cut short or damaged .* download it"):
         list(raw_files(path).read())
 
 
 def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path):
-    both = {"root/a/1.txt": b"one", "other/root/a/1.txt": b"two"}
-    path = fakes.write_archive(tmp_path / "root.tar.gz", both, "")
-    with pytest.raises(ValueError, match=r"root\.tar\.gz holds a/1\.txt twice"):
+    both = {"top/a/1.txt": b"one", "other/top/a/1.txt": b"two"}
+    path = fakes.write_archive(tmp_path / "top.tar.gz", both, "")
+    with pytest.raises(ValueError, match=r"top\.tar\.gz holds a/1\.txt twice"):
         list(raw_files(path).read())
 
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(tmp_path):
-    folder = fakes.write_folder(tmp_path / "root", FILES)
+    folder = fakes.write_folder(tmp_path / "top", FILES)
     (folder / "a/1.txt").unlink()
     (folder / "a/1.txt").symlink_to("1.txt")  # a loop
     with pytest.raises(OSError, match=r"1\.txt cannot be read \(") as caught:
