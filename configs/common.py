@@ -27,9 +27,8 @@ QUIRKS: dict[str, dict[str, dict[str, Any]]] = {
     # model_wrapper.py L11, run_tasks.py L66 (OneCycleLR cycles the momentum by default).
     "mlpen": {
         "attention": {"landmark_layout": "mlpen", "pinv_start": "batch_max"},
-        "data": {
-            "zero_is_padding": True
-        },  # dataset.py: the mask is `input_ids != 0`, black pixels too
+        # dataset.py: the mask is `input_ids != 0`, so black pixels are padding, too.
+        "data": {"zero_is_padding": True},
         "model": {"pooling": "padded_mean"},
         "optimizer": {"cycle_beta1": True},
     },
