@@ -121,8 +121,7 @@ class Classifier(nn.Module):
         """Gives the logits of token ids; `mask` is True at real tokens."""
         encoder = SequenceEncoder(self.config, self.make_core, name="sequence_encoder")
         pooled = encoder(inputs, mask, deterministic=deterministic)
-        hidden = nn.relu(nn.Dense(self.config.mlp_dim, name="head_hidden")(pooled))
-        return nn.Dense(self.num_classes, name="head_output")(hidden)
+        return _head(pooled, self.config.mlp_dim, self.num_classes)
 
 
 class DualEncoder(nn.Module):
@@ -164,8 +163,13 @@ class DualEncoder(nn.Module):
         )
         x, y = pooled[0::2], pooled[1::2]
         features = jnp.concatenate([x, y, x * y, x - y], axis=-1)
-        hidden = nn.relu(nn.Dense(self.config.mlp_dim, name="head_hidden")(features))
-        return nn.Dense(self.num_classes, name="head_output")(hidden)
+        return _head(features, self.config.mlp_dim, self.num_classes)
+
+
+def _head(features: Float[Array, "B E"], mlp_dim: int, num_classes: int) -> Float[Array, "B C"]:
+    """Two layers; their parameters belong to the module that calls."""
+    hidden = nn.relu(nn.Dense(mlp_dim, name="head_hidden")(features))
+    return nn.Dense(num_classes, name="head_output")(hidden)
 
 
 def _side_by_side(first: Shaped[Array, "B L"], second: Shaped[Array, "B L"]) -> Array:

@@ -48,6 +48,7 @@ RELEASE_FOLDERS: Mapping[str, str] = {
 FORMAT = 1
 
 STATISTICS = ("path_length", "marker_distance", "num_distractors", "restarts")
+PICTURES_COUNTED = 1000  # whose regions are counted
 PIECE_BYTES = 2**20  # of images that one process makes at a time
 
 _ANEW = "unpack lra_release.gz again"
@@ -98,6 +99,7 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
         folder=prepared.folder,
         class_names=CLASS_NAMES,
         image_shape=shape,
+        notes=_notes,
     )
 
 
@@ -146,6 +148,25 @@ def open_statistics(task: Task, split: str) -> dict[str, npt.NDArray[np.float32]
         : len(task.splits[split])
     ]
     return {name: statistics[:, i] for i, name in enumerate(STATISTICS) if statistics.size}
+
+
+def _notes(task: Task) -> str:
+    """Connected regions of the pictures, and what the generator knows of their paths."""
+    from scipy import ndimage  # comes with jax
+
+    images = pictures.first_images(task, PICTURES_COUNTED)
+    touching = np.ones((3, 3), int)
+    counts = [ndimage.label(image > 0, touching)[1] for image in images]
+    rows = [
+        f"Connected regions of pixels above 0, in {len(images):,} training images:"
+        f" {np.mean(counts):.2f} ± {np.std(counts):.2f}.",
+    ]
+    if found := open_statistics(task, "train"):
+        rows += ["", "| training images | mean | 5 % | 50 % | 95 % |", "|---|---|---|---|---|"]
+    for name, values in found.items():
+        percentiles = " | ".join(f"{value:.1f}" for value in np.percentile(values, (5, 50, 95)))
+        rows.append(f"| {name.replace('_', ' ')} | {values.mean():.2f} | {percentiles} |")
+    return "\n".join(rows)
 
 
 # --- Generated ------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from lra.data.task import Task
+
 SHADES = " .:-=+*#%@"  # dark to bright
 MAX_COLUMNS = 64  # of text; a larger picture is averaged down
 
@@ -20,6 +22,15 @@ def as_text(pixels: npt.NDArray[np.integer], shape: tuple[int, int]) -> str:
     blocks = image.reshape(rows // (2 * step), 2 * step, columns // step, step).mean(axis=(1, 3))
     shades = (blocks * len(SHADES) / 256).astype(int)
     return "\n".join("".join(SHADES[shade] for shade in line).rstrip() for line in shades)
+
+
+def first_images(task: Task, count: int) -> npt.NDArray[np.uint8]:
+    """The first training images of a task whose sequences are images, [N, rows, columns]."""
+    assert task.image_shape is not None
+    train = task.splits["train"]
+    count = min(count, len(train))
+    size = task.image_shape[0] * task.image_shape[1]
+    return train.sequences.tokens[: count * size].reshape(count, *task.image_shape)
 
 
 def contact_sheet(

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lra.data import pathfinder
+from lra.data import pictures
 from lra.data.task import PairSplit, Sequences, Split, Task
 
 PERCENTILES = (5, 50, 95)
-PICTURES_COUNTED = 1000  # whose strokes are counted
+PICTURES_COUNTED = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,8 +77,8 @@ def markdown(task: Task, num_classes: int) -> str:
         rows += ["", f"The pairs are of {len(texts):,} different texts."]
     if task.image_shape:
         rows += ["", _pixels(task)]
-    if task.name.startswith("pathfinder"):
-        rows += ["", _strokes(task), "", *_paths(task)]
+    if task.notes:
+        rows += ["", task.notes(task)]
     return "\n".join(rows) + "\n"
 
 
@@ -99,17 +99,8 @@ def _digest(sequences: Sequences, number: int) -> bytes:
     return hashlib.blake2b(sequences.tokens[start:stop].data, digest_size=16).digest()
 
 
-def _images(task: Task, count: int) -> npt.NDArray[np.uint8]:
-    """The first images of the training set, [N, rows, columns]."""
-    assert task.image_shape is not None
-    train = task.splits["train"]
-    count = min(count, len(train))
-    size = task.image_shape[0] * task.image_shape[1]
-    return train.sequences.tokens[: count * size].reshape(count, *task.image_shape)
-
-
 def _pixels(task: Task) -> str:
-    images = _images(task, PICTURES_COUNTED)
+    images = pictures.first_images(task, PICTURES_COUNTED)
     edges = (0, 1, 17, 65, 129, 201, 256)
     shares = np.histogram(images, edges)[0] / images.size
     bins = [
@@ -122,29 +113,3 @@ def _pixels(task: Task) -> str:
         + ", ".join(f"{name}: {share:.4f}" for name, share in zip(bins, shares, strict=True))
         + "."
     )
-
-
-def _strokes(task: Task) -> str:
-    from scipy import ndimage  # comes with jax
-
-    images = _images(task, PICTURES_COUNTED)
-    touching = np.ones((3, 3), int)
-    counts = [ndimage.label(image > 0, touching)[1] for image in images]
-    return (
-        f"Connected regions of pixels above 0, in {len(images):,} training images:"
-        f" {np.mean(counts):.2f} ± {np.std(counts):.2f}."
-    )
-
-
-def _paths(task: Task) -> list[str]:
-    found: Mapping[str, npt.NDArray[np.float32]] = pathfinder.open_statistics(task, "train")
-    if not found:
-        return []
-    rows = [
-        f"| training images | mean | {' | '.join(f'{p} %' for p in PERCENTILES)} |",
-        "|---|---|---|---|---|",
-    ]
-    for name, values in found.items():
-        percentiles = " | ".join(f"{value:.1f}" for value in np.percentile(values, PERCENTILES))
-        rows.append(f"| {name.replace('_', ' ')} | {values.mean():.2f} | {percentiles} |")
-    return rows

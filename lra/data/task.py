@@ -250,6 +250,7 @@ class Task:
       folder: where the prepared files lie.
       class_names: what the labels mean; empty where they are numbers.
       image_shape: rows and columns of the picture that a sequence is, where it is one.
+      notes: what else there is to say about its examples, as markdown.
     """
 
     name: str
@@ -259,6 +260,7 @@ class Task:
     folder: Path
     class_names: tuple[str, ...] = ()
     image_shape: tuple[int, int] | None = None
+    notes: Callable[["Task"], str] | None = None
 
     def first(self, count: int) -> Self:
         """The task with at most `count` examples a split."""

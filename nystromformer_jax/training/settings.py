@@ -22,9 +22,8 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
     Raises:
         ValueError: an unknown or missing key, or a value of the wrong type. One line.
     """
-    known = dataclasses.fields(
-        typing.cast(Any, cls)
-    )  # a type variable cannot say it is a dataclass
+    dataclass: Any = cls  # a type variable cannot say that it is one
+    known = dataclasses.fields(dataclass)
     fields = {field.name: field for field in known if field.init}
     for key in values:
         if key not in fields:
