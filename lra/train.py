@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from lra import data
 from lra.data import DataConfig, PairSplit, Split, Task
+from lra.data.baselines import baselines
 from lra.models import Classifier, DualEncoder, ModelConfig
 from nystromformer_jax import make_core
 from nystromformer_jax.cores import CORES
@@ -176,6 +177,7 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
         **workdir.environment,
         "config_sha256": workdir.config_sha256,
         "data_sha256": task.sha256,
+        "baselines": baselines(task),
         "partial": is_partial(run, task),
     }
     workdir.write_result(result)

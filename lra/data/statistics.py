@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lra.data import pictures
+from lra.data.baselines import baselines
 from lra.data.task import PairSplit, Sequences, Split, Task
 
 PERCENTILES = (5, 50, 95)
@@ -71,6 +72,8 @@ def markdown(task: Task, num_classes: int) -> str:
         f"{count:,} of {one} in {other}" for (one, other), count in shared(statistics).items()
     ]
     rows += ["", f"Examples of one split that are in another: {', '.join(common)}."]
+    trivial = ", ".join(f"{name} {100 * score:.2f} %" for name, score in baselines(task).items())
+    rows += ["", f"What trivial predictors score on the test set: {trivial}."]
     pairs = [split.pairs for split in task.splits.values() if isinstance(split, PairSplit)]
     if pairs:
         texts = np.unique(np.concatenate(pairs))
