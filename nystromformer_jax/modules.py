@@ -35,6 +35,8 @@ def over_tokens(layer: nn.Module, x: Float[Array, "*tokens E"]) -> Float[Array, 
 class MultiHeadAttention(nn.Module):
     """Projects to query, key and value, attends by a core, and projects back.
 
+    A core that `shares_query_and_key` gets the queries as keys, and no projection of keys is made.
+
     Attributes are those of `nn.MultiHeadDotProductAttention` where they mean the same.
 
     Attributes:
@@ -117,9 +119,12 @@ class MultiHeadAttention(nn.Module):
         def heads(x: Array) -> Array:
             return x.reshape(*x.shape[:-1], self.num_heads, features // self.num_heads)
 
-        attended = self.make_core(name="core")(
-            heads(project("query", inputs_q, features)),
-            heads(project("key", inputs_kv, features)),
+        core = self.make_core(name="core")
+        query = heads(project("query", inputs_q, features))
+        shared = getattr(core, "shares_query_and_key", False)
+        attended = core(
+            query,
+            query if shared else heads(project("key", inputs_kv, features)),
             heads(project("value", inputs_kv, features)),
             mask,
             query_mask,

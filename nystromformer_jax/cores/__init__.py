@@ -5,7 +5,11 @@ A core is a small Module over the mathematics of attention:
     core(query, key, value, mask, query_mask, *, deterministic) -> output
 
 with query `[B L H D]`, key and value `[B T H D]`, `mask` True at real keys `[B T]` and `query_mask`
-True at real queries `[B L]` (None: the queries carry `mask`). Randomness comes from `make_rng`.
+True at real queries `[B L]` (None: the queries carry `mask`). A core whose attribute
+`shares_query_and_key` is True attends with queries as keys and reads no key.
+
+Randomness: what differs between calls comes from `make_rng("dropout")`; what is sampled once comes from
+the attribute `seed`. So with `deterministic=True` every core is a pure function.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""What every attention signs. A core that cannot keep a clause would say so here, with a reason."""
+"""What every attention signs. A core that cannot keep a clause says so here, with a reason."""
 
 import functools
 
@@ -24,7 +24,19 @@ OPTIONS = {
 }
 BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5
 
+# Exceptions, each with its reason.
+SELF_ATTENTION_ONLY = {
+    "longformer",  # its window lies around the query's own position
+    "reformer",  # its keys are its queries
+}
+COUNTS_POSITIONS = {
+    "linformer",  # its projection has a column for each position: padding in front moves tokens
+}
+
 every_core = pytest.mark.parametrize("name", CORES)
+cores_with_convolution = pytest.mark.parametrize(
+    "name", [name for name in CORES if "conv_kernel_size" in OPTIONS[name]]
+)
 
 
 def make(name, rngs, inputs, mask, **options):
@@ -62,10 +74,12 @@ def test_padding_at_the_ends_changes_nothing(name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
     core = make(name, rngs, inputs, mask)
-    padded = [jnp.pad(x, ((0, 0), (3, 8), (0, 0), (0, 0)), constant_values=jnp.nan) for x in inputs]
-    actual = core(*padded, jnp.pad(mask, ((0, 0), (3, 8))))
+    front = 0 if name in COUNTS_POSITIONS else 3
+    widths = ((0, 0), (front, 8))
+    padded = [jnp.pad(x, (*widths, (0, 0), (0, 0)), constant_values=jnp.nan) for x in inputs]
+    actual = core(*padded, jnp.pad(mask, widths))
     assert jnp.isfinite(actual).all()
-    assert_close(actual[:, 3:-8], core(*inputs, mask), REFERENCE, where=mask)
+    assert_close(actual[:, front:-8], core(*inputs, mask), REFERENCE, where=mask)
 
 
 @every_core
@@ -111,10 +125,28 @@ def test_jit_changes_nothing(name, rngs):
 
 
 @every_core
-def test_cross_attention_works_without_the_convolution(name, rngs):
+def test_queries_and_keys_of_different_lengths(name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, key_length=59)
-    core = make_core(name, **(OPTIONS[name] | {"conv_kernel_size": 0}))()
-    assert core.apply({}, *inputs, deterministic=True).shape == inputs[0].shape
+    mask = mask_of_lengths([59, 31, 11], 59)
+    query_mask = mask_of_lengths([43, 17, 29], LENGTH)
+    if name in SELF_ATTENTION_ONLY:
+        with pytest.raises(ValueError, match="self-attention"):
+            make(name, rngs, inputs, None)
+        return
+    without = {"conv_kernel_size": 0} if "conv_kernel_size" in OPTIONS[name] else {}
+    core = make_core(name, **(OPTIONS[name] | without))()
+    call = functools.partial(core.apply, deterministic=True)
+    variables = core.init(next(rngs), *inputs, deterministic=True)
+    output = call(variables, *inputs, mask, query_mask)
+    assert output.shape == inputs[0].shape
+    longer = [jnp.pad(x, ((0, 0), (0, 4), (0, 0), (0, 0)), constant_values=jnp.nan) for x in inputs]
+    masks = [jnp.pad(m, ((0, 0), (0, 4))) for m in (mask, query_mask)]
+    assert_close(call(variables, *longer, *masks)[:, :-4], output, REFERENCE, where=query_mask)
+
+
+@cores_with_convolution
+def test_the_convolution_needs_equal_lengths(name, rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, key_length=59)
     with pytest.raises(ValueError, match="equal lengths"):
         make(name, rngs, inputs, None)
 
@@ -143,7 +175,7 @@ def test_unknown_names_and_options_name_the_nearest():
         make_core("softmax", num_landmarks=64)
 
 
-@every_core
+@cores_with_convolution
 @pytest.mark.parametrize("width", [4, -1])
 def test_a_kernel_without_a_centre_is_refused(name, width, rngs):
     inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
