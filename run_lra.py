@@ -121,8 +121,10 @@ def _unknown_key(argv: list[str]) -> str | None:
         value = " ".join(argv[place + 1 : place + 2])
     path, colon, argument = value.partition(":")
     if not Path(path).is_file():
-        here = Path(__file__).parent / "configs"
-        known = [f"configs/{file.name}" for file in here.glob("[!_]*.py") if file.stem != "common"]
+        here, values = Path(__file__).parent / "configs", ("common", "official")
+        known = [
+            f"configs/{file.name}" for file in here.glob("[!_]*.py") if file.stem not in values
+        ]
         return f"there is no config file {path!r} in {Path.cwd()}{nearest(path, known)}"
     try:
         get_config = runpy.run_path(path)["get_config"]

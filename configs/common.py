@@ -2,10 +2,12 @@
 
 import ast
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
+
+from configs import official
 
 # Options of each attention; the paper's (Xiong et al. 2021, appendix; authors' LRA code, lra_config.py).
 ATTENTIONS: dict[str, dict[str, Any]] = {
@@ -17,21 +19,29 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
         "landmark_layout": "real",
     },
     "softmax": {"conv_kernel_size": 0, "dropout_rate": 0.1},
+    "reformer": {"num_hashes": 2, "chunk_len": 64, "num_buckets": None, "redraw": True},
+    "linformer": {"projection_size": 256},
+    "performer": {"num_features": 256, "kernel": "softmax", "orthogonal": True, "redraw": False},
+    "longformer": {"window": 257, "num_global": 1},
+    "linear": {},
 }
 
-
 # Where other codes differ from ours, all at once, so that their numbers can be looked for by their means.
-QUIRKS: dict[str, dict[str, dict[str, Any]]] = {
-    "none": {},
+MLPEN: dict[str, Any] = {
     # mlpen/Nystromformer, LRA/code at 5689313: attention_nystrom.py L38-39 and L56, model.py L99 with
     # model_wrapper.py L11, run_tasks.py L66 (OneCycleLR cycles the momentum by default).
-    "mlpen": {
-        "attention": {"landmark_layout": "mlpen", "pinv_start": "batch_max"},
-        # dataset.py: the mask is `input_ids != 0`, so black pixels are padding, too.
-        "data": {"zero_is_padding": True},
-        "model": {"pooling": "padded_mean"},
-        "optimizer": {"cycle_beta1": True},
-    },
+    "attention.landmark_layout": "mlpen",
+    "attention.pinv_start": "batch_max",
+    # dataset.py: the mask is `input_ids != 0`, so black pixels are padding, too.
+    "data.zero_is_padding": True,
+    "model.pooling": "padded_mean",
+    "optimizer.cycle_beta1": True,
+}
+
+QUIRKS: dict[str, Callable[[str], Mapping[str, Any]]] = {
+    "none": lambda task: {},
+    "mlpen": lambda task: MLPEN,
+    "google": official.values,
 }
 
 
@@ -39,13 +49,13 @@ def base(argument: str) -> ConfigDict:
     """The sections every task shares: the authors' model sizes, optimizer and evaluation.
 
     Args:
-      argument: `ATTENTION[,option=value …]`, options of the attention or `quirks=mlpen`.
+      argument: `ATTENTION[,option=value …]`, options of the attention or `quirks=mlpen|google`.
 
     Raises:
       ValueError: An unknown attention, option or quirk, with the nearest known ones.
     """
-    attention, quirks = _parse(argument)
-    config = ConfigDict(
+    attention, _ = _parse(argument)
+    return ConfigDict(
         {
             "data": {
                 "source": "auto",
@@ -63,7 +73,13 @@ def base(argument: str) -> ConfigDict:
                 "head_dim": 32,
                 "mlp_dim": 128,
                 "dropout_rate": 0.1,
+                "positions": "learned",
                 "pooling": "mean",
+                "pair_features": "products",
+                "activation": "gelu",
+                "layer_norm_epsilon": 1e-5,
+                "attention_bias": True,
+                "initialization": "lecun",
                 "dtype": "float32",
             },
             "optimizer": {
@@ -77,17 +93,27 @@ def base(argument: str) -> ConfigDict:
                 "cycle_beta1": False,
             },
             "attention": attention,
-            "train": {"seed": 0, "accumulation": 1},
+            "train": {"seed": 0, "accumulation": 1, "budget_steps": 0},
             "eval": {"max_examples": 0, "batch_size": 0},
             "mesh": {"data": -1, "sequence": 1},
             "checkpoint": {"every_steps": 500},
             "log": {"every_steps": 50, "events": True},
         }
     )
-    for section, values in QUIRKS[quirks].items():
-        for key, value in values.items():
-            if key in config[section]:  # softmax attention has no landmarks to lay out
-                config[section][key] = value
+
+
+def finish(config: ConfigDict, argument: str) -> ConfigDict:
+    """Sets what `quirks=…` asks for, over the task's own values.
+
+    Raises:
+      ValueError: Quirks that do not know the task.
+    """
+    _, quirks = _parse(argument)
+    for name, value in QUIRKS[quirks](config.data.task).items():
+        section, key = name.split(".")
+        if section == "attention" and key not in config.attention:
+            continue  # softmax attention has no landmarks to lay out
+        config[section][key] = value
     return config
 
 

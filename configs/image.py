@@ -31,4 +31,4 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.train.total_steps = 35_000
     config.train.accumulation = 2  # parts of 128, as theirs; half the memory
     config.eval.every_steps = 500
-    return config
+    return common.finish(config, argument)

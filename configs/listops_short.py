@@ -21,4 +21,5 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_steps = 300
     config.train.total_steps = 3000
+    config.train.budget_steps = 0
     return config

@@ -32,7 +32,8 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     options = {"resolution": tuple(BATCH_SIZES), "difficulty": ("hard", "intermediate", "easy")}
     argument, chosen = common.take(argument, options)
     resolution, difficulty = int(chosen["resolution"]), chosen["difficulty"]
-    config = common.base(argument or "nystrom")
+    argument = argument or "nystrom"
+    config = common.base(argument)
     config.data.task = f"pathfinder{resolution}{'' if difficulty == 'hard' else f'-{difficulty}'}"
     config.data.max_len = resolution**2
     config.model.vocab_size = 512  # 256 occur; the authors' table has 512
@@ -43,4 +44,4 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.optimizer.warmup_steps = config.train.total_steps // 200
     config.eval.every_steps = 1000
     config.eval.batch_size = max(8, config.train.batch_size // 4)
-    return config
+    return common.finish(config, argument)

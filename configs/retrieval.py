@@ -32,4 +32,4 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.train.total_steps = 30_000
     config.train.accumulation = 2  # parts of 16 pairs: half the memory
     config.eval.every_steps = 1000
-    return config
+    return common.finish(config, argument)

@@ -31,4 +31,4 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.train.batch_size = 32
     config.train.total_steps = 20_000
     config.eval.every_steps = 500
-    return config
+    return common.finish(config, argument)

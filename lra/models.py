@@ -3,13 +3,16 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
 
 from nystromformer_jax import Encoder, EncoderBlock
 from nystromformer_jax.dropout import Dropout
+from nystromformer_jax.modules import Activation, Initializer
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 
 
@@ -22,7 +25,14 @@ class ModelConfig:
       max_len: rows of the position embedding; at least the tokens of a sequence.
       head_dim: D; heads times D may differ from `embed_dim`.
       dropout_rate: of embeddings, attention output, and the MLP's hidden units and output.
-      pooling: "mean" is over real tokens; "padded_mean", the authors', divides by the padded length.
+      positions: "sinusoidal" ones are fixed and cost no parameters.
+      pooling: "mean" is over real tokens; "padded_mean", the authors', divides by the padded length;
+        "all_mean" is over padding, too; "first" takes the first token; "cls" puts a learnt one in front
+        and takes that.
+      pair_features: what a pair's head sees of its texts x and y: "products" x, y, x · y and x − y,
+        "concatenation" x and y, and then one layer more.
+      activation: of the MLPs; "gelu" is the exact one.
+      initialization: of kernels, biases and token embeddings; see `INITIALIZATIONS`.
       dtype: of activations; parameters, landmark kernel and pseudoinverse stay float32.
     """
 
@@ -34,7 +44,13 @@ class ModelConfig:
     head_dim: int = 32
     mlp_dim: int = 128
     dropout_rate: float = 0.1
-    pooling: Literal["mean", "padded_mean"] = "mean"
+    positions: Literal["learned", "sinusoidal"] = "learned"
+    pooling: Literal["mean", "padded_mean", "all_mean", "first", "cls"] = "mean"
+    pair_features: Literal["products", "concatenation"] = "products"
+    activation: Activation = "gelu"
+    layer_norm_epsilon: float = 1e-5
+    attention_bias: bool = True
+    initialization: Literal["lecun", "google"] = "lecun"
     dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
@@ -53,10 +69,33 @@ class ModelConfig:
             raise ValueError(
                 f"model.dropout_rate: needs a number in [0, 1), got {self.dropout_rate}."
             )
+        if not self.layer_norm_epsilon > 0:
+            raise ValueError(
+                f"model.layer_norm_epsilon: needs a positive number, got {self.layer_norm_epsilon}."
+            )
+
+
+class Initializers(NamedTuple):
+    """How parameters begin."""
+
+    embedding: Initializer
+    kernel: Initializer
+    bias: Initializer
+
+
+INITIALIZATIONS = {
+    "lecun": Initializers(
+        nn.initializers.normal(0.02), nn.initializers.lecun_normal(), nn.initializers.zeros_init()
+    ),
+    # Source: google-research/long-range-arena, models/transformer/transformer.py.
+    "google": Initializers(
+        nn.initializers.normal(1.0), nn.initializers.xavier_uniform(), nn.initializers.normal(1e-6)
+    ),
+}
 
 
 class SequenceEncoder(nn.Module):
-    """Token and position embeddings, pre-norm encoder, mean over the sequence."""
+    """Token and position embeddings, pre-norm encoder, one vector for the whole sequence."""
 
     config: ModelConfig
     make_core: Callable[..., nn.Module]
@@ -67,29 +106,50 @@ class SequenceEncoder(nn.Module):
     ) -> Float[Array, "B E"]:
         """Encodes token ids; `mask` is True at real tokens."""
         config = self.config
-        embed = functools.partial(
-            nn.Embed,
-            features=config.embed_dim,
-            embedding_init=nn.initializers.normal(0.02),
-            dtype=jnp.dtype(config.dtype),
-        )
-        tokens = embed(config.vocab_size, name="token_embedding")(inputs)
-        # A slice, not a look-up: its gradient is a sum over the batch, not a scatter of B · L rows.
-        positions = embed(config.max_len, name="position_embedding").embedding[: inputs.shape[1]]
-        x = tokens + positions.astype(tokens.dtype)[None]
+        dtype = jnp.dtype(config.dtype)
+        init = INITIALIZATIONS[config.initialization]
+        embed = functools.partial(nn.Embed, features=config.embed_dim, dtype=dtype)
+        x = embed(config.vocab_size, embedding_init=init.embedding, name="token_embedding")(inputs)
+        max_len = config.max_len
+        if config.pooling == "cls":
+            cls = self.param("cls", nn.initializers.zeros_init(), (1, 1, config.embed_dim))
+            cls = jnp.broadcast_to(cls.astype(dtype), (len(x), 1, config.embed_dim))
+            x = jnp.concatenate([cls, x], axis=1)
+            # It is real where the first token is, as in the official code.
+            mask = jnp.concatenate([mask[:, :1], mask], axis=1)
+            max_len += 1
+        if config.positions == "sinusoidal":
+            positions = jnp.asarray(sinusoids(x.shape[1], config.embed_dim))
+        else:
+            table = embed(
+                max_len, embedding_init=nn.initializers.normal(0.02), name="position_embedding"
+            )
+            # A slice, no look-up: its gradient is a sum over the batch, not a scatter of B · L rows.
+            positions = table.embedding[: x.shape[1]]
+        x = x + positions.astype(x.dtype)[None]
         x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
         make_block = functools.partial(
             EncoderBlock,
             config.num_heads,
             self.make_core,
             config.mlp_dim,
+            activation=config.activation,
             qkv_features=config.num_heads * config.head_dim,
+            attention_bias=config.attention_bias,
             dropout_rate=config.dropout_rate,
-            dtype=jnp.dtype(config.dtype),
+            layer_norm_epsilon=config.layer_norm_epsilon,
+            dtype=dtype,
+            kernel_init=init.kernel,
+            bias_init=init.bias,
         )
-        x = Encoder(config.num_layers, make_block, name="encoder")(
+        final_norm = functools.partial(nn.LayerNorm, epsilon=config.layer_norm_epsilon)
+        x = Encoder(config.num_layers, make_block, final_norm, name="encoder")(
             x, mask, deterministic=deterministic
         )
+        if config.pooling in ("first", "cls"):
+            return x[:, 0]
+        if config.pooling == "all_mean":
+            return x.mean(axis=1)
         pooled = masked_mean(x, mask)
         if config.pooling == "padded_mean":
             pooled = pooled * (mask.sum(axis=1) / mask.shape[1])[:, None]
@@ -125,7 +185,7 @@ class Classifier(nn.Module):
 
 
 class DualEncoder(nn.Module):
-    """Two sequences in, one class out: one encoder for both, and a head over x, y, x · y and x − y.
+    """Two sequences in, one class out: one encoder for both, and a head over both vectors x and y.
 
     Attributes:
       config: Sizes.
@@ -162,8 +222,13 @@ class DualEncoder(nn.Module):
             deterministic=deterministic,
         )
         x, y = pooled[0::2], pooled[1::2]
-        features = jnp.concatenate([x, y, x * y, x - y], axis=-1)
-        return _head(features, self.config.mlp_dim, self.num_classes)
+        mlp_dim = self.config.mlp_dim
+        if self.config.pair_features == "products":
+            features = jnp.concatenate([x, y, x * y, x - y], axis=-1)
+            return _head(features, mlp_dim, self.num_classes)
+        features = jnp.concatenate([x, y], axis=-1)
+        features = nn.relu(nn.Dense(mlp_dim, name="head_pair")(features))
+        return _head(features, mlp_dim // 2, self.num_classes)
 
 
 def _head(features: Float[Array, "B E"], mlp_dim: int, num_classes: int) -> Float[Array, "B C"]:
@@ -175,6 +240,17 @@ def _head(features: Float[Array, "B E"], mlp_dim: int, num_classes: int) -> Floa
 def _side_by_side(first: Shaped[Array, "B L"], second: Shaped[Array, "B L"]) -> Array:
     """[B, L] and [B, L] to [2 B, L]: rows 2 i and 2 i + 1 are those of pair i."""
     return jnp.stack([first, second], axis=1).reshape(-1, first.shape[1])
+
+
+def sinusoids(length: int, embed_dim: int) -> npt.NDArray[np.float32]:
+    """Fixed position embeddings [L, E]: sines at even columns, cosines at odd ones.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+    """
+    rates = np.exp(-np.log(10_000) * np.arange(0, embed_dim, 2) / embed_dim)
+    angles = np.arange(length)[:, None] * rates[None]
+    waves = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, -1)
+    return waves[:, :embed_dim].astype(np.float32)
 
 
 def masked_mean(x: Float[Array, "B L E"], mask: Bool[Array, "B L"]) -> Float[Array, "B E"]:

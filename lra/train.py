@@ -77,7 +77,8 @@ def is_partial(run: Run, task: Task) -> bool:
     fewer_scored = any(
         _scored(run, task, name) < len(task.splits[name]) for name in ("valid", "test")
     )
-    fewer_steps = run.fit.train.total_steps < info.total_steps
+    train = run.fit.train
+    fewer_steps = train.total_steps < (train.budget_steps or info.total_steps)
     return not info.has_all(task) or fewer_scored or fewer_steps
 
 
@@ -120,6 +121,8 @@ def prepare(config: Mapping[str, Any]) -> Run:
         raise ValueError(
             f"attention.name: {attention!r} is unknown{nearest(str(attention), CORES)}"
         )
+    if "seed" in {field.name for field in dataclasses.fields(CORES[attention])}:
+        options.setdefault("seed", fit_config.train.seed)  # of what it samples once
     from_mapping(CORES[attention], options, "attention")  # for its errors
     kind = DualEncoder if task.pairs else Classifier
     model = kind(model_config, make_core(attention, **options), task.num_classes)

@@ -200,6 +200,7 @@ class EncoderBlock(nn.Module):
       mlp_dim: Width of the MLP.
       norm: `"pre"` normalises what enters each half (LRA), `"post"` what leaves it (BERT).
       qkv_features: H · D; None for the width of the input.
+      attention_bias: Whether the attention's four projections have one.
       layer_norm_epsilon: 1e-5 in the authors' code; 1e-6 is flax's and Google's default.
       dropout_rate: Of the attention output, the MLP's hidden units and its output.
     """
@@ -210,6 +211,7 @@ class EncoderBlock(nn.Module):
     norm: Literal["pre", "post"] = "pre"
     activation: Activation = "gelu"
     qkv_features: int | None = None
+    attention_bias: bool = True
     dropout_rate: float = 0.0
     layer_norm_epsilon: float = 1e-5
     dtype: Dtype | None = None
@@ -246,6 +248,7 @@ class EncoderBlock(nn.Module):
                 self.num_heads,
                 self.make_core,
                 qkv_features=self.qkv_features,
+                use_bias=self.attention_bias,
                 **weights,
                 name="attention",
             )

@@ -102,3 +102,50 @@ def test_the_authors_quirks_go_with_every_task(name):
 
 def test_a_black_pixel_is_a_pixel_by_default():
     assert not config_of("image").data.zero_is_padding
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "parameters", "peak", "batch_size", "total_steps"),
+    [  # Parameters: counted by hand from their layers; the rest stands in their config files.
+        ("listops", "softmax", 9_973_258, 1.581e-3, 32, 5_000),
+        ("text", "softmax", 3_742_978, 5.590e-4, 32, 20_000),
+        ("retrieval", "softmax", 1_599_618, 5.590e-4, 32, 5_000),
+        ("image", "softmax", 248_458, 5e-4, 256, 35_000),
+        ("pathfinder", "softmax", 26_530, 1e-3, 512, 62_400),
+        ("pathx", "softmax", 537_954, 1e-3, 64, 500_000),
+    ],
+)
+def test_the_official_model_and_budget(name, argument, parameters, peak, batch_size, total_steps):
+    config = config_of(name, f"{argument},quirks=google")
+    run = train.prepare(config.to_dict())
+    shapes = jax.eval_shape(train.make_params(run))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == parameters
+    assert config.optimizer.learning_rate == pytest.approx(peak, rel=1e-3)
+    assert (config.train.batch_size, config.train.total_steps) == (batch_size, total_steps)
+    assert config.train.budget_steps == total_steps
+    assert (config.optimizer.beta2, config.optimizer.eps) == (0.98, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("argument", "clip_norm"), [("resolution=64", 0), ("resolution=256,difficulty=easy", 0)]
+)
+def test_the_official_model_on_other_pathfinders(argument, clip_norm):
+    config = config_of("pathfinder", f"nystrom,quirks=google,{argument}")
+    assert (config.model.num_layers, config.model.pooling) == (2, "cls")
+    assert config.optimizer.clip_norm == clip_norm
+    assert config.data.zero_is_padding
+
+
+@pytest.mark.parametrize(
+    "attention", ["reformer", "linformer", "performer", "longformer", "linear"]
+)
+@pytest.mark.parametrize("name", ["listops", "text", "retrieval", "image", "pathfinder", "pathx"])
+def test_every_attention_goes_with_every_task(name, attention):
+    run = train.prepare(config_of(name, attention).to_dict())
+    assert run.attention == attention
+
+
+def test_what_is_sampled_once_follows_the_seed_of_the_run():
+    config = config_of("listops_short", "performer")
+    config.train.seed = 7
+    assert train.prepare(config.to_dict()).model.make_core.keywords["seed"] == 7

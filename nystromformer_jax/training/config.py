@@ -19,9 +19,12 @@ class TrainConfig:
     batch_size: int  # examples of one update, over all devices, hosts and accumulated parts
     seed: int = 0
     accumulation: int = 1  # parts that a batch is computed in, one after the other
+    budget_steps: int = 0  # steps of a whole run, where they are not the task's; 0: the task's
 
     def __post_init__(self) -> None:
-        _at_least("train", self, total_steps=1, batch_size=1, seed=0, accumulation=1)
+        _at_least(
+            "train", self, total_steps=1, batch_size=1, seed=0, accumulation=1, budget_steps=0
+        )
         if self.seed >= 2**32:  # jax.random.key would cut it, to the seed of another run
             raise ValueError(f"train.seed: needs a number below 2**32, got {self.seed}.")
 

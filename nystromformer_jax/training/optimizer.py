@@ -17,7 +17,7 @@ class OptimizerConfig:
 
     learning_rate: float  # the peak
     warmup_steps: int
-    schedule: Literal["one_cycle", "linear", "cosine", "constant"] = "one_cycle"
+    schedule: Literal["one_cycle", "linear", "cosine", "rsqrt", "constant"] = "one_cycle"
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-6
@@ -52,6 +52,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 
     * `one_cycle`: peak/25 at 0, straight to peak at W - 1, straight to peak/25/10⁴ at T - 1.
     * `linear`, `cosine`: 0 at 0, straight to peak at W, then down to 0 at T.
+    * `rsqrt`: 0 at 0, straight to peak at W, then peak · √(W / step); the official benchmark's.
     * `constant`: 0 at 0, straight to peak at W, and stays.
 
     A run no longer than its warm-up sees the beginning of the warm-up, at the same rates as a
@@ -74,6 +75,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
             down = (1 - jnp.cos(jnp.pi * down)) / 2
         if config.schedule == "constant":
             down = jnp.zeros_like(down)
+        if config.schedule == "rsqrt":
+            down = 1 - jnp.sqrt(max(warmup, 1) / jnp.maximum(now, max(warmup, 1)))
         # (1 - share) * a + share * b, not a + share * (b - a): the end point is then exact.
         rising, falling = (1 - up) * start + up * peak, (1 - down) * peak + down * end
         return jnp.where(now < peak_step, rising, falling)

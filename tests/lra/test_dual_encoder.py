@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import re
 
@@ -199,3 +200,26 @@ def test_no_device_sends_activations_to_another(rngs, core):
     backward, _ = on_mesh(jax.grad(loss), params, texts, 8)
     assert not re.search(moved, backward.as_text())
     assert "all-reduce" in backward.as_text()
+
+
+def test_a_concatenation_goes_through_one_layer_more(rngs):
+    sizes = dataclasses.replace(SIZES, pair_features="concatenation", pooling="first")
+    model = DualEncoder(sizes, CORES["softmax"], num_classes=3)
+    texts = pairs(rngs, 2, 17)
+    variables = model.init(next(rngs), *texts, deterministic=True)
+    params = variables["params"]
+    assert {name: params[name]["kernel"].shape for name in params if name.startswith("head")} == {
+        "head_pair": (24, 7),
+        "head_hidden": (7, 3),
+        "head_output": (3, 3),
+    }
+    encoder = SequenceEncoder(sizes, CORES["softmax"])
+    inputs1, mask1, inputs2, mask2 = texts
+    x, y = (
+        encoder.apply({"params": params["sequence_encoder"]}, inputs, mask, deterministic=True)
+        for inputs, mask in ((inputs1, mask1), (inputs2, mask2))
+    )
+    features = jnp.concatenate([x, y], axis=-1) @ params["head_pair"]["kernel"]
+    features = jnp.maximum(features + params["head_pair"]["bias"][None], 0)
+    actual = model.apply(variables, *texts, deterministic=True)
+    assert_close(actual, head(variables, features), REFERENCE)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from lra.models import Classifier, ModelConfig, SequenceEncoder, masked_mean
+from lra.models import Classifier, ModelConfig, SequenceEncoder, masked_mean, sinusoids
 from nystromformer_jax import make_core
 from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
 
@@ -68,6 +68,69 @@ def test_the_authors_mean_divides_by_the_padded_length(rngs):
         pooled[pooling] = encoder.apply(params, inputs, mask, deterministic=True)
     expected = pooled["mean"] * jnp.array([[1.0], [0.25]])
     assert_close(pooled["padded_mean"], expected, SAME_ARITHMETIC)
+
+
+def pooled_by(pooling, inputs, mask, **sizes):
+    config = ModelConfig(
+        **{"vocab_size": 11, "max_len": 64, "embed_dim": 12, "head_dim": 5, "mlp_dim": 7} | sizes,
+        pooling=pooling,
+    )
+    encoder = SequenceEncoder(config, make_core("softmax"))
+    params = encoder.init(jax.random.key(0), inputs, mask, deterministic=True)
+    return encoder.apply(params, inputs, mask, deterministic=True), params
+
+
+def test_the_mean_over_all_positions_is_the_mean_over_real_ones_where_all_are(rngs):
+    inputs = jax.random.randint(next(rngs), (3, 19), 1, 11)
+    everywhere = jnp.ones((3, 19), bool)
+    one, other = (pooled_by(how, inputs, everywhere)[0] for how in ("mean", "all_mean"))
+    assert_close(one, other, SAME_ARITHMETIC)
+    mask = mask_of_lengths([19, 7, 5], 19)
+    one, other = (pooled_by(how, inputs, mask)[0] for how in ("mean", "all_mean"))
+    assert jnp.abs(one - other).max() > 1e-3
+
+
+def test_a_class_token_stands_in_front_of_the_sequence(rngs):
+    """With one layer what it becomes is the same for the same tokens in any order, positions aside."""
+    inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
+    everywhere = jnp.ones((2, 13), bool)
+    sizes = {"num_layers": 1, "max_len": 13}
+    pooled, params = pooled_by("cls", inputs, everywhere, **sizes)
+    assert params["params"]["cls"].shape == (1, 1, 12)
+    assert params["params"]["position_embedding"]["embedding"].shape == (14, 12)
+    first, _ = pooled_by("first", inputs, everywhere, **sizes)
+    assert jnp.abs(pooled - first).max() > 1e-3
+    encoder = SequenceEncoder(
+        ModelConfig(vocab_size=11, embed_dim=12, head_dim=5, mlp_dim=7, pooling="cls", **sizes),
+        make_core("softmax"),
+    )
+    nowhere = jax.tree.map(lambda leaf: leaf, params)
+    nowhere["params"]["position_embedding"]["embedding"] *= 0
+    turned = encoder.apply(nowhere, inputs[:, ::-1], everywhere, deterministic=True)
+    straight = encoder.apply(nowhere, inputs, everywhere, deterministic=True)
+    assert_close(turned, straight, REFERENCE)
+
+
+def test_a_sequence_of_padding_alone_has_a_class_token_of_padding():
+    inputs, mask = jnp.zeros((2, 13), jnp.int32), mask_of_lengths([13, 0], 13)
+    pooled, _ = pooled_by("cls", inputs, mask)
+    assert jnp.isfinite(pooled).all()
+
+
+def test_sinusoids_turn_at_their_own_rates():
+    waves = sinusoids(31, 6)
+    assert waves.shape == (31, 6)
+    assert_close(waves[0], jnp.array([0.0, 1.0] * 3), SAME_ARITHMETIC)
+    for pair, rate in enumerate([1.0, 10_000 ** (-1 / 3), 10_000 ** (-2 / 3)]):
+        assert_close(waves[5, 2 * pair], jnp.sin(5 * rate), REFERENCE)
+        assert_close(waves[5, 2 * pair + 1], jnp.cos(5 * rate), REFERENCE)
+    assert sinusoids(5, 3).shape == (5, 3)
+
+
+def test_fixed_positions_cost_no_parameters(rngs):
+    inputs, mask = jax.random.randint(next(rngs), (2, 13), 1, 11), jnp.ones((2, 13), bool)
+    _, params = pooled_by("mean", inputs, mask, positions="sinusoidal")
+    assert "position_embedding" not in params["params"]
 
 
 def test_the_mean_is_over_real_tokens():

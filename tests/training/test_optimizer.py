@@ -29,7 +29,7 @@ def test_one_cycle_falls_in_a_straight_line():
 
 @pytest.mark.parametrize("total_steps", [1, 20, 999, 1000])
 def test_a_run_shorter_than_its_warmup_sees_its_beginning(total_steps):
-    for schedule in ("one_cycle", "linear", "cosine", "constant"):
+    for schedule in ("one_cycle", "linear", "cosine", "rsqrt", "constant"):
         for step in (0, total_steps - 1):
             short = rate(step, total_steps, schedule=schedule)
             assert short == rate(step, 5000, schedule=schedule)
@@ -41,6 +41,7 @@ def test_a_run_shorter_than_its_warmup_sees_its_beginning(total_steps):
     [
         ("linear", {0: 0, 500: 5e-5, 1000: 1e-4, 3000: 5e-5, 4999: 1e-4 / 4000}),
         ("cosine", {0: 0, 500: 5e-5, 1000: 1e-4, 3000: 5e-5, 2000: 1e-4 * (2 + 2**0.5) / 4}),
+        ("rsqrt", {0: 0, 500: 5e-5, 1000: 1e-4, 4000: 5e-5, 2000: 1e-4 / 2**0.5}),
         ("constant", {0: 0, 500: 5e-5, 1000: 1e-4, 4999: 1e-4}),
     ],
 )
@@ -50,7 +51,7 @@ def test_other_schedules(schedule, points):
 
 
 def test_no_warmup_starts_at_the_peak():
-    for schedule in ("one_cycle", "linear", "cosine", "constant"):
+    for schedule in ("one_cycle", "linear", "cosine", "rsqrt", "constant"):
         assert rate(0, warmup_steps=0, schedule=schedule) == pytest.approx(1e-4)
 
 
