@@ -34,9 +34,11 @@ def main() -> int:
         return 2
     import jax
 
+    from lra.timing import processor
+
     results: dict[str, Any] = {
         "machine": {
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "device": jax.devices()[0].device_kind,
             "torch_threads": torch.get_num_threads(),
@@ -59,16 +61,6 @@ def main() -> int:
         if "attention" in results:
             report.plot(results, given.out.with_suffix(".png"))
     return 0
-
-
-def _processor() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

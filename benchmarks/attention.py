@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks import peers
-from benchmarks.timing import interleaved
+from lra.timing import interleaved
 from nystromformer_jax import SelfAttention, make_core, nystrom_attention
 
 BATCH, HEADS, DIM, LANDMARKS, CONV = 1, 8, 64, 64, 33

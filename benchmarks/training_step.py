@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.timing import interleaved
 from lra import data, train
+from lra.timing import interleaved
 from nystromformer_jax import training
 
 

@@ -18,7 +18,16 @@ from nystromformer_jax.pinv import iterative_pinv, pinv_residual
 from nystromformer_jax.steps import collect, distribute
 
 # Modules: attention as a small one (a core), and what goes around it
-from nystromformer_jax.cores import NystromAttention, SoftmaxAttention, make_core
+from nystromformer_jax.cores import (
+    LinearAttention,
+    LinformerAttention,
+    LongformerAttention,
+    NystromAttention,
+    PerformerAttention,
+    ReformerAttention,
+    SoftmaxAttention,
+    make_core,
+)
 from nystromformer_jax.modules import (
     Encoder,
     EncoderBlock,
@@ -34,10 +43,15 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Encoder",
     "EncoderBlock",
+    "LinearAttention",
+    "LinformerAttention",
+    "LongformerAttention",
     "MlpBlock",
     "MultiHeadAttention",
     "NystromAttention",
     "NystromFactors",
+    "PerformerAttention",
+    "ReformerAttention",
     "SelfAttention",
     "SoftmaxAttention",
     "collect",

@@ -7,8 +7,9 @@
 | `T` | key length where it differs | `R` | rank or random features |
 | `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
 | `S` | tokens a segment or a block | `K` | blocks |
-| `H` | heads | `V` | vocabulary |
-| `D` | head dimension (`Dv`: of values, where it may differ) | `C` | classes |
+| `H` | heads | `G` | global tokens |
+| `D` | head dimension (`Dv`: of values, where it may differ) | `V` | vocabulary |
+| `C` | classes | | |
 """
 
 from jax import Array

@@ -19,12 +19,22 @@ from typing import Any
 
 import flax.linen as nn
 
+from nystromformer_jax.cores.linear import LinearAttention
+from nystromformer_jax.cores.linformer import LinformerAttention
+from nystromformer_jax.cores.longformer import LongformerAttention
 from nystromformer_jax.cores.nystrom import NystromAttention
+from nystromformer_jax.cores.performer import PerformerAttention
+from nystromformer_jax.cores.reformer import ReformerAttention
 from nystromformer_jax.cores.softmax import SoftmaxAttention
 from nystromformer_jax.spelling import nearest
 
 CORES: Mapping[str, type[nn.Module]] = {
+    "linear": LinearAttention,
+    "linformer": LinformerAttention,
+    "longformer": LongformerAttention,
     "nystrom": NystromAttention,
+    "performer": PerformerAttention,
+    "reformer": ReformerAttention,
     "softmax": SoftmaxAttention,
 }
 
@@ -51,4 +61,14 @@ def make_core(name: str, **options: Any) -> Callable[..., nn.Module]:
     return functools.partial(core, **options)
 
 
-__all__ = ["CORES", "NystromAttention", "SoftmaxAttention", "make_core"]
+__all__ = [
+    "CORES",
+    "LinearAttention",
+    "LinformerAttention",
+    "LongformerAttention",
+    "NystromAttention",
+    "PerformerAttention",
+    "ReformerAttention",
+    "SoftmaxAttention",
+    "make_core",
+]

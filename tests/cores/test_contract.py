@@ -19,7 +19,12 @@ from tests.helpers import (
 
 # The smallest sizes at which each core approximates rather than being exact.
 OPTIONS = {
+    "linear": {},
+    "linformer": {"projection_size": 7, "max_len": 67},
+    "longformer": {"window": 5, "num_global": 2},
     "nystrom": {"num_landmarks": 7, "conv_kernel_size": 5},
+    "performer": {"num_features": 7},
+    "reformer": {"num_hashes": 2, "chunk_len": 7, "num_buckets": 4},
     "softmax": {"conv_kernel_size": 5},
 }
 BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5

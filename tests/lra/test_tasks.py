@@ -4,10 +4,13 @@ import importlib
 import json
 import logging
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lra import data, train
+from nystromformer_jax import training
 from nystromformer_jax.training import Workdir
 
 SMALL = {
@@ -83,8 +86,6 @@ def test_the_authors_mask_reaches_the_model(tmp_path):
 
 
 def test_what_a_task_needs_is_said_before_anything_is_compiled(tmp_path, monkeypatch):
-    import jax
-
     def compile_nothing(*_, **__):
         raise AssertionError("nothing is to be compiled")
 
@@ -93,3 +94,55 @@ def test_what_a_task_needs_is_said_before_anything_is_compiled(tmp_path, monkeyp
         prepared = train.prepare(small(name, dir=str(tmp_path / "nowhere")))
         with pytest.raises((FileNotFoundError, ValueError), match="nowhere"):
             data.load(prepared.data)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "nystrom,num_landmarks=4,conv_kernel_size=3",
+        "softmax",
+        "reformer,chunk_len=8",
+        "linformer,projection_size=8",
+        "performer,num_features=8",
+        "longformer,window=9",
+        "linear",
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "retrieval",  # the only model of its own
+        *(
+            pytest.param(name, marks=pytest.mark.slow(minutes=0.1))
+            for name in ("listops", "text", "image", "pathfinder", "pathx")
+        ),
+    ],
+)
+def test_every_task_trains_with_every_attention(name, argument):
+    config = small(name, argument, max_len=37, padded_len=0)
+    config["model"]["max_len"] = 37
+    run = train.prepare(config)
+    random = np.random.default_rng(0)
+    batch = {"labels": random.integers(0, run.model.num_classes, 8, np.int32)}
+    for key in run.model.batch_keys:
+        lengths = random.integers(19, 38, 8)
+        tokens = random.integers(1, data.describe(run.data.task).vocab_size, (8, 37), np.int32)
+        batch[key] = np.arange(37) < lengths[:, None] if key.startswith("mask") else tokens
+    batch["weights"] = np.ones(8, np.float32)
+    mesh = training.make_mesh(training.MeshConfig(), jax.devices()[:1])
+    optimizer = training.make_optimizer(run.fit.optimizer, total_steps=5)
+    step = training.make_train_step(train.make_loss(run.model), optimizer, mesh, seed=0)
+
+    shapes = jax.eval_shape(train.make_params(run))  # drawn here: one program less to compile
+    before = jax.tree.map(lambda leaf: random.normal(0, 0.1, leaf.shape).astype("f"), shapes)
+    params = jax.tree.map(jnp.array, before)
+    state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    totals = {name: (jnp.float32(0), jnp.float32(0)) for name in ("loss", "accuracy", "grad_norm")}
+    for _ in range(5):
+        state, totals, loss = step(state, totals, batch)
+    assert np.isfinite(loss)
+    assert state.step == 5
+    moved = jax.tree.map(lambda one, other: np.any(one != other), before, state.params)
+    dead = [jax.tree_util.keystr(path) for path, did in jax.tree.leaves_with_path(moved) if not did]
+    # Softmax cancels what is added to all keys, so that their bias may stay where it is.
+    assert [path for path in dead if "['key']['bias']" not in path] == []

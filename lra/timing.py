@@ -1,8 +1,11 @@
 """Times rivals in turn, so that a machine that slows down slows all of them down."""
 
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -37,3 +40,23 @@ def interleaved(
         }
         for name, runs in seconds.items()
     }
+
+
+def processor() -> str:
+    """The processor's name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def available_bytes() -> int:
+    """Memory that this machine could still give, without swapping where the system tells it."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable"))
+    return 1024 * int(kibibytes)

@@ -1,0 +1,201 @@
+"""What a training step of every task costs with every attention, on the real shapes.
+
+    python -m benchmarks.tasks --out results/tasks/cpu
+
+Each cell is a process of its own. It takes the config's batch, or the largest half, quarter … of it whose
+step the compiler puts under `--memory` GiB, trains five steps on made-up tokens of that shape, and says how
+long a step took and how much memory the process held at most. "does not fit" means: not at batch 1.
+The table is written after every cell, and the same command goes on where it was stopped.
+"""
+
+import argparse
+import importlib
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lra.timing import processor
+from nystromformer_jax.training import describe_environment, write_json
+
+TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
+ATTENTIONS = ("nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear")
+STEPS = 5
+GIB = 2**30
+
+
+def main() -> int:
+    """Measures what is missing; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tasks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
+    parser.add_argument("--memory", type=float, default=16.0, help="GiB that a step may take")
+    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument("--cell", nargs=2, metavar=("TASK", "ATTENTION"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.cell:
+        print(json.dumps(measure(*given.cell, limit=given.memory * GIB)))
+        return 0
+    if given.out is None:
+        parser.error("pass --out=results/tasks/cpu, or another place to write to")
+    file = given.out.with_suffix(".json")
+    machine = {"processor": processor(), **describe_environment()}
+    results: dict[str, Any] = {"machine": machine, "memory": given.memory, "rows": []}
+    if file.is_file():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if (before["machine"], before["memory"]) != (machine, given.memory):
+            print(
+                f"benchmarks.tasks: {file} is of another machine, version or --memory;"
+                " pass another --out, or move it away.",
+                file=sys.stderr,
+            )
+            return 2
+        results = before
+    done = {(row["task"], row["attention"]) for row in results["rows"]}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for task in given.tasks:
+        for attention in given.attentions:
+            if (task, attention) in done:
+                continue
+            command = [sys.executable, "-m", "benchmarks.tasks", f"--memory={given.memory}"]
+            child = subprocess.run(
+                [*command, "--cell", task, attention],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            if child.returncode:
+                print(
+                    f"benchmarks.tasks: {task} with {attention} ended with {child.returncode}.",
+                    file=sys.stderr,
+                )
+                return 1
+            results["rows"].append(json.loads(child.stdout.splitlines()[-1]))
+            print(_line(results["rows"][-1]), flush=True)
+            write_json(file, results)
+            given.out.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
+    return 0
+
+
+def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
+    """One cell: the batch that fits, seconds a step (median), bytes by compiler and by process."""
+    config = importlib.import_module(f"configs.{task}").get_config(attention).to_dict()
+    config["train"]["accumulation"] = 1
+    config["eval"]["batch_size"] = 0
+    batch_size, asked = config["train"]["batch_size"], config["train"]["batch_size"]
+    while True:
+        config["train"]["batch_size"] = batch_size
+        step, arguments, compiled_bytes = _compiled_step(config)
+        row = {
+            "task": task,
+            "attention": attention,
+            "config_batch_size": asked,
+            "batch_size": batch_size,
+            "compiled_bytes": compiled_bytes,
+        }
+        if compiled_bytes <= limit:
+            break
+        if batch_size == 1:
+            return {**row, "fits": False}
+        # Memory grows with the batch, so much smaller ones need not be tried one by one.
+        shares = max(1, int(compiled_bytes / limit).bit_length() - 1)
+        batch_size = max(1, batch_size >> shares)
+    state, totals, batch = arguments()
+    seconds = []
+    for _ in range(1 + STEPS):
+        began = time.perf_counter()
+        state, totals, loss = step(state, totals, batch)
+        loss.block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    return {
+        **row,
+        "fits": True,
+        "step_seconds": statistics.median(seconds[1:]),
+        "loss": float(loss),
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+
+
+def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
+    """The step, its arguments to be made, and the bytes that the compiler gives it."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from lra import train
+    from nystromformer_jax import training
+
+    run = train.prepare(config)
+    optimizer = training.make_optimizer(run.fit.optimizer, run.fit.train.total_steps)
+    step = training.make_train_step(train.make_loss(run.model), optimizer, run.mesh, seed=0)
+    random = np.random.default_rng(0)
+    rows, length = run.fit.train.batch_size, run.data.padding.padded_len
+    batch = {"labels": random.integers(0, run.model.num_classes, rows, np.int32)}
+    for key in run.model.batch_keys:
+        lengths = random.integers(length // 2, length + 1, rows)
+        if key.startswith("mask"):
+            batch[key] = np.arange(length) < lengths[:, None]
+        else:
+            high = config["model"]["vocab_size"]
+            batch[key] = random.integers(0, high, (rows, length), np.int32)
+    batch["weights"] = np.ones(rows, np.float32)
+
+    def make() -> tuple[Any, Any]:
+        params = train.make_params(run)()
+        state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        names = ("loss", "accuracy", "grad_norm")
+        return state, {name: (jnp.float32(0), jnp.float32(0)) for name in names}
+
+    shapes = jax.eval_shape(make)
+    compiled = step.lower(*shapes, jax.eval_shape(lambda: batch)).compile()
+    memory = compiled.memory_analysis()
+    taken = (
+        memory.temp_size_in_bytes
+        + memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+    return compiled, lambda: (*make(), training.place(batch, run.mesh)), taken
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """A table: tasks down, attentions across, `steps a second · GiB`, with the batch where it is smaller."""
+    rows = {(row["task"], row["attention"]): row for row in results["rows"]}
+    attentions = [name for name in ATTENTIONS if any(name == key[1] for key in rows)]
+    lines = [
+        f"| steps/s · GiB | {' | '.join(attentions)} |",
+        "|---" * (1 + len(attentions)) + "|",
+    ]
+    for task in TASKS:
+        if not any(task == key[0] for key in rows):
+            continue
+        cells = [_cell(rows.get((task, name))) for name in attentions]
+        batch = next(row["config_batch_size"] for key, row in rows.items() if key[0] == task)
+        lines.append(f"| {task}, batch {batch} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if not row["fits"]:
+        return "does not fit"
+    text = f"{1 / row['step_seconds']:.3g} · {row['peak_bytes'] / GIB:.1f}"
+    smaller = row["batch_size"] < row["config_batch_size"]
+    return f"{text} (batch {row['batch_size']})" if smaller else text
+
+
+def _line(row: dict[str, Any]) -> str:
+    return f"{row['task']:10} {row['attention']:10} {_cell(row)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Time and memory of one self-attention module by length, as in the paper's Table 1.
+
+    python -m lra.efficiency                          # here: results/efficiency/cpu.json .md .png
+    python -m lra.efficiency --topology=v5e:1x1       # what a TPU's compiler says, without a TPU
+
+The module has its projections and nothing else: no convolution, no mask, no dropout. Each attention is
+compiled ahead for each length, batch and pass. Memory is what the compiler says the program needs:
+arguments, results and temporaries. Devices that count memory have one mark for the whole process,
+which nothing sets back, so it cannot tell one program from another and is left out.
+
+What needs more than `--memory_limit` is not run, which is a result. The rest of one length, batch and
+pass is timed in turn. The JSON is rewritten after every length, and a run that was interrupted goes on
+where it stopped. An attention that is asked for later is timed without those that are there already;
+`--fresh` times all of them together.
+
+Source: Xiong et al. 2021, arXiv:2102.03902, Table 1.
+Differs: the module is BERT-base's, 12 heads of 64, our choice. Gradients are measured beside inference.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lra.efficiency.bench import ATTENTIONS, PASSES, Bench
+from lra.efficiency.plot import plot
+from lra.efficiency.tables import markdown, row_line, slopes
+from nystromformer_jax.training.workdir import read_json, write_json
+
+BENCH = ("heads", "head_dim", "dtype", "repeats", "memory_limit", "topology")
+POSITIVE = ("lengths", "batch", "heads", "head_dim", "repeats", "memory_limit")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes `<out>.json`, `.md` and `.png`; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        _check_positive(given)
+        bench = Bench(**{name: getattr(given, name) for name in BENCH})
+        out = given.out or Path("results/efficiency", bench.name)
+        file = Path(f"{out}.json")
+        results: dict[str, Any] = {"settings": bench.settings, "commands": [], "rows": []}
+        if file.exists() and not given.fresh:
+            results = earlier(file, bench.settings)
+        plan = _plan(given, results["rows"])
+        for attention, length, _, _ in plan:
+            bench.shapes(attention, length)  # says now what would be refused hours later
+    except ValueError as error:
+        print(f"lra.efficiency: {error}", file=sys.stderr)
+        return 2
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows = results["rows"]
+    if plan:
+        own = sys.argv[1:] if arguments is None else arguments
+        results["commands"].append(" ".join(["python -m lra.efficiency", *own]))
+    for length in dict.fromkeys(length for _, length, _, _ in plan):
+        for batch, kind in dict.fromkeys(case[2:] for case in plan if case[1] == length):
+            missing = [case[0] for case in plan if case[1:] == (length, batch, kind)]
+            for row in bench.measure(missing, length, batch, kind):
+                rows.append(row)
+                print(row_line(row), file=sys.stderr, flush=True)
+        results["slopes"] = slopes(rows)
+        write_json(file, results)
+    text = markdown(results)
+    Path(f"{out}.md").write_text(text, encoding="utf-8")
+    plot(results, Path(f"{out}.png"))
+    print(text, end="")
+    return 0
+
+
+def _check_positive(given: argparse.Namespace) -> None:
+    for name in POSITIVE:
+        values = getattr(given, name)
+        for value in values if isinstance(values, list) else [values]:
+            if value is not None and value <= 0:
+                raise ValueError(f"--{name} must be positive, got {value}.")
+
+
+def _plan(
+    given: argparse.Namespace, rows: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, int, int, str]]:
+    """What is asked for and not there: attention, length, batch and pass, by length."""
+    there = {(row["attention"], row["length"], row["batch"], row["pass"]) for row in rows}
+    asked = dict.fromkeys(
+        (attention, length, batch, kind)
+        for length in sorted(given.lengths)
+        for batch in sorted(given.batch)
+        for kind in PASSES
+        for attention in given.attentions
+    )
+    return [case for case in asked if case not in there]
+
+
+def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of an earlier run.
+
+    Raises:
+      ValueError: They are of other settings, or the file is none of ours.
+    """
+    results = read_json(file)
+    if not {"settings", "commands", "rows"} <= results.keys():
+        raise ValueError(f"{file} holds no figures of lra.efficiency: pass another --out.")
+    there, now = _flat(results["settings"]), _flat(settings)
+    differences = [
+        f"{name} {there.get(name)} there, {now.get(name)} now"
+        for name in sorted(there.keys() | now.keys())
+        if there.get(name) != now.get(name)
+    ]
+    if differences:
+        raise ValueError(
+            f"{file} holds figures of other settings ({'; '.join(differences)}):"
+            " pass another --out, or --fresh to write over them."
+        )
+    return results
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**settings, **settings["versions"], "versions": None}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lra.efficiency", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--attentions", nargs="+", default=list(ATTENTIONS), help="of the table; any nystrom-M")
+    add("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
+    add("--batch", type=int, nargs="+", default=[1, 8], help="sequences at once")
+    add("--heads", type=int, default=12)
+    add("--head_dim", type=int, default=64)
+    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="of activations")
+    add("--repeats", type=int, default=9, help="rounds of all rivals")
+    add("--memory_limit", type=float, help="GiB; what needs more is not run")
+    add("--topology", help="compile for a TPU such as v5e:1x1 and run nothing; needs libtpu")
+    add("--out", type=Path, help="where to write, without an ending")
+    add("--fresh", action="store_true", help="measure anew what is there")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

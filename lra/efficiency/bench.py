@@ -1,0 +1,205 @@
+"""Compiles and times one self-attention module, for `lra.efficiency`."""
+
+import functools
+import importlib.metadata
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.errors import JaxRuntimeError
+
+import nystromformer_jax
+from lra.efficiency.compiled import Compiled, compile_ahead, is_out_of_memory, topology_device
+from lra.timing import available_bytes, interleaved, processor
+from nystromformer_jax import SelfAttention, make_core
+from nystromformer_jax.spelling import nearest
+from nystromformer_jax.training.workdir import describe_environment
+
+# What the tables call an attention: its core and the core's options. Any nystrom-M is known.
+ATTENTIONS: Mapping[str, dict[str, Any]] = {
+    "softmax": {"name": "softmax"},
+    "nystrom-64": {"name": "nystrom", "num_landmarks": 64},
+    "nystrom-32": {"name": "nystrom", "num_landmarks": 32},
+    "reformer": {"name": "reformer", "num_hashes": 2, "chunk_len": 64},
+    "linformer": {"name": "linformer", "projection_size": 256},
+    "performer": {"name": "performer", "num_features": 256},
+    "longformer": {"name": "longformer", "window": 257, "num_global": 1},
+    "linear": {"name": "linear"},
+}
+PASSES = ("forward", "forward + gradient")
+
+
+def core_options(attention: str) -> dict[str, Any]:
+    """What `make_core` is given for an attention of the tables.
+
+    Raises:
+      ValueError: An unknown attention, with the nearest known ones.
+    """
+    if landmarks := re.fullmatch(r"nystrom-([1-9]\d*)", attention):
+        return {"name": "nystrom", "num_landmarks": int(landmarks[1])}
+    if attention not in ATTENTIONS:
+        raise ValueError(f"Unknown attention {attention!r}{nearest(attention, ATTENTIONS)}")
+    return ATTENTIONS[attention]
+
+
+class Bench:
+    """Compiles and times attentions on the device that is here, or compiles for one that is not.
+
+    Attributes:
+      settings: What must agree for figures to stand in one table.
+      name: Of the device, for a file.
+    """
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        head_dim: int,
+        dtype: str,
+        repeats: int,
+        memory_limit: float | None,
+        topology: str | None,
+    ) -> None:
+        """Finds the device.
+
+        Args:
+          heads: H.
+          head_dim: D; the module is H · D wide.
+          dtype: Of activations; parameters are float32.
+          repeats: Rounds of all rivals.
+          memory_limit: In GiB; what needs more is not run. None for what the device has set aside, or
+            three quarters of what the machine could give now.
+          topology: A TPU's, to compile for and run nothing.
+
+        Raises:
+          ValueError: No such topology.
+        """
+        self.heads, self.embed_dim, self.dtype = heads, heads * head_dim, jnp.dtype(dtype)
+        self.repeats, self.runs = repeats, topology is None
+        self.device = topology_device(topology) if topology else jax.devices()[0]
+        self.name = topology.replace(":", "-") if topology else self.device.platform
+        environment = describe_environment()
+        packages = ("python", "jax", "jaxlib", "flax", "numpy")
+        versions = {name: environment["versions"][name] for name in packages}
+        versions["nystromformer-jax"] = nystromformer_jax.__version__
+        self.settings: dict[str, Any] = {
+            "device": self.device.device_kind,
+            "heads": heads,
+            "head_dim": head_dim,
+            "dtype": dtype,
+            "topology": topology,
+        }
+        if self.runs:
+            self.settings |= {
+                "processor": processor(),
+                "cpu_threads": environment["cpu_threads"],
+                "repeats": repeats,
+                "memory_limit_gib": memory_limit,
+            }
+            own = (self.device.memory_stats() or {}).get("bytes_limit")
+            free = own or available_bytes() * 3 // 4
+            self.limit_bytes = int(memory_limit * 2**30) if memory_limit else free
+        else:
+            versions["libtpu"] = importlib.metadata.version("libtpu")
+        self.settings["versions"] = versions
+
+    def shapes(self, attention: str, length: int, batch: int = 1) -> tuple[Any, Any]:
+        """Shapes of the parameters and of the input.
+
+        Raises:
+          ValueError: An unknown attention, or a length that it refuses.
+        """
+        x = jax.ShapeDtypeStruct((batch, length, self.embed_dim), self.dtype)
+        init = functools.partial(self._module(attention).init, deterministic=True)
+        return jax.eval_shape(init, jax.random.key(0), x), x
+
+    def measure(
+        self, attentions: Sequence[str], length: int, batch: int, kind: str
+    ) -> list[dict[str, Any]]:
+        """Compiles one pass of each attention, and times in turn those that fit."""
+        programs = {
+            attention: self._compile(attention, length, batch, kind) for attention in attentions
+        }
+        rows = {
+            attention: {
+                "attention": attention,
+                "core": core_options(attention),
+                "length": length,
+                "batch": batch,
+                "pass": kind,
+                **program.figures,
+                "seconds": None,
+            }
+            for attention, program in programs.items()
+        }
+        if self.runs:
+            self._time(rows, programs)
+        return list(rows.values())
+
+    def _module(self, attention: str) -> SelfAttention:
+        return SelfAttention(self.heads, make_core(**core_options(attention)), dtype=self.dtype)
+
+    def _compile(self, attention: str, length: int, batch: int, kind: str) -> Compiled:
+        module = self._module(attention)
+        params, x = self.shapes(attention, length, batch)
+
+        def forward(params: Any, x: jax.Array) -> Any:
+            return module.apply(params, x, deterministic=True)
+
+        def weighted_sum(params: Any, x: jax.Array, cotangent: jax.Array) -> jax.Array:
+            return jnp.sum(forward(params, x) * cotangent, dtype=jnp.float32)
+
+        if kind == "forward":
+            return compile_ahead(forward, (params, x), self.device)
+        gradient = jax.value_and_grad(weighted_sum, argnums=(0, 1))
+        return compile_ahead(gradient, (params, x, x), self.device)
+
+    def _time(self, rows: dict[str, dict[str, Any]], programs: Mapping[str, Compiled]) -> None:
+        """Writes the seconds, or why there are none, into `rows`."""
+        cases, inputs = {}, None
+        for attention, row in rows.items():
+            run = programs[attention].run
+            if run is None:
+                continue
+            if row["peak_bytes"] > self.limit_bytes:
+                row["fits"] = False
+                row["reason"] = (
+                    f"needs {row['peak_bytes'] / 2**30:.3g} GiB,"
+                    f" more than the limit of {self.limit_bytes / 2**30:.3g} GiB"
+                )
+                continue
+            try:
+                inputs = inputs or self._inputs(row["length"], row["batch"], row["pass"])
+                case = functools.partial(run, self._params(attention, row["length"]), *inputs)
+                jax.block_until_ready(case())
+            except JaxRuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                row |= {"fits": False, "reason": str(error).splitlines()[0]}
+            else:
+                cases[attention] = case
+        for attention, seconds in interleaved(cases, repeats=self.repeats).items():
+            rows[attention]["seconds"] = seconds
+
+    def _inputs(self, length: int, batch: int, kind: str) -> list[jax.Array]:
+        """The input, and the cotangent where there is a gradient."""
+        random = np.random.default_rng(0)
+        shape = (batch, length, self.embed_dim)
+        return [
+            jnp.asarray(random.standard_normal(shape, np.float32), self.dtype)
+            for _ in range(1 + (kind != "forward"))
+        ]
+
+    def _params(self, attention: str, length: int) -> Any:
+        """Random parameters: making them by `init` takes a compilation, and no time depends on them."""
+        shapes, _ = self.shapes(attention, length)
+        random = np.random.default_rng(1)
+
+        def sample(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+            values = random.standard_normal(leaf.shape, np.float32)
+            return jnp.asarray(values / (leaf.shape or (1,))[0] ** 0.5, leaf.dtype)
+
+        return jax.tree.map(sample, shapes)

@@ -1,0 +1,267 @@
+"""Reformer's attention: each token attends to those that a random hash puts near it."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nystromformer_jax.cores.randomness import sampling_rng
+from nystromformer_jax.inputs import check_inputs, where_real
+from nystromformer_jax.steps import MASKED_LOGIT
+from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
+
+# Below every logit whose vectors have a norm in float32, above `MASKED_LOGIT`.
+SELF_LOGIT = -1e20
+# A hash of more buckets is made of several smaller ones: hashing a token to n buckets costs D · n / 2.
+MAX_BUCKET_BITS = 6
+
+
+def lsh_attention(
+    query: Float[Array, "B L H D"],
+    value: Float[Array, "B T H D"],
+    rng: Array,
+    *,
+    num_hashes: int = 2,
+    chunk_len: int = 64,
+    num_buckets: int | None = None,
+    mask: Bool[Array, "B T"] | None = None,
+) -> Float[Array, "B L H D"]:
+    """Self-attention among tokens of similar direction, in O(L log L) by a sort, else linear in L.
+
+        logits = query keyᵀ,  key = query / |query|
+        output = Σ_r softmax_r(lse_r) · softmax(logits_r) @ value,  lse_r = log Σ exp(logits_r)
+
+    In each round r of hashing the tokens are sorted by bucket, and in a bucket by position, and cut
+    into chunks. A token attends to its chunk and to the one before, whatever buckets those hold. It
+    attends to itself only where there is nothing else. A key that meets a query in several rounds
+    counts as often. Keys of unit length are what keys of length √D over √D would be.
+
+    Args:
+      query: The keys too. What padding holds is never seen, here and in `value`.
+      value: As long as `query`.
+      rng: Of the rotations that hash; all heads and examples share them.
+      num_hashes: Rounds. Time and memory grow with it: 2 L · chunk_len · num_hashes logits a head.
+      chunk_len: Tokens a chunk.
+      num_buckets: A power of two; 1 sorts by position alone. None: the largest up to
+        2 L / chunk_len, but at least 2. That counts padding: for padding to change nothing, give it.
+      mask: True at real tokens; None means that all are. Padding is sorted behind all else. With no
+        real token at all the output is zero; rows of masked tokens are finite and unspecified.
+
+    Raises:
+      ValueError: L ≠ T, a size that is none, or shapes and a mask that do not fit.
+
+    Source: Kitaev et al. 2020, arXiv:2001.04451, Section 2; `LSHSelfAttention` of trax, which too
+    attends across buckets, and which does not divide by how often a key is met, as the paper does.
+    Differs: no chunk lies before the first, where the released code wraps around to the last; each
+    round is cut alone, where the code cuts all rounds in one row.
+    """
+    query, value = jnp.asarray(query), jnp.asarray(value)
+    check_inputs(query, value, value, mask)
+    length = query.shape[1]
+    if value.shape[1] != length:
+        raise ValueError(
+            "LSH attention is self-attention: its queries are its keys, so L and T must be equal; got"
+            f" L = {length} and T = {value.shape[1]}."
+        )
+    if num_hashes < 1 or chunk_len < 1:
+        raise ValueError(
+            f"num_hashes and chunk_len must be at least 1, got {num_hashes} and {chunk_len}."
+        )
+    if num_buckets is None:
+        num_buckets = 2 ** (max(2 * length // chunk_len, 2).bit_length() - 1)
+    rotations = draw_rotations(rng, num_hashes, query.shape[-1], num_buckets)
+    return _lsh_attention(query, value, mask, rotations, num_hashes, min(chunk_len, length))
+
+
+def draw_rotations(
+    rng: Array, num_hashes: int, head_dim: int, num_buckets: int
+) -> list[Float[Array, "rounds D _"]]:
+    """Random matrices whose columns and their opposites are the buckets: n / 2 columns for n buckets.
+
+    Over 64 buckets it takes several matrices, and the product of their buckets.
+    """
+    num_bits = num_buckets.bit_length() - 1
+    if num_buckets != 2**num_bits:
+        raise ValueError(f"num_buckets must be a power of two, got {num_buckets}.")
+    num_factors = -(-num_bits // MAX_BUCKET_BITS)
+    factors = [2 ** ((num_bits + i) // num_factors) for i in range(num_factors)]
+    rngs = jax.random.split(rng, num_factors)
+    return [
+        jax.random.normal(rng, (num_hashes, head_dim, factor // 2))
+        for rng, factor in zip(rngs, factors, strict=True)
+    ]
+
+
+def hash_buckets(
+    x: Float[Array, "B H L D"], rotations: Sequence[Float[Array, "rounds D _"]], num_hashes: int
+) -> Int[Array, "rounds B H L"]:
+    """The bucket of each vector in each round; vectors of like direction often share one.
+
+    bucket = argmax([x R, -x R]);  bucket = bucket · n + argmax(…) for a further R of n buckets
+    """
+    x = jax.lax.stop_gradient(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+    buckets = jnp.zeros((num_hashes, *x.shape[:-1]), jnp.int32)
+    for rotation in rotations:
+        rotated = jnp.einsum("BHLD,NDR->NBHLR", x, rotation.astype(x.dtype))
+        nearest = jnp.concatenate([rotated, -rotated], axis=-1).argmax(axis=-1)
+        buckets = buckets * (2 * rotation.shape[-1]) + nearest
+    return buckets
+
+
+@jax.custom_vjp
+def permute(
+    x: Float[Array, "B H L D"], order: Int[Array, "B H L"], inverse: Int[Array, "B H L"]
+) -> Float[Array, "B H L D"]:
+    """The vectors of `x` in the given order, which `inverse` undoes.
+
+    The gradient gathers by `inverse`. Left to itself it scatters and adds, which costs as much on a
+    CPU and, says trax, more on a TPU.
+    """
+    del inverse
+    return jnp.take_along_axis(x, order[..., None], axis=2, mode="promise_in_bounds")
+
+
+def _permute_forward(x: Array, order: Array, inverse: Array) -> tuple[Array, tuple[Array, Array]]:
+    return permute(x, order, inverse), (order, inverse)
+
+
+def _permute_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, None, None]:
+    order, inverse = kept
+    return permute(cotangent, inverse, order), None, None
+
+
+permute.defvjp(_permute_forward, _permute_backward)
+
+
+# Compiled as a whole, so that a call outside of jit costs one compilation and not one an operation.
+@functools.partial(jax.jit, static_argnames=("num_hashes", "chunk_len"))
+def _lsh_attention(
+    query: Float[Array, "B L H D"],
+    value: Float[Array, "B L H D"],
+    mask: Bool[Array, "B L"] | None,
+    rotations: Sequence[Float[Array, "rounds D _"]],
+    num_hashes: int,
+    chunk_len: int,
+) -> Float[Array, "B L H D"]:
+    """`lsh_attention` behind its checks."""
+    batch, length = query.shape[:2]
+    real = jnp.ones((batch, length), bool) if mask is None else mask
+    missing = -length % chunk_len
+    query, value = (
+        jnp.pad(where_real(x, mask), ((0, 0), (0, missing), (0, 0), (0, 0))).swapaxes(1, 2)
+        for x in (query, value)
+    )
+    real = jnp.pad(real, ((0, 0), (0, missing)))
+
+    num_buckets = math.prod(2 * rotation.shape[-1] for rotation in rotations)
+    buckets = hash_buckets(query, rotations, num_hashes)
+    buckets = jnp.where(real[None, :, None, :], buckets, num_buckets)
+    orders = jnp.argsort(buckets, axis=-1, stable=True)
+    inverses = jnp.argsort(orders, axis=-1)
+    sorted_real = jnp.arange(length + missing)[None, :] < real.sum(axis=1)[:, None]
+
+    def attend(order: Array, inverse: Array) -> tuple[Array, Array]:
+        sorted_query, sorted_value = (permute(x, order, inverse) for x in (query, value))
+        output, lse = _attend_in_chunks(sorted_query, sorted_value, sorted_real, chunk_len)
+        return permute(output, inverse, order), permute(lse, inverse, order)
+
+    outputs, lses = jax.vmap(attend)(orders, inverses)
+    output = (jax.nn.softmax(lses, axis=0) * outputs).sum(axis=0)
+    return output.swapaxes(1, 2)[:, :length].astype(query.dtype)
+
+
+def _attend_in_chunks(
+    query: Float[Array, "B H L D"],
+    value: Float[Array, "B H L D"],
+    mask: Bool[Array, "B L"],
+    chunk_len: int,
+) -> tuple[Float[Array, "B H L D"], Float[Array, "B H L 1"]]:
+    """Attends from each chunk to itself and the one before; gives log Σ exp(logits) with it."""
+    batch, _, length, _ = query.shape
+    accumulator = jnp.promote_types(query.dtype, jnp.float32)
+
+    def chunks(x: Array) -> Shaped[Array, "B _ K S _"]:
+        return x.reshape(batch, x.shape[1], length // chunk_len, chunk_len, x.shape[-1])
+
+    def with_chunk_before(x: Array) -> Shaped[Array, "B _ K T _"]:
+        before = jnp.pad(x[:, :, :-1], ((0, 0), (0, 0), (1, 0), (0, 0), (0, 0)))
+        return jnp.concatenate([before, x], axis=3)
+
+    key = with_chunk_before(chunks(_unit_length(query)))
+    logits = jnp.einsum(
+        "BHKSD,BHKTD->BHKST", chunks(query), key, preferred_element_type=accumulator
+    )
+    itself = jnp.eye(chunk_len, 2 * chunk_len, k=chunk_len, dtype=bool)
+    logits = jnp.where(itself[None, None, None], SELF_LOGIT, logits)
+    real_keys = with_chunk_before(chunks(mask[:, None, :, None])).swapaxes(3, 4)
+    logits = jnp.where(real_keys, logits, MASKED_LOGIT)
+
+    maximum = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    weights = jnp.exp(logits - maximum)
+    total = weights.sum(axis=-1, keepdims=True)
+    output = jnp.einsum(
+        "BHKST,BHKTD->BHKSD",
+        weights.astype(value.dtype),
+        with_chunk_before(chunks(value)),
+        preferred_element_type=accumulator,
+    )
+    lse = maximum + jnp.log(total)
+    return (output / total).reshape(query.shape), lse.reshape(*query.shape[:-1], 1)
+
+
+def _unit_length(x: Float[Array, "B H L D"]) -> Float[Array, "B H L D"]:
+    """`x` / |x|, and zero at zero, with the small number under the root of trax."""
+    full = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    square = (full**2).sum(axis=-1, keepdims=True)
+    return (full * jax.lax.rsqrt(square + 1e-6 * x.shape[-1])).astype(x.dtype)
+
+
+class ReformerAttention(nn.Module):
+    """Attends to the tokens that hash nearby, in O(L log L). Self-attention only, queries as keys.
+
+    Attributes:
+      num_hashes: Rounds of hashing, as in `lsh_attention`.
+      chunk_len: Tokens a chunk.
+      num_buckets: A power of two; None follows the length, padding included.
+      redraw: Whether each training call draws new rotations, from the stream "dropout".
+      seed: Of the rotations in evaluation, and in training without `redraw`.
+    """
+
+    shares_query_and_key: ClassVar[bool] = True
+
+    num_hashes: int = 2
+    chunk_len: int = 64
+    num_buckets: int | None = None
+    redraw: bool = True
+    seed: int = 0
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Float[Array, "B L H D"],
+        key: Float[Array, "B T H D"],
+        value: Float[Array, "B T H D"],
+        mask: Bool[Array, "B T"] | None = None,
+        query_mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "B L H D"]:
+        """Attends; see `lsh_attention`. `key` is not read, nor is `query_mask`: `mask` tells all."""
+        if query_mask is not None and mask is None:
+            raise ValueError(
+                "LSH attention reads queries as keys, so one mask tells which are real: pass `mask`,"
+                " with query_mask None or the same."
+            )
+        return lsh_attention(
+            query,
+            value,
+            sampling_rng(self, self.seed, redraw=self.redraw and not deterministic),
+            num_hashes=self.num_hashes,
+            chunk_len=self.chunk_len,
+            num_buckets=self.num_buckets,
+            mask=mask,
+        )

@@ -1,0 +1,112 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax.cores.linear import linear_attention
+from tests.helpers import (
+    GRADIENT,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+    random_inputs,
+)
+
+BATCH, QUERIES, KEYS, HEADS, DIM = 3, 31, 43, 2, 5
+
+
+def by_the_paper(query, key, value):
+    """Weights φ(query) · φ(key), normalised, in float64 for one example: arrays [L H D]."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    phi = lambda x: np.where(x > 0, x + 1, np.exp(np.minimum(x, 0)))
+    weights = np.einsum("lhd,thd->lht", phi(query), phi(key))
+    return np.einsum("lht,thd->lhd", weights / weights.sum(-1, keepdims=True), value)
+
+
+def quadratic(query, key, value, mask):
+    """The same with a mask, in jnp."""
+    phi = lambda x: jax.nn.elu(x) + 1
+    weights = jnp.einsum("BLHD,BTHD->BHLT", phi(query), phi(key)) * mask[:, None, None, :]
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return jnp.einsum("BHLT,BTHD->BLHD", weights, value)
+
+
+def gradients(attend, inputs):
+    output, pull_back = jax.vjp(attend, *inputs)
+    return pull_back(jnp.cos(jnp.arange(output.size, dtype=jnp.float32)).reshape(output.shape))
+
+
+def test_it_is_its_quadratic_form_of_the_real_tokens(rngs):
+    inputs = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
+    lengths, query_lengths = [43, 17, 1], [31, 5, 23]
+    mask, query_mask = mask_of_lengths(lengths, KEYS), mask_of_lengths(query_lengths, QUERIES)
+    output = linear_attention(*inputs, mask=mask, query_mask=query_mask)
+    query, key, value = inputs
+    for b, (real, asking) in enumerate(zip(lengths, query_lengths, strict=True)):
+        expected = by_the_paper(query[b, :asking], key[b, :real], value[b, :real])
+        assert_close(output[b, :asking], expected, REFERENCE)
+
+
+def test_so_is_its_gradient(rngs):
+    inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
+    mask = mask_of_lengths([43, 17, 1], KEYS)
+    attend = lambda *inputs: linear_attention(*inputs, mask=mask) * mask[..., None, None]
+    expected = lambda *inputs: quadratic(*inputs, mask) * mask[..., None, None]
+    assert_close(gradients(attend, inputs), gradients(expected, inputs), GRADIENT)
+
+
+def test_a_constant_value_comes_out_as_it_went_in(rngs):
+    query, key, value = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
+    constant = jnp.broadcast_to(value[:, :1], value.shape)
+    expected = jnp.broadcast_to(value[:, :1], query.shape)
+    assert_close(linear_attention(query, key, constant), expected, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize("which", ["queries", "keys", "both", "apart"])
+def test_features_below_the_smallest_float_lose_nothing(which, rngs):
+    query, key, value = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS)
+    if which in ("queries", "both"):
+        query = query - 80
+    if which in ("keys", "both"):
+        key = key - 80
+    if which == "apart":  # each feature is small in all queries or in all keys
+        first = jnp.arange(DIM) < 2
+        query, key = jnp.where(first, query - 120, query), jnp.where(first, key, key - 120)
+    inputs = query, key, value
+    expected = by_the_paper(*(x[0] for x in inputs))
+    assert_close(linear_attention(*inputs)[0], expected, REFERENCE)
+    found = gradients(linear_attention, inputs)
+    assert all(jnp.isfinite(gradient).all() for gradient in found)
+    assert jnp.abs(found[0]).max() > 1e-4  # and not because the gradient died
+
+
+def test_with_no_real_key_the_output_is_zero(rngs):
+    inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
+    mask = mask_of_lengths([43, 0, 5], KEYS)
+    output = linear_attention(*inputs, mask=mask, query_mask=jnp.ones_like(mask))
+    assert (output[1] == 0).all()
+    assert (output[0] != 0).any()
+
+
+def test_it_makes_no_map_of_length_squared():
+    length = 4096
+    shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+    jaxpr = jax.make_jaxpr(linear_attention)(shape, shape, shape)
+    sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]
+    assert max(sizes) == length * 8
+
+
+def test_half_precision_is_half_at_the_ends_only(rngs):
+    inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS, dtype=jnp.bfloat16)
+    output = linear_attention(*inputs)
+    expected = linear_attention(*(x.astype(jnp.float32) for x in inputs))
+    assert output.dtype == jnp.bfloat16
+    assert (output == expected.astype(jnp.bfloat16)).all()
+
+
+def test_a_mask_of_the_keys_says_nothing_about_queries_of_another_length(rngs):
+    inputs = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
+    mask = mask_of_lengths([43, 17, 1], KEYS)
+    with pytest.raises(ValueError, match="pass query_mask"):
+        linear_attention(*inputs, mask=mask)

@@ -1,0 +1,128 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax import softmax_attention
+from nystromformer_jax.cores.linformer import LinformerAttention, linformer_attention
+from tests.helpers import (
+    GRADIENT,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+    random_inputs,
+)
+
+BATCH, LENGTH, KEY_LENGTH, HEADS, DIM, ROWS = 3, 23, 31, 2, 5, 7
+
+
+def by_the_paper(query, key, value, projection):
+    """The paper's formula in float64 for one example: arrays [L H D], a column for each key."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    output = np.empty(query.shape)
+    for head, matrix in enumerate(np.asarray(projection, np.float64)):
+        logits = query[:, head] @ (matrix @ key[:, head]).T / np.sqrt(query.shape[-1])
+        weights = np.exp(logits - logits.max(1, keepdims=True))
+        output[:, head] = weights / weights.sum(1, keepdims=True) @ (matrix @ value[:, head])
+    return output
+
+
+def sharp_projection(rngs, length=KEY_LENGTH):
+    """Rows far from zero, so that attention over them is not uniform."""
+    return jax.random.normal(next(rngs), (HEADS, ROWS, length)) / 2
+
+
+def test_the_identity_makes_it_softmax_attention(rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
+    identity = jnp.broadcast_to(jnp.eye(KEY_LENGTH), (HEADS, KEY_LENGTH, KEY_LENGTH))
+    actual, pull_back = jax.vjp(lambda *x: linformer_attention(*x, identity), *inputs)
+    expected, expected_pull_back = jax.vjp(softmax_attention, *inputs)
+    assert_close(actual, expected, REFERENCE)
+    cotangent = jax.random.normal(next(rngs), actual.shape)
+    assert_close(pull_back(cotangent), expected_pull_back(cotangent), GRADIENT)
+
+
+def test_agrees_with_the_paper_where_padding_is_taken_out(rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
+    projection = sharp_projection(rngs)
+    mask = jax.random.bernoulli(next(rngs), 0.6, (BATCH, KEY_LENGTH))
+    query_mask = mask_of_lengths([23, 11, 5], LENGTH)
+    query, key, value = inputs
+    key, value = (jnp.where(mask[..., None, None], x, jnp.nan) for x in (key, value))
+    actual = linformer_attention(query, key, value, projection, mask=mask, query_mask=query_mask)
+    assert jnp.isfinite(actual).all()
+    expected = np.stack(
+        [
+            by_the_paper(query[b], key[b, mask[b]], value[b, mask[b]], projection[:, :, mask[b]])
+            for b in range(BATCH)
+        ]
+    )
+    assert_close(actual, expected, REFERENCE, where=query_mask)
+
+
+def test_an_example_without_a_real_key_gives_zeros(rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = mask_of_lengths([23, 0, 5], LENGTH)
+    output = linformer_attention(*inputs, sharp_projection(rngs, LENGTH), mask=mask)
+    assert (output[1] == 0).all()
+    assert (output[0] != 0).all()
+
+
+def test_a_shorter_input_is_the_same_input_padded(rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    core = LinformerAttention(projection_size=ROWS, max_len=KEY_LENGTH)
+    variables = core.init(next(rngs), *inputs, deterministic=True)
+    # Of the order of one, so that a column too many would be seen.
+    variables = jax.tree.map(lambda x: 20 * x, variables)
+    call = functools.partial(core.apply, variables, deterministic=True)
+    widths = ((0, 0), (0, KEY_LENGTH - LENGTH))
+    padded = [jnp.pad(x, (*widths, (0, 0), (0, 0)), constant_values=7.0) for x in inputs]
+    mask = mask_of_lengths([LENGTH] * BATCH, KEY_LENGTH)
+    assert_close(call(*padded, mask)[:, :LENGTH], call(*inputs), SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize(("max_len", "columns"), [(None, 31), (37, 37)])
+def test_the_parameter_has_a_column_for_each_key(rngs, max_len, columns):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
+    core = LinformerAttention(projection_size=ROWS, max_len=max_len)
+    variables = core.init(next(rngs), *inputs, deterministic=True)
+    assert jax.tree.map(jnp.shape, variables) == {"params": {"projection": (HEADS, ROWS, columns)}}
+    deviation = variables["params"]["projection"].std()
+    assert 0.017 < deviation < 0.023
+
+
+@pytest.mark.parametrize("max_len", [None, LENGTH])
+def test_longer_keys_than_columns_are_refused_in_words(rngs, max_len):
+    core = LinformerAttention(projection_size=ROWS, max_len=max_len)
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    variables = core.init(next(rngs), *inputs, deterministic=True)
+    longer = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
+    with pytest.raises(ValueError, match=r"at most 23 keys, .* got T = 31. Set max_len"):
+        core.apply(variables, *longer, deterministic=True)
+
+
+def test_a_projection_that_does_not_fit_is_refused_in_words(rngs, no_annotations):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
+    with pytest.raises(ValueError, match="H = 2 heads and T = 31 positions"):
+        linformer_attention(*inputs, sharp_projection(rngs, LENGTH))
+    with pytest.raises(ValueError, match="projection_size must be at least 1"):
+        LinformerAttention(projection_size=0).init(next(rngs), *inputs, deterministic=True)
+
+
+def test_costs_grow_with_the_length_and_not_its_square():
+    def cost(length):
+        def total(query, key, value, projection):
+            return (linformer_attention(query, key, value, projection) ** 2).sum()
+
+        inputs = [jax.ShapeDtypeStruct((1, length, HEADS, DIM), jnp.float32)] * 3
+        projection = jax.ShapeDtypeStruct((HEADS, ROWS, length), jnp.float32)
+        gradient = jax.jit(jax.value_and_grad(total, (0, 1, 2, 3)))
+        compiled = gradient.lower(*inputs, projection).compile()
+        return np.array(
+            [compiled.cost_analysis()["flops"], compiled.memory_analysis().temp_size_in_bytes]
+        )
+
+    assert (cost(8192) / cost(4096) < 2.05).all()

@@ -1,0 +1,262 @@
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax.attention import softmax_attention
+from nystromformer_jax.cores.performer import (
+    PerformerAttention,
+    log_relu_features,
+    log_softmax_features,
+    performer_attention,
+    random_projection,
+)
+from tests.helpers import (
+    GRADIENT,
+    OTHER_FRAMEWORK,
+    REFERENCE,
+    assert_close,
+    mask_of_lengths,
+    random_inputs,
+)
+
+BATCH, QUERIES, KEYS, HEADS, DIM, FEATURES = 3, 31, 43, 2, 5, 13
+LOG_FEATURES = {"softmax": log_softmax_features, "relu": log_relu_features}
+
+both_kernels = pytest.mark.parametrize("kernel", LOG_FEATURES)
+both_ways = pytest.mark.parametrize("orthogonal", [True, False])
+
+
+def many_projections(rng, draws, num_features, dim, orthogonal):
+    draw = lambda rng: random_projection(rng, num_features, dim, orthogonal=orthogonal)
+    return jax.jit(jax.vmap(draw))(jax.random.split(rng, draws))
+
+
+def short_pairs(dim):
+    """Three queries and three keys, the same in every call: [1 3 1 D] each.
+
+    The error of a long pair has tails too heavy for its moments to be estimated.
+    """
+    return 0.8 * dim**-0.5 * jax.random.normal(jax.random.key(0), (2, 1, 3, 1, dim))
+
+
+def relative_estimates(rngs, dim, num_features, draws, orthogonal):
+    """φ(q) · φ(k) / exp(q · k / √D) of the nine pairs, under many projections: [draws 9]."""
+    query, key = short_pairs(dim)
+
+    def estimate(projection):
+        features = [jnp.exp(log_softmax_features(x, projection)) for x in (query, key)]
+        return jnp.einsum("BLHR,BTHR->BHLT", *features).ravel()
+
+    logits = np.einsum("BLHD,BTHD->BHLT", np.float64(query), np.float64(key)) * dim**-0.5
+    projections = many_projections(next(rngs), draws, num_features, dim, orthogonal)
+    return np.float64(jax.jit(jax.vmap(estimate))(projections)) / np.exp(logits).ravel()
+
+
+def by_its_features(query, key, value, projection, kernel):
+    """Weights φ(query) · φ(key), normalised, in float64 for one example: arrays [L H D]."""
+    query, key, value, projection = (np.float64(x) for x in (query, key, value, projection))
+
+    def log_features(x):
+        x = x * x.shape[-1] ** -0.25
+        projected = np.einsum("lhd,rd->lhr", x, projection)
+        if kernel == "relu":
+            return np.log(np.maximum(projected, 0) + 1e-3)
+        return projected - (x**2).sum(-1, keepdims=True) / 2
+
+    terms = log_features(query)[:, None] + log_features(key)[None]
+    log_weights = np.logaddexp.reduce(terms, axis=-1)
+    weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+    return np.einsum("lth,thd->lhd", weights / weights.sum(axis=1, keepdims=True), value)
+
+
+@both_ways
+def test_the_product_of_features_is_the_exponential_on_average(orthogonal, rngs):
+    found = relative_estimates(rngs, DIM, 7, 20_000, orthogonal)  # a block of five, and two of one
+    error = found.std(axis=0) / len(found) ** 0.5
+    assert error.max() < 0.01
+    assert (np.abs(found.mean(axis=0) - 1) < 4 * error).all()
+
+
+@both_ways
+def test_its_error_falls_like_one_over_the_root_of_the_features(orthogonal, rngs):
+    # Whole blocks of eight are independent of each other, so that orthogonal rows obey it exactly.
+    numbers, groups = [8, 32, 128, 512], 16
+    errors = [relative_estimates(rngs, 8, r, 100 * groups, orthogonal) - 1 for r in numbers]
+    roots = [(e.reshape(groups, -1) ** 2).mean(axis=1) ** 0.5 for e in errors]
+    slopes = np.polyfit(np.log(numbers), np.log(roots), 1)[0]  # one of each group
+    error = slopes.std(ddof=1) / groups**0.5
+    assert error < 0.01
+    assert abs(slopes.mean() + 0.5) < 4 * error
+
+
+def test_the_variance_of_independent_rows_is_known_and_orthogonal_rows_have_less(rngs):
+    dim, num_features = 8, 16
+    orthogonal, independent = (
+        relative_estimates(rngs, dim, num_features, 20_000, way).var(axis=0)
+        for way in (True, False)
+    )
+    query, key = np.float64(short_pairs(dim)) * dim**-0.25
+    square = ((query[0, :, None, 0] + key[0, None, :, 0]) ** 2).sum(axis=-1).ravel()
+    assert np.abs(independent * num_features / np.expm1(square) - 1).max() < 0.1
+    assert orthogonal.mean() < 0.95 * independent.mean()
+
+
+@both_ways
+def test_every_row_is_a_standard_normal_vector(orthogonal, rngs):
+    draws = 10_000
+    rows = np.float64(many_projections(next(rngs), draws, 7, DIM, orthogonal))
+    mean, second = rows.mean(axis=0), np.einsum("nrd,nre->rde", rows, rows) / draws
+    assert np.abs(mean).max() < 4.5 / draws**0.5
+    assert np.abs(second - np.eye(DIM)).max() < 4.5 * (2 / draws) ** 0.5
+    fourth = (rows**4).mean(axis=0)
+    assert np.abs(fourth - 3).max() < 4.5 * (96 / draws) ** 0.5
+
+
+def test_rows_are_orthogonal_in_blocks_and_as_long_as_normal_vectors(rngs):
+    dim, blocks = 7, 600
+    rows = np.float64(random_projection(next(rngs), dim * blocks + 3, dim, orthogonal=True))
+    for start in range(0, len(rows), dim):
+        block = rows[start : start + dim]
+        gram = block @ block.T
+        assert np.abs(gram - np.diag(np.diag(gram))).max() < 1e-4
+    square = (rows**2).sum(axis=1)
+    assert abs(square.mean() - dim) < 4 * (2 * dim / len(rows)) ** 0.5
+    fourth = 12 * dim**2 + 48 * dim  # central moment of χ² with D degrees, whose variance is 2 D
+    assert abs(square.var() - 2 * dim) < 4 * ((fourth - 4 * dim**2) / len(rows)) ** 0.5
+
+
+def test_with_many_features_it_is_near_softmax_attention(rngs):
+    query, key, value = random_inputs(rngs, BATCH, 17, HEADS, DIM)
+    mask = mask_of_lengths([17, 11, 5], 17)
+    inputs = query / 2, key / 2, value
+    exact = softmax_attention(*inputs, mask=mask)
+
+    def error(other):
+        return float(jnp.where(mask[..., None, None], other - exact, 0).std())
+
+    projection = random_projection(next(rngs), 4096, DIM, orthogonal=True)
+    near = error(performer_attention(*inputs, projection, mask=mask))
+    few = error(performer_attention(*inputs, projection[:64], mask=mask))
+    uniform = error(softmax_attention(0 * query, key, value, mask=mask))
+    assert near < 0.2 * uniform
+    assert near < 0.4 * few
+
+
+@both_kernels
+def test_it_is_the_quadratic_form_of_its_features(kernel, rngs):
+    inputs = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
+    query, key, value = inputs
+    projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
+    lengths, query_lengths = [43, 17, 1], [31, 5, 23]
+    output = performer_attention(
+        *inputs,
+        projection,
+        kernel=kernel,
+        mask=mask_of_lengths(lengths, KEYS),
+        query_mask=mask_of_lengths(query_lengths, QUERIES),
+    )
+    for b, (real, asking) in enumerate(zip(lengths, query_lengths, strict=True)):
+        example = query[b, :asking], key[b, :real], value[b, :real]
+        expected = by_its_features(*example, projection, kernel)
+        assert_close(output[b, :asking], expected, REFERENCE)
+
+
+@both_kernels
+def test_so_is_its_gradient(kernel, rngs):
+    inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
+    mask = mask_of_lengths([43, 17, 1], KEYS)
+    projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
+    upstream = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
+
+    def quadratic(query, key, value):
+        features = [jnp.exp(LOG_FEATURES[kernel](x, projection)) for x in (query, key)]
+        weights = jnp.einsum("BLHR,BTHR->BHLT", *features) * mask[:, None, None, :]
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+        return jnp.einsum("BHLT,BTHD->BLHD", weights, value)
+
+    attend = functools.partial(performer_attention, projection=projection, kernel=kernel, mask=mask)
+    actual, expected = (jax.vjp(f, *inputs)[1](upstream) for f in (attend, quadratic))
+    assert_close(actual, expected, GRADIENT)
+
+
+@both_kernels
+def test_large_inputs_neither_overflow_nor_vanish(kernel, rngs):
+    query, key, value = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS)
+    inputs = 30 * query, 30 * key, value
+    projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
+    attend = functools.partial(performer_attention, projection=projection, kernel=kernel)
+    output, pull_back = jax.vjp(attend, *inputs)
+    expected = by_its_features(*(x[0] for x in inputs), projection, kernel)
+    assert_close(output[0], expected, OTHER_FRAMEWORK)  # the exponents are of a thousand
+    assert all(jnp.isfinite(gradient).all() for gradient in pull_back(jnp.cos(output)))
+
+
+def test_it_makes_no_map_of_length_squared():
+    length, num_features = 4096, 16
+    shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+    projection = jax.ShapeDtypeStruct((num_features, 8), jnp.float32)
+    jaxpr = jax.make_jaxpr(performer_attention)(shape, shape, shape, projection)
+    sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]
+    assert max(sizes) == length * num_features
+
+
+def test_features_are_redrawn_in_training_and_only_when_asked(rngs):
+    inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM)
+    dropout_rngs = [next(rngs), next(rngs)]
+
+    def outputs(core, deterministic):
+        return [
+            core.apply({}, *inputs, deterministic=deterministic, rngs={"dropout": rng})
+            for rng in dropout_rngs
+        ]
+
+    redrawing = PerformerAttention(FEATURES, redraw=True)
+    one, other = outputs(redrawing, False)
+    assert (one != other).any()
+    fixed = PerformerAttention(FEATURES)
+    for core, deterministic in ((redrawing, True), (fixed, True), (fixed, False)):
+        one, other = outputs(core, deterministic)
+        assert (one == other).all()
+
+
+def test_every_layer_and_every_seed_has_features_of_its_own(rngs):
+    inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM)
+
+    class Layers(nn.Module):
+        seed: int
+
+        @nn.compact
+        def __call__(self, *inputs):
+            make = functools.partial(PerformerAttention, FEATURES, seed=self.seed)
+            return [make(name=name)(*inputs, deterministic=True) for name in ("first", "second")]
+
+    first, second = Layers(3).apply({}, *inputs)
+    assert (first != second).any()
+    again, _ = Layers(3).apply({}, *inputs)
+    assert (first == again).all()
+    other, _ = Layers(4).apply({}, *inputs)
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_features": 0}, "from 1 on"),
+        ({"num_features": 16.0}, "whole number"),
+        ({"kernel": "rbf"}, "'softmax', 'relu'"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_words(changes, words, rngs, no_annotations):
+    inputs = random_inputs(rngs, 1, 7, HEADS, DIM)
+    with pytest.raises(ValueError, match=words):
+        PerformerAttention(**changes).apply({}, *inputs, deterministic=True)
+
+
+def test_a_projection_of_another_width_is_refused_in_words(rngs, no_annotations):
+    inputs = random_inputs(rngs, 1, 7, HEADS, DIM)
+    with pytest.raises(ValueError, match="head_dim = 5"):
+        performer_attention(*inputs, jnp.ones((13, 7)))

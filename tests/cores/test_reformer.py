@@ -1,0 +1,240 @@
+"""Reformer's attention against dense attention over the pairs that its hashes let meet."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax.cores.reformer import (
+    ReformerAttention,
+    draw_rotations,
+    hash_buckets,
+    lsh_attention,
+    permute,
+)
+from nystromformer_jax.modules import SelfAttention
+from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, random_inputs
+
+BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5
+# (num_hashes, chunk_len, num_buckets); the chunks of one token, buckets of two rotations, one bucket
+SIZES = [(3, 7, 4), (1, 5, 16), (2, 1, 2), (2, 11, 256), (1, 13, 1)]
+
+
+def query_and_value(rngs):
+    query, _, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    return query, value
+
+
+def ragged_mask():
+    """Padding in front, in the middle and behind; 43, 26 and 18 real tokens."""
+    position = np.arange(LENGTH)
+    return np.stack([position >= 0, (position >= 3) & (position % 3 > 0), position < 18])
+
+
+def meetings(query, rotations, chunk_len, mask):
+    """How many rounds each token meets each other in [B H L L], by sorting tokens one by one."""
+    counts = np.zeros((BATCH, HEADS, LENGTH, LENGTH))
+    for b, h in np.ndindex(BATCH, HEADS):
+        tokens = np.flatnonzero(mask[b])
+        for hash_round in range(len(rotations[0])) if rotations else [0]:
+
+            def bucket(token, b=b, h=h, hash_round=hash_round):
+                found = []
+                for rotation in rotations:
+                    rotated = query[b, token, h] @ rotation[hash_round]
+                    found.append(np.argmax(np.concatenate([rotated, -rotated])))
+                return found
+
+            ranked = sorted(tokens, key=lambda token: (bucket(token), token))
+            chunk = {token: rank // chunk_len for rank, token in enumerate(ranked)}
+            for one in tokens:
+                for other in tokens:
+                    counts[b, h, one, other] += chunk[one] - chunk[other] in (0, 1)
+    return counts
+
+
+def dense(query, value, counts):
+    """Attention with keys of unit length, each pair weighted by its count, tokens to none but others."""
+    others = counts * (1 - np.eye(LENGTH))
+    alone = others.sum(-1, keepdims=True) == 0
+    counts = np.where(alone, np.eye(LENGTH), others)
+    key = query / jnp.linalg.norm(query, axis=-1, keepdims=True)
+    logits = jnp.einsum("BLHD,BTHD->BHLT", query, key)
+    weights = counts * jnp.exp(logits)
+    weights = weights / weights.sum(-1, keepdims=True)
+    return jnp.einsum("BHLT,BTHD->BLHD", weights, value)
+
+
+def assert_same_attention(attend, expect, query, value, mask):
+    """Compares outputs at real tokens, and both gradients of a sum over them."""
+
+    def total(f):
+        return lambda *x: (f(*x) ** 2 * mask[..., None, None]).sum()
+
+    assert_close(attend(query, value), expect(query, value), REFERENCE, where=mask)
+    actual, expected = (jax.grad(total(f), argnums=(0, 1))(query, value) for f in (attend, expect))
+    assert_close(actual, expected, GRADIENT)
+
+
+@pytest.mark.parametrize("num_hashes", [1, 3])
+@pytest.mark.parametrize("chunk_len", [43, 64])
+def test_one_bucket_in_one_chunk_is_softmax_attention_to_all_others(rngs, num_hashes, chunk_len):
+    query, value = query_and_value(rngs)
+    mask = ragged_mask()
+    sizes = {"num_hashes": num_hashes, "chunk_len": chunk_len, "num_buckets": 1}
+    pairs = (mask[:, None, :, None] & mask[:, None, None, :]).astype(np.float32)
+    assert_same_attention(
+        lambda *x: lsh_attention(*x, next(rngs), mask=jnp.asarray(mask), **sizes),
+        lambda *x: dense(*x, pairs),
+        query,
+        value,
+        mask,
+    )
+
+
+@pytest.mark.parametrize(("num_hashes", "chunk_len", "num_buckets"), SIZES)
+def test_tokens_attend_to_those_they_meet_as_often_as_they_meet(
+    rngs, num_hashes, chunk_len, num_buckets
+):
+    query, value = query_and_value(rngs)
+    mask, rng = ragged_mask(), next(rngs)
+    rotations = [np.asarray(r) for r in draw_rotations(rng, num_hashes, DIM, num_buckets)]
+    counts = meetings(np.asarray(query), rotations, chunk_len, mask)
+    assert (
+        (counts == 0) & mask[:, None, :, None] & mask[:, None, None, :]
+    ).any()  # it approximates
+    sizes = {"num_hashes": num_hashes, "chunk_len": chunk_len, "num_buckets": num_buckets}
+    assert_same_attention(
+        lambda *x: lsh_attention(*x, rng, mask=jnp.asarray(mask), **sizes),
+        lambda *x: dense(*x, counts),
+        query,
+        value,
+        mask,
+    )
+
+
+def test_no_mask_is_a_mask_of_ones(rngs):
+    query, value = query_and_value(rngs)
+    rng, sizes = next(rngs), {"chunk_len": 7, "num_buckets": 4}
+    ones = jnp.ones((BATCH, LENGTH), bool)
+    without = lsh_attention(query, value, rng, **sizes)
+    assert_close(without, lsh_attention(query, value, rng, mask=ones, **sizes), SAME_ARITHMETIC)
+
+
+def test_no_number_of_buckets_gives_two_to_a_chunk(rngs):
+    query, value = query_and_value(rngs)
+    rng = next(rngs)
+    for chunk_len, num_buckets in ((5, 16), (7, 8), (43, 2), (64, 2)):
+        given = lsh_attention(query, value, rng, chunk_len=chunk_len, num_buckets=num_buckets)
+        followed = lsh_attention(query, value, rng, chunk_len=chunk_len)
+        assert_close(followed, given, SAME_ARITHMETIC)
+
+
+def test_a_lone_token_attends_to_itself(rngs):
+    query, value = query_and_value(rngs)
+    mask = jnp.zeros((BATCH, LENGTH), bool).at[:, 17].set(True)
+    output = lsh_attention(query, value, next(rngs), chunk_len=7, num_buckets=4, mask=mask)
+    assert_close(output, value, SAME_ARITHMETIC, where=mask)
+
+
+def test_no_real_token_gives_zero(rngs):
+    query, value = query_and_value(rngs)
+    mask = jnp.zeros((BATCH, LENGTH), bool)
+    assert (lsh_attention(query, value, next(rngs), chunk_len=7, mask=mask) == 0).all()
+
+
+def test_vectors_of_zero_and_huge_ones_have_finite_gradients(rngs):
+    query, value = query_and_value(rngs)
+    rng = next(rngs)
+    attend = lambda *x: lsh_attention(*x, rng, chunk_len=7, num_buckets=4)
+    for extreme in (query.at[:, 5:31].set(0), 30 * query, 1e15 * query):
+        output, pull_back = jax.vjp(attend, extreme, value)
+        assert jnp.isfinite(output).all()
+        assert all(jnp.isfinite(gradient).all() for gradient in pull_back(output))
+
+
+@pytest.mark.parametrize("num_buckets", [8, 128])
+def test_similar_vectors_share_a_bucket_more_often(rngs, num_buckets):
+    x = jax.random.normal(next(rngs), (1, 1, 499, 11))
+    rotations = draw_rotations(next(rngs), 13, 11, num_buckets)
+    buckets = lambda x: hash_buckets(x, rotations, 13)
+
+    def shared(noise):
+        return float(
+            (buckets(x) == buckets(x + noise * jax.random.normal(next(rngs), x.shape))).mean()
+        )
+
+    assert shared(0.1) > 0.6
+    assert shared(0.1) > 1.2 * shared(0.5) > 2 * shared(30.0)
+    assert 0.3 < shared(1000.0) * num_buckets < 3  # chance
+    assert (buckets(x) == buckets(7 * x)).all()  # only the direction matters
+    assert (buckets(x)[0] != buckets(x)[1]).any()  # rounds hash each for itself
+    assert set(np.unique(buckets(x))) == set(range(num_buckets))
+
+
+def test_the_gradient_of_a_permutation_is_that_of_a_gather(rngs):
+    x, ahead, weights = jax.random.normal(next(rngs), (3, 2, 3, 17, 5))
+    order = jnp.argsort(jax.random.uniform(next(rngs), (2, 3, 17)), axis=-1)
+    inverse = jnp.argsort(order, axis=-1)
+    by_permute = lambda x: permute(x, order, inverse) ** 2 * weights
+    by_gather = lambda x: jnp.take_along_axis(x, order[..., None], axis=2) ** 2 * weights
+    for derive in (jax.vjp, lambda f, x: jax.vjp(lambda x: jax.vjp(f, x)[1](ahead)[0], x)):
+        output, pull_back = derive(by_permute, x)
+        expected, expected_pull_back = derive(by_gather, x)
+        assert (output == expected).all()
+        assert_close(pull_back(ahead), expected_pull_back(ahead), SAME_ARITHMETIC)
+
+
+def test_hashes_differ_between_seeds_and_between_training_calls(rngs):
+    query, value = query_and_value(rngs)
+    one, other = next(rngs), next(rngs)
+
+    def attend(rng=None, **attributes):
+        core = ReformerAttention(chunk_len=7, num_buckets=4, **attributes)
+        streams = {} if rng is None else {"dropout": rng}
+        return core.apply({}, query, query, value, deterministic=rng is None, rngs=streams)
+
+    assert (attend() == attend()).all()
+    assert (attend() != attend(seed=1)).any()
+    assert (attend(one) == attend(one)).all()
+    assert (attend(one) != attend(other)).any()
+    assert (attend(one) != attend()).any()
+    assert (attend(one, redraw=False) == attend()).all()
+
+
+def test_queries_are_keys_and_no_keys_are_projected(rngs):
+    x = jax.random.normal(next(rngs), (BATCH, LENGTH, HEADS * DIM))
+    module = SelfAttention(HEADS, ReformerAttention)
+    variables = jax.eval_shape(lambda: module.init(next(rngs), x, deterministic=True))
+    assert set(variables["params"]) == {"query", "value", "out"}
+
+
+def test_twice_the_length_costs_twice(rngs):
+    rng = next(rngs)
+
+    def flops(length):
+        x = jax.ShapeDtypeStruct((1, length, 1, 32), jnp.float32)
+        total = lambda *x: (lsh_attention(*x, rng, chunk_len=64) ** 2).sum()
+        compiled = jax.jit(jax.grad(total, argnums=(0, 1))).lower(x, x).compile()
+        return compiled.cost_analysis()["flops"]
+
+    assert 1.9 < flops(8192) / flops(4096) <= 2.1
+
+
+def test_what_does_not_fit_is_refused_in_words(rngs, no_annotations):
+    query, value = query_and_value(rngs)
+    rng = next(rngs)
+    for sizes, message in (
+        ({"num_buckets": 6}, "num_buckets must be a power of two, got 6"),
+        ({"num_buckets": 0}, "num_buckets must be a power of two, got 0"),
+        ({"num_hashes": 0}, "num_hashes and chunk_len must be at least 1, got 0 and 64"),
+        ({"chunk_len": 0}, "num_hashes and chunk_len must be at least 1, got 2 and 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lsh_attention(query, value, rng, **sizes)
+    with pytest.raises(ValueError, match="self-attention"):
+        lsh_attention(query, value[:, :-1], rng)
+    with pytest.raises(ValueError, match="pass `mask`"):
+        ReformerAttention().apply(
+            {}, query, query, value, None, jnp.asarray(ragged_mask()), deterministic=True
+        )
