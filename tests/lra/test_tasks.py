@@ -106,6 +106,7 @@ def test_what_a_task_needs_is_said_before_anything_is_compiled(tmp_path, monkeyp
         "performer,num_features=8",
         "longformer,window=9",
         "linear",
+        "softmax,quirks=google",
     ],
 )
 @pytest.mark.parametrize(

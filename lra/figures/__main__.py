@@ -1,0 +1,297 @@
+"""Draws how near Nyström attention comes to softmax attention in a trained model.
+
+    python -m lra.figures runs/listops-seed0 --example=3 --out results/figures/listops
+
+<out>-maps.png   every head's attention map beside its approximation, on one test example
+<out>-error.png  error of the output against landmarks and length, beside that of random inputs
+<out>-pinv.png   the pseudoinverse by iteration, and what it does to the output
+<out>.json       all numbers, and what they were made from
+
+Source: the maps are Figure 3 of Xiong et al. 2021, arXiv:2102.03902.
+"""
+
+import argparse
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lra.figures import approximation
+from lra.figures.approximation import HeadMaps, Nystrom
+from lra.figures.captured import Trained, open_run
+from nystromformer_jax.training import config_sha256, describe_environment, write_json
+
+MAX_LEN = 16_384
+TICKS_UP_TO = 40  # tokens that can still be told apart along an axis
+# Of the brightest colour: so many entries of a softmax map are darker. Single peaks are brighter.
+BRIGHTEST_PERCENTILE = 99.5
+
+COLORS = {"trained": "#0072B2", "random": "#D55E00"}  # told apart by every eye, and in grey
+NAMES = {"trained": "trained model", "random": "random normal query, key, value"}
+
+
+def measure(
+    trained: Trained, example: int, examples: int, nystrom: Nystrom
+) -> tuple[dict[str, Any], list[list[HeadMaps]]]:
+    """All numbers, and the maps of every layer and head.
+
+    Raises:
+      ValueError: An example that is not there, or sequences too short for so many landmarks.
+    """
+    count = len(trained.task.splits["test"])
+    if not 0 <= example < count:
+        raise ValueError(
+            f"--example={example} is not there: the test set has examples 0 to {count - 1:,}."
+        )
+    shown = trained.received(example)
+    length = int(shown[0].mask[0].sum())
+    if not length:
+        raise ValueError(f"test example {example} has no real token: pass another --example.")
+    chosen = trained.longest(examples)
+    layers = trained.layers(chosen)
+    shortest = layers[0].query.shape[1]
+    if shortest <= nystrom.num_landmarks:
+        raise ValueError(
+            f"the longest test examples have {shortest} tokens, and with {nystrom.num_landmarks}"
+            " landmarks nothing is approximated there: pass a smaller --num_landmarks."
+        )
+    maps = [approximation.head_maps(layer, nystrom) for layer in shown]
+    noise = [approximation.random_tokens(tokens, seed) for seed, tokens in enumerate(layers)]
+    numbers = {
+        "run": trained.name,
+        "task": trained.task.name,
+        "attention": trained.run.attention,
+        "config_sha256": config_sha256(trained.run.config),
+        "data_sha256": trained.task.sha256,
+        "checkpoint": {"step": trained.step, "best": trained.finished},
+        **describe_environment(),
+        "nystrom": dataclasses.asdict(nystrom),
+        "maps": {
+            "example": example,
+            "tokens": length,
+            "heads": [
+                {
+                    "layer": layer,
+                    "head": head,
+                    "map_error": one.map_error,
+                    "output_error": one.output_error,
+                    "brightest": _brightest(one),
+                }
+                for layer, heads in enumerate(maps)
+                for head, one in enumerate(heads)
+            ],
+        },
+        "curves": {
+            "examples": chosen,
+            "tokens": shortest,
+            "trained": approximation.curves(layers, nystrom),
+            "random": approximation.curves(noise, nystrom),
+        },
+    }
+    return numbers, maps
+
+
+def _brightest(maps: HeadMaps) -> float:
+    """The weight, relative to an even one, that gets the brightest colour."""
+    return float(np.percentile(maps.exact, BRIGHTEST_PERCENTILE)) * maps.length
+
+
+def draw_maps(
+    numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], words: Sequence[str], path: Path
+) -> None:
+    """Draws pairs of maps, two pairs a row; each pair has a colour scale of its own."""
+    import matplotlib.pyplot as plt
+    from matplotlib.colors import PowerNorm
+
+    pairs = [one for heads in maps for one in heads]
+    columns = min(2, len(pairs))
+    rows = -(-len(pairs) // columns)
+    figure = plt.figure(figsize=(6.6 * columns, 3.5 * rows + 0.7), layout="constrained")
+    landmarks, length = numbers["nystrom"]["num_landmarks"], numbers["maps"]["tokens"]
+    figure.suptitle(
+        f"{_title(numbers)}, test example {numbers['maps']['example']}, {length:,} tokens\n"
+        "Colour: weight × tokens (1 where attention is even), square-root scale, negative as 0"
+    )
+    panels = figure.subfigures(rows, columns, squeeze=False).flat
+    for panel, one, about in zip(panels, pairs, numbers["maps"]["heads"], strict=False):
+        axes = panel.subplots(1, 2, sharex=True, sharey=True)
+        norm = PowerNorm(0.5, 0, about["brightest"], clip=True)
+        box = (0, length, length, 0)
+        for axis, picture in zip(axes, one[:2], strict=True):
+            image = axis.imshow(picture * length, norm=norm, cmap="cividis", extent=box)
+            axis.set_xlabel("key", fontsize=8)
+            axis.tick_params(labelsize=8)
+            if words:
+                places = np.arange(length) + 0.5
+                axis.set_xticks(places, words, rotation=90, fontsize=5)
+                axis.set_yticks(places, words, fontsize=5)
+        layer, head = about["layer"] + 1, about["head"] + 1
+        axes[0].set_title(f"layer {layer}, head {head}: softmax", fontsize=9)
+        axes[1].set_title(f"Nyström, {landmarks} landmarks", fontsize=9)
+        axes[0].set_ylabel("query", fontsize=8)
+        # Even steps of the colour, not of the weight, so that no labels meet.
+        ticks = about["brightest"] * np.linspace(0, 1, 5) ** 2
+        bar = panel.colorbar(
+            image, ax=axes, shrink=0.8, ticks=ticks, format="{x:.2g}", extend="max"
+        )
+        bar.ax.tick_params(labelsize=8)
+        panel.supxlabel(
+            f"relative error: map {about['map_error']:.2g}, output {about['output_error']:.2g}",
+            fontsize=9,
+        )
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
+    """Draws the output's error against landmarks and against length."""
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+    curves = numbers["curves"]
+    for kind, color in COLORS.items():
+        rows = curves[kind]["by_landmarks"]
+        counts = [row["num_landmarks"] for row in rows]
+        _band(left, counts, rows, color, "o-", NAMES[kind])
+        for count, style in zip(approximation.FIXED_LANDMARKS, ("o-", "s--"), strict=True):
+            rows = [row for row in curves[kind]["by_length"] if row["num_landmarks"] == count]
+            if not rows:
+                continue  # too few tokens for so many landmarks
+            lengths = [row["length"] for row in rows]
+            _band(right, lengths, rows, color, style, f"{count} landmarks, {kind}")
+            _doubling(right, lengths)
+        _doubling(left, counts)
+    left.set(xlabel="landmarks", ylabel="relative error of the output")
+    left.set_title(f"against landmarks, {curves['tokens']:,} tokens", fontsize=10)
+    right.set(xlabel="tokens, from the start of the same examples")
+    right.set_title("against length", fontsize=10)
+    left.legend(fontsize=8)
+    right.legend(fontsize=8)
+    _finish(figure, numbers, (left, right), path)
+
+
+def draw_pinv(numbers: Mapping[str, Any], path: Path) -> None:
+    """Draws residual and output error against the iterations of the pseudoinverse."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    for kind, color in COLORS.items():
+        for start, style in zip(approximation.STARTS, ("o-", "x"), strict=True):
+            rows = numbers["curves"][kind]["by_iteration"][start]
+            iterations = [row["iterations"] for row in rows]
+            for axis, quantity in zip(panels, ("residual", "output_error"), strict=True):
+                values = [row[quantity] for row in rows]
+                _band(axis, iterations, values, color, style, f"{kind}, start {start}")
+    for axis, title in zip(
+        panels, ("residual, ‖A Z A − A‖ / ‖A‖", "relative error of the output"), strict=True
+    ):
+        count = numbers["nystrom"]["pinv_iters"]
+        axis.axvline(count, color="grey", linewidth=1, linestyle=":", label=f"{count} iterations")
+        axis.set(xlabel="iterations", xticks=iterations[::2])
+        axis.set_title(title, fontsize=10)
+    panels[0].legend(fontsize=8)  # of both
+    _finish(figure, numbers, panels, path)
+
+
+def _band(
+    axis: Any,
+    places: Sequence[int],
+    rows: Sequence[Mapping[str, float]],
+    color: str,
+    style: str,
+    label: str,
+) -> None:
+    """A median, and its quartiles where the style is a line."""
+    lower, median, upper = ([row[name] for row in rows] for name in ("lower", "median", "upper"))
+    axis.plot(places, median, style, color=color, label=label, markersize=4)
+    if "-" in style:
+        axis.fill_between(places, lower, upper, color=color, alpha=0.15, linewidth=0)
+
+
+def _doubling(axis: Any, places: Sequence[int]) -> None:
+    """A scale of powers of two, with a tick at every place."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(places, [f"{place:,}" for place in places])
+    axis.minorticks_off()
+
+
+def _finish(figure: Any, numbers: Mapping[str, Any], panels: Sequence[Any], path: Path) -> None:
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for axis in panels:
+        axis.set_yscale("log")
+        lowest, highest = axis.get_ylim()
+        decades = math.log10(highest / lowest)
+        digits = [1] if decades > 2.5 else [1, 2, 5] if decades > 1 else [1, 2, 3, 5, 7]
+        axis.yaxis.set_major_locator(LogLocator(subs=digits))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+        axis.grid(alpha=0.3)
+    count = len(numbers["curves"]["examples"])
+    figure.suptitle(
+        f"{_title(numbers)}: median and quartiles over layers, heads and {count} test examples",
+        fontsize=11,
+    )
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _title(numbers: Mapping[str, Any]) -> str:
+    return f"{numbers['task']}, {numbers['attention']}, step {numbers['checkpoint']['step']:,}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes three pictures and a JSON file; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lra.figures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="the folder of a run")
+    parser.add_argument("--example", type=int, default=0, help="the test example of the maps")
+    parser.add_argument("--examples", type=int, default=8, help="test examples of the curves")
+    parser.add_argument("--num_landmarks", type=int, help="default: the run's own, else 64")
+    parser.add_argument("--data_dir", default="", help="where the run's data lie now")
+    parser.add_argument("--out", type=Path, help="where to write; default results/figures/<run>")
+    given = parser.parse_args(arguments)
+    try:
+        for name in ("examples", "num_landmarks"):
+            if getattr(given, name) is not None and getattr(given, name) < 1:
+                raise ValueError(f"--{name} must be 1 or more, got {getattr(given, name)}.")
+        trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
+        nystrom = Nystrom.of(trained.run.config["attention"])
+        if given.num_landmarks is not None:
+            nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
+        numbers, maps = measure(trained, given.example, given.examples, nystrom)
+        out = given.out or Path("results/figures", trained.name)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _write(trained, numbers, maps, out)
+    except (ValueError, OSError) as error:
+        print(f"lra.figures: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    print(f"Written: {out}.json, {out}-maps.png, {out}-error.png, {out}-pinv.png.")
+    return 0
+
+
+def _write(
+    trained: Trained, numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], out: Path
+) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    about = numbers["maps"]
+    short = about["tokens"] <= TICKS_UP_TO
+    words = trained.words(about["example"], about["tokens"]) if short else []
+    draw_maps(numbers, maps, words, out.with_name(f"{out.name}-maps.png"))
+    draw_errors(numbers, out.with_name(f"{out.name}-error.png"))
+    draw_pinv(numbers, out.with_name(f"{out.name}-pinv.png"))
+    write_json(out.with_name(f"{out.name}.json"), numbers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""What a model's cores receive, and the runs that can be opened to see it."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lra import data, train
+from lra.figures import captured
+from lra.figures.captured import Received, open_run
+from nystromformer_jax import SoftmaxAttention, nystrom_attention, softmax_attention
+from nystromformer_jax.attention import add_convolution
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.lra.figures.tiny_run import BEST, LATEST, params_at, small_config, write_run
+
+
+def core_params(params, layer):
+    return params["sequence_encoder"]["encoder"][f"layer_{layer}"]["attention"].get("core", {})
+
+
+@pytest.mark.parametrize("name", ["nystrom,num_landmarks=7", "softmax"])
+def test_what_a_core_received_gives_its_output(name, rngs):
+    """The convolution of each layer fits that layer only, so that the order is tested too."""
+    run = train.prepare(small_config(f"{name},conv_kernel_size=3"))
+    params = params_at(run, BEST)
+    inputs = jax.random.randint(next(rngs), (1, 59), 1, 15), mask_of_lengths([41], 59)
+    layers = captured.received(run.model, params, inputs)
+    assert len(layers) == 2
+    for number, (query, key, value, mask, output) in enumerate(layers):
+        conv_kernel = core_params(params, number)["conv_kernel"]
+        if name != "softmax":
+            again = nystrom_attention(
+                query, key, value, mask=mask, num_landmarks=7, conv_kernel=conv_kernel
+            )
+        else:
+            again = softmax_attention(query, key, value, mask=mask)
+            again = add_convolution(again, jnp.where(mask[..., None, None], value, 0), conv_kernel)
+        assert_close(again, output, REFERENCE, mask)
+        np.testing.assert_array_equal(mask, inputs[1])
+
+
+def test_of_a_pair_the_first_text_comes_first(rngs):
+    config = small_config("softmax", data__task="retrieval", model__vocab_size=257)
+    run = train.prepare(config)
+    tokens = [jax.random.randint(next(rngs), (1, 59), 1, 200) for _ in range(2)]
+    masks = [mask_of_lengths([length], 59) for length in (31, 47)]
+    pair = (tokens[0], masks[0], tokens[1], masks[1])
+    (first, _) = captured.received(run.model, params_at(run, BEST), pair)
+    np.testing.assert_array_equal(first.mask, jnp.concatenate(masks))
+    np.testing.assert_array_equal(captured.unpadded(first).query, first.query[:1, :31])
+
+
+def test_padding_is_left_out_wherever_it_lies(rngs):
+    query, key, value = (jax.random.normal(next(rngs), (1, 7, 2, 3)) for _ in range(3))
+    mask = jnp.array([[True, False, True, True, False, True, False]])
+    tokens = captured.unpadded(Received(query, key, value, mask, value))
+    for found, x in zip(tokens, (query, key, value), strict=True):
+        np.testing.assert_array_equal(found, x[:, jnp.array([0, 2, 3, 5])])
+    assert tokens.first(3).value.shape == (1, 3, 2, 3)
+
+
+@pytest.mark.parametrize(("finished", "step"), [(True, BEST), (False, LATEST)])
+def test_the_best_checkpoint_of_a_finished_run_else_the_latest(finished, step, tmp_path):
+    config = small_config()
+    folder = write_run(tmp_path / "run", config, finished=finished)
+    trained = open_run(folder, max_len=100)
+    assert (trained.name, trained.step, trained.finished) == ("run", step, finished)
+    assert trained.run.config == config
+    assert_close(trained.params, jax.device_get(params_at(trained.run, step)), SAME_ARITHMETIC)
+
+
+def test_a_run_in_progress_is_left_as_it_is(tmp_path):
+    folder = write_run(tmp_path / "run", small_config(), finished=False)
+    save_in_progress = folder / "checkpoints" / "7.orbax-checkpoint-tmp-0"
+    save_in_progress.mkdir()
+
+    def state():
+        return {path: path.stat().st_mtime_ns for path in (folder, *folder.rglob("*"))}
+
+    before = state()
+    assert open_run(folder, max_len=100).step == LATEST
+    assert state() == before
+
+
+def test_a_run_of_another_machine_is_opened(tmp_path):
+    folder = write_run(tmp_path / "run", small_config())
+    config = json.loads((folder / "config.json").read_text())
+    config["mesh"]["data"], config["train"]["batch_size"] = 3, 9
+    (folder / "config.json").write_text(json.dumps(config))
+    assert open_run(folder, max_len=100).run.config == config
+    with pytest.raises(ValueError, match="cannot lay out"):
+        train.prepare(config)
+
+
+def test_the_longest_examples_are_cut_to_the_shortest_of_them(tmp_path):
+    trained = open_run(write_run(tmp_path / "run", small_config()), max_len=100)
+    lengths = [11, 41, 17, 43, 41, 5]
+    split = data.Split(
+        data.Sequences.of([bytes([1 + n % 14] * n) for n in lengths]), np.zeros(6, np.int32)
+    )
+    task = dataclasses.replace(trained.task, splits={"test": split})
+    trained = dataclasses.replace(trained, task=task)
+    assert trained.longest(3) == [3, 1, 4]
+    layers = trained.layers([3, 1])
+    assert [x.shape for x in layers[1]] == [(2, 41, 2, 5)] * 3
+    second = captured.unpadded(trained.received(1)[1])
+    np.testing.assert_array_equal(layers[1].value[1:], second.value)
+
+
+def test_the_tokens_of_listops_have_names(tmp_path):
+    trained = open_run(write_run(tmp_path / "run", small_config()), max_len=100)
+    words = trained.words(3, 53)
+    tokens, _ = trained.task.splits["test"][3]
+    assert len(tokens) > 53
+    assert " ".join(words) == trained.task.decode(tokens[:53])
+    assert trained.words(3, 54) == ["cls", *words]
+    other = dataclasses.replace(trained, task=dataclasses.replace(trained.task, name="text"))
+    assert other.words(3, 53) == []
+
+
+def test_data_that_are_not_the_runs_own_are_refused(tmp_path):
+    folder = write_run(tmp_path / "run", small_config(), bind_data=True)
+    assert open_run(folder, max_len=100).step == BEST
+    (folder / "data.json").write_text(json.dumps({"sha256": "0" * 64}))
+    with pytest.raises(ValueError, match="on other data"):
+        open_run(folder, max_len=100)
+
+
+def test_the_data_may_have_moved(tmp_path):
+    folder = write_run(tmp_path / "run", small_config())
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        open_run(folder, data_dir=str(tmp_path / "nowhere"), max_len=100)
+
+
+def test_what_cannot_be_opened_is_refused_in_a_sentence(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        open_run(tmp_path, max_len=100)
+    folder = write_run(tmp_path / "run", small_config("softmax"))
+    with pytest.raises(ValueError, match="attends over 59 tokens"):
+        open_run(folder, max_len=58)
+    (folder / "result.json").write_text(json.dumps({"best_step": 4}))
+    with pytest.raises(FileNotFoundError, match="lacks step 4"):
+        open_run(folder, max_len=59)
+    (folder / "result.json").unlink()
+    (folder / "checkpoints").rename(folder / "moved")
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        open_run(folder, max_len=59)
+    monkeypatch.setattr(SoftmaxAttention, "shares_query_and_key", True, raising=False)
+    with pytest.raises(ValueError, match="softmax attention has no keys of its own"):
+        open_run(folder, max_len=59)

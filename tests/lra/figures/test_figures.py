@@ -1,0 +1,136 @@
+"""From a run's folder to pictures and their numbers; what cannot be drawn is refused."""
+
+import json
+import math
+
+import pytest
+
+from lra.figures import __main__ as figures
+from lra.figures import approximation
+from nystromformer_jax.training import config_sha256
+from tests.lra.figures.tiny_run import BEST, LATEST, small_config, write_run
+
+ENDINGS = (".json", "-error.png", "-maps.png", "-pinv.png")
+
+
+@pytest.fixture
+def few_numbers(monkeypatch):
+    """Curves of a few points, on lengths that a tiny run has."""
+    monkeypatch.setattr(approximation, "LANDMARKS", (2, 5, 11))
+    monkeypatch.setattr(approximation, "FIXED_LANDMARKS", (11, 5))
+    monkeypatch.setattr(approximation, "SHORTEST", 26)
+    monkeypatch.setattr(approximation, "MAX_ITERS", 7)
+
+
+@pytest.fixture
+def named(monkeypatch):
+    """The token names of what is drawn."""
+    found = []
+    draw_maps = figures.draw_maps
+
+    def spy(numbers, maps, words, path):
+        found.append(words)
+        draw_maps(numbers, maps, words, path)
+
+    monkeypatch.setattr(figures, "draw_maps", spy)
+    return found
+
+
+def numbers_in(values):
+    """All numbers of a nest of dicts and lists."""
+    if isinstance(values, dict):
+        values = list(values.values())
+    if isinstance(values, list):
+        return [number for value in values for number in numbers_in(value)]
+    return [values] if isinstance(values, int | float) else []
+
+
+def test_a_nystrom_run_gives_three_pictures_and_all_their_numbers(
+    tmp_path, few_numbers, named, capsys
+):
+    config = small_config()
+    folder = write_run(tmp_path / "run", config)
+    out = tmp_path / "out" / "run-0.1"
+    arguments = [str(folder), "--example=3", "--examples=2", "--out", str(out)]
+    assert figures.main(arguments) == 0
+    assert named == [[]]  # no room for 53 names
+    assert capsys.readouterr().out.count(str(out)) == 4
+    written = {path.name for path in out.parent.iterdir()}
+    assert written == {f"run-0.1{ending}" for ending in ENDINGS}
+    for ending in ENDINGS[1:]:
+        assert out.with_name(f"run-0.1{ending}").read_bytes()[:4] == b"\x89PNG"
+    found = json.loads(out.with_name("run-0.1.json").read_text())
+    assert found["run"] == "run"
+    assert (found["task"], found["attention"]) == ("listops", "nystrom")
+    assert found["config_sha256"] == config_sha256(config)
+    assert found["checkpoint"] == {"step": BEST, "best": True}
+    assert found["nystrom"]["num_landmarks"] == 7
+    assert found["nystrom"]["pinv_iters"] == 6
+    assert {"jax", "numpy", "python"} <= set(found["versions"])
+    assert (found["maps"]["example"], found["maps"]["tokens"]) == (3, 53)
+    heads = found["maps"]["heads"]
+    assert [(row["layer"], row["head"]) for row in heads] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for row in heads:
+        assert 0 < row["map_error"] < 10
+        assert 0 < row["output_error"] < 10
+    assert (len(found["curves"]["examples"]), found["curves"]["tokens"]) == (2, 53)
+    for kind in ("trained", "random"):
+        curves = found["curves"][kind]
+        assert [row["num_landmarks"] for row in curves["by_landmarks"]] == [2, 5, 11]
+        assert [row["length"] for row in curves["by_length"]] == [53, 53, 26, 26]
+        assert [len(curves["by_iteration"][start]) for start in ("exact", "batch_max")] == [8, 8]
+    assert all(math.isfinite(number) for number in numbers_in(found))
+
+
+def test_another_attention_takes_64_landmarks_or_what_it_is_given(
+    tmp_path, few_numbers, named, monkeypatch, capsys
+):
+    monkeypatch.setattr(figures, "TICKS_UP_TO", 53)
+    folder = write_run(tmp_path / "run", small_config("softmax"), finished=False)
+    out = tmp_path / "softmax"
+    refused(folder, ["--examples=1"], "53 tokens, and with 64 landmarks", tmp_path, capsys)
+    arguments = ["--examples=1", "--num_landmarks=13", "--out", str(out)]
+    assert figures.main([str(folder), *arguments]) == 0
+    assert [len(words) for words in named] == [53]
+    found = json.loads(out.with_suffix(".json").read_text())
+    assert found["nystrom"]["num_landmarks"] == 13
+    assert found["checkpoint"] == {"step": LATEST, "best": False}
+
+
+def test_a_wrong_argument_is_one_line_and_writes_nothing(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", small_config())
+    for argument, sentence in (
+        ("--example=12", "--example=12 is not there: the test set has examples 0 to 11."),
+        ("--example=-1", "--example=-1 is not there"),
+        ("--examples=0", "--examples must be 1 or more, got 0."),
+        ("--num_landmarks=0", "--num_landmarks must be 1 or more, got 0."),
+        ("--num_landmarks=53", "53 landmarks nothing is approximated there: pass a smaller"),
+        ("--data_dir=nowhere", "nowhere"),
+    ):
+        refused(folder, [argument], sentence, tmp_path, capsys)
+
+
+def test_what_is_no_trained_run_is_one_line_and_writes_nothing(tmp_path, capsys, monkeypatch):
+    refused(tmp_path, [], "holds no run", tmp_path, capsys)
+    folder = write_run(tmp_path / "run", small_config())
+    monkeypatch.setattr(figures, "MAX_LEN", 58)
+    refused(folder, [], "attends over 59 tokens", tmp_path, capsys)
+    monkeypatch.undo()
+    (folder / "config.json").write_text("{")
+    refused(folder, [], "is damaged", tmp_path, capsys)
+
+
+def test_attention_without_keys_is_refused(tmp_path, capsys):
+    folder = write_run(tmp_path / "run", small_config("reformer"))
+    refused(folder, [], "reformer attention has no keys of its own", tmp_path, capsys)
+
+
+def refused(folder, arguments, sentence, tmp_path, capsys):
+    out = tmp_path / "out" / "name"
+    assert figures.main([str(folder), "--out", str(out), *arguments]) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith("lra.figures: ")
+    assert errors.count("\n") == 1
+    assert sentence in errors
+    assert not out.parent.exists()
