@@ -48,6 +48,39 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def headline(results: dict[str, Any]) -> str:
+    """A short table for README: forward + gradient without a mask, both contests side by side."""
+    rows = {
+        (row["contest"], row["conv"], row["length"]): row["gradient"]
+        for row in results["attention"]
+        if not row["masked"]
+    }
+    contests = ("functions", "modules")
+    lengths = sorted({length for _, _, length in rows})
+    columns = {
+        contest: [name for name in rows[contest, 0, lengths[0]] if name != "ours"]
+        for contest in contests
+    }
+    heads = ["ours, ms", *columns["functions"], "our module, ms", *columns["modules"]]
+    lines = [
+        f"| forward + gradient, n | {' | '.join(heads)} |",
+        "|---" * (1 + len(heads)) + "|",
+    ]
+    for conv in sorted({conv for _, conv, _ in rows}):
+        for length in lengths:
+            cells = []
+            for contest in contests:
+                times = rows[contest, conv, length]
+                ours = times["ours"]["median"]
+                cells.append(f"{1e3 * ours:.0f}")
+                for name in columns[contest]:
+                    ratio = times[name]["median"] / ours
+                    cells.append(f"{ratio:.{1 if contest == 'functions' else 2}f}×")
+            name = f"{length:,}{', convolution' if conv else ''}"
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def plot(results: dict[str, Any], path: Path) -> None:
     """Seconds against length of forward + gradient without a mask, log–log, as a PNG."""
     import matplotlib

@@ -1,0 +1,127 @@
+"""Every number of the report, for programs."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from lra.report import tables
+from lra.report.comparisons import compare, grids, mean_of_five
+from lra.report.groups import Group, tasks_of
+from lra.report.published import COLUMNS, PATH_X, TABLE
+from lra.report.results import Run
+from lra.report.statistics import binomial_error
+
+
+def numbers(groups: Sequence[Group]) -> dict[str, Any]:
+    """Every number of the tables: accuracies and what comes from them in percent, None if not known."""
+    comparisons = compare(groups)
+    rows = []
+    for label, cells in tables.benchmark_rows(groups).items():
+        mean = mean_of_five(cells)
+        rows.append(
+            {
+                "attention": label,
+                **{task: _cell(cells[task]) for task in [*COLUMNS, PATH_X] if task in cells},
+                "mean_of_5": mean._asdict() if mean else None,
+            }
+        )
+    published = [
+        {
+            "model": row.model,
+            "source": source.title,
+            "url": source.url,
+            **dict(zip(COLUMNS, row.accuracies, strict=True)),
+            "mean_of_5": row.mean,
+        }
+        for source, own in TABLE.items()
+        for row in own
+    ]
+    by_task = {}
+    for task in tasks_of(groups):
+        own = [group for group in groups if group.task == task]
+        trivial, counted = tables.baselines(own)
+        by_task[task] = {
+            "baselines": {name: 100 * value for name, value in trivial.items()},
+            "baselines_counted_on_this_test_set": counted,
+            "settings": [
+                {**_cell(group), "setting": dict(sorted(group.setting.items()))} for group in own
+            ],
+            "runs": [_run(run, group) for group in own for run in group.runs],
+            "comparisons": [dataclasses.asdict(one) for one in comparisons if one.task == task],
+            "grids": [
+                {
+                    "attention": grid.attention,
+                    "rows": grid.row_option,
+                    "columns": grid.column_option,
+                    "cells": [
+                        {"row": row, "column": column, **_cell(group)}
+                        for (row, column), group in sorted(grid.cells.items())
+                    ],
+                }
+                for grid in grids(own)
+            ],
+        }
+    found: dict[str, Any] = _finite({"table3": rows, "published": published, "tasks": by_task})
+    return found
+
+
+def _cell(group: Group) -> dict[str, Any]:
+    """The numbers of a group."""
+    return {
+        "attention": group.label,
+        "state": group.state,
+        "seeds": [run.seed for run in group.scored or group.runs],
+        **(_statistics(group) if group.scored else {}),
+        "done_steps": max(run.done_steps for run in group.runs),
+        "budget_steps": group.runs[0].budget_steps,
+        "step_seconds": group.step_seconds,
+        "examples_per_second": group.examples_per_second,
+        "peak_bytes": group.peak_bytes,
+        "devices": group.devices,
+    }
+
+
+def _statistics(group: Group) -> dict[str, Any]:
+    summary = group.summary
+    low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
+    interval = [low, high] if summary.n > 1 else None
+    return {**summary._asdict(), "interval": interval, "binomial_error": group.binomial_error}
+
+
+def _run(run: Run, group: Group) -> dict[str, Any]:
+    """The numbers of a run."""
+    found: dict[str, Any] = {
+        "run": run.name,
+        "attention": group.label,
+        "seed": run.seed,
+        "state": run.state,
+        "done_steps": run.done_steps,
+        "budget_steps": run.budget_steps,
+        "device": run.device,
+        "versions": run.versions,
+        "config_sha256": run.config_sha256,
+        "data_sha256": run.data_sha256,
+    }
+    if result := run.result:
+        error = binomial_error(result.test_accuracy, result.test_examples)
+        found |= {
+            "test_accuracy": 100 * result.test_accuracy,
+            "binomial_error": 100 * error,
+            "test_examples": result.test_examples,
+            "valid_accuracy": 100 * result.valid_accuracy,
+            "best_step": result.best_step,
+            "step_seconds": result.step_seconds,
+            "examples_per_second": result.examples_per_second,
+            "peak_bytes": result.peak_bytes,
+        }
+    return found
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,231 @@
+"""Runs as they lie on the disk: found, read, and checked at the door."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lra.data import TASKS, describe
+
+NEEDED = ("test_accuracy", "test_examples", "valid_accuracy", "best_step")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What `result.json` says; None, or nothing, where an older one is silent. Accuracies are in [0, 1]."""
+
+    test_accuracy: float
+    test_examples: int
+    valid_accuracy: float
+    best_step: int
+    total_steps: int
+    partial: bool
+    step_seconds: float | None
+    examples_per_second: float | None
+    peak_bytes: int | None
+    baselines: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run's folder, read. `result` is None until it has finished."""
+
+    folder: Path
+    task: str
+    config: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, float]]
+    result: Result | None
+    device: str  # "1 × cpu, 2 threads"; empty where it is not known
+    versions: Mapping[str, str]
+    config_sha256: str
+    data_sha256: str
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def attention(self) -> Mapping[str, Any]:
+        """The attention's name and options."""
+        section: Mapping[str, Any] = self.config["attention"]
+        return section
+
+    @property
+    def seed(self) -> int:
+        """The training's seed."""
+        return int(self.config["train"]["seed"])
+
+    @property
+    def budget_steps(self) -> int:
+        """The steps of a whole run."""
+        steps = self.config["train"].get("budget_steps")  # the key is younger than some runs
+        return int(steps or describe(self.task).total_steps)
+
+    @property
+    def done_steps(self) -> int:
+        """The steps that were trained."""
+        if self.result is not None:
+            return self.result.total_steps
+        return int(self.metrics[-1]["step"]) if self.metrics else 0
+
+    @property
+    def state(self) -> str:
+        """`whole`, `partial` (fewer steps or examples than the benchmark's) or `unfinished`."""
+        if self.result is None:
+            return "unfinished"
+        return "partial" if self.result.partial else "whole"
+
+    @property
+    def progress(self) -> str:
+        """The steps, beside those of the whole budget where they were fewer."""
+        fewer = self.done_steps < self.budget_steps
+        return f"{self.done_steps:,} of {self.budget_steps:,}" if fewer else f"{self.done_steps:,}"
+
+    @property
+    def remark(self) -> str:
+        """What is missing besides steps."""
+        if self.state == "partial" and self.done_steps >= self.budget_steps:
+            return "on fewer examples"
+        return "not finished" if self.state == "unfinished" else ""
+
+    def curve(self, metric: str) -> tuple[list[int], list[float]]:
+        """Steps and values of one metric."""
+        points = [(int(line["step"]), line[metric]) for line in self.metrics if metric in line]
+        return [step for step, _ in points], [value for _, value in points]
+
+
+def find_runs(folders: Iterable[Path]) -> list[Path]:
+    """The run folders at or below `folders`, sorted, each once; symbolic links below are not followed.
+
+    Raises:
+      FileNotFoundError: A folder is not there, or holds no run.
+    """
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {folder}")
+        runs = []
+        for place, below, files in os.walk(folder):
+            if {"config.json", "metrics.jsonl"} <= set(files):
+                runs.append(Path(place))
+                below.clear()
+        if not runs:
+            raise FileNotFoundError(
+                f"{folder} holds no run: config.json and metrics.jsonl are needed;"
+                " pass --workdir's folder, or one above it."
+            )
+        for run in runs:
+            found.setdefault(run.resolve(), run)
+    return [found[path] for path in sorted(found)]
+
+
+def read_run(folder: Path) -> Run:
+    """Reads a run's folder.
+
+    Raises:
+      FileNotFoundError: It holds no run.
+      ValueError: A file of it cannot be understood.
+    """
+    if not (folder / "config.json").is_file() or not (folder / "metrics.jsonl").is_file():
+        raise FileNotFoundError(
+            f"{folder} holds no run: config.json and metrics.jsonl are needed; pass --workdir's folder."
+        )
+    config, file = _read_object(folder / "config.json"), folder / "config.json"
+    for section, key in (("data", "task"), ("attention", "name"), ("train", "seed")):
+        if not isinstance(config.get(section), dict) or key not in config[section]:
+            raise ValueError(f"{file} is no run's config: {section}.{key} is missing.")
+    try:
+        info = describe(config["data"]["task"])
+        int(config["train"]["seed"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from None
+    task = next(name for name, known in TASKS.items() if known is info)
+    values, environment, data = (
+        _read_object(folder / f"{name}.json") if (folder / f"{name}.json").is_file() else {}
+        for name in ("result", "environment", "data")
+    )
+    metrics = _read_lines(folder / "metrics.jsonl")
+    environment = {**environment, **{key: values[key] for key in _ENVIRONMENT if key in values}}
+    run = Run(
+        folder=folder.resolve(),
+        task=task,
+        config=config,
+        metrics=metrics,
+        result=None,
+        device=_device(environment),
+        versions=environment.get("versions") or {},
+        config_sha256=values.get("config_sha256") or "",
+        data_sha256=values.get("data_sha256") or data.get("sha256") or "",
+    )
+    if not values:
+        return run
+    return dataclasses.replace(run, result=_read_result(folder / "result.json", values, run))
+
+
+_ENVIRONMENT = ("device", "versions", "cpu_threads")
+
+
+def _device(environment: Mapping[str, Any]) -> str:
+    device, threads = environment.get("device") or {}, environment.get("cpu_threads")
+    if not {"count", "kind"} <= set(device):
+        return ""
+    cpu = f", {threads} threads" if device["kind"] == "cpu" and threads else ""
+    return f"{device['count']} × {device['kind']}{cpu}"
+
+
+def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:
+    """Checks a result's numbers, and fills in what older ones do not say."""
+    for key in NEEDED:
+        if not isinstance(values.get(key), int | float):
+            raise ValueError(f"{file} is no run's result: {key} must be a number.")
+    for key in ("test_accuracy", "valid_accuracy"):
+        if not 0 <= values[key] <= 1:
+            raise ValueError(f"{file}: {key} is {values[key]}; an accuracy is between 0 and 1.")
+    if values["test_examples"] < 1:
+        raise ValueError(
+            f"{file}: test_examples is {values['test_examples']}; it must be 1 or more."
+        )
+    steps = values.get("total_steps") or run.config["train"].get("total_steps") or run.done_steps
+    partial = values.get("partial")
+    return Result(
+        **{key: values[key] for key in NEEDED},
+        total_steps=steps,
+        partial=steps < run.budget_steps if partial is None else bool(partial),
+        step_seconds=values.get("step_seconds"),
+        examples_per_second=values.get("examples_per_second"),
+        peak_bytes=values.get("peak_bytes"),
+        baselines=values.get("baselines") or {},
+    )
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        values = json.loads(file.read_bytes())
+    except ValueError as error:  # JSON's and UTF-8's
+        raise ValueError(f"{file} cannot be read as JSON: {error}.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} must hold a JSON object, not a {type(values).__name__}.")
+    return values
+
+
+def _read_lines(file: Path) -> list[dict[str, float]]:
+    """One JSON object a line; a last line that was cut as it was written is left out."""
+    lines = file.read_bytes().splitlines()
+    values = []
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+            if not isinstance(value, dict) or "step" not in value:
+                raise ValueError("an object with a step is needed")
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(
+                f"{file}, line {number}, cannot be read as metrics: {error}."
+            ) from None
+        values.append(value)
+    return values

@@ -1,0 +1,72 @@
+"""Handmade runs: folders as `run_lra.py` leaves them, without any training."""
+
+import json
+
+from lra.report.groups import group_runs
+from lra.report.results import find_runs, read_run
+
+TEST_EXAMPLES = 2000
+FIVE = ("listops", "text", "retrieval", "image", "pathfinder32")
+
+
+def write_run(
+    folder,
+    *,
+    task="listops",
+    attention=None,
+    seed=3,
+    accuracy=0.36,
+    finished=True,
+    partial=False,
+    steps=(10, 20),
+    config=None,
+    result=None,
+):
+    """Writes a run; `config` has sections over the handmade ones, `result` values (None takes a key out)."""
+    folder.mkdir(parents=True)
+    values = {
+        "data": {"task": task},
+        "attention": attention or {"name": "nystrom", "num_landmarks": 64},
+        "train": {"seed": seed, "total_steps": steps[-1], "batch_size": 32},
+        "optimizer": {"learning_rate": 1e-4},
+    }
+    for section, changes in (config or {}).items():
+        values[section] = values.get(section, {}) | changes
+    (folder / "config.json").write_text(json.dumps(values))
+    lines = [{"step": step, "train/loss": 2.0, "train/accuracy": 0.2} for step in steps]
+    lines += [{"step": step, "valid/loss": 2.1, "valid/accuracy": 0.25} for step in steps]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        values = {
+            "task": task,
+            "test_accuracy": accuracy,
+            "test_examples": TEST_EXAMPLES,
+            "valid_accuracy": 0.25,
+            "best_step": steps[-1],
+            "total_steps": steps[-1],
+            "step_seconds": 0.9757,
+            "examples_per_second": 32.8,
+            "peak_bytes": 3 * 2**30,
+            "versions": {"jax": "0.10.2"},
+            "device": {"kind": "cpu", "count": 1},
+            "cpu_threads": 2,
+            "config_sha256": "c0ffee" * 10,
+            "data_sha256": "da7a" * 16,
+            "baselines": {"constant answer": 0.172, "first token alone": 0.3565},
+            "partial": partial,
+        } | (result or {})
+        values = {key: value for key, value in values.items() if value is not None}
+        (folder / "result.json").write_text(json.dumps(values))
+    return folder
+
+
+def write_seeds(folder, accuracies, **values):
+    """Writes a run for each accuracy, of the seeds 0, 1, …"""
+    for seed, accuracy in enumerate(accuracies):
+        write_run(folder / f"seed{seed}", seed=seed, accuracy=accuracy, **values)
+    return folder
+
+
+def groups_in(*folders):
+    """The groups of all runs below `folders`."""
+    return group_runs([read_run(folder) for folder in find_runs(folders)])[0]

@@ -1,0 +1,181 @@
+"""Labels say what differs and nothing else, and no two of a task are alike."""
+
+import importlib
+import itertools
+import random
+
+import pytest
+
+from configs import common
+from lra.report.labels import (
+    QUIRKS,
+    USUAL,
+    USUAL_OPTIONS,
+    label_settings,
+    quirks_of,
+    setting_of,
+    unusual,
+)
+
+CONFIGS = {
+    "listops": "listops",
+    "text": "text",
+    "retrieval": "retrieval",
+    "image": "image",
+    "pathfinder": "pathfinder32",
+    "pathx": "pathfinder128",
+}
+
+
+def config(argument, task="listops", **sections):
+    values = importlib.import_module(f"configs.{task}").get_config(argument).to_dict()
+    for section, changes in sections.items():
+        values[section].update(changes)
+    return values
+
+
+def setting(argument, task="listops", **sections):
+    return setting_of(config(argument, task, **sections), CONFIGS[task])
+
+
+def labels(*settings, weights=None):
+    budgets = [5000 if setting["data.task"] == "listops" else 20_000 for setting in settings]
+    weights = weights or [1] * len(settings)
+    return [label for _, label in label_settings(settings, weights, budgets)]
+
+
+def test_seeds_paths_and_machines_are_no_part_of_a_setting():
+    here = setting("nystrom")
+    there = setting(
+        "nystrom",
+        data={"dir": "/elsewhere", "workers": 5, "source": "tfds"},
+        train={"seed": 7},
+        mesh={"data": 8},
+        checkpoint={"every_steps": 11},
+        log={"every_steps": 3},
+        eval={"batch_size": 64},
+    )
+    assert here == there
+    assert here != setting("nystrom", optimizer={"learning_rate": 2e-4})
+    assert here != setting("nystrom,num_landmarks=32")
+
+
+def test_a_config_from_before_a_key_was_there_is_the_same_setting():
+    old = config("nystrom")
+    for section, key in (
+        ("data", "padded_len"),
+        ("model", "pooling"),
+        ("optimizer", "cycle_beta1"),
+    ):
+        del old[section][key]
+    assert setting_of(old, "listops") == setting("nystrom")
+
+
+def test_what_goes_without_saying_is_what_configs_have():
+    assert common.ATTENTIONS == USUAL_OPTIONS
+    base = common.base("nystrom").to_dict()
+    flat = {f"{section}.{key}": value for section in base for key, value in base[section].items()}
+    assert {key: flat[key] for key in USUAL} == USUAL
+
+
+@pytest.mark.parametrize("task", CONFIGS)
+@pytest.mark.parametrize("attention", ["nystrom", "softmax"])
+@pytest.mark.parametrize("quirks", [None, *QUIRKS])
+def test_quirks_are_known_on_every_task_and_explain_everything(task, attention, quirks):
+    found = setting(f"{attention}{f',quirks={quirks}' if quirks else ''}", task)
+    assert quirks_of(found) == (quirks or "")
+    assert unusual(found) == {}
+
+
+def test_options_are_said_where_they_are_not_the_papers():
+    assert labels(
+        setting("nystrom"),
+        setting("nystrom,num_landmarks=32"),
+        setting("nystrom,pinv_iters=2"),
+        setting("nystrom,conv_kernel_size=0"),
+        setting("softmax"),
+        setting("nystrom,quirks=mlpen"),
+        setting("nystrom,pinv_iters=2,quirks=mlpen"),
+        setting("softmax,quirks=google"),
+        setting("nystrom", model={"dtype": "bfloat16", "num_layers": 4}),
+        setting("nystrom", data={"examples": 1000}),
+    ) == [
+        "nystrom-64",
+        "nystrom-32",
+        "nystrom-64, 2 iterations",
+        "nystrom-64, no convolution",
+        "softmax",
+        "nystrom-64, quirks=mlpen",
+        "nystrom-64, 2 iterations, quirks=mlpen",
+        "softmax, quirks=google",
+        "nystrom-64, bfloat16, 4 layers",
+        "nystrom-64, examples 1000",
+    ]
+
+
+def test_what_tasks_have_of_their_own_is_not_said():
+    assert labels(*(setting("nystrom", task) for task in CONFIGS)) == ["nystrom-64"] * len(CONFIGS)
+
+
+def test_a_shorter_run_says_its_steps_and_not_what_follows_from_them():
+    short = setting("nystrom", train={"total_steps": 500}, optimizer={"warmup_steps": 100})
+    assert labels(setting("nystrom"), short) == ["nystrom-64", "nystrom-64, 500 steps"]
+    # Alone on its task it needs no more words, and shares the row of the others.
+    assert labels(setting("nystrom", "text"), short) == ["nystrom-64", "nystrom-64"]
+
+
+def test_warm_up_is_said_where_nothing_else_differs():
+    slow = setting("nystrom", optimizer={"warmup_steps": 2000})
+    assert labels(setting("nystrom"), slow) == [
+        "nystrom-64, warm-up 1000",
+        "nystrom-64, warm-up 2000",
+    ]
+
+
+def test_what_most_runs_have_is_not_said():
+    fast = setting("nystrom", optimizer={"learning_rate": 0.001})
+    assert labels(setting("nystrom"), fast, weights=[3, 1]) == [
+        "nystrom-64",
+        "nystrom-64, rate 0.001",
+    ]
+    assert labels(setting("nystrom"), fast) == ["nystrom-64, rate 0.0001", "nystrom-64, rate 0.001"]
+
+
+def test_other_data_are_another_setting():
+    settings = [setting_of(config("softmax"), "listops", sha) for sha in ("a" * 64, "b" * 64)]
+    assert labels(*settings) == ["softmax, data aaaaaaaa", "softmax, data bbbbbbbb"]
+
+
+def test_options_of_an_attention_that_is_not_known_are_said_where_they_differ():
+    def unknown(**options):
+        return {**setting("softmax"), "attention.name": "new", "attention.width": 5} | options
+
+    assert labels(unknown(), setting("softmax")) == ["new", "softmax"]
+    settings = [unknown(), unknown(**{"attention.width": 7}), unknown(**{"attention.gate": True})]
+    assert labels(*settings, weights=[2, 1, 1]) == ["new", "new, width 7", "new, gate"]
+
+
+def test_no_two_labels_of_a_task_are_alike():
+    rng = random.Random(0)
+    values = {
+        "attention.num_landmarks": [16, 64, 256],
+        "attention.pinv_iters": [2, 6],
+        "attention.conv_kernel_size": [0, 35],
+        "attention.pinv_start": ["exact", "batch_max"],
+        "model.dtype": ["float32", "bfloat16"],
+        "model.dropout_rate": [0.0, 0.1],
+        "optimizer.learning_rate": [1e-4, 1e-3],
+        "optimizer.warmup_steps": [100, 1000],
+        "train.total_steps": [500, 5000],
+        "data.sha256": ["", "a" * 64, "b" * 64],
+        "data.task": ["listops", "text"],
+    }
+    everything = list(itertools.product(*values.values()))
+    for _ in range(30):
+        settings = [
+            {**setting("nystrom"), **dict(zip(values, chosen, strict=True))}
+            for chosen in rng.sample(everything, 20)
+        ]
+        found = labels(*settings, weights=[rng.randint(1, 3) for _ in settings])
+        named = [(one["data.task"], label) for one, label in zip(settings, found, strict=True)]
+        assert len(set(named)) == len(named)

@@ -1,0 +1,166 @@
+"""The report's command: what it writes, for one run and for many, and what it refuses."""
+
+import json
+import re
+
+import pytest
+
+from lra import report
+from lra.report.__main__ import main
+from lra.report.numbers import numbers
+from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
+from tests.lra.report.test_page import check
+
+
+def run(*arguments):
+    return main([str(argument) for argument in arguments])
+
+
+def written(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_seeds_are_told_one_by_one_and_together():
+    result = {"task": "listops", "attention": "nystrom", "test_examples": 2000}
+    result |= {"valid_accuracy": 0.25, "best_step": 1500}
+    results = [result | {"test_accuracy": accuracy} for accuracy in (0.36, 0.37, 0.38)]
+    assert "36.00 ± 1.07 % on 2,000 examples" in report.sentence(results[0])
+    together = report.sentence_over_seeds(results)
+    assert "3 seeds: test accuracy 37.00 %, standard deviation 1.00" in together
+    assert "± 2.48 (36.00, 37.00, 38.00)" in together
+
+
+def test_one_run_gives_a_table_and_a_picture(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    assert run(folder, "--out", tmp_path / "out" / "listops-0.1") == 0
+    assert written(tmp_path / "out") == [
+        f"listops-0.1{ending}" for ending in ("-curves-listops.png", ".html", ".json", ".md")
+    ]
+    page = (tmp_path / "out" / "listops-0.1.md").read_text()
+    assert "| nystrom-64 | 3 | 36.00 ± 1.07 | 25.00 | 20 | 20 of 5,000 | 0.976 |" in page
+    assert "(listops-0.1-curves-listops.png)" in page
+    assert capsys.readouterr().out == page
+
+
+def test_a_run_can_hold_its_own_report(tmp_path):
+    folder = write_run(tmp_path / "run")
+    assert run(folder, "--out", folder / "report") == 0
+    assert run(tmp_path, "--out", folder / "report") == 0
+    assert (folder / "report-curves-listops.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Five tasks, an ablation, seeds, a partial run, an unfinished one and one of another task."""
+    for number, task in enumerate(FIVE):
+        write_seeds(tmp_path / "main" / task, [0.3 + number / 50, 0.31 + number / 40], task=task)
+    softmax = {"name": "softmax"}
+    write_seeds(tmp_path / "softmax", [0.36, 0.35], attention=softmax)
+    write_run(tmp_path / "short", task="listops-short", attention=softmax, partial=True)
+    write_run(tmp_path / "going", task="text", seed=5, finished=False)
+    for landmarks in (16, 32, 64):
+        for iters in (2, 6):
+            attention = {"name": "nystrom", "num_landmarks": landmarks, "pinv_iters": iters}
+            place = tmp_path / "ablation" / f"{landmarks}-{iters}"
+            write_run(place, task="image", attention=attention, partial=True, steps=(30,), seed=0)
+    return tmp_path
+
+
+def test_many_runs_give_a_page_that_is_whole(many, capsys):
+    assert run(many, "--out", many / "out" / "report") == 0
+    assert {f"report-curves-{task}.png" for task in FIVE} <= set(written(many / "out"))
+    assert "report-tradeoff.png" in written(many / "out")
+    checker = check((many / "out" / "report.html").read_text())
+    assert all(source.startswith("data:image/png;base64,") for source in checker.loads)
+    assert len(checker.loads) == len(FIVE) + 2  # and the other task's, and the speeds
+
+
+def test_the_numbers_of_the_tables_are_in_the_json(many):
+    assert run(many, "--out", many / "out" / "report") == 0
+    numbers = set()
+
+    def collect(value):
+        if isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                collect(item)
+        elif isinstance(value, int | float):
+            numbers.add(f"{value:.2f}")
+            numbers.add(f"{abs(value):.3f}")
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    content = json.loads((many / "out" / "report.json").read_text(), parse_constant=refuse)
+    assert content.keys() == {"table3", "published", "tasks"}
+    image = content["tasks"]["image"]
+    assert [len(image[key]) for key in ("settings", "runs", "comparisons", "grids")] == [7, 8, 5, 1]
+    collect(content)
+    page = (many / "out" / "report.md").read_text().partition("## How it was measured")[0]
+    rows = [line.replace("−", "-") for line in page.splitlines() if line.startswith("| ")]
+    shown = [number for row in rows for number in re.findall(r"(?<![\d.,])-?\d+\.\d\d\d?\b", row)]
+    gibibytes = {"3.00"}  # in the JSON in bytes
+    assert len(shown) > 200
+    assert set(shown) - gibibytes <= numbers
+
+
+def test_the_tables_of_readme(many):
+    groups, left_out = report.read_groups([many])
+    assert left_out == []
+    assert "| nystrom-64 | 30.50 ± 0.71 (n = 2) |" in report.table3(groups)
+    assert "| **Xiong et al. 2021, Table 3** |" in report.table3(groups)
+    assert report.task_table(groups, "text").count("\n") == 6
+    with pytest.raises(ValueError, match="no run of 'pathx'; there are runs of listops, text"):
+        report.task_table(groups, "pathx")
+
+
+def test_the_mean_in_the_json_is_of_five_whole_tasks(tmp_path):
+    for task in FIVE[:4]:
+        write_run(tmp_path / task, task=task, accuracy=0.3)
+    write_run(tmp_path / "five", task=FIVE[4], accuracy=0.9, partial=True)
+    assert numbers(groups_in(tmp_path))["table3"][0]["mean_of_5"] is None
+    write_run(tmp_path / "whole", task=FIVE[4], accuracy=0.8, seed=4)
+    mean = numbers(groups_in(tmp_path))["table3"][0]["mean_of_5"]
+    assert mean["mean"] == pytest.approx(40)
+    assert mean["deviation"] is None
+
+
+def test_what_cannot_be_read_is_refused_in_a_sentence_and_nothing_is_written(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    run_folder = write_run(tmp_path / "runs" / "a")
+    (write_run(tmp_path / "broken" / "b", seed=1) / "result.json").write_text('{"task": "lis')
+    (tmp_path / "file").write_text("")
+    for folder, out, words in (
+        (tmp_path / "empty", "x", "holds no run"),
+        (tmp_path / "nowhere", "x", "there is no folder"),
+        (tmp_path / "broken", "x", "result.json cannot be read as JSON"),
+        (run_folder, "file/x", "file"),
+    ):
+        assert run(folder, "--out", tmp_path / out) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("lra.report: ")
+        assert words in error
+        assert error.count("\n") == 1
+    assert written(tmp_path) == ["broken", "empty", "file", "runs"]
+
+
+def test_a_folder_is_no_name(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(write_run(tmp_path / "run"), "--out", ".")
+    assert stop.value.code == 2
+    assert "pass a name in it" in capsys.readouterr().err
+
+
+def test_a_report_that_fails_leaves_the_old_one(tmp_path, monkeypatch, capsys):
+    folder = write_run(tmp_path / "run")
+    assert run(folder, "--out", tmp_path / "out" / "report") == 0
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in written(tmp_path / "out")}
+    write_run(tmp_path / "other", seed=4)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device", "report.html")
+
+    monkeypatch.setattr("lra.report.__main__.page", fail)
+    assert run(tmp_path, "--out", tmp_path / "out" / "report") == 2
+    assert "report.html: No space left on device" in capsys.readouterr().err
+    after = {name: (tmp_path / "out" / name).read_bytes() for name in written(tmp_path / "out")}
+    assert after == before

@@ -1,0 +1,125 @@
+"""Runs are found at any depth, and read as older code left them, or as a power cut did."""
+
+import json
+
+import pytest
+
+from lra.report.results import find_runs, read_run
+from tests.lra.report.runs import write_run
+
+
+def test_runs_are_found_below_and_each_once(tmp_path):
+    write_run(tmp_path / "a" / "deep" / "one")
+    write_run(tmp_path / "two")
+    (tmp_path / "two" / "checkpoints" / "20").mkdir(parents=True)
+    found = find_runs([tmp_path, tmp_path / "two", tmp_path / "a" / ".." / "two"])
+    assert [folder.name for folder in found] == ["one", "two"]
+
+
+def test_links_below_a_folder_are_not_followed(tmp_path):
+    write_run(tmp_path / "here" / "one")
+    write_run(tmp_path / "elsewhere" / "two")
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "here" / "up").symlink_to(tmp_path)
+    assert [folder.name for folder in find_runs([tmp_path / "here"])] == ["one"]
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        find_runs([tmp_path / "nowhere"])
+    write_run(tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    with pytest.raises(FileNotFoundError, match=r"holds no run: config\.json and metrics"):
+        find_runs([tmp_path])
+
+
+@pytest.mark.parametrize("cut", ['{"step": 30, "trai', "{", '{"ste\xff'])
+def test_a_last_line_that_was_cut_is_left_out(tmp_path, cut):
+    file = write_run(tmp_path / "run") / "metrics.jsonl"
+    whole = read_run(tmp_path / "run").metrics
+    file.write_bytes(file.read_bytes() + cut.encode("latin-1"))
+    assert read_run(tmp_path / "run").metrics == whole
+
+
+def test_a_broken_line_in_the_middle_is_refused_with_its_number(tmp_path):
+    file = write_run(tmp_path / "run") / "metrics.jsonl"
+    first, *rest = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([first, "{}\n", *rest]))
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, .*an object with a step"):
+        read_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["config", "result"])
+@pytest.mark.parametrize(
+    ("content", "words"), [("{", "cannot be read as JSON"), ("[1]", "must hold a JSON object")]
+)
+def test_a_file_that_is_no_json_is_named(tmp_path, name, content, words):
+    file = write_run(tmp_path / "run") / f"{name}.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=f"{name}.json {words}"):
+        read_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"data": {"task": "listop"}}, r"config.json: There is no task called 'listop'"),
+        ({"attention": {}}, r"config.json is no run's config: attention.name is missing"),
+        ({"train": {"seed": "one"}}, r"config.json: .*'one'"),
+    ],
+)
+def test_what_is_no_runs_config_is_refused(tmp_path, config, words):
+    file = write_run(tmp_path / "run") / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    with pytest.raises(ValueError, match=words):
+        read_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ({"test_accuracy": None}, "test_accuracy must be a number"),
+        ({"test_accuracy": 36.0}, "an accuracy is between 0 and 1"),
+        ({"test_examples": 0}, "it must be 1 or more"),
+    ],
+)
+def test_a_result_that_cannot_be_is_refused(tmp_path, result, words):
+    write_run(tmp_path / "run", result=result)
+    with pytest.raises(ValueError, match=words):
+        read_run(tmp_path / "run")
+
+
+def test_an_older_result_is_filled_in(tmp_path):
+    young = ("baselines", "total_steps", "partial", "examples_per_second", "peak_bytes", "device")
+    write_run(tmp_path / "run", result=dict.fromkeys(young))
+    run = read_run(tmp_path / "run")
+    assert run.result.baselines == {}
+    assert run.result.total_steps == 20
+    assert (run.state, run.progress) == ("partial", "20 of 5,000")
+    assert run.device == ""
+
+
+def test_what_a_run_is_short_of(tmp_path):
+    whole = read_run(write_run(tmp_path / "whole", steps=(2500, 5000)))
+    assert (whole.state, whole.progress, whole.remark) == ("whole", "5,000", "")
+    few = read_run(write_run(tmp_path / "few", steps=(5000,), partial=True))
+    assert (few.state, few.progress, few.remark) == ("partial", "5,000", "on fewer examples")
+    going = read_run(write_run(tmp_path / "going", finished=False))
+    assert (going.state, going.progress, going.remark) == (
+        "unfinished",
+        "20 of 5,000",
+        "not finished",
+    )
+    own = read_run(write_run(tmp_path / "own", config={"train": {"budget_steps": 40}}))
+    assert own.progress == "20 of 40"
+
+
+def test_a_task_has_one_name(tmp_path):
+    assert read_run(write_run(tmp_path / "run", task="pathfinder")).task == "pathfinder32"
+
+
+def test_a_run_that_has_just_begun_is_read(tmp_path):
+    folder = write_run(tmp_path / "run", finished=False)
+    (folder / "metrics.jsonl").write_text("")
+    run = read_run(folder)
+    assert (run.done_steps, run.curve("train/loss")) == (0, ([], []))

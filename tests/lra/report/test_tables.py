@@ -1,0 +1,174 @@
+"""Tables hold what runs gave, say what is missing, and keep to their columns."""
+
+import pytest
+
+from lra.report import tables
+from lra.report.comparisons import compare, grids
+from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
+
+SOFTMAX = {"name": "softmax"}
+
+
+def ours(groups):
+    """The rows of Table 3 that are ours, by label."""
+    title, rows = tables.benchmark_table(groups).sections[0]
+    assert title == tables.OURS
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_table_3_says_what_is_partial_unfinished_and_not_run(tmp_path):
+    write_seeds(tmp_path / "listops", [0.36, 0.37, 0.38])
+    write_run(tmp_path / "text", task="text", accuracy=0.6521)
+    write_run(tmp_path / "image", task="image", accuracy=0.2106, partial=True)
+    write_run(tmp_path / "retrieval", task="retrieval", finished=False)
+    write_run(tmp_path / "pathx", task="pathfinder128", accuracy=0.5)
+    assert ours(groups_in(tmp_path))["nystrom-64"] == [
+        "37.00 ± 1.00 (n = 3)",
+        "65.21 (n = 1)",
+        "not finished",
+        "21.06 (n = 1), partial",
+        "not run",
+        "–",
+        "50.00 (n = 1)",
+    ]
+
+
+def test_table_3_has_the_mean_of_five_whole_tasks(tmp_path):
+    for number, task in enumerate(FIVE):
+        write_seeds(tmp_path / task, [0.1 * number, 0.1 * number + 0.02], task=task)
+    assert ours(groups_in(tmp_path))["nystrom-64"][5:] == ["21.00 ± 1.41 (n = 2)", "not run"]
+
+
+def test_table_3_has_no_other_tasks(tmp_path):
+    write_run(tmp_path / "a", task="listops-short")
+    write_run(tmp_path / "b", task="pathfinder32-easy")
+    titles = [title for title, _ in tables.benchmark_table(groups_in(tmp_path)).sections]
+    assert tables.OURS not in titles
+    write_run(tmp_path / "c", task="text")
+    assert list(ours(groups_in(tmp_path))) == ["nystrom-64"]
+    assert ours(groups_in(tmp_path))["nystrom-64"][0] == "not run"
+
+
+def test_a_whole_group_hides_shorter_ones_and_the_furthest_stands_for_them(tmp_path):
+    write_run(tmp_path / "a", accuracy=0.2, partial=True, steps=(50,))
+    write_run(tmp_path / "b", accuracy=0.3, partial=True, steps=(9000,))  # on fewer examples
+    assert ours(groups_in(tmp_path))["nystrom-64"][0] == "30.00 (n = 1), partial"
+    write_run(tmp_path / "going", steps=(9500,), finished=False)
+    assert ours(groups_in(tmp_path))["nystrom-64"][0] == "30.00 (n = 1), partial"
+    write_run(tmp_path / "c", accuracy=0.36, steps=(5000,))
+    assert ours(groups_in(tmp_path)).keys() == {"nystrom-64"}
+    assert ours(groups_in(tmp_path))["nystrom-64"][0] == "36.00 (n = 1)"
+
+
+def test_two_whole_settings_of_an_attention_are_two_rows(tmp_path):
+    write_run(tmp_path / "a", accuracy=0.36)
+    write_run(tmp_path / "b", accuracy=0.37, config={"optimizer": {"learning_rate": 0.01}})
+    assert list(ours(groups_in(tmp_path))) == ["nystrom-64, rate 0.0001", "nystrom-64, rate 0.01"]
+
+
+def test_the_cells_of_a_grid_are_no_rows_of_table_3(tmp_path):
+    for landmarks in (32, 64):
+        for iters in (2, 6):
+            attention = {"name": "nystrom", "num_landmarks": landmarks, "pinv_iters": iters}
+            write_run(tmp_path / f"{landmarks}-{iters}", attention=attention)
+    assert len(ours(groups_in(tmp_path))) == 4  # there is nothing else
+    usual = {"name": "nystrom", "num_landmarks": 64, "pinv_iters": 6}
+    write_run(tmp_path / "text", task="text", attention=usual)
+    assert ours(groups_in(tmp_path)).keys() == {"nystrom-64"}
+
+
+def test_published_rows_are_there_to_the_digit(tmp_path):
+    write_run(tmp_path / "run")
+    page = tables.benchmark_table(groups_in(tmp_path)).markdown()
+    for row in (
+        "| Nyströmformer | 37.15 | 65.52 | 79.56 | 41.58 | 70.94 | 58.95 | – |",
+        "| Nyströmformer, rerun | 38.51 | 64.83 | 80.52 | 41.30 | 69.48 | 58.93 | – |",
+        "| Nyströmformer, rerun | 36.29 | 63.24 | 78.18 | 42.86 | 67.49 | 57.61 | – |",
+        "| BigBird | 36.05 | 64.02 | 59.29 | 40.83 | 74.87 | 55.01 | ✗ |",
+    ):
+        assert row in page
+
+
+def test_the_settings_of_a_task(tmp_path):
+    write_seeds(tmp_path / "a", [0.36, 0.37, 0.38])
+    write_run(tmp_path / "b", attention=SOFTMAX, seed=0, accuracy=0.35, partial=True)
+    write_run(tmp_path / "c", attention={"name": "linear"}, finished=False)
+    page = tables.task_groups_table(groups_in(tmp_path)).markdown()
+    for row in (
+        "| nystrom-64 | 0, 1, 2 | 37.00 ± 1.00 | 1.08 | 34.52 to 39.48 | 20 of 5,000 | 0.976 | 32.8 | 3.00 |",
+        "| softmax | 0 | 35.00, partial | 1.07 | – | 20 of 5,000 | 0.976 | 32.8 | 3.00 |",
+        "| linear | 3 | not finished | – | – | 20 of 5,000 | – | – | – |",
+        "| constant answer |  | 17.20 |  |  |  |  |  |  |",
+        "| first token alone |  | 35.65 |  |  |  |  |  |  |",
+    ):
+        assert row in page
+
+
+def test_baselines_that_a_result_does_not_have_are_the_published_ones(tmp_path):
+    write_run(tmp_path / "old", result={"baselines": None})
+    found = tables.baselines(groups_in(tmp_path))
+    assert found == ({"constant answer": 0.176, "first token alone": 0.359}, False)
+    write_run(tmp_path / "new", seed=4)
+    assert tables.baselines(groups_in(tmp_path)) == (
+        {"constant answer": 0.172, "first token alone": 0.3565},
+        True,
+    )
+
+
+def test_every_run_has_its_binomial_error(tmp_path):
+    write_run(tmp_path / "a", seed=0)
+    write_run(tmp_path / "b", seed=1, partial=True)
+    write_run(tmp_path / "c", seed=2, finished=False)
+    page = tables.runs_table(groups_in(tmp_path)).markdown()
+    device = "1 × cpu, 2 threads"
+    assert (
+        f"| nystrom-64 | 0 | 36.00 ± 1.07 | 25.00 | 20 | 20 of 5,000 | 0.976 | {device} |" in page
+    )
+    assert "| nystrom-64 | 1 | 36.00 ± 1.07, partial | 25.00 | 20 |" in page
+    assert "| nystrom-64 | 2 | not finished | – | – | 20 of 5,000 | – | – |" in page
+
+
+def test_differences_have_a_sign_and_an_origin(tmp_path):
+    write_seeds(tmp_path / "a", [0.36, 0.37, 0.39])
+    write_seeds(tmp_path / "b", [0.37, 0.375, 0.40], attention=SOFTMAX)
+    write_run(tmp_path / "c", attention={"name": "linear"}, accuracy=0.35, seed=0)
+    page = tables.comparisons_table(compare(groups_in(tmp_path))).markdown()
+    assert "| nystrom-64 − softmax | 0, 1, 2 | −0.83 | ± 0.72 | – | 0.038 | 0.038 |" in page
+    assert "| softmax − linear | not paired | +3.17 | – | ± 1.52 | – | – |" in page
+
+
+def test_a_grid_has_one_option_down_and_one_across(tmp_path):
+    for rank in (8, 16, 32):
+        for dropout in (0.0, 0.1):
+            if (rank, dropout) != (32, 0.1):
+                attention = {"name": "new", "rank": rank, "dropout": dropout}
+                accuracies = [0.3 + rank / 1000, 0.31 + rank / 1000 + dropout]
+                write_seeds(tmp_path / f"{rank}-{dropout}", accuracies, attention=attention)
+    (grid,) = grids(groups_in(tmp_path))
+    assert tables.grid_table(grid).markdown().splitlines() == [
+        "| rank ↓, dropout → | 0.0 | 0.1 |",
+        "| --- | ---: | ---: |",
+        "| 8 | 31.30 ± 0.71 (n = 2) | 36.30 ± 7.78 (n = 2) |",
+        "| 16 | 32.10 ± 0.71 (n = 2) | 37.10 ± 7.78 (n = 2) |",
+        "| 32 | 33.70 ± 0.71 (n = 2) | not run |",
+    ]
+
+
+def test_what_is_not_whole_is_told_by_seed(tmp_path):
+    write_seeds(tmp_path / "a", [0.2, 0.3], task="image", partial=True)
+    write_run(tmp_path / "b", task="image", seed=2, finished=False)
+    write_run(tmp_path / "c")
+    assert tables.shortfalls(groups_in(tmp_path)) == [
+        "Image, nystrom-64, seeds 0, 1: 20 of 35,000 steps.",
+        "Image, nystrom-64, seed 2: 20 of 35,000 steps, not finished.",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a|b", "a\nb", "<b>", "a & b"])
+def test_names_stay_in_their_cells(tmp_path, name):
+    write_run(tmp_path / "run", attention={"name": name})
+    page = tables.task_groups_table(groups_in(tmp_path)).markdown()
+    lines = page.splitlines()
+    cells = {line.replace("\\|", "").count("|") for line in lines}
+    assert len(cells) == 1
+    assert "<b>" not in page
