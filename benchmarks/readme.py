@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report as attention
-from benchmarks import tasks
 from lra import report
 from lra.efficiency import tables
 
@@ -34,9 +33,7 @@ def _groups() -> list[Any]:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "attention": lambda: attention.headline(_json("benchmarks/cpu")),
     "efficiency": lambda: tables.headline(_json("efficiency/cpu")),
-    "tasks": lambda: tasks.markdown(_json("tasks/cpu")),
     "table3": lambda: report.table3(_groups()),
-    "listops-short": lambda: report.task_table(_groups(), "listops-short"),
 }
 
 

@@ -87,9 +87,7 @@ def main() -> int:
 
 def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
     """One cell: the batch that fits, seconds a step (median), bytes by compiler and by process."""
-    config = importlib.import_module(f"configs.{task}").get_config(attention).to_dict()
-    config["train"]["accumulation"] = 1
-    config["eval"]["batch_size"] = 0
+    config = _config(task, attention)
     batch_size, asked = config["train"]["batch_size"], config["train"]["batch_size"]
     while True:
         config["train"]["batch_size"] = batch_size
@@ -122,6 +120,16 @@ def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
         "loss": float(loss),
         "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
+
+
+def _config(task: str, attention: str) -> dict[str, Any]:
+    """The task's config with whole batches: accumulation is a way to make a step fit."""
+    config: dict[str, Any] = (
+        importlib.import_module(f"configs.{task}").get_config(attention).to_dict()
+    )
+    config["train"]["accumulation"] = 1
+    config["eval"]["batch_size"] = 0
+    return config
 
 
 def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import readme
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -41,3 +43,12 @@ def test_the_commands_that_ci_runs_are_one_line_each(marker):
     assert block is not None
     assert block[1].count("\n") == 1
     assert block[1].startswith("python3 -m venv .venv && .venv/bin/pip install")
+
+
+def test_numbers_come_from_the_results():
+    """After new results: python -m benchmarks.readme."""
+    assert readme.filled(README) == README
+
+
+def test_every_kind_of_numbers_is_shown():
+    assert {found[2] for found in readme.BLOCK.finditer(README)} == set(readme.BLOCKS)

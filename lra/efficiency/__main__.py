@@ -5,8 +5,10 @@
 
 The module has its projections and nothing else: no convolution, no mask, no dropout. Each attention is
 compiled ahead for each length, batch and pass. Memory is what the compiler says the program needs:
-arguments, results and temporaries. Devices that count memory have one mark for the whole process,
-which nothing sets back, so it cannot tell one program from another and is left out.
+arguments, results and temporaries. On a CPU it does not see what fused operations take for themselves
+(exact attention of a batch most of all), so there what the process held at most counts where it was more.
+Devices that count memory have one mark for the whole process, which nothing sets back, so it cannot
+tell one program from another and is left out.
 
 What needs more than `--memory_limit` is not run, which is a result. The rest of one length, batch and
 pass is timed in turn. The JSON is rewritten after every length, and a run that was interrupted goes on

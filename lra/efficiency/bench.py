@@ -13,7 +13,7 @@ from jax.errors import JaxRuntimeError
 
 import nystromformer_jax
 from lra.efficiency.compiled import Compiled, compile_ahead, is_out_of_memory, topology_device
-from lra.timing import available_bytes, interleaved, processor
+from lra.timing import added_bytes, available_bytes, interleaved, processor
 from nystromformer_jax import SelfAttention, make_core
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training.workdir import describe_environment
@@ -29,6 +29,7 @@ ATTENTIONS: Mapping[str, dict[str, Any]] = {
     "longformer": {"name": "longformer", "window": 257, "num_global": 1},
     "linear": {"name": "linear"},
 }
+MEMORY_RUNS = 3  # the most of these
 PASSES = ("forward", "forward + gradient")
 
 
@@ -131,6 +132,7 @@ class Bench:
                 "batch": batch,
                 "pass": kind,
                 **program.figures,
+                "measured_bytes": None,
                 "seconds": None,
             }
             for attention, program in programs.items()
@@ -175,6 +177,9 @@ class Bench:
                 inputs = inputs or self._inputs(row["length"], row["batch"], row["pass"])
                 case = functools.partial(run, self._params(attention, row["length"]), *inputs)
                 jax.block_until_ready(case())
+                if self.device.memory_stats() is None:  # as on a CPU, whose memory is the process's
+                    added = [added_bytes(case) for _ in range(MEMORY_RUNS)]
+                    row["measured_bytes"] = _sum(row["argument_bytes"], added)
             except JaxRuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -203,3 +208,8 @@ class Bench:
             return jnp.asarray(values / (leaf.shape or (1,))[0] ** 0.5, leaf.dtype)
 
         return jax.tree.map(sample, shapes)
+
+
+def _sum(argument_bytes: int, added: Sequence[int | None]) -> int | None:
+    known = [count for count in added if count is not None]
+    return argument_bytes + max(known) if known else None

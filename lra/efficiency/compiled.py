@@ -82,8 +82,8 @@ def compile_ahead(
 
 
 def is_out_of_memory(error: JaxRuntimeError) -> bool:
-    """Whether a compiler or a device ran out of memory."""
-    return "RESOURCE_EXHAUSTED" in str(error)
+    """Whether a compiler or a device ran out of memory, or the CPU's library of fused operations did."""
+    return any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "YNNPACK operation failed"))
 
 
 def needed_memory(message: str, argument_bytes: int, output_bytes: int) -> dict[str, int | None]:

@@ -34,6 +34,8 @@ def figure_of(row: Row, figure: str) -> float | None:
     if figure == "time":
         return row["seconds"]["median"] if row["seconds"] else row["optimal_seconds"]
     value: float | None = row[figure]
+    if figure == "peak_bytes" and row["measured_bytes"]:
+        return max(value or 0, row["measured_bytes"])
     return value
 
 
@@ -155,7 +157,10 @@ def _what_is_what(settings: Mapping[str, Any]) -> str:
             ", on-chip memory aside. Time is the compiler's estimate, without the operations that it"
             " has none for."
         )
-    return f". Time is the median of up to {settings['repeats']} runs, rivals in turn."
+    return (
+        f", or what the process held at most where that was more. Time is the median of up to"
+        f" {settings['repeats']} runs, rivals in turn."
+    )
 
 
 def tables(rows: Iterable[Row]) -> list[tuple[str, int]]:
@@ -225,9 +230,10 @@ def _ratio(
 
 
 def _memory(row: Row) -> str:
-    if row["peak_bytes"] is None:
+    held = figure_of(row, "peak_bytes")
+    if held is None:
         return "unknown memory"
-    mebibytes = row["peak_bytes"] / MIB
+    mebibytes = held / MIB
     return f"{mebibytes:.1f} MiB" if mebibytes < 99.95 else f"{mebibytes:,.0f} MiB"
 
 

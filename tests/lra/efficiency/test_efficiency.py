@@ -1,10 +1,12 @@
 import json
 
 import pytest
+from jax.errors import JaxRuntimeError
 
 from lra.efficiency import __main__ as efficiency
 from lra.efficiency import tables
 from lra.efficiency.bench import ATTENTIONS, PASSES, Bench, core_options
+from lra.efficiency.compiled import is_out_of_memory
 from nystromformer_jax.cores import make_core
 
 TINY = ["--heads", "2", "--head_dim", "4", "--batch", "1", "--repeats", "3"]
@@ -19,6 +21,7 @@ def made_row(attention, length, *, kind="forward", batch=1, mebibytes=1.0, ms=1.
         "flops": None,
         "bytes_accessed": None,
         "peak_bytes": mebibytes * 2**20,
+        "measured_bytes": None,
         "optimal_seconds": None,
         "fits": fits,
         "reason": None if fits else "needs too much",
@@ -76,6 +79,7 @@ def test_every_case_has_a_row_and_softmax_alone_is_quadratic(tmp_path, capsys):
         assert row["argument_bytes"] >= 4 * 8 * row["length"]
         assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
         assert row["seconds"]["runs"] == 3
+        assert row["measured_bytes"] is None or row["measured_bytes"] >= row["argument_bytes"]
         assert row["fits"]
         assert row["compile_seconds"] > 0
     for grown in results["slopes"]:
@@ -248,3 +252,15 @@ def test_every_attention_of_the_table_is_one_that_make_core_knows():
     for attention in ATTENTIONS:
         make_core(**core_options(attention))
     assert core_options("nystrom-13") == {"name": "nystrom", "num_landmarks": 13}
+
+
+def test_what_the_process_held_counts_where_it_is_more_than_the_compiler_saw():
+    less, more = (made_row("linear", 512, mebibytes=8) for _ in range(2))
+    less["measured_bytes"], more["measured_bytes"] = 7 * 2**20, 9 * 2**20
+    assert tables.figure_of(less, "peak_bytes") == 8 * 2**20
+    assert tables.figure_of(more, "peak_bytes") == 9 * 2**20
+
+
+def test_fused_operations_without_memory_do_not_fit():
+    assert is_out_of_memory(JaxRuntimeError("INTERNAL: YNNPACK operation failed: error"))
+    assert not is_out_of_memory(JaxRuntimeError("INTERNAL: something else"))

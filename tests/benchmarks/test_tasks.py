@@ -1,0 +1,62 @@
+"""The table of what training costs, from made-up rows; measuring itself takes an hour."""
+
+import json
+
+import pytest
+
+from benchmarks import tasks
+
+
+def row(task, attention, **changes):
+    made = {
+        "task": task,
+        "attention": attention,
+        "config_batch_size": 32,
+        "batch_size": 32,
+        "fits": True,
+        "step_seconds": 0.8,
+        "peak_bytes": 3 * 2**30,
+    }
+    return made | changes
+
+
+def test_a_cell_says_speed_and_memory_and_what_was_made_smaller():
+    rows = [
+        row("listops", "nystrom"),
+        row("text", "nystrom", batch_size=4, step_seconds=0.125),
+        row("text", "softmax", fits=False),
+    ]
+    assert tasks.markdown({"rows": rows}).splitlines() == [
+        "| steps/s · GiB | nystrom | softmax |",
+        "|---|---|---|",
+        "| listops, batch 32 | 1.25 · 3.0 |  |",
+        "| text, batch 32 | 8 · 3.0 (batch 4) | does not fit |",
+    ]
+
+
+def test_figures_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "cpu"
+    out.with_suffix(".json").write_text(json.dumps({"machine": {}, "memory": 16.0, "rows": []}))
+    monkeypatch.setattr("sys.argv", ["tasks", "--out", str(out)])
+    assert tasks.main() == 2
+    assert "of another machine, version or --memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1e12, 8), (120e6, 4), (1.0, 1)])
+def test_the_batch_is_halved_until_its_step_fits(limit, expected, monkeypatch):
+    def compiled_step(config):
+        size = config["train"]["batch_size"]
+
+        def step(state, totals, batch):
+            return state, totals, Loss()
+
+        return step, lambda: (None, None, None), 30_000_000 * size
+
+    class Loss(float):
+        def block_until_ready(self):
+            return self
+
+    monkeypatch.setattr(tasks, "_compiled_step", compiled_step)
+    monkeypatch.setattr(tasks, "_config", lambda task, attention: {"train": {"batch_size": 8}})
+    found = tasks.measure("listops", "nystrom", limit)
+    assert (found["batch_size"], found["fits"]) == (expected, limit > 1)
