@@ -15,7 +15,7 @@ def test_what_a_call_holds_and_gives_back_is_counted():
     added = added_bytes(run)
     if added is None:
         pytest.skip("this kernel does not let a process set its mark back")
-    assert 2**27 <= added < 1.5 * 2**27
+    assert 0.95 * 2**27 < added < 1.5 * 2**27  # the kernel counts in portions
     again = added_bytes(lambda: None)
     assert again is not None
     assert again < 2**25
