@@ -49,7 +49,12 @@ def filled(text: str) -> str:
 def main() -> int:
     """Rewrites README.md; returns the exit code."""
     readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    try:
+        text = filled(readme.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        print(f"benchmarks.readme: {error.filename} is not there yet.", file=sys.stderr)
+        return 2
+    readme.write_text(text, encoding="utf-8")
     return 0
 
 

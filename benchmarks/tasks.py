@@ -46,14 +46,20 @@ def main() -> int:
         return 0
     if given.out is None:
         parser.error("pass --out=results/tasks/cpu, or another place to write to")
-    file = given.out.with_suffix(".json")
+    if given.memory <= 0:
+        parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
+    file = Path(f"{given.out}.json")
     machine = {"processor": processor(), **describe_environment()}
     results: dict[str, Any] = {"machine": machine, "memory": given.memory, "rows": []}
     if file.is_file():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        if (before["machine"], before["memory"]) != (machine, given.memory):
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+            same = (before["machine"], before["memory"]) == (machine, given.memory)
+        except (ValueError, KeyError, TypeError):
+            same = False
+        if not same:
             print(
-                f"benchmarks.tasks: {file} is of another machine, version or --memory;"
+                f"benchmarks.tasks: {file} is of another machine, version or --memory, or damaged;"
                 " pass another --out, or move it away.",
                 file=sys.stderr,
             )
@@ -81,7 +87,7 @@ def main() -> int:
             results["rows"].append(json.loads(child.stdout.splitlines()[-1]))
             print(_line(results["rows"][-1]), flush=True)
             write_json(file, results)
-            given.out.with_suffix(".md").write_text(markdown(results), encoding="utf-8")
+            Path(f"{given.out}.md").write_text(markdown(results), encoding="utf-8")
     return 0
 
 

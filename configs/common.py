@@ -9,7 +9,9 @@ from ml_collections import ConfigDict
 
 from configs import official
 
-# Options of each attention; the paper's (Xiong et al. 2021, appendix; authors' LRA code, lra_config.py).
+# Options of each attention. Nyström, softmax, Reformer's and Linformer's are those of the authors' LRA code
+# (lra_config.py). It asks for Performer's relu kernel by an argument that performer-pytorch, as far as we
+# read it, does not use, so softmax's here. Its Longformer has a window of 129; the paper's Table 1 has 257.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
         "num_landmarks": 64,

@@ -3,7 +3,9 @@
 Source: google-research/long-range-arena at cd31e5c, `transformer_base.py` over the base config of each task,
 `models/transformer/transformer.py`, `models/layers/common_layers.py` and the `train.py` of each task.
 Differs: our validation sets, how often they are scored, and every test example is; their cosine ends the
-warm-up's length after the run, ours with it; Text's length is their base config's.
+warm-up's length after the run, ours with it. A query that is padding attends to all positions there and
+to real ones here, which counts where such rows are pooled: in the mean of all pixels, black ones
+included, and in a class token whose first pixel is black.
 """
 
 from typing import Any
@@ -24,6 +26,7 @@ SHARED: dict[str, Any] = {
 
 TEXTS: dict[str, Any] = {
     "model.num_layers": 4,
+    "model.positions": "sinusoidal",  # their default; only pictures' configs ask for learnt ones
     "model.vocab_size": 257,
     "optimizer.schedule": "rsqrt",
     "optimizer.weight_decay": 0.1,

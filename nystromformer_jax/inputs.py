@@ -66,9 +66,9 @@ def _check_mask(name: str, mask: Array | None, batch: int, length: int, meaning:
         return
     if mask.ndim == 4:
         raise ValueError(
-            f"{name} must be True at {meaning} = {(batch, length)}; got {mask.shape}. Nyström attention"
-            " takes padding only: its landmarks mix all tokens, so that a causal or block mask"
-            " [B 1 L T] cannot hold. Use softmax attention with such masks."
+            f"{name} must be True at {meaning} = {(batch, length)}; got {mask.shape}. Masks here"
+            " say what is padding: landmarks mix all tokens, so that a causal or block mask [B 1 L T]"
+            " cannot hold. Use jax.nn.dot_product_attention with such masks."
         )
     if mask.shape != (batch, length):
         raise ValueError(

@@ -48,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = _plan(given, results["rows"])
         for attention, length, _, _ in plan:
             bench.shapes(attention, length)  # says now what would be refused hours later
-    except ValueError as error:
-        print(f"lra.efficiency: {error}", file=sys.stderr)
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        print(f"lra.efficiency: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    out.parent.mkdir(parents=True, exist_ok=True)
     rows = results["rows"]
     if plan:
         own = sys.argv[1:] if arguments is None else arguments
@@ -100,8 +100,9 @@ def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: They are of other settings, or the file is none of ours.
     """
-    results = read_json(file)
-    if not {"settings", "commands", "rows"} <= results.keys():
+    results: Any = read_json(file)
+    ours = isinstance(results, dict) and {"settings", "commands", "rows"} <= results.keys()
+    if not ours or not isinstance(results["settings"], dict):
         raise ValueError(f"{file} holds no figures of lra.efficiency: pass another --out.")
     there, now = _flat(results["settings"]), _flat(settings)
     differences = [
@@ -118,7 +119,7 @@ def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**settings, **settings["versions"], "versions": None}
+    return {**settings, **settings.get("versions", {}), "versions": None}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -124,7 +124,8 @@ def headline(results: Mapping[str, Any]) -> str:
     """
     kind, batch = "forward + gradient", 1
     rows = rows_at(results["rows"], kind, batch)
-    if "softmax" not in {attention for attention, _ in rows} or len(rows) < 2:
+    attentions = {attention for attention, _ in rows}
+    if "softmax" not in attentions or len(attentions) < 2:
         raise ValueError(
             f"The short table needs softmax attention beside another, {kind}, batch {batch}:"
             " run lra.efficiency with --batch 1."

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from lra.report import tables
 from lra.report.comparisons import Comparison, compare, grids
@@ -91,7 +92,7 @@ def markdown(sections: Sequence[Section]) -> str:
                 case Table():
                     parts.append(block.markdown().rstrip("\n"))
                 case Picture(path, alternative):
-                    parts.append(f"![{alternative}]({path.name})")
+                    parts.append(f"![{alternative}]({quote(path.name)})")
                 case Points(sentences):
                     parts.append("\n".join(f"* {sentence}" for sentence in sentences))
                 case Listing(title, lines, folded) if not folded:

@@ -42,7 +42,10 @@ def paired_p(differences: Sequence[float]) -> float:
     """The two-sided p of the paired t-test; NaN with fewer than two differences, or if all are equal."""
     from scipy import stats
 
-    if len(differences) < 2 or statistics.stdev(differences) == 0:
+    if len(differences) < 2:
+        return math.nan
+    # Equal differences of percentages differ in their last bits.
+    if statistics.stdev(differences) < 1e-9 * max(1.0, abs(statistics.fmean(differences))):
         return math.nan
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return float(2 * stats.t.sf(abs(statistics.fmean(differences)) / error, len(differences) - 1))

@@ -39,7 +39,7 @@ def test_figures_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch, caps
     out.with_suffix(".json").write_text(json.dumps({"machine": {}, "memory": 16.0, "rows": []}))
     monkeypatch.setattr("sys.argv", ["tasks", "--out", str(out)])
     assert tasks.main() == 2
-    assert "of another machine, version or --memory" in capsys.readouterr().err
+    assert "of another machine, version or --memory, or damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1e12, 8), (120e6, 4), (1.0, 1)])

@@ -40,7 +40,9 @@ def test_the_paired_p_is_scipys():
     assert paired_p(differences) == pytest.approx(stats.ttest_rel(one, other).pvalue)
 
 
-@pytest.mark.parametrize("differences", [[0.5], [0.5, 0.5], [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize(
+    "differences", [[0.5], [0.5, 0.5], [0.0, 0.0, 0.0], [1.0, 1.0, 1.000000000000007]]
+)
 def test_without_spread_there_is_no_p(differences):
     assert math.isnan(paired_p(differences))
 
