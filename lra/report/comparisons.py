@@ -7,8 +7,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeGuard
 
 from lra.report.groups import Group, tasks_of
-from lra.report.labels import Setting, unusual
+from lra.report.labels import unusual
 from lra.report.published import COLUMNS
+from lra.report.standard import Setting, is_option
 from lra.report.statistics import Summary, holm, paired_p, summarize, t_interval
 
 MAX_ALL_PAIRS = (
@@ -125,7 +126,7 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
         if group.scored:
             buckets.setdefault((group.task, group.state, *_rest(group.setting)), []).append(group)
     for own in buckets.values():
-        options = sorted({key for group in own for key in group.setting if _is_option(key)})
+        options = sorted({key for group in own for key in group.setting if is_option(key)})
         values = {key: {group.setting.get(key) for group in own} for key in options}
         varying = [key for key in options if len(values[key]) > 1]
         if len(own) < 3 or len(varying) != 2:
@@ -159,16 +160,10 @@ def mean_of_five(cells: Mapping[str, Group]) -> Summary | None:
     return Summary(min(len(group.accuracies) for group in groups), mean, math.nan, math.nan)
 
 
-def _is_option(key: str) -> bool:
-    return key.startswith("attention.") and key != "attention.name"
-
-
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rest(setting: Setting) -> tuple[Hashable, ...]:
     """What is not the attention's options."""
-    return tuple(
-        sorted((key, repr(value)) for key, value in setting.items() if not _is_option(key))
-    )
+    return tuple(sorted((key, repr(value)) for key, value in setting.items() if not is_option(key)))

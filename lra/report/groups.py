@@ -5,9 +5,10 @@ import re
 import statistics
 from collections.abc import Hashable, Iterable, Sequence
 
-from lra.report.labels import Setting, label_settings, setting_of
+from lra.report.labels import label_settings, setting_of
 from lra.report.published import TITLES
 from lra.report.results import Run
+from lra.report.standard import Setting
 from lra.report.statistics import Summary, binomial_error, summarize
 
 

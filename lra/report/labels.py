@@ -1,18 +1,14 @@
 """What to call a setting: its attention, and in words what sets it apart from others.
 
 A setting is a config by dotted keys without what cannot change its numbers: seed, paths, processes,
-devices, checkpoints and logs. What goes without saying is not said: the values of `USUAL`, which are those
-of `configs/common.py`.
+devices, checkpoints and logs. What the task's own config file has goes without saying.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-Setting = Mapping[str, Hashable]
-
-NO_PART = {"data.dir", "data.source", "data.workers", "eval.batch_size", "train.seed"}
-NO_PART_SECTIONS = {"mesh", "checkpoint", "log"}
+from lra.report.standard import Setting, flat, is_option, quirks_of, standard
 
 # The option that stands behind the attention's name: nystrom-64.
 SIZES: Mapping[str, str] = {
@@ -22,77 +18,9 @@ SIZES: Mapping[str, str] = {
     "performer": "num_features",
     "longformer": "window",
 }
-USUAL_OPTIONS: Mapping[str, Mapping[str, Hashable]] = {
-    "nystrom": {
-        "num_landmarks": 64,
-        "conv_kernel_size": 35,
-        "pinv_iters": 6,
-        "pinv_start": "exact",
-        "landmark_layout": "real",
-    },
-    "softmax": {"conv_kernel_size": 0, "dropout_rate": 0.1},
-    "reformer": {"num_hashes": 2, "chunk_len": 64, "num_buckets": None, "redraw": True},
-    "linformer": {"projection_size": 256},
-    "performer": {"num_features": 256, "kernel": "softmax", "orthogonal": True, "redraw": False},
-    "longformer": {"window": 257, "num_global": 1},
-    "linear": {},
-}
-# A run that was written before a key was there has the key's value, too.
-USUAL: dict[str, Hashable] = {
-    "data.examples": 0,
-    "data.padded_len": 0,
-    "data.seed": 0,
-    "data.zero_is_padding": False,
-    "eval.max_examples": 0,
-    "model.num_layers": 2,
-    "model.embed_dim": 64,
-    "model.num_heads": 2,
-    "model.head_dim": 32,
-    "model.mlp_dim": 128,
-    "model.dropout_rate": 0.1,
-    "model.positions": "learned",
-    "model.pooling": "mean",
-    "model.pair_features": "products",
-    "model.activation": "gelu",
-    "model.layer_norm_epsilon": 1e-5,
-    "model.attention_bias": True,
-    "model.initialization": "lecun",
-    "model.dtype": "float32",
-    "optimizer.schedule": "one_cycle",
-    "optimizer.beta1": 0.9,
-    "optimizer.beta2": 0.999,
-    "optimizer.eps": 1e-6,
-    "optimizer.weight_decay": 0.0,
-    "optimizer.cycle_beta1": False,
-    "train.budget_steps": 0,
-}
-# By which `quirks=…` is known.
-QUIRKS: Mapping[str, Mapping[str, Hashable]] = {
-    "mlpen": {
-        "attention.landmark_layout": "mlpen",
-        "attention.pinv_start": "batch_max",
-        "data.zero_is_padding": True,
-        "model.pooling": "padded_mean",
-        "optimizer.cycle_beta1": True,
-    },
-    "google": {
-        "model.initialization": "google",
-        "model.activation": "gelu_tanh",
-        "model.layer_norm_epsilon": 1e-6,
-        "model.attention_bias": False,
-        "optimizer.beta2": 0.98,
-        "optimizer.eps": 1e-9,
-    },
-}
-# Texts have their own, and it is no choice: said only where it differs within a task.
-OF_THE_TASK = {"data.padded_len"}
 # These follow the budget, and are said where nothing else tells two settings apart.
-SECONDARY = {
-    "optimizer.warmup_steps",
-    "eval.every_steps",
-    "train.accumulation",
-    "train.budget_steps",
-}
+SECONDARY = {"optimizer.warmup_steps", "eval.every_steps", "train.accumulation"}
+NAMES = {"attention.name", "data.task", "data.sha256"}
 
 NOUNS: Mapping[str, str] = {
     "attention.pinv_iters": "iterations",
@@ -109,6 +37,7 @@ NOUNS: Mapping[str, str] = {
     "optimizer.learning_rate": "rate",
     "optimizer.warmup_steps": "warm-up",
     "train.total_steps": "steps",
+    "train.budget_steps": "budget of steps",
     "train.batch_size": "batch",
     "eval.every_steps": "evaluation every",
 }
@@ -118,14 +47,12 @@ _UNSET = object()
 
 
 def setting_of(config: Mapping[str, Any], task: str, data_sha256: str = "") -> dict[str, Hashable]:
-    """The setting of a config; equal for runs that differ by their seed or by where they ran."""
-    setting: dict[str, Hashable] = {**USUAL}
-    for section, values in config.items():
-        for key, value in values.items():
-            name = f"{section}.{key}"
-            if section not in NO_PART_SECTIONS and name not in NO_PART:
-                setting[name] = _hashable(value)
-    return {**setting, "data.task": task, "data.sha256": data_sha256}
+    """The setting of a config; equal for runs that differ by their seed or by where they ran.
+
+    A run that was written before a key was there has what the config file has now.
+    """
+    own = {**flat(config), "data.task": task, "data.sha256": data_sha256}
+    return {**standard(task, str(own["attention.name"]), quirks_of(own) or "none"), **own}
 
 
 def label_settings(
@@ -173,20 +100,25 @@ def size_of(setting: Setting) -> str:
 
 
 def unusual(setting: Setting) -> dict[str, Hashable]:
-    """What a setting has that neither its config file nor its quirks have, as far as it is known here."""
-    options = USUAL_OPTIONS.get(str(setting["attention.name"]), {})
-    quirks = quirks_of(setting)
-    quiet = {"attention.name", *OF_THE_TASK, *SECONDARY, *QUIRKS.get(quirks, {})}
-    if quirks == "google":  # sizes, rates and budgets are the task's
-        quiet |= {"attention.dropout_rate", *(key for key in setting if not _is_option(key))}
-    usual = USUAL | {f"attention.{option}": value for option, value in options.items()}
-    return {
+    """What a setting has that neither its config file nor its quirks have; of steps, only more of them.
+
+    Fewer steps make a run partial, which is said elsewhere.
+    """
+    usual = _usual(setting)
+    found = {
         key: value
         for key, value in sorted(setting.items())
-        if key not in quiet
-        and (_is_option(key) or key in USUAL)
-        and value != usual.get(key, _UNSET)
+        if key not in NAMES | SECONDARY and value != usual.get(key, _UNSET)
     }
+    steps, budget = found.get("train.total_steps"), usual.get("train.total_steps")
+    if isinstance(steps, int) and (not isinstance(budget, int) or steps < budget):
+        del found["train.total_steps"]
+    return found
+
+
+def _usual(setting: Setting) -> Setting:
+    task, attention = str(setting["data.task"]), str(setting["attention.name"])
+    return standard(task, attention, quirks_of(setting) or "none")
 
 
 def _attention_words(
@@ -197,24 +129,11 @@ def _attention_words(
     peers = [number for number, s in enumerate(settings) if s["attention.name"] == name]
     words = [f"{name}-{setting[size]}" if size else name]
     for key, value in unusual(setting).items():
-        known = not _is_option(key) or key.partition(".")[2] in USUAL_OPTIONS.get(name, {})
+        known = not is_option(key) or key in _usual(setting)
         values = [settings[number].get(key, _UNSET) for number in peers]
         if key != size and (known or value != _most(values, [weights[number] for number in peers])):
             words.append(_word(key, value))
     return [*words, f"quirks={quirks}"] if quirks else words
-
-
-def _is_option(key: str) -> bool:
-    return key.startswith("attention.")
-
-
-def quirks_of(setting: Setting) -> str:
-    """The name of the quirks that a setting has all of, as far as its attention knows them."""
-    for name, values in QUIRKS.items():
-        known = {key: value for key, value in values.items() if key in setting}
-        if all(setting[key] == value for key, value in known.items()):
-            return name
-    return ""
 
 
 def _most(values: Sequence[object], weights: Sequence[int]) -> object:
@@ -237,10 +156,3 @@ def _word(key: str, value: object) -> str:
     if key in COUNTED:
         return f"{value:,} {noun}"
     return f"{noun} {str(value)[:8] if key == 'data.sha256' else value}".strip()
-
-
-def _hashable(value: Any) -> Hashable:
-    """Lists and objects of a config as tuples."""
-    if isinstance(value, dict):
-        return tuple((key, _hashable(value[key])) for key in sorted(value))
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value

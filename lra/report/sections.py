@@ -1,7 +1,6 @@
 """What the report says, in order: sections of paragraphs, tables, pictures and listings."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,12 +9,11 @@ from urllib.parse import quote
 from lra.report import tables
 from lra.report.comparisons import Comparison, compare, grids
 from lra.report.groups import Group, tasks_of
-from lra.report.labels import quirks_of, unusual
+from lra.report.labels import unusual
 from lra.report.published import COLUMNS, TABLE, TITLES
 from lra.report.results import Run
+from lra.report.standard import config_file, quirks_of
 from lra.report.tables import Table
-
-CONFIG_FILES = {"listops-short": "listops_short", "pathfinder128": "pathx"}
 
 
 class Picture(NamedTuple):
@@ -226,20 +224,15 @@ def _versions(runs: Sequence[Run]) -> list[str]:
 
 def command(run: Run, group: Group) -> str:
     """The command of a run: its config file, and what differs from it as far as that is known here."""
-    file = CONFIG_FILES.get(run.task, run.task)
-    argument = [str(run.attention["name"])]
-    if pathfinder := re.fullmatch(r"pathfinder(\d+)(?:-(\w+))?", run.task):
-        resolution, difficulty = pathfinder.groups()
-        file = CONFIG_FILES.get(f"pathfinder{resolution}", "pathfinder")
-        if file == "pathfinder" and resolution != "32":
-            argument.append(f"resolution={resolution}")
-        if difficulty:
-            argument.append(f"difficulty={difficulty}")
+    file, behind = config_file(run.task)
+    argument = [str(run.attention["name"]), *behind]
     if quirks := quirks_of(group.setting):
         argument.append(f"quirks={quirks}")
     flags = ["--config.data.dir=FOLDER"] if run.config["data"].get("dir") else []
     for key, value in unusual(group.setting).items():
         section, _, option = key.partition(".")
+        if key == "train.total_steps":
+            continue  # comes below
         if section == "attention":
             argument.append(f"{option}={value}")
         else:

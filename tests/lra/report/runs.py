@@ -27,8 +27,7 @@ def write_run(
     values = {
         "data": {"task": task},
         "attention": attention or {"name": "nystrom", "num_landmarks": 64},
-        "train": {"seed": seed, "total_steps": steps[-1], "batch_size": 32},
-        "optimizer": {"learning_rate": 1e-4},
+        "train": {"seed": seed, "total_steps": steps[-1]},
     }
     for section, changes in (config or {}).items():
         values[section] = values.get(section, {}) | changes

@@ -6,16 +6,8 @@ import random
 
 import pytest
 
-from configs import common
-from lra.report.labels import (
-    QUIRKS,
-    USUAL,
-    USUAL_OPTIONS,
-    label_settings,
-    quirks_of,
-    setting_of,
-    unusual,
-)
+from lra.report.labels import label_settings, setting_of, unusual
+from lra.report.standard import quirks_of
 
 CONFIGS = {
     "listops": "listops",
@@ -71,16 +63,9 @@ def test_a_config_from_before_a_key_was_there_is_the_same_setting():
     assert setting_of(old, "listops") == setting("nystrom")
 
 
-def test_what_goes_without_saying_is_what_configs_have():
-    assert common.ATTENTIONS == USUAL_OPTIONS
-    base = common.base("nystrom").to_dict()
-    flat = {f"{section}.{key}": value for section in base for key, value in base[section].items()}
-    assert {key: flat[key] for key in USUAL} == USUAL
-
-
 @pytest.mark.parametrize("task", CONFIGS)
 @pytest.mark.parametrize("attention", ["nystrom", "softmax"])
-@pytest.mark.parametrize("quirks", [None, *QUIRKS])
+@pytest.mark.parametrize("quirks", [None, "mlpen", "google"])
 def test_quirks_are_known_on_every_task_and_explain_everything(task, attention, quirks):
     found = setting(f"{attention}{f',quirks={quirks}' if quirks else ''}", task)
     assert quirks_of(found) == (quirks or "")
@@ -132,13 +117,33 @@ def test_warm_up_is_said_where_nothing_else_differs():
     ]
 
 
-def test_what_most_runs_have_is_not_said():
-    fast = setting("nystrom", optimizer={"learning_rate": 0.001})
-    assert labels(setting("nystrom"), fast, weights=[3, 1]) == [
-        "nystrom-64",
-        "nystrom-64, rate 0.001",
-    ]
-    assert labels(setting("nystrom"), fast) == ["nystrom-64, rate 0.0001", "nystrom-64, rate 0.001"]
+@pytest.mark.parametrize(
+    ("argument", "sections", "label"),
+    [
+        ("softmax,quirks=google", {"model": {"num_layers": 1}}, "softmax, 1 layers, quirks=google"),
+        (
+            "softmax,quirks=google",
+            {"model": {"dtype": "bfloat16"}, "data": {"max_len": 500, "seed": 3}},
+            "softmax, max len 500, data seed 3, bfloat16, quirks=google",
+        ),
+        ("nystrom", {"optimizer": {"learning_rate": 1e-2}}, "nystrom-64, rate 0.01"),
+        ("nystrom", {"train": {"total_steps": 50_000}}, "nystrom-64, 50,000 steps"),
+        (
+            "nystrom",
+            {"data": {"max_len": 128}, "train": {"batch_size": 8}},
+            "nystrom-64, max len 128, batch 8",
+        ),
+        ("nystrom", {"optimizer": {"clip_norm": 1.0}}, "nystrom-64, clip norm 1.0"),
+        (
+            "nystrom",
+            {"train": {"total_steps": 10, "budget_steps": 10}},
+            "nystrom-64, budget of steps 10",
+        ),
+    ],
+)
+def test_what_a_run_changed_is_said_even_where_it_is_alone(argument, sections, label):
+    changed = setting(argument, **sections)
+    assert label_settings([changed], [1], [5000]) == [(label, label)]
 
 
 def test_other_data_are_another_setting():

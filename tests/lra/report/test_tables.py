@@ -51,9 +51,9 @@ def test_table_3_has_no_other_tasks(tmp_path):
 
 def test_a_whole_group_hides_shorter_ones_and_the_furthest_stands_for_them(tmp_path):
     write_run(tmp_path / "a", accuracy=0.2, partial=True, steps=(50,))
-    write_run(tmp_path / "b", accuracy=0.3, partial=True, steps=(9000,))  # on fewer examples
+    write_run(tmp_path / "b", accuracy=0.3, partial=True, steps=(4000,))
     assert ours(groups_in(tmp_path))["nystrom-64"][0] == "30.00 (n = 1), partial"
-    write_run(tmp_path / "going", steps=(9500,), finished=False)
+    write_run(tmp_path / "going", steps=(4500,), finished=False)
     assert ours(groups_in(tmp_path))["nystrom-64"][0] == "30.00 (n = 1), partial"
     write_run(tmp_path / "c", accuracy=0.36, steps=(5000,))
     assert ours(groups_in(tmp_path)).keys() == {"nystrom-64"}
@@ -63,7 +63,7 @@ def test_a_whole_group_hides_shorter_ones_and_the_furthest_stands_for_them(tmp_p
 def test_two_whole_settings_of_an_attention_are_two_rows(tmp_path):
     write_run(tmp_path / "a", accuracy=0.36)
     write_run(tmp_path / "b", accuracy=0.37, config={"optimizer": {"learning_rate": 0.01}})
-    assert list(ours(groups_in(tmp_path))) == ["nystrom-64, rate 0.0001", "nystrom-64, rate 0.01"]
+    assert list(ours(groups_in(tmp_path))) == ["nystrom-64", "nystrom-64, rate 0.01"]
 
 
 def test_the_cells_of_a_grid_are_no_rows_of_table_3(tmp_path):
