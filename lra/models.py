@@ -147,9 +147,9 @@ class SequenceEncoder(nn.Module):
             x, mask, deterministic=deterministic
         )
         if config.pooling in ("first", "cls"):
-            return x[:, 0]
+            return x[:, 0].astype(jnp.float32)
         if config.pooling == "all_mean":
-            return x.mean(axis=1)
+            return x.mean(axis=1, dtype=jnp.float32)
         pooled = masked_mean(x, mask)
         if config.pooling == "padded_mean":
             pooled = pooled * (mask.sum(axis=1) / mask.shape[1])[:, None]

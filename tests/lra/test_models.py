@@ -117,6 +117,19 @@ def test_a_sequence_of_padding_alone_has_a_class_token_of_padding():
     assert jnp.isfinite(pooled).all()
 
 
+@pytest.mark.parametrize("pooling", ["mean", "padded_mean", "all_mean", "first", "cls"])
+def test_one_vector_a_sequence_is_float32_whatever_the_activations_are(pooling):
+    inputs, mask = jnp.zeros((2, 13), jnp.int32), mask_of_lengths([13, 5], 13)
+    config = ModelConfig(
+        vocab_size=11, max_len=13, embed_dim=12, mlp_dim=7, pooling=pooling, dtype="bfloat16"
+    )
+    encoder = SequenceEncoder(config, make_core("softmax"))
+    pooled = jax.eval_shape(
+        lambda: encoder.init_with_output(jax.random.key(0), inputs, mask, deterministic=True)[0]
+    )
+    assert pooled.dtype == jnp.float32
+
+
 def test_sinusoids_turn_at_their_own_rates():
     waves = sinusoids(31, 6)
     assert waves.shape == (31, 6)
