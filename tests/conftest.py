@@ -1,5 +1,6 @@
 """The strict world: eight CPU devices, no silent rank promotion, shapes checked against their annotations."""
 
+import logging
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -32,6 +33,15 @@ def rngs(request):
 def cache_folder(monkeypatch, tmp_path):
     """No test reads or writes the user's cache."""
     monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
+def log_handlers():
+    """A command that a test calls sets up logging for its own process; the next test has another."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture

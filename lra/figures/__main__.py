@@ -267,9 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nystrom = Nystrom.of(trained.run.config["attention"])
         if given.num_landmarks is not None:
             nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
+        numbers, maps = measure(trained, given.example, given.examples, nystrom)
         out = given.out or Path("results/figures", trained.name)
         out.parent.mkdir(parents=True, exist_ok=True)
-        numbers, maps = measure(trained, given.example, given.examples, nystrom)
         _write(trained, numbers, maps, out)
     except (ValueError, OSError) as error:
         print(f"lra.figures: {' '.join(str(error).split())}", file=sys.stderr)
