@@ -11,6 +11,7 @@ from nystromformer_jax.cores.performer import (
     PerformerAttention,
     log_relu_features,
     log_softmax_features,
+    orthonormal_columns,
     performer_attention,
     random_projection,
 )
@@ -260,3 +261,17 @@ def test_a_projection_of_another_width_is_refused_in_words(rngs, no_annotations)
     inputs = random_inputs(rngs, 1, 7, HEADS, DIM)
     with pytest.raises(ValueError, match="head_dim = 5"):
         performer_attention(*inputs, jnp.ones((13, 7)))
+
+
+def test_orthonormal_columns_are_those_of_qr(rngs):
+    blocks = jax.random.normal(next(rngs), (5, 23, 23))
+    directions, upper = np.linalg.qr(np.float64(blocks))
+    signs = np.sign(np.diagonal(upper, axis1=-2, axis2=-1))
+    assert_close(orthonormal_columns(blocks), directions * signs[:, None, :], OTHER_FRAMEWORK)
+
+
+def test_no_library_is_called_inside_a_step():
+    """A batched QR of LAPACK waits for threads of the pool that runs it, see `orthonormal_columns`."""
+    draw = lambda rng: random_projection(rng, 70, 32, orthogonal=True)
+    compiled = jax.jit(draw).lower(jax.random.key(0)).compile()
+    assert "custom-call" not in compiled.as_text()
