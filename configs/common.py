@@ -1,13 +1,13 @@
 """What every LRA config starts from, and what stands behind its colon: `:nystrom,num_landmarks=128`."""
 
 import ast
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from configs import official
+from harness.spelling import nearest
 
 # Options of each attention. Nyström, softmax, Reformer's and Linformer's are those of the authors' LRA code
 # (lra_config.py). It asks for Performer's relu kernel by an argument that performer-pytorch, as far as we
@@ -176,10 +176,3 @@ def _parse(argument: str) -> tuple[dict[str, Any], str]:
             known = [*ATTENTIONS[name], "quirks"]
             raise ValueError(f"{name} attention has no option {option!r}{nearest(option, known)}")
     return section, quirks
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Ends a sentence about a name that is not known with the nearest known one, or all of them."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=2)
-    return f"; did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(names)}."

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from typing import Any, cast
 
 import jax
@@ -23,22 +22,19 @@ from nystromformer_jax.training import (
     EvalConfig,
     Examples,
     FitConfig,
-    Interrupted,
     LogConfig,
     MeshConfig,
     OptimizerConfig,
-    Stopping,
-    StopSignals,
     TrainConfig,
     Workdir,
-    evaluate,
-    evaluation_batches,
     fit,
     from_mapping,
     load_params,
     make_eval_step,
     make_mesh,
     peak_bytes,
+    read_sections,
+    score,
     weighted,
 )
 from nystromformer_jax.typing import Array
@@ -53,10 +49,6 @@ SECTIONS: dict[str, type] = {
     "checkpoint": CheckpointConfig,
     "log": LogConfig,
 }
-
-
-class NotFinished(ValueError):
-    """A run without a result was asked for it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +80,7 @@ def prepare(config: Mapping[str, Any]) -> Run:
     Raises:
       ValueError: One sentence that names the section and key, what came and what is known.
     """
-    known = [*SECTIONS, "attention"]
-    for name in config:
-        if name not in known:
-            raise ValueError(f"{name}: no such section{nearest(name, known)}")
-    for name in known:
-        if name not in config:
-            raise ValueError(f"{name}: this section is missing from the config.")
-    sections: dict[str, Any] = {
-        name: from_mapping(kind, config[name], name) for name, kind in SECTIONS.items()
-    }
+    sections = read_sections(config, SECTIONS, plain=["attention"])
     data_config, model_config = sections["data"], sections["model"]
     task = data.describe(data_config.task)
     if task.vocab_size > model_config.vocab_size:
@@ -112,9 +95,7 @@ def prepare(config: Mapping[str, Any]) -> Run:
             f"model.max_len={model_config.max_len} has no position for tokens up to"
             f" data.{name}={length}: raise the one or lower the other."
         )
-    fit_config = FitConfig(
-        **{name: sections[name] for name in ("train", "optimizer", "eval", "checkpoint", "log")}
-    )
+    fit_config = FitConfig.of(sections)
     options = dict(config["attention"])
     attention = options.pop("name", None)
     if attention not in CORES:
@@ -193,13 +174,9 @@ def score_again(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
     Raises:
       NotFinished: The run's best checkpoint is not known yet.
     """
-    if workdir.result is None:
-        raise NotFinished(
-            f"{workdir.path} holds no finished run (no result.json):"
-            " train it first, by the same command without --mode=eval."
-        )
+    result = workdir.require_result()
     workdir.require_data(task.sha256)
-    best_step = workdir.result["best_step"]
+    best_step = result["best_step"]
     params = load_params(workdir.checkpoints, best_step, make_params(run), run.mesh)
     eval_step = make_eval_step(make_loss(run.model), run.mesh)
     scores = {name: _score(run, task, name, eval_step, params) for name in ("valid", "test")}
@@ -265,16 +242,4 @@ def _score(run: Run, task: Task, split: str, eval_step: Any, params: Any) -> dic
       Interrupted: SIGTERM or Ctrl-C.
     """
     logging.getLogger(__name__).info("Scoring the %s set.", split)
-    batches = evaluation_batches(
-        _examples(run, task.splits[split]),
-        batch_size=run.fit.eval_batch_size,
-        limit=run.fit.eval.max_examples,
-        host=jax.process_index(),
-        hosts=jax.process_count(),
-    )
-    with StopSignals() as stop, closing(batches):
-        try:
-            return evaluate(eval_step, params, stop.watch(batches), run.mesh)
-        except Stopping:
-            total_steps = run.fit.train.total_steps
-            raise Interrupted(stop.received or 0, total_steps, total_steps) from None
+    return score(eval_step, params, _examples(run, task.splits[split]), run.fit, run.mesh)

@@ -14,7 +14,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 from jaxtyping import install_import_hook
 
-install_import_hook(["nystromformer_jax", "lra.models"], "beartype.beartype")
+install_import_hook(["nystromformer_jax", "lra.models", "language.masking"], "beartype.beartype")
 
 import jax
 import pytest

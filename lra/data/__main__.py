@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness import cache
 from lra import data
-from lra.data import cache, pictures, statistics
+from lra.data import pictures, statistics
 from lra.data.task import PairSplit, Task
 
 SHEET_IMAGES = 32

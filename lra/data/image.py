@@ -20,11 +20,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lra.data import cache, pictures, sources
-from lra.data.held_out import held_out
-from lra.data.sources import RawFiles
+from harness import cache
+from harness.held_out import held_out
+from harness.raw_files import RawFiles
+from harness.tfds_reader import PreparedByTfds
+from lra.data import pictures, sources
 from lra.data.task import DataConfig, Sequences, Split, Task
-from lra.data.tfds_source import PreparedByTfds
 
 VOCAB_SIZE = 256
 SHAPE = (32, 32)

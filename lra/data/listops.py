@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from lra.data import cache, parallel
+from harness import cache, parallel
 from lra.data.sources import from_files
 from lra.data.task import DataConfig, Sequences, Split, Task
 

@@ -28,8 +28,10 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from lra.data import cache, parallel, pictures
-from lra.data.sources import from_files, stamp
+from harness import cache, parallel
+from harness.raw_files import stamp
+from lra.data import pictures
+from lra.data.sources import from_files
 from lra.data.task import DataConfig, Split, Task
 
 VOCAB_SIZE = 256

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from lra.data import cache
+from harness import cache
 from lra.data.task import DataConfig, PairSplit, Sequences, Task
 from lra.data.text import FIRST_ID, decode
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from lra.data import cache
+from harness import cache
 
 Batch = dict[str, npt.NDArray[Any]]
 

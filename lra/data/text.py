@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from lra.data import cache, sources
-from lra.data.held_out import held_out
-from lra.data.sources import RawFiles
+from harness import cache
+from harness.held_out import held_out
+from harness.raw_files import RawFiles
+from harness.tfds_reader import PreparedByTfds
+from lra.data import sources
 from lra.data.task import DataConfig, Sequences, Split, Task
-from lra.data.tfds_source import PreparedByTfds
 
 VOCAB_SIZE = 257
 FIRST_ID = 1  # of the byte 0: the id 0 is padding

@@ -1,107 +1,20 @@
-"""Data sets of tensorflow-datasets (tfds), read and written without TensorFlow.
-
-tfds can do so in one of its file formats, array_record; its default, tfrecord, needs TensorFlow.
-"""
+"""Tasks written for tensorflow-datasets (tfds), without TensorFlow; `harness.tfds_reader` reads."""
 
 import contextlib
-import dataclasses
-import json
 import logging
 import os
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from lra.data import cache, sources
 from lra.data.task import PairSplit, Split, Task
 
 VERSION = "1.0.0"  # of what `export` writes
 
-_READ_AT_ONCE = 1_000
-
 _logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class PreparedByTfds:
-    """The folder of one version of a data set, in a file format that needs no TensorFlow."""
-
-    path: Path
-
-    @classmethod
-    def find(cls, data_dir: str, name: str, *, task: str) -> Self:
-        """The newest prepared version of a data set; no network is asked.
-
-        Args:
-          data_dir: the data folder of tfds; empty is its default, `$TFDS_DATA_DIR` or
-            `~/tensorflow_datasets`.
-          name: of the data set, with the name of its config where it has some.
-          task: who needs it, in sentences.
-
-        Raises:
-          FileNotFoundError: it is not there, or only in a format that needs TensorFlow.
-          ValueError: what tfds says about it is damaged.
-        """
-        folder = cache.user_path(
-            data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
-        )
-        formats = {
-            info.parent: _file_format(info)
-            for info in (folder / name).glob("*/dataset_info.json")
-            if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
-        }
-        readable = [path for path, format in formats.items() if format == "array_record"]
-        if readable:
-            return cls(max(readable, key=_version))
-        newest = max(formats, key=_version, default=None)
-        found = (
-            f"{newest} holds {formats[newest]}, which only TensorFlow reads"
-            if newest
-            else f"there is none under {folder}"
-        )
-        raise FileNotFoundError(
-            f"{task} needs {name} prepared by tensorflow-datasets as array_record; {found}. Where"
-            ' TensorFlow and a network are, run python -c "import tensorflow_datasets as tfds;'
-            f" tfds.builder('{name}', data_dir='FOLDER', file_format='array_record')"
-            '.download_and_prepare()" with a FOLDER of its own; then set --config.data.dir to it.'
-        )
-
-    def stamp(self) -> Mapping[str, object]:
-        """Changes when a file does; see `sources.stamp`."""
-        return sources.stamp({path.name: path for path in sorted(self.path.iterdir())})
-
-    def examples(self, split: str, features: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-        """Yields the examples of a split, as and in the order that tfds stores them.
-
-        Raises:
-          ValueError: the data set lacks the split, a feature or one of its files, or a file is damaged.
-        """
-        import tensorflow_datasets as tfds
-
-        builder = tfds.builder_from_directory(self.path)
-        splits = builder.info.splits
-        if split not in splits:
-            raise ValueError(f"{self.path} lacks the split {split}: prepare it anew.")
-        for path in splits[split].filepaths:
-            if not path.exists():
-                raise ValueError(f"{self.path} lacks its file {path.name}: prepare it anew.")
-        source = builder.as_data_source(split=split)
-        for start in range(0, len(source), _READ_AT_ONCE):
-            rows = range(start, min(start + _READ_AT_ONCE, len(source)))
-            try:
-                examples = source.__getitems__(rows)
-            except (RuntimeError, ValueError, IndexError) as error:  # of array_record
-                raise ValueError(f"{self.path} is damaged ({error}): prepare it anew.") from error
-            if missing := [name for name in features if name not in examples[0]]:
-                raise ValueError(
-                    f"{self.path} has no {' and no '.join(missing)} in its examples: prepare it anew"
-                    " by tensorflow-datasets."
-                )
-            yield from examples
 
 
 def export(task: Task, data_dir: Path) -> Path:
@@ -182,16 +95,5 @@ def export(task: Task, data_dir: Path) -> Path:
     return final / VERSION
 
 
-def _file_format(info: Path) -> str:
-    try:
-        return str(json.loads(info.read_text(encoding="utf-8"))["fileFormat"])
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{info} is damaged: prepare the data set anew.") from None
-
-
 def _classes(task: Task) -> int:
     return 1 + max(int(split.labels.max()) for split in task.splits.values())
-
-
-def _version(folder: Path) -> tuple[int, ...]:
-    return tuple(int(number) for number in folder.name.split("."))

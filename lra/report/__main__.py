@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.figures import COLORS, colors_of
 from lra.report import plots, tables
 from lra.report.groups import Group, labels_of, tasks_of
 from lra.report.numbers import numbers
@@ -27,12 +28,12 @@ from lra.report.text import read_groups
 def write(groups: Sequence[Group], left_out: Sequence[str], out: Path) -> str:
     """Writes the report's files, all or none; returns the page of Markdown."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    colors = plots.colors_of(labels_of(groups))
+    colors = colors_of(labels_of(groups))
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
         pictures = {}
         for task in tasks_of(groups):
             own = [group for group in groups if group.task == task]
-            shown = colors if len(colors) <= len(plots.COLORS) else plots.colors_of(labels_of(own))
+            shown = colors if len(colors) <= len(COLORS) else colors_of(labels_of(own))
             pictures[task] = Path(folder, f"{out.name}-curves-{task}.png")
             plots.plot_curves(own, tables.baselines(own)[0], shown, pictures[task])
         if plots.tradeoffs(groups):

@@ -6,11 +6,11 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeGuard
 
+from harness.statistics import Summary, holm, paired_p, summarize, t_interval
 from lra.report.groups import Group, tasks_of
 from lra.report.labels import unusual
 from lra.report.published import COLUMNS
 from lra.report.standard import Setting, is_option
-from lra.report.statistics import Summary, holm, paired_p, summarize, t_interval
 
 MAX_ALL_PAIRS = (
     5  # groups that are all compared with each other; more are compared with one of them

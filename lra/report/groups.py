@@ -5,11 +5,11 @@ import re
 import statistics
 from collections.abc import Hashable, Iterable, Sequence
 
+from harness.statistics import Summary, binomial_error, summarize
 from lra.report.labels import label_settings, setting_of
 from lra.report.published import TITLES
 from lra.report.results import Run
 from lra.report.standard import Setting
-from lra.report.statistics import Summary, binomial_error, summarize
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """Every number of the report, for programs."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from harness.run_files import finite
+from harness.statistics import binomial_error
 from lra.report import tables
 from lra.report.comparisons import compare, grids, mean_of_five
 from lra.report.groups import Group, tasks_of
 from lra.report.published import COLUMNS, PATH_X, TABLE
 from lra.report.results import Run
-from lra.report.statistics import binomial_error
 
 
 def numbers(groups: Sequence[Group]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
                 for grid in grids(own)
             ],
         }
-    found: dict[str, Any] = _finite({"table3": rows, "published": published, "tasks": by_task})
+    found: dict[str, Any] = finite({"table3": rows, "published": published, "tasks": by_task})
     return found
 
 
@@ -116,12 +116,3 @@ def _run(run: Run, group: Group) -> dict[str, Any]:
             "peak_bytes": result.peak_bytes,
         }
     return found
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

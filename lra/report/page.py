@@ -4,8 +4,9 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
+from harness.tables import NOT_FINISHED, NOT_RUN, NOTHING, Table
 from lra.report.sections import Block, Links, Listing, Picture, Points, Section
-from lra.report.tables import NOT_FINISHED, NOT_RUN, NOTHING, OURS, Table
+from lra.report.tables import OURS
 
 STYLE = """
 :root {

@@ -6,23 +6,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.figures import COLORS, GREY, add_legend, new_figure
 from lra.report.groups import Group
 from lra.report.published import TITLES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-# Source: Okabe and Ito 2008, jfly.uni-koeln.de/color, without the yellow that white paper swallows.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-GREY = "#767676"
 MAX_POINTS = 250  # of a training curve; more are averaged in pieces
 DASHES = ("--", ":", "-.")
-
-
-def colors_of(labels: Sequence[str]) -> dict[str, str]:
-    """A colour for each label, in their order; from the eighth on they repeat."""
-    return {label: COLORS[number % len(COLORS)] for number, label in enumerate(labels)}
 
 
 def plot_curves(
@@ -45,7 +37,7 @@ def plot_curves(
         return
     columns = 3
     legend_rows = math.ceil((len(groups) + len(baselines)) / columns)
-    figure = _figure(10, 3.9 + 0.22 * legend_rows)
+    figure = new_figure(10, 3.9 + 0.22 * legend_rows)
     losses, accuracies = figure.subplots(1, 2)
     for group in groups:
         _draw(losses, group, "loss", 1, colors[group.label])
@@ -56,7 +48,7 @@ def plot_curves(
     band = ", band: over seeds" if any(len(group.scored) > 1 for group in groups) else ""
     figure.suptitle(f"{title}  (thick: validation, thin: training{band})", fontsize=11)
     handles, names = accuracies.get_legend_handles_labels()
-    _add_legend(figure, handles, names, columns)
+    add_legend(figure, handles, names, columns)
     figure.savefig(path)
 
 
@@ -66,7 +58,7 @@ def _plot_panels(
     """A panel for each group: its accuracy in colour, the others' validation in light grey."""
     columns = 4
     rows = math.ceil(len(groups) / columns)
-    figure = _figure(2.7 * columns, 0.7 + 2.0 * rows)
+    figure = new_figure(2.7 * columns, 0.7 + 2.0 * rows)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for panel in panels.flat[len(groups) :]:
         panel.set_axis_off()
@@ -82,7 +74,7 @@ def _plot_panels(
         if number + columns >= len(groups):
             panel.set_xlabel("step", fontsize=8)
     handles, names = panels.flat[0].get_legend_handles_labels()
-    _add_legend(figure, handles[:-1], names[:-1], columns)
+    add_legend(figure, handles[:-1], names[:-1], columns)
     words = "accuracy, %; thick: validation, thin: training, grey: the others"
     figure.suptitle(f"{title}  ({words})", fontsize=11)
     figure.savefig(path)
@@ -108,7 +100,7 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
     shown = list(dict.fromkeys(group.label for own in found for group in own))
     legend_columns = columns + 1
     legend_rows = math.ceil(len(shown) / legend_columns)
-    figure = _figure(max(6.5, 4.2 * columns), 3.5 * rows + 0.24 * legend_rows + 0.2)
+    figure = new_figure(max(6.5, 4.2 * columns), 3.5 * rows + 0.24 * legend_rows + 0.2)
     panels = figure.subplots(rows, columns, squeeze=False)
     largest = max((group.peak_bytes or 0 for own in found for group in own), default=0)
     numbers = {label: str(number) for number, label in enumerate(shown, 1)}
@@ -131,7 +123,7 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
         for label in shown
     ]
     names = [f"{numbers[label]}  {label}" if numbered else label for label in shown]
-    _add_legend(figure, handles, names, legend_columns)
+    add_legend(figure, handles, names, legend_columns)
     figure.savefig(path)
 
 
@@ -229,22 +221,3 @@ def seeds_together(
         [min(values[step]) for step in steps],
         [max(values[step]) for step in steps],
     )
-
-
-def _figure(width: float, height: float) -> "Figure":
-    """A figure of its own, which changes nothing of matplotlib's state."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=110, layout="constrained")
-
-
-def _add_legend(
-    figure: "Figure", handles: Sequence[Any], names: Sequence[str], columns: int
-) -> None:
-    """Below the axes, where it covers no line; takes the frames' upper and right sides away, too."""
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-    if handles:
-        figure.legend(
-            handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-        )

@@ -1,12 +1,12 @@
 """Runs as they lie on the disk: found, read, and checked at the door."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.run_files import read_metrics, read_object
 from lra.data import TASKS, describe
 
 NEEDED = ("test_accuracy", "test_examples", "valid_accuracy", "best_step")
@@ -133,7 +133,7 @@ def read_run(folder: Path) -> Run:
         raise FileNotFoundError(
             f"{folder} holds no run: config.json and metrics.jsonl are needed; pass --workdir's folder."
         )
-    config, file = _read_object(folder / "config.json"), folder / "config.json"
+    config, file = read_object(folder / "config.json"), folder / "config.json"
     for section, key in (("data", "task"), ("attention", "name"), ("train", "seed")):
         if not isinstance(config.get(section), dict) or key not in config[section]:
             raise ValueError(f"{file} is no run's config: {section}.{key} is missing.")
@@ -144,10 +144,10 @@ def read_run(folder: Path) -> Run:
         raise ValueError(f"{file}: {error}") from None
     task = next(name for name, known in TASKS.items() if known is info)
     values, environment, data = (
-        _read_object(folder / f"{name}.json") if (folder / f"{name}.json").is_file() else {}
+        read_object(folder / f"{name}.json") if (folder / f"{name}.json").is_file() else {}
         for name in ("result", "environment", "data")
     )
-    metrics = _read_lines(folder / "metrics.jsonl")
+    metrics = read_metrics(folder / "metrics.jsonl")
     environment = {**environment, **{key: values[key] for key in _ENVIRONMENT if key in values}}
     run = Run(
         folder=folder.resolve(),
@@ -199,33 +199,3 @@ def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:
         peak_bytes=values.get("peak_bytes"),
         baselines=values.get("baselines") or {},
     )
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    """A JSON object."""
-    try:
-        values = json.loads(file.read_bytes())
-    except ValueError as error:  # JSON's and UTF-8's
-        raise ValueError(f"{file} cannot be read as JSON: {error}.") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{file} must hold a JSON object, not a {type(values).__name__}.")
-    return values
-
-
-def _read_lines(file: Path) -> list[dict[str, float]]:
-    """One JSON object a line; a last line that was cut as it was written is left out."""
-    lines = file.read_bytes().splitlines()
-    values = []
-    for number, line in enumerate(lines, 1):
-        try:
-            value = json.loads(line)
-            if not isinstance(value, dict) or "step" not in value:
-                raise ValueError("an object with a step is needed")
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(
-                f"{file}, line {number}, cannot be read as metrics: {error}."
-            ) from None
-        values.append(value)
-    return values

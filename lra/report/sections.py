@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from harness.tables import Table
 from lra.report import tables
 from lra.report.comparisons import Comparison, compare, grids
 from lra.report.groups import Group, tasks_of
@@ -13,7 +14,6 @@ from lra.report.labels import unusual
 from lra.report.published import COLUMNS, TABLE, TITLES
 from lra.report.results import Run
 from lra.report.standard import config_file, quirks_of
-from lra.report.tables import Table
 
 
 class Picture(NamedTuple):

@@ -1,38 +1,15 @@
-"""The report's tables: numbers as text, in rows, before they become Markdown or HTML."""
+"""The report's tables."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
+from harness.statistics import Summary, binomial_error
+from harness.tables import NOT_FINISHED, NOT_RUN, NOTHING, Table
 from lra.report.comparisons import Comparison, Grid, grids, mean_of_five
 from lra.report.groups import Group, rank
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, baselines_of
-from lra.report.statistics import Summary, binomial_error
 
-NOT_RUN, NOT_FINISHED, NOTHING = "not run", "not finished", "–"
 OURS = "This code"
-WORDS = {"run", "task", "attention", "device", "config, SHA-256", "data, SHA-256"}
-
-
-class Table(NamedTuple):
-    """Rows of text under headings, in one or several titled sections."""
-
-    columns: Sequence[str]
-    sections: Sequence[tuple[str, Sequence[Sequence[str]]]]
-
-    @property
-    def of_numbers(self) -> list[bool]:
-        """Whether each column holds numbers, which stand to the right; the first names its row."""
-        return [place > 0 and name not in WORDS for place, name in enumerate(self.columns)]
-
-    def markdown(self) -> str:
-        """The table for a page of Markdown."""
-        rows = [self.columns, ["---:" if right else "---" for right in self.of_numbers]]
-        for title, own in self.sections:
-            if title:
-                rows.append([f"**{_escape(title)}**", *[""] * (len(self.columns) - 1)])
-            rows += [[_escape(cell) for cell in row] for row in own]
-        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def benchmark_table(groups: Sequence[Group]) -> Table:
@@ -276,8 +253,3 @@ def _p(value: float) -> str:
     if math.isnan(value):
         return NOTHING
     return f"{value:.3f}" if value >= 0.001 else "< 0.001"
-
-
-def _escape(cell: str) -> str:
-    """Keeps a cell in its column, and markup out of it."""
-    return " ".join(cell.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

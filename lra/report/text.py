@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.statistics import binomial_error, t_interval
 from lra.report import tables
 from lra.report.groups import Group, group_runs, tasks_of
 from lra.report.results import find_runs, read_run
-from lra.report.statistics import binomial_error, t_interval
 
 
 def sentence(result: Mapping[str, Any]) -> str:

@@ -5,12 +5,13 @@
 # Config sections: strings stop at the door
 from nystromformer_jax.training.checkpoint import CheckpointConfig
 from nystromformer_jax.training.config import EvalConfig, FitConfig, LogConfig, TrainConfig
-from nystromformer_jax.training.settings import from_mapping
+from nystromformer_jax.training.settings import from_mapping, read_sections
 
 # Where a run lies, and what it leaves there
 from nystromformer_jax.training.checkpoint import load_params
 from nystromformer_jax.training.workdir import (
     ConfigDiffers,
+    NotFinished,
     Workdir,
     WorkdirBusy,
     config_sha256,
@@ -37,8 +38,10 @@ from nystromformer_jax.training.speed import peak_bytes
 
 # The two compiled steps, and the loop
 from nystromformer_jax.training.loop import LossNotFinite, Outcome, fit
+from nystromformer_jax.training.scoring import score
 from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
 from nystromformer_jax.training.train_step import (
+    EvalStep,
     TrainState,
     evaluate,
     make_eval_step,
@@ -51,12 +54,14 @@ __all__ = [
     "CheckpointConfig",
     "ConfigDiffers",
     "EvalConfig",
+    "EvalStep",
     "Examples",
     "FitConfig",
     "Interrupted",
     "LogConfig",
     "LossNotFinite",
     "MeshConfig",
+    "NotFinished",
     "OptimizerConfig",
     "Outcome",
     "StopSignals",
@@ -83,7 +88,9 @@ __all__ = [
     "peak_bytes",
     "place",
     "read_json",
+    "read_sections",
     "replicated",
+    "score",
     "training_batches",
     "weighted",
     "write_json",

@@ -1,6 +1,7 @@
 """The sections of a config that the loop reads; the others are the trainers' own."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from jax.sharding import Mesh
@@ -61,6 +62,11 @@ class FitConfig:
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
+
+    @classmethod
+    def of(cls, sections: Mapping[str, Any]) -> "FitConfig":
+        """Takes its sections out of all of a trainer's."""
+        return cls(**{field.name: sections[field.name] for field in dataclasses.fields(cls)})
 
     @property
     def eval_batch_size(self) -> int:

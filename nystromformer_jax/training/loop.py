@@ -25,7 +25,13 @@ from nystromformer_jax.training.pipeline import Examples, evaluation_batches, tr
 from nystromformer_jax.training.run_log import RunLog
 from nystromformer_jax.training.speed import Progress, Stopwatch, figures
 from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
-from nystromformer_jax.training.train_step import LossFn, TrainState, evaluate, make_train_step
+from nystromformer_jax.training.train_step import (
+    EvalStep,
+    LossFn,
+    TrainState,
+    evaluate,
+    make_train_step,
+)
 from nystromformer_jax.training.workdir import Workdir
 
 __all__ = ["LossNotFinite", "Outcome", "fit"]
@@ -52,10 +58,12 @@ def fit(
     mesh: Mesh,
     make_params: Callable[[], Any],
     loss_fn: LossFn,
-    eval_step: Callable[[Any, dict[str, Any]], Sums],
+    eval_step: EvalStep,
     training: Examples,
     validation: Examples,
     select: str = "accuracy",
+    summarize: Callable[[list[Any]], dict[str, float]] = metrics.total_means,
+    start_params: Callable[[], Any] | None = None,
 ) -> Outcome:
     """Trains in `run`'s folder from its latest checkpoint, or from the start, to the last step.
 
@@ -70,6 +78,9 @@ def fit(
         validation: The examples to choose the best step by.
         select: The validation metric to choose by: the lowest if its name ends in "loss", else the
             highest; the earliest of equals.
+        summarize: Makes metrics of what `eval_step` gives; see `evaluate`.
+        start_params: Reads the parameters that a new run starts from, shaped as `make_params` makes
+            them; None: those that `make_params` makes.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C; everything is saved.
@@ -95,11 +106,13 @@ def fit(
             accumulation=config.train.accumulation,
         )
 
-        def make_state() -> TrainState:
-            params = make_params()
+        def make_state(params: Any) -> TrainState:
             return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
-        state_shape = jax.eval_shape(make_state)
+        def make_first_state() -> TrainState:
+            return make_state(make_params())
+
+        state_shape = jax.eval_shape(make_first_state)
         totals_shape = _totals_shape(loss_fn, state_shape.params, training, batch_size)
 
         def no_totals() -> Sums:
@@ -112,7 +125,11 @@ def fit(
             step = saved_steps[-1]
             state, totals, record = checkpointer.restore(step, state_shape, totals_shape, mesh)
         else:
-            state = jax.jit(make_state, out_shardings=replicated(mesh))()
+            if start_params is None:
+                state = jax.jit(make_first_state, out_shardings=replicated(mesh))()
+            else:
+                given = jax.device_put(start_params(), replicated(mesh))
+                state = jax.jit(make_state, out_shardings=replicated(mesh))(given)
             totals, record = no_totals(), Record()
         log = stack.enter_context(
             RunLog(run.path, keep_bytes=record.metrics_bytes, events=config.log.events)
@@ -151,7 +168,9 @@ def fit(
                 )
                 try:
                     with stopwatch.pause(), closing(valid_batches):
-                        values = evaluate(eval_step, state.params, stop.watch(valid_batches), mesh)
+                        values = evaluate(
+                            eval_step, state.params, stop.watch(valid_batches), mesh, summarize
+                        )
                 except Stopping:
                     pass
                 else:

@@ -1,7 +1,7 @@
 """Metrics travel as sums and denominators, so that batches of any size add up exactly."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Bool, Float
 
-__all__ = ["Sums", "add", "means", "weighted", "zeros_like"]
+__all__ = ["Sums", "add", "means", "total_means", "weighted", "zeros_like"]
 
 # {"loss": (sum, count), …}: two float32 scalars a metric.
 Sums = dict[str, tuple[Any, Any]]
@@ -40,3 +40,8 @@ def means(sums: Mapping[str, tuple[Any, Any]], prefix: str = "") -> dict[str, fl
         prefix + name: float(total) / float(count) if count else math.nan
         for name, (total, count) in fetched.items()
     }
+
+
+def total_means(batches: Sequence[Sums]) -> dict[str, float]:
+    """`means` over several batches, added in Python's floats."""
+    return means(jax.tree.map(lambda *leaves: sum(map(float, leaves)), *batches))

@@ -4,12 +4,12 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union
 
 from nystromformer_jax.spelling import nearest
 
-__all__ = ["from_mapping"]
+__all__ = ["from_mapping", "read_sections"]
 
 Section = TypeVar("Section")
 
@@ -41,6 +41,29 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
             for key, value in values.items()
         }
     )
+
+
+def read_sections(
+    config: Mapping[str, Any], kinds: Mapping[str, type], plain: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Builds every section of a config by `from_mapping`.
+
+    Args:
+        config: Sections of plain values.
+        kinds: The dataclass of each section.
+        plain: Sections that must be there, too, and are not read here.
+
+    Raises:
+        ValueError: an unknown or missing section, and what `from_mapping` refuses.
+    """
+    known = [*kinds, *plain]
+    for name in config:
+        if name not in known:
+            raise ValueError(f"{name}: no such section{nearest(name, known)}")
+    for name in known:
+        if name not in config:
+            raise ValueError(f"{name}: this section is missing from the config.")
+    return {name: from_mapping(kind, config[name], name) for name, kind in kinds.items()}
 
 
 def _convert(value: Any, annotation: Any, where: str) -> Any:

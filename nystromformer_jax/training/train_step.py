@@ -22,7 +22,8 @@ __all__ = ["LossFn", "TrainState", "evaluate", "make_eval_step", "make_train_ste
 # (params, batch, dropout_rng) -> (the batch's summed loss, sums); sums["loss"] holds the denominator.
 # A dropout_rng of None means: evaluate, drop nothing.
 LossFn = Callable[[Any, dict[str, Any], Array | None], tuple[Array, Sums]]
-EvalStep = Callable[[Any, dict[str, Any]], Sums]
+# (params, batch) -> sums, or whatever a trainer's own `summarize` takes; whole on every device.
+EvalStep = Callable[[Any, dict[str, Any]], Any]
 
 
 @flax.struct.dataclass
@@ -86,17 +87,29 @@ def make_eval_step(loss_fn: LossFn, mesh: Mesh) -> EvalStep:
 
 
 def evaluate(
-    eval_step: EvalStep, params: Any, batches: Iterable[Batch], mesh: Mesh
-) -> dict[str, float]:
-    """Scores `batches`; sums stay on the device until the end, where they are added exactly."""
-    kept: list[Sums] = []
+    eval_step: EvalStep,
+    params: Any,
+    batches: Iterable[Batch],
+    mesh: Mesh,
+    summarize: Callable[[list[Any]], Any] = metrics.total_means,
+) -> Any:
+    """Scores `batches`; what `eval_step` gives stays on the device until the end.
+
+    Args:
+        eval_step: From `make_eval_step`, or one of a trainer's own.
+        params: The parameters.
+        batches: From `evaluation_batches`.
+        mesh: From `make_mesh`.
+        summarize: Makes the metrics of all that `eval_step` gave, batch by batch; by default these
+            are sums, which are added up exactly.
+    """
+    kept: list[Any] = []
     for batch in batches:
-        sums = eval_step(params, place(batch, mesh))
+        output = eval_step(params, place(batch, mesh))
         if kept:  # at most two batches in flight: on a CPU more can starve a collective of threads
             jax.block_until_ready(kept[-1])
-        kept.append(sums)
-    fetched = jax.device_get(kept)
-    return metrics.means(jax.tree.map(lambda *leaves: sum(map(float, leaves)), *fetched))
+        kept.append(output)
+    return summarize(jax.device_get(kept))
 
 
 def _gradient(

@@ -19,6 +19,7 @@ import jax
 
 __all__ = [
     "ConfigDiffers",
+    "NotFinished",
     "Workdir",
     "WorkdirBusy",
     "config_sha256",
@@ -28,12 +29,16 @@ __all__ = [
 ]
 
 # What makes two runs the same run. mesh, checkpoint, log and eval may change on the way.
-IDENTITY = ("data", "model", "attention", "optimizer", "train")
+IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)
 
 
 class ConfigDiffers(ValueError):
     """The folder holds a run of another config."""
+
+
+class NotFinished(ValueError):
+    """A run without a result was asked for it."""
 
 
 class WorkdirBusy(RuntimeError):
@@ -110,6 +115,19 @@ class Workdir:
                 f" {sha256[:12]}… now). Pass another --workdir for a new run, or the run's own data"
                 " to go on with it."
             )
+
+    def require_result(self) -> dict[str, Any]:
+        """A finished run's result.
+
+        Raises:
+            NotFinished: there is none yet.
+        """
+        if self.result is None:
+            raise NotFinished(
+                f"{self.path} holds no finished run (no result.json): train it first, by the same"
+                " command without --mode."
+            )
+        return self.result
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`; the run is then finished."""

@@ -1,5 +1,6 @@
 """fit: what it logs, selects, refuses; the compiled step against arithmetic done by hand."""
 
+import dataclasses
 import io
 import json
 import logging
@@ -327,3 +328,38 @@ def test_clipping_bounds_the_update():
     updates, _ = optimizer.update(gradient, optimizer.init(params), params)
     # eps so large that Adam's first update is gradient / eps
     np.testing.assert_allclose(updates["kernel"], [-0.3e-3, -0.4e-3], rtol=1e-3)
+
+
+def test_a_run_starts_from_parameters_that_are_read(tmp_path):
+    """At a rate of nearly nothing they are what comes out; they are read once, and not on resuming."""
+    given = {"kernel": np.full((tiny.FEATURES, tiny.CLASSES), 0.25, np.float32)}
+    calls = []
+
+    def read():
+        calls.append(1)
+        return given
+
+    still = OptimizerConfig(learning_rate=1e-30, warmup_steps=0)
+    short = dataclasses.replace(tiny.config(total_steps=10), optimizer=still)
+    outcome = tiny.train(tmp_path, short, start_params=read)
+    assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
+    tiny.train(tmp_path, short, start_params=read)
+    assert len(calls) == 1
+
+
+def test_a_trainer_may_make_its_metrics_of_whole_outputs(tmp_path):
+    """A median, which no sums give; every example counts once, whatever the batches."""
+    outputs = []
+
+    def eval_step(params, batch):
+        return {"labels": batch["labels"], "weights": batch["weights"]}
+
+    def summarize(batches):
+        outputs.append(len(batches))
+        labels = np.concatenate([batch["labels"] for batch in batches])
+        weights = np.concatenate([batch["weights"] for batch in batches])
+        return {"median": float(np.median(labels[weights > 0])), "rows": float(weights.sum())}
+
+    outcome = tiny.train(tmp_path, eval_step=eval_step, summarize=summarize, select="median")
+    assert outcome.best_metrics["rows"] == 37
+    assert outputs == [5, 5, 5]  # 37 examples in batches of 8, three times

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from nystromformer_jax.training import from_mapping
+from nystromformer_jax.training import from_mapping, read_sections
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,3 +62,16 @@ def test_errors_are_one_exact_line(values, message):
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         from_mapping(Section, values, "x")
     assert str(refused.value) == message
+
+
+def test_sections_are_read_each_as_its_dataclass():
+    @dataclasses.dataclass(frozen=True)
+    class Size:
+        width: int
+
+    sections = read_sections({"size": {"width": 3}, "free": {}}, {"size": Size}, plain=["free"])
+    assert sections == {"size": Size(3)}
+    with pytest.raises(ValueError, match=r"^sise: no such section; did you mean size\?$"):
+        read_sections({"sise": {"width": 3}}, {"size": Size})
+    with pytest.raises(ValueError, match=r"^free: this section is missing from the config\.$"):
+        read_sections({"size": {"width": 3}}, {"size": Size}, plain=["free"])

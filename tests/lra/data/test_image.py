@@ -4,8 +4,9 @@ import hashlib
 import numpy as np
 import pytest
 
+from harness import cache
 from lra import data
-from lra.data import cache, image
+from lra.data import image
 from tests.lra.data import fakes
 
 SIZE = fakes.IMAGES_PER_FILE

@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 
+from harness import cache
 from lra.data import __main__ as command
-from lra.data import cache
 
 ROOT = pathlib.Path(__file__).parents[3]
 

@@ -6,8 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
+from harness import cache
 from lra import data
-from lra.data import cache, pathfinder, pathfinder_generator
+from lra.data import pathfinder, pathfinder_generator
 
 CONFIG = data.DataConfig(task="pathfinder32-easy", max_len=1024, examples=7, workers=1)
 

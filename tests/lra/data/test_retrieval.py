@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import lra
-from lra.data import DataConfig, Padding, cache, retrieval
+from harness import cache
+from lra.data import DataConfig, Padding, retrieval
 
 TEXTS = {
     f"P{number:02}-1001": f"Paper {number}, on {word} and naïve “quotes”\\n, b'as it stands'"

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import lra
+from harness import cache
 from lra import data
-from lra.data import cache, text
+from lra.data import text
 from tests.lra.data import fakes
 
 SIZE = fakes.REVIEWS_PER_CLASS

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from harness import tfds_reader
 from lra import data
 from lra.data import image, task, text, tfds_source
 from tests.lra.data import fakes
@@ -42,7 +43,7 @@ def python(script, cwd):
 
 
 def test_reviews_of_tfds_are_those_of_the_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(tfds_source, "_READ_AT_ONCE", 17)  # in several pieces
+    monkeypatch.setattr(tfds_reader, "_READ_AT_ONCE", 17)  # in several pieces
     files = fakes.reviews()
     fakes.write_folder(tmp_path / "aclImdb", files)
     fakes.write_imdb_tfds(tmp_path / "tfds", files)
@@ -89,7 +90,7 @@ def test_the_newest_version_that_needs_no_tensorflow_is_taken(tmp_path):
         folder = tmp_path / "cifar10" / version
         folder.mkdir(parents=True)
         (folder / "dataset_info.json").write_text(json.dumps({"fileFormat": file_format}))
-    found = tfds_source.PreparedByTfds.find(str(tmp_path), "cifar10", task="Image")
+    found = tfds_reader.PreparedByTfds.find(str(tmp_path), "cifar10", task="Image")
     assert found.path == tmp_path / "cifar10" / "10.0.0"
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 from scipy import stats
 
+from harness.statistics import binomial_error
 from lra.report.comparisons import compare, grids, mean_of_five
-from lra.report.statistics import binomial_error
 from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
 
 SOFTMAX = {"name": "softmax"}

@@ -6,9 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from harness.tables import Table
 from lra.report.page import page
 from lra.report.sections import Links, Listing, Picture, Points, Section
-from lra.report.tables import OURS, Table
+from lra.report.tables import OURS
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 EVIL = "<script>alert('1')</script> & \"quoted\""

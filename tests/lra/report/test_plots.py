@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from harness import figures
 from lra.report import plots
 from lra.report.groups import labels_of
 from tests.lra.report.runs import groups_in, write_run, write_seeds
@@ -22,7 +23,7 @@ def attention(landmarks):
 
 
 def draw(groups, path):
-    plots.plot_curves(groups, BASELINES, plots.colors_of(labels_of(groups)), path)
+    plots.plot_curves(groups, BASELINES, figures.colors_of(labels_of(groups)), path)
     return size_of(path)
 
 
@@ -37,9 +38,9 @@ def test_curves_are_drawn_for_any_number_of_groups(tmp_path, count):
 
 def test_more_groups_than_colours_get_panels_of_their_own(tmp_path):
     widths = []
-    for number in range(len(plots.COLORS) + 1):
+    for number in range(len(figures.COLORS) + 1):
         write_run(tmp_path / "runs" / str(number), attention=attention(8 + number))
-        if number >= len(plots.COLORS) - 1:
+        if number >= len(figures.COLORS) - 1:
             widths.append(draw(groups_in(tmp_path / "runs"), tmp_path / "curves.png")[0])
     assert widths == [1100, 1188]  # two axes side by side; four panels
 
@@ -95,11 +96,5 @@ def test_speed_is_drawn_with_and_without_memory(tmp_path, count):
         result["peak_bytes"] = None if number % 2 else (number + 1) * 2**30
         write_run(tmp_path / "runs" / str(number), attention=attention(8 + number), result=result)
     groups = groups_in(tmp_path / "runs")
-    plots.plot_tradeoff(groups, plots.colors_of(labels_of(groups)), tmp_path / "speed.png")
+    plots.plot_tradeoff(groups, figures.colors_of(labels_of(groups)), tmp_path / "speed.png")
     assert size_of(tmp_path / "speed.png")[0] > 600
-
-
-def test_colours_differ_as_long_as_there_are_any():
-    colors = plots.colors_of([str(number) for number in range(9)])
-    assert len({colors[str(number)] for number in range(7)}) == 7
-    assert colors["7"] == colors["0"]

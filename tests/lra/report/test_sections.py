@@ -5,8 +5,8 @@ import re
 import pytest
 
 from configs import common
+from harness.tables import Table
 from lra.report.sections import command, make_sections, markdown
-from lra.report.tables import Table
 from tests.lra.report.runs import groups_in, write_run, write_seeds
 from tests.lra.report.test_labels import CONFIGS, config
 

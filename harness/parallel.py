@@ -13,6 +13,15 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
+def num_processes(workers: int) -> int:
+    """`workers`, or one for every core we may use where that is 0."""
+    if workers:
+        return workers
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, None, None]:
     """Yields `make(0)`, `make(1)`, ... without end; close it when there is enough.
 

@@ -3,7 +3,8 @@
 A prepared folder is either whole or not there: it is built beside its place under a file lock,
 written through to the disk and renamed. Every later opening checks the hash of every file, but of
 those larger than `ALWAYS_HASHED_BYTES` that still have the size and the time they were written with;
-`check` hashes these too.
+`check` hashes these too. A long build may keep finished pieces in `pieces_of` its folder, and go on
+from them after it was stopped.
 """
 
 import contextlib
@@ -75,6 +76,15 @@ def folder_of(name: str, fingerprint: Mapping[str, Any]) -> Path:
     return cache_dir() / "data" / f"{name}-{digest[:12]}"
 
 
+def pieces_of(folder: Path) -> Path:
+    """Where a build of `folder` may keep finished pieces; it makes this folder itself.
+
+    They outlive a build that was stopped, by Ctrl-C, a signal or the death of a process. They go when
+    the data are there, and with a build that cannot be finished: wrong data, a full disk.
+    """
+    return folder.with_name(f"{folder.name}.pieces")
+
+
 def prepared(name: str, fingerprint: Mapping[str, Any], build: Callable[[Path], None]) -> Prepared:
     """Opens the data that `fingerprint` describes, building them first where they are missing.
 
@@ -87,6 +97,7 @@ def prepared(name: str, fingerprint: Mapping[str, Any], build: Callable[[Path], 
     Raises:
       ValueError, FileNotFoundError: a prepared file is changed or missing.
       OSError: the folder cannot be written, or the disk is full. Nothing is left behind.
+      Anything that stops `build`: nothing is left behind but what it has in `pieces_of`.
     """
     folder = folder_of(name, fingerprint)
     if not folder.exists():  # once it is there, it can be read where nothing can be written
@@ -193,12 +204,15 @@ def _build(folder: Path, fingerprint: Mapping[str, Any], build: Callable[[Path],
         with (partial / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=2, sort_keys=True)
         for path in (*partial.iterdir(), partial):
-            _fsync(path)
+            fsync(path)
         partial.rename(folder)
-        _fsync(folder.parent)
-    except BaseException:  # Ctrl-C too
+        fsync(folder.parent)
+    except BaseException as error:  # Ctrl-C too
         shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, Exception) and not isinstance(error, ChildProcessError):
+            shutil.rmtree(pieces_of(folder), ignore_errors=True)
         raise
+    shutil.rmtree(pieces_of(folder), ignore_errors=True)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -259,7 +273,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Waits until the disk has a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

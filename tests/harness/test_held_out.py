@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lra.data.held_out import held_out
+from harness.held_out import held_out
 
 CONTENTS = [b"example %d" % i for i in range(59)]
 LABELS = np.arange(59) % 3

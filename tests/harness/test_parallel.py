@@ -10,14 +10,14 @@ import time
 import pytest
 
 import lra
-from lra.data import parallel
+from harness import parallel
 
 REPOSITORY = pathlib.Path(lra.__file__).parents[1]
 
 # Two processes at work on the function that the command line names; prints their numbers and waits.
 PARENT = """
 import multiprocessing, operator, sys, time
-from lra.data import parallel
+from harness import parallel
 
 if __name__ == "__main__":
     pieces = parallel.in_order(eval(sys.argv[1]), 2)
@@ -40,6 +40,11 @@ def test_pieces_come_in_order(num_processes):
     pieces = parallel.in_order(operator.neg, num_processes)
     assert list(itertools.islice(pieces, 7)) == [0, -1, -2, -3, -4, -5, -6]
     pieces.close()
+
+
+def test_a_process_for_every_core_that_we_may_use():
+    assert parallel.num_processes(7) == 7
+    assert 1 <= parallel.num_processes(0) <= os.cpu_count()
 
 
 def test_an_error_in_a_process_is_raised_here():

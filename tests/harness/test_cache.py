@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lra
-from lra.data import cache
+from harness import cache
 
 FINGERPRINT = {"seed": 3, "sizes": {"train": 5}}
 DEV_FULL = pathlib.Path("/dev/full")
@@ -18,7 +18,7 @@ DEV_FULL = pathlib.Path("/dev/full")
 BUILDER = f"""
 import sys
 import numpy as np
-from lra.data import cache
+from harness import cache
 
 def build(folder):
     cache.save_array(folder / "half.npy", np.arange(5))
@@ -185,6 +185,40 @@ def test_a_build_that_fails_leaves_nothing_behind(error):
         cache.prepared("demo", FINGERPRINT, fail)
     assert data_folders() == []
     cache.prepared("demo", FINGERPRINT, build)
+
+
+def keep_pieces_then(error):
+    """A build that finishes a piece of its own and then fails, or does not."""
+
+    def build_in_pieces(folder):
+        pieces = cache.pieces_of(cache.folder_of("demo", FINGERPRINT))
+        pieces.mkdir(exist_ok=True)
+        (pieces / "0").write_text("finished")
+        if error:
+            raise error
+        build(folder)
+
+    return build_in_pieces
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), ChildProcessError("died")])
+def test_the_pieces_of_a_build_that_was_stopped_stay_until_the_data_are_there(error):
+    with pytest.raises(type(error)):
+        cache.prepared("demo", FINGERPRINT, keep_pieces_then(error))
+    folder = cache.folder_of("demo", FINGERPRINT)
+    assert data_folders() == [f"{folder.name}.pieces"]
+    assert (cache.pieces_of(folder) / "0").read_text() == "finished"
+
+    prepared = cache.prepared("demo", FINGERPRINT, keep_pieces_then(None))
+    assert data_folders() == [folder.name]
+    assert sorted(os.listdir(prepared.folder)) == ["half.npy", cache.MANIFEST, "whole.npy"]
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), OSError(errno.ENOSPC, "full")])
+def test_the_pieces_of_a_build_that_cannot_be_finished_go(error):
+    with pytest.raises(type(error)):
+        cache.prepared("demo", FINGERPRINT, keep_pieces_then(error))
+    assert data_folders() == []
 
 
 @pytest.mark.skipif(not DEV_FULL.exists(), reason="the system has no /dev/full")

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import stats
 
-from lra.report.statistics import binomial_error, holm, paired_p, summarize, t_interval
+from harness.statistics import binomial_error, holm, paired_p, summarize, t_interval
 
 
 def test_the_binomial_error_of_2000_examples():

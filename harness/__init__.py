@@ -1,0 +1,1 @@
+"""What runners and their data need before any accelerator framework is loaded; no jax in here."""

@@ -1,0 +1,105 @@
+"""The files that data come in: a folder, or the .tar.gz archive that would unpack to it."""
+
+import dataclasses
+import gzip
+import hashlib
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True)
+class RawFiles:
+    """The wanted files of a folder or an archive; an archive is read as a stream, never unpacked.
+
+    Args:
+      path: the folder or the archive.
+      root: what the archive calls the folder.
+      subfolders: where in the folder the files lie, each "" or ending in a slash.
+      name: a pattern for whole names of wanted files; all others are passed over.
+    """
+
+    path: Path
+    root: str
+    subfolders: tuple[str, ...]
+    name: str
+
+    def stamp(self) -> Mapping[str, object]:
+        """Changes when a file does, by name, size and time; no file is read for it."""
+        try:
+            if self.path.is_file():
+                return stamp({self.path.name: self.path})
+            return stamp(self._listing())
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+
+    def read(self) -> Iterator[tuple[str, bytes]]:
+        """Yields the name below the folder, and the content, of every wanted file; in no order.
+
+        Raises:
+          ValueError: the archive is damaged, or holds a file twice.
+          OSError: a file cannot be read.
+        """
+        try:
+            if self.path.is_file():
+                yield from self._unpacked()
+            else:
+                for name, path in self._listing().items():
+                    yield name, path.read_bytes()
+        except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+            raise ValueError(
+                f"{self.path} is cut short or damaged ({error}): download it again."
+            ) from None
+        except OSError as error:  # without its number, which would read as the cache's own
+            raise _unreadable(self.path, error) from error
+
+    def _listing(self) -> dict[str, Path]:
+        """Name below the folder to path, sorted."""
+        listing = {}
+        for subfolder in self.subfolders:
+            if (self.path / subfolder).is_dir():
+                for path in (self.path / subfolder).iterdir():
+                    if re.fullmatch(self.name, path.name):
+                        listing[f"{subfolder}{path.name}"] = path
+        return dict(sorted(listing.items()))
+
+    def _unpacked(self) -> Iterator[tuple[str, bytes]]:
+        seen = set()
+        with (
+            gzip.open(self.path) as stream,
+            tarfile.open(fileobj=stream, mode="r|") as archive,
+        ):
+            for member in archive:
+                # Whatever stands before the root: "./", "/" or "../" lead nowhere from here.
+                _, _, name = f"/{member.name}".rpartition(f"/{self.root}/")
+                subfolder, slash, file_name = name.rpartition("/")
+                if not (member.isfile() and re.fullmatch(self.name, file_name)):
+                    continue
+                if subfolder + slash not in self.subfolders:
+                    continue
+                if name in seen:
+                    raise ValueError(f"{self.path} holds {name} twice: download it again.")
+                seen.add(name)
+                content = archive.extractfile(member)
+                assert content is not None  # of a file
+                yield name, content.read()
+            while stream.read(1 << 20):  # to the checksum at the end
+                pass
+
+
+def _unreadable(path: Path, error: OSError) -> OSError:
+    return OSError(
+        f"{error.filename or path} cannot be read ({error.strerror}): give it read permission, or"
+        " unpack the download again."
+    )
+
+
+def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:
+    """One hash over the names, sizes and times of change of `files`."""
+    digest = hashlib.sha256()
+    for name, path in files.items():
+        status = path.stat()
+        digest.update(f"{name}\n{status.st_size} {status.st_mtime_ns}\n".encode())
+    return {"files": len(files), "stamp": digest.hexdigest()}

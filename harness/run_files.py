@@ -1,0 +1,53 @@
+"""The JSON files of a run's folder, read by whoever reports on it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+      ValueError: The file holds something else.
+    """
+    try:
+        values = json.loads(file.read_bytes())
+    except ValueError as error:  # JSON's and UTF-8's
+        raise ValueError(f"{file} cannot be read as JSON: {error}.") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} must hold a JSON object, not a {type(values).__name__}.")
+    return values
+
+
+def read_metrics(file: Path) -> list[dict[str, float]]:
+    """The lines of a `metrics.jsonl`; a last line that was cut as it was written is left out.
+
+    Raises:
+      ValueError: Another line cannot be understood.
+    """
+    lines = file.read_bytes().splitlines()
+    values = []
+    for number, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+            if not isinstance(value, dict) or "step" not in value:
+                raise ValueError("an object with a step is needed")
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ValueError(
+                f"{file}, line {number}, cannot be read as metrics: {error}."
+            ) from None
+        values.append(value)
+    return values
+
+
+def finite(value: Any) -> Any:
+    """The same values with None for every number that JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,23 @@
+"""Tables keep their columns, whatever a cell holds."""
+
+from harness.tables import Table
+
+TABLE = Table(
+    ["run", "task", "accuracy, %"],
+    [("", [["a|b", "x < y & z", "1.00"]]), ("Ours | theirs", [["two\nlines", "", "–"]])],
+)
+
+
+def test_markdown_keeps_every_cell_in_its_column():
+    assert TABLE.markdown().splitlines() == [
+        "| run | task | accuracy, % |",
+        "| --- | --- | ---: |",
+        "| a\\|b | x &lt; y &amp; z | 1.00 |",
+        "| **Ours \\| theirs** |  |  |",
+        "| two lines |  | – |",
+    ]
+
+
+def test_only_numbers_stand_to_the_right():
+    assert TABLE.of_numbers == [False, False, True]
+    assert Table(["steps"], []).of_numbers == [False]  # the first names its row
