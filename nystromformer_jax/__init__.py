@@ -36,6 +36,18 @@ from nystromformer_jax.modules import (
     SelfAttention,
 )
 
+# BERT-style models
+from nystromformer_jax.models import (
+    Nystromformer,
+    NystromformerConfig,
+    NystromformerForMaskedLM,
+    NystromformerForMultipleChoice,
+    NystromformerForPreTraining,
+    NystromformerForQuestionAnswering,
+    NystromformerForSequenceClassification,
+    NystromformerForTokenClassification,
+)
+
 # isort: on
 
 __version__ = "0.1.0.dev0"
@@ -50,6 +62,14 @@ __all__ = [
     "MultiHeadAttention",
     "NystromAttention",
     "NystromFactors",
+    "Nystromformer",
+    "NystromformerConfig",
+    "NystromformerForMaskedLM",
+    "NystromformerForMultipleChoice",
+    "NystromformerForPreTraining",
+    "NystromformerForQuestionAnswering",
+    "NystromformerForSequenceClassification",
+    "NystromformerForTokenClassification",
     "PerformerAttention",
     "ReformerAttention",
     "SelfAttention",

@@ -14,11 +14,12 @@ Initializer = Callable[..., Array]
 Dtype = Any
 
 # PyTorch's exact GELU is the authors'; flax's default is the tanh approximation.
-Activation = Literal["gelu", "gelu_tanh", "relu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
     "gelu_tanh": lambda x: nn.gelu(x, approximate=True),
     "relu": nn.relu,
+    "tanh": nn.tanh,
 }
 
 
@@ -159,12 +160,14 @@ class MlpBlock(nn.Module):
     Attributes:
       mlp_dim: Width between the layers.
       activation: `"gelu"` is the exact one.
-      dropout_rate: Of the hidden units and of the output.
+      dropout_rate: Of the output.
+      hidden_dropout_rate: Of the hidden units; None for `dropout_rate`.
     """
 
     mlp_dim: int
     activation: Activation = "gelu"
     dropout_rate: float = 0.0
+    hidden_dropout_rate: float | None = None
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
     kernel_init: Initializer = nn.initializers.lecun_normal()
@@ -185,8 +188,9 @@ class MlpBlock(nn.Module):
             )
 
         dropout = Dropout(self.dropout_rate)
+        rate = self.hidden_dropout_rate
         hidden = ACTIVATIONS[self.activation](over_tokens(dense("hidden", self.mlp_dim), x))
-        hidden = dropout(hidden, deterministic=deterministic)
+        hidden = (dropout if rate is None else Dropout(rate))(hidden, deterministic=deterministic)
         output = over_tokens(dense("output", x.shape[-1]), hidden)
         return dropout(output, deterministic=deterministic)
 
@@ -203,6 +207,7 @@ class EncoderBlock(nn.Module):
       attention_bias: Whether the attention's four projections have one.
       layer_norm_epsilon: 1e-5 in the authors' code; 1e-6 is flax's and Google's default.
       dropout_rate: Of the attention output, the MLP's hidden units and its output.
+      hidden_dropout_rate: Of the MLP's hidden units where it differs; BERT has 0.
     """
 
     num_heads: int
@@ -213,6 +218,7 @@ class EncoderBlock(nn.Module):
     qkv_features: int | None = None
     attention_bias: bool = True
     dropout_rate: float = 0.0
+    hidden_dropout_rate: float | None = None
     layer_norm_epsilon: float = 1e-5
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
@@ -255,7 +261,14 @@ class EncoderBlock(nn.Module):
             x = attention(x, mask, deterministic=deterministic)
             return Dropout(self.dropout_rate)(x, deterministic=deterministic)
 
-        mlp = MlpBlock(self.mlp_dim, self.activation, self.dropout_rate, **weights, name="mlp")
+        mlp = MlpBlock(
+            self.mlp_dim,
+            self.activation,
+            self.dropout_rate,
+            self.hidden_dropout_rate,
+            **weights,
+            name="mlp",
+        )
         attention_norm, mlp_norm = layer_norm("attention_norm"), layer_norm("mlp_norm")
         if self.norm == "pre":
             x = x + attend(attention_norm(x))

@@ -13,6 +13,7 @@ HEAVY = [
     "ml_collections",
     "optax",
     "orbax",
+    "safetensors",
     "tensorboardX",
     "tensorflow",
     "tensorflow_datasets",

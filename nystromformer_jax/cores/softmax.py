@@ -20,7 +20,8 @@ class SoftmaxAttention(nn.Module):
 
     Attributes:
       conv_kernel_size: Width of the value's convolution, odd; 0 for none.
-      mask_conv: Whether the convolution sees zeros at padding; see `nystrom_attention`.
+      mask_conv: Whether the convolution sees zeros at padding; see `nystrom_attention`. False lets padded
+        queries ask, too, as in Hugging Face's exact mode: the convolution of the next layer reads them.
       dropout_rate: Of the attention weights, as in BERT and in the paper's softmax rows.
     """
 
@@ -44,8 +45,9 @@ class SoftmaxAttention(nn.Module):
         query_mask = check_query_mask(query, key, mask, query_mask)
         conv_kernel = conv_kernel_param(self, self.conv_kernel_size, query)
         check_convolution(query, key, conv_kernel)
-        query = where_real(query, query_mask)
-        conv_value = where_real(value, mask) if self.mask_conv else value
+        conv_value = value
+        if self.mask_conv:
+            query, conv_value = where_real(query, query_mask), where_real(value, mask)
         key, value = where_real(key, mask), where_real(value, mask)
         weights = softmax_weights(query, key, mask)
         weights = Dropout(self.dropout_rate)(weights, deterministic=deterministic)

@@ -1,0 +1,107 @@
+"""Parameters of the authors' LRA checkpoints in the benchmark's models."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from lra import train
+from nystromformer_jax.pretrained.authors import read_torch
+from nystromformer_jax.pretrained.names import authors_attention, encoder_modules, tensor_name
+from nystromformer_jax.pretrained.tensors import complaint, conv_kernel, dense_kernel
+
+# The authors' other attentions compute something else from the same weights: Performer has another
+# kernel, linear attention divides by no sum, Reformer's queries have no bias.
+ATTENTIONS = ("softmax", "nystrom", "linformer")
+
+
+def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of the model that `config` describes, from a file of the authors' `run_tasks.py`.
+
+    With `quirks=mlpen` in the config the logits are theirs, too. Token ids are the caller's matter:
+    tasks that are no bytes or pixels have another order of tokens here.
+
+    Source: mlpen/Nystromformer at 5689313, LRA/code/model.py and model_wrapper.py.
+
+    Args:
+      file: `*.model`, pickled by PyTorch; needs the package torch.
+      config: A run's sections as plain values, as `train.prepare` takes them. Its model.max_len may
+        be below the checkpoint's.
+
+    Raises:
+      ValueError: A damaged file, tensors that are not the model's, an attention that is not the
+        authors' one to one.
+      FileNotFoundError: No such file.
+      ImportError: Without the package torch.
+    """
+    run = train.prepare(config)
+    if run.attention not in ATTENTIONS:
+        raise ValueError(
+            f"attention.name={run.attention} is not the authors' {run.attention} attention one to"
+            f" one; their checkpoints are read for {', '.join(ATTENTIONS)}."
+        )
+    tensors = {name.removeprefix("module."): x for name, x in read_torch(file).items()}
+    modules = _modules(tied="model.transformer.norm1.weight" in tensors)
+    wanted = flatten_dict(jax.eval_shape(train.make_params(run)), sep="/")
+    params: dict[str, Any] = {}
+    missing, misshapen = list[str](), list[str]()
+    unknown = set(tensors)
+    for path, leaf in wanted.items():
+        name = tensor_name(path, modules) or path
+        name = name.replace("mha.attn.projection", "mha.attn.E")
+        if name not in tensors:
+            missing.append(name)
+            continue
+        unknown.discard(name)
+        param = _to_param(path, tensors[name], leaf.shape)
+        params[path] = jnp.asarray(param)
+        if param.shape != leaf.shape:
+            misshapen.append(f"{name} is {list(param.shape)} here, needs {list(leaf.shape)}")
+    if missing or misshapen or unknown:
+        raise complaint(
+            f"{file} does not hold the parameters of this config's {type(run.model).__name__}"
+            f" with {run.attention} attention",
+            missing=missing,
+            misshapen=misshapen,
+            unknown=sorted(unknown),
+        )
+    return unflatten_dict(params, sep="/")
+
+
+def _modules(tied: bool) -> dict[str, str]:
+    """The Modules' names there; `tied` where all layers are one."""
+    layers = encoder_modules(
+        "model.transformer." if tied else "model.transformer_{i}.",
+        {
+            **authors_attention("mha."),
+            "attention_norm": "norm1",
+            "mlp_norm": "norm2",
+            "mlp/hidden": "mlpblock.0",
+            "mlp/output": "mlpblock.3",
+        },
+    )
+    return {
+        "sequence_encoder/token_embedding": "model.embeddings.word_embeddings",
+        "sequence_encoder/position_embedding": "model.embeddings.position_embeddings",
+        **{f"sequence_encoder/{ours}": theirs for ours, theirs in layers.items()},
+        "sequence_encoder/encoder/final_norm": "model.norm",
+        "head_hidden": "seq_classifer.mlpblock.0",
+        "head_output": "seq_classifer.mlpblock.2",
+    }
+
+
+def _to_param(path: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor in our axes; later positions than the model has are cut off."""
+    if path.endswith("conv_kernel") and tensor.ndim == 4:
+        return conv_kernel(tensor)
+    if path.endswith("/kernel"):
+        return dense_kernel(tensor)
+    if path.endswith("position_embedding/embedding"):
+        return tensor[: shape[0]]
+    if path.endswith("projection"):
+        return tensor[..., : shape[-1]]
+    return tensor

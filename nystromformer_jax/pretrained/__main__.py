@@ -1,0 +1,125 @@
+"""Shows a checkpoint, or converts one to a folder of ours.
+
+python -m nystromformer_jax.pretrained show FOLDER
+python -m nystromformer_jax.pretrained convert SOURCE DEST --attention=nystrom --max_len=4096
+"""
+
+import argparse
+import logging
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nystromformer_jax.models import NystromformerConfig
+from nystromformer_jax.pretrained import files
+from nystromformer_jax.pretrained.convert import convert
+from nystromformer_jax.pretrained.folder import make_config
+from nystromformer_jax.pretrained.names import MODELS, find_model
+from nystromformer_jax.pretrained.ours import differences_upstream
+from nystromformer_jax.pretrained.source import Source, read_source
+from nystromformer_jax.pretrained.tensors import param_shapes
+
+CHANGES = {"attention": str, "max_len": int, "num_landmarks": int, "conv_kernel_size": int}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Shows or converts; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m nystromformer_jax.pretrained",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    shown = commands.add_parser("show", help="what a folder holds, and what would be computed")
+    shown.add_argument("folder", type=Path)
+    converted = commands.add_parser("convert", help="write a folder of this package's")
+    converted.add_argument("source", type=Path, help="a folder, or a file pickled by PyTorch")
+    converted.add_argument("dest", type=Path, help="a folder, made if missing")
+    for name, kind in CHANGES.items():
+        converted.add_argument(f"--{name}", type=kind)
+    converted.add_argument("--model_class", help=", ".join(MODELS))
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    logging.getLogger("jax").setLevel(logging.WARNING)
+    try:
+        if given.command == "show":
+            print("\n".join(describe(given.folder)))
+            return 0
+        chosen = {name: getattr(given, name) for name in CHANGES}
+        model, source = convert(
+            given.source,
+            given.dest,
+            model_class=find_model(given.model_class) if given.model_class else None,
+            **{name: value for name, value in chosen.items() if value is not None},
+        )
+        if source.exact_by_equality and not given.attention:
+            print(f"Its attention is exact, as upstream: {_why_exact(source)}.")
+        print(f"{given.dest} holds a {type(model).__name__}; {_sizes(model.config)}.")
+    except (ValueError, OSError, ImportError) as error:
+        print(f"nystromformer_jax.pretrained: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def describe(folder: Path) -> list[str]:
+    """What a folder holds, in lines; its weights are not read.
+
+    Raises:
+      FileNotFoundError: No such folder, or no config.json.
+      ValueError: A damaged config.json, or another model.
+    """
+    source = read_source(files.read_config_file(folder), folder)
+    config = make_config(source, "none", {})
+    name = source.model.__name__ if source.model else "none of ours: pass model_class"
+    model = (source.model or MODELS["Nystromformer"])(config)
+    count = sum(math.prod(shape) for shape in param_shapes(model).values())
+    weights = [path for path in sorted(folder.iterdir()) if path.suffix in (".safetensors", ".bin")]
+    lines = [
+        f"{folder}: {source.kind}, {source.head or 'no architecture'} ({name} here)",
+        _sizes(config),
+        f"{count:,} parameters in float32",
+        f"attention upstream: {_upstream(source)}",
+        f"attention here: {_ours(config)}",
+    ]
+    if source.kind == "nystromformer_jax":
+        lines += [f"in transformers: {said}" for said in differences_upstream(type(model), config)]
+    lines += [f"{path.name}: {path.stat().st_size / 2**20:,.1f} MiB" for path in weights]
+    return lines
+
+
+def _sizes(config: NystromformerConfig) -> str:
+    return (
+        f"{config.num_layers} layers of {config.embed_dim}, {config.num_heads} heads, MLP of"
+        f" {config.mlp_dim:,}; {config.vocab_size:,} tokens, {config.max_len:,} positions,"
+        f" {config.num_types} types"
+    )
+
+
+def _why_exact(source: Source) -> str:
+    landmarks = source.fields["num_landmarks"]
+    return f"num_landmarks = segment_means_seq_len = {landmarks}, and equal numbers mean that"
+
+
+def _upstream(source: Source) -> str:
+    if source.kind == "nystromformer_jax":
+        return "as here"
+    if source.exact_by_equality:
+        return f"exact, in O(n²) ({_why_exact(source)}), and a convolution"
+    if source.fields["attention"] == "nystrom":
+        return f"{source.fields['num_landmarks']} landmarks and a convolution"
+    return "exact, in O(n²)"
+
+
+def _ours(config: NystromformerConfig) -> str:
+    width = config.conv_kernel_size
+    convolution = f", convolution of {width}" if width else ", no convolution"
+    if config.attention == "nystrom":
+        return f"nystrom, {config.num_landmarks} landmarks{convolution}"
+    if config.attention == "softmax":
+        return f"softmax, exact{convolution}; attention='nystrom' takes landmarks"
+    return config.attention
+
+
+if __name__ == "__main__":
+    sys.exit(main())

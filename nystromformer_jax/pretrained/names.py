@@ -1,0 +1,264 @@
+"""The one table of names: which tensor of another code holds which parameter of ours.
+
+A key is a Module here, its path by slashes; a value is what holds the same weights there.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+import flax.linen as nn
+
+from nystromformer_jax.models import (
+    Nystromformer,
+    NystromformerForMaskedLM,
+    NystromformerForMultipleChoice,
+    NystromformerForPreTraining,
+    NystromformerForQuestionAnswering,
+    NystromformerForSequenceClassification,
+    NystromformerForTokenClassification,
+)
+from nystromformer_jax.spelling import nearest
+
+Model = type[nn.Module]
+Modules = Mapping[str, str]
+
+MODELS: Mapping[str, Model] = {
+    model.__name__: model
+    for model in (
+        Nystromformer,
+        NystromformerForMaskedLM,
+        NystromformerForPreTraining,
+        NystromformerForSequenceClassification,
+        NystromformerForTokenClassification,
+        NystromformerForQuestionAnswering,
+        NystromformerForMultipleChoice,
+    )
+}
+
+BACKBONE = "nystromformer/"  # stands before its Modules' paths in a model with a head
+HEADS_OF_TOKENS = (NystromformerForMaskedLM, NystromformerForPreTraining)
+LEAVES = {
+    "kernel": "weight",
+    "scale": "weight",
+    "embedding": "weight",
+    "conv_kernel": "conv.weight",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """How one code names its tensors.
+
+    Attributes:
+      prefix: Stands before the backbone's names in a model with a head.
+      roots: How the backbone's names begin behind it.
+      modules: The backbone's.
+      heads: Those of each model beside; a model without an entry has a head that ours cannot be.
+      decoder: The last layer of the masked-token head, tied to the word embeddings.
+    """
+
+    prefix: str
+    roots: tuple[str, ...]
+    modules: Modules
+    heads: Mapping[Model, Modules]
+    decoder: str
+
+    def modules_of(self, model: Model) -> dict[str, str]:
+        """All Modules of `model`, their names as in a model with a head."""
+        before = "" if model is Nystromformer else BACKBONE
+        backbone = {before + ours: self.prefix + theirs for ours, theirs in self.modules.items()}
+        return {**backbone, **self.heads.get(model, {})}
+
+    def canonical(self, name: str) -> str:
+        """A tensor's name as `modules_of` has it, however old or wrapped the file is."""
+        name = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
+        name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
+        name = re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
+        return self.prefix + name if name.startswith(self.roots) else name
+
+
+def tensor_name(path: str, modules: Modules) -> str | None:
+    """The tensor of the parameter at `path`, or None where it has none.
+
+    "encoder/layer_3/mlp/hidden/kernel" is looked up as "encoder/layer_{i}/mlp/hidden".
+    """
+    module, _, leaf = path.rpartition("/")
+    layer = re.search(r"layer_(\d+)", module)
+    theirs = modules.get(re.sub(r"layer_\d+", "layer_{i}", module))
+    if theirs is None:
+        return None
+    return f"{theirs.format(i=layer[1] if layer else '')}.{LEAVES.get(leaf, leaf)}"
+
+
+def find_model(name: str) -> Model:
+    """The class called `name`.
+
+    Raises:
+      ValueError: An unknown name, with the nearest known ones.
+    """
+    if name not in MODELS:
+        raise ValueError(f"There is no model class {name!r}{nearest(name, MODELS)}")
+    return MODELS[name]
+
+
+def is_passed_over(name: str) -> bool:
+    """Whether a tensor is known, and of no use to a model that does not ask for it."""
+    return _PASSED_OVER.fullmatch(name) is not None
+
+
+# Buffers, other heads, poolers, and what the attention asked for has not.
+_PASSED_OVER = re.compile(
+    r"(.+\.)?embeddings\.(position|token_type)_ids"
+    r"|(cls|lm_head|classifier|pre_classifier|qa_outputs|mlm|sen_class|sen_classifer|qahead)\..+"
+    r"|(bert|roberta|nystromformer|model)\.pooler\..+"
+    r"|.+\.attention\.self\.(key\.(weight|bias)|conv\.weight)"
+)
+
+
+def encoder_modules(prefix: str, modules: Modules) -> dict[str, str]:
+    """The Modules of every layer; `prefix` may hold an {i} for its number."""
+    return {f"encoder/layer_{{i}}/{ours}": prefix + theirs for ours, theirs in modules.items()}
+
+
+def authors_attention(prefix: str) -> dict[str, str]:
+    """The Modules of attention in all codes of the authors."""
+    return {
+        "attention/query": f"{prefix}W_q",
+        "attention/key": f"{prefix}W_k",
+        "attention/value": f"{prefix}W_v",
+        "attention/core": f"{prefix}attn",
+        "attention/out": f"{prefix}ff",
+    }
+
+
+_EMBEDDINGS = {
+    "embeddings/word": "embeddings.word_embeddings",
+    "embeddings/position": "embeddings.position_embeddings",
+    "embeddings/type": "embeddings.token_type_embeddings",
+}
+_HUGGING_FACE = {
+    **_EMBEDDINGS,
+    "embeddings/norm": "embeddings.LayerNorm",
+    **encoder_modules(
+        "encoder.layer.{i}.",
+        {
+            "attention/query": "attention.self.query",
+            "attention/key": "attention.self.key",
+            "attention/value": "attention.self.value",
+            "attention/core": "attention.self",
+            "attention/out": "attention.output.dense",
+            "attention_norm": "attention.output.LayerNorm",
+            "mlp/hidden": "intermediate.dense",
+            "mlp/output": "output.dense",
+            "mlp_norm": "output.LayerNorm",
+        },
+    ),
+}
+_HUGGING_FACE_ROOTS = ("embeddings.", "encoder.", "pooler.")
+_BERT_TOKENS = {
+    "mlm": "cls.predictions",
+    "mlm/dense": "cls.predictions.transform.dense",
+    "mlm/norm": "cls.predictions.transform.LayerNorm",
+}
+_ROBERTA_TOKENS = {
+    "mlm": "lm_head",
+    "mlm/dense": "lm_head.dense",
+    "mlm/norm": "lm_head.layer_norm",
+}
+_TOKEN_AND_SPAN: Mapping[Model, Modules] = {
+    NystromformerForTokenClassification: {"output": "classifier"},
+    NystromformerForQuestionAnswering: {"output": "qa_outputs"},
+}
+_TWO_LAYERS = {"dense": "classifier.dense", "output": "classifier.out_proj"}
+
+FAMILIES: Mapping[str, Family] = {
+    "nystromformer": Family(
+        prefix="nystromformer.",
+        roots=_HUGGING_FACE_ROOTS,
+        modules=_HUGGING_FACE,
+        heads={
+            NystromformerForMaskedLM: _BERT_TOKENS,
+            # Hugging Face has no such model; these are the names of BERT's.
+            NystromformerForPreTraining: {
+                **_BERT_TOKENS,
+                "pooler": "nystromformer.pooler.dense",
+                "sentence_order": "cls.seq_relationship",
+            },
+            NystromformerForSequenceClassification: _TWO_LAYERS,
+            NystromformerForMultipleChoice: {"dense": "pre_classifier", "output": "classifier"},
+            **_TOKEN_AND_SPAN,
+        },
+        decoder="cls.predictions.decoder",
+    ),
+    "bert": Family(
+        prefix="bert.",
+        roots=_HUGGING_FACE_ROOTS,
+        modules=_HUGGING_FACE,
+        heads={
+            NystromformerForMaskedLM: _BERT_TOKENS,
+            NystromformerForPreTraining: {
+                **_BERT_TOKENS,
+                "pooler": "bert.pooler.dense",
+                "sentence_order": "cls.seq_relationship",
+            },
+            NystromformerForSequenceClassification: {
+                "dense": "bert.pooler.dense",
+                "output": "classifier",
+            },
+            **_TOKEN_AND_SPAN,
+        },
+        decoder="cls.predictions.decoder",
+    ),
+    "roberta": Family(
+        prefix="roberta.",
+        roots=_HUGGING_FACE_ROOTS,
+        modules=_HUGGING_FACE,
+        heads={
+            NystromformerForMaskedLM: _ROBERTA_TOKENS,
+            NystromformerForPreTraining: _ROBERTA_TOKENS,  # it has no order head
+            NystromformerForSequenceClassification: _TWO_LAYERS,
+            **_TOKEN_AND_SPAN,
+        },
+        decoder="lm_head.decoder",
+    ),
+}
+
+# Source: mlpen/Nystromformer at 5689313, code/model.py with model_wrapper.py ("code"), and
+# reorganized_code/BERT, reorganized_code/RoBERT and reorganized_code/encoders/backbones
+# ("reorganized", and "shared" where all layers are one).
+_AUTHORS_EMBEDDINGS = {**_EMBEDDINGS, "embeddings/norm": "embeddings.norm"}
+_AUTHORS_NORMS = {"attention_norm": "norm1", "mlp_norm": "norm2"}
+_AUTHORS_TOKENS = {"mlm": "mlm.mlm_class", "mlm/dense": "mlm.dense", "mlm/norm": "mlm.norm"}
+
+
+def _authors(layer: str, mlp: Modules) -> Family:
+    layers = encoder_modules(layer, {**authors_attention("mha."), **_AUTHORS_NORMS, **mlp})
+    return Family(
+        prefix="model.",
+        roots=(),
+        modules={**_AUTHORS_EMBEDDINGS, **layers},
+        heads={
+            NystromformerForMaskedLM: _AUTHORS_TOKENS,
+            NystromformerForPreTraining: {
+                **_AUTHORS_TOKENS,
+                "pooler": "model.pooler",
+                "sentence_order": "sen_class",
+            },
+            NystromformerForSequenceClassification: {
+                "dense": "sen_classifer.dense",
+                "output": "sen_classifer.classifer",
+            },
+            NystromformerForQuestionAnswering: {"output": "qahead"},
+        },
+        decoder="mlm.mlm_class",
+    )
+
+
+AUTHORS: Mapping[str, Family] = {
+    "code": _authors("transformer_{i}.", {"mlp/hidden": "ff1", "mlp/output": "ff2"}),
+    "reorganized": _authors(
+        "backbone.backbone.encoders.{i}.", {"mlp/hidden": "ff.0", "mlp/output": "ff.2"}
+    ),
+    "shared": _authors("backbone.backbone.encoder.", {"mlp/hidden": "ff.0", "mlp/output": "ff.2"}),
+}

@@ -1,0 +1,261 @@
+"""Checkpoints of the authors' BERT codes, converted: the logits of the same modules in PyTorch."""
+
+import functools
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax.models import (
+    NystromformerForMaskedLM,
+    NystromformerForPreTraining,
+    NystromformerForSequenceClassification,
+)
+from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.pretrained.__main__ import main
+from tests.helpers import OTHER_FRAMEWORK, assert_close
+
+pytest.importorskip("safetensors", reason="needs the extra `language`")
+authors = pytest.importorskip(
+    "tests.pretrained.authors", reason="needs the extra `peers`", exc_type=ImportError
+)
+torch = authors.torch
+nn = torch.nn
+
+VOCAB, DIM, HEADS, MLP, LENGTH, LANDMARKS, WIDTH, CLASSES = 11, 12, 3, 7, 20, 5, 3, 4
+CODE = {
+    "max_seq_len": LENGTH,
+    "num_layers": 2,
+    "dropout_prob": 0.1,
+    "num_head": HEADS,
+    "head_dim": DIM // HEADS,
+    "attn_type": "softmax",
+}
+# As in nystrom-512/config.json: landmarks and length are the wrong way round.
+NYSTROM = {
+    "attn_type": "nystrom",
+    "num_landmarks": LENGTH,
+    "seq_len": LANDMARKS,
+    "conv_kernel_size": WIDTH,
+}
+REORGANIZED = {**CODE, "model_type": "efficient_attention", "shared_weight": False}
+
+
+class Block(nn.Module):
+    def __init__(self, code, **attention):
+        super().__init__()
+        self.mha = authors.Attention(DIM, HEADS, DIM // HEADS, **attention)
+        self.norm1, self.norm2 = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        if code:
+            self.ff1, self.ff2 = nn.Linear(DIM, MLP), nn.Linear(MLP, DIM)
+        else:
+            self.ff = nn.Sequential(nn.Linear(DIM, MLP), nn.GELU(), nn.Linear(MLP, DIM))
+
+    def forward(self, x):
+        x = self.norm1(x + self.mha(x, torch.ones(x.shape[:2])))
+        if hasattr(self, "ff"):
+            return self.norm2(x + self.ff(x))
+        return self.norm2(x + self.ff2(nn.functional.gelu(self.ff1(x), approximate="tanh")))
+
+
+class Bert(nn.Module):
+    """code/ or reorganized_code/BERT with all their heads, of which a test drops what it has not."""
+
+    def __init__(self, code, shared=False, **attention):
+        super().__init__()
+        self.front = 2 if code else 0
+        self.activation = functools.partial(
+            nn.functional.gelu, approximate="tanh" if code else "none"
+        )
+        blocks = [Block(code, **attention) for _ in range(1 if shared else 2)]
+        self.order = blocks * 2 if shared else blocks
+        self.model = nn.Module()
+        self.model.embeddings = nn.Module()
+        self.model.embeddings.word_embeddings = nn.Embedding(VOCAB, DIM)
+        self.model.embeddings.position_embeddings = nn.Embedding(LENGTH + self.front, DIM)
+        self.model.embeddings.token_type_embeddings = nn.Embedding(2, DIM)
+        self.model.embeddings.norm = nn.LayerNorm(DIM)
+        if code:
+            for i, block in enumerate(blocks):
+                setattr(self.model, f"transformer_{i}", block)
+        else:
+            self.model.backbone = nn.Module()
+            self.model.backbone.backbone = nn.Module()
+            name, inner = ("encoder", blocks[0]) if shared else ("encoders", nn.ModuleList(blocks))
+            setattr(self.model.backbone.backbone, name, inner)
+        self.mlm = nn.Module()
+        self.mlm.dense, self.mlm.norm = nn.Linear(DIM, DIM), nn.LayerNorm(DIM)
+        self.mlm.mlm_class = nn.Linear(DIM, VOCAB)
+        self.mlm.mlm_class.weight = self.model.embeddings.word_embeddings.weight
+        self.sen_classifer = nn.Module()
+        self.sen_classifer.dense = nn.Linear(DIM, DIM)
+        self.sen_classifer.classifer = nn.Linear(DIM, CLASSES)
+        self.model.pooler, self.sen_class = nn.Linear(DIM, DIM), nn.Linear(DIM, CLASSES)
+        authors.randomize(self)
+
+    def forward(self, inputs, types):
+        embeddings = self.model.embeddings
+        x = embeddings.word_embeddings(inputs) + embeddings.token_type_embeddings(types)
+        positions = torch.arange(inputs.shape[1]) + self.front
+        x = embeddings.norm(x + embeddings.position_embeddings(positions))
+        for block in self.order:
+            x = block(x)
+        return x
+
+    def token_logits(self, x):
+        return self.mlm.mlm_class(self.mlm.norm(self.activation(self.mlm.dense(x))))
+
+
+def save(model, path, config, *, without=(), wrapped=False):
+    """As their training does: some heads, maybe DataParallel's prefix; config.json one folder up."""
+    tensors = {
+        ("module." if wrapped else "") + name: tensor
+        for name, tensor in model.state_dict().items()
+        if not name.startswith(without)
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"model_state_dict": tensors, "epoch": 3, "optimizer_state_dict": {}}, path)
+    (path.parent.parent / "config.json").write_text(json.dumps({"model": config}))
+
+
+def convert(tmp_path, *arguments):
+    path = tmp_path / "model" / "cp-0099.model"
+    assert main(["convert", str(path), str(tmp_path / "ours"), *arguments]) == 0
+    return tmp_path / "ours"
+
+
+def batch(rngs):
+    inputs = jax.random.randint(next(rngs), (3, LENGTH), 0, VOCAB)
+    types = jax.random.randint(next(rngs), (3, LENGTH), 0, 2)
+    as_torch = [torch.tensor(np.asarray(x), dtype=torch.long) for x in (inputs, types)]
+    return inputs, types, as_torch
+
+
+def run(model, variables, inputs, types):
+    return jax.jit(functools.partial(model.apply, deterministic=True))(
+        variables, inputs, None, types
+    )
+
+
+def array(tensor):
+    return jnp.asarray(tensor.detach().numpy())
+
+
+def test_a_masked_model_with_landmarks(rngs, tmp_path):
+    theirs = Bert(code=True, landmarks=LANDMARKS, width=WIDTH)
+    heads = ("sen_", "model.pooler")
+    path = tmp_path / "model" / "cp-0099.model"
+    save(theirs, path, {**CODE, **NYSTROM}, without=heads, wrapped=True)
+    # How the pseudoinverse starts is our matter, unless told otherwise.
+    ours, variables = from_pretrained(convert(tmp_path), pinv_start="batch_max")
+    assert isinstance(ours, NystromformerForMaskedLM)
+    assert (ours.config.num_landmarks, ours.config.conv_kernel_size) == (LANDMARKS, WIDTH)
+    inputs, types, as_torch = batch(rngs)
+    expected = array(theirs.token_logits(theirs(*as_torch)))
+    assert_close(run(ours, variables, inputs, types), expected, OTHER_FRAMEWORK)
+
+
+def test_a_classifier(rngs, tmp_path):
+    theirs = Bert(code=True)
+    save(theirs, tmp_path / "model" / "cp-0099.model", CODE, without=("sen_class.", "model.pooler"))
+    ours, variables = from_pretrained(convert(tmp_path))
+    assert isinstance(ours, NystromformerForSequenceClassification)
+    inputs, types, as_torch = batch(rngs)
+    head = theirs.sen_classifer
+    expected = array(head.classifer(torch.tanh(head.dense(theirs(*as_torch)[:, 0]))))
+    assert_close(run(ours, variables, inputs, types), expected, OTHER_FRAMEWORK)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_reorganized_code(rngs, tmp_path, shared):
+    """Its order head has classes to spare for GLUE; the first two are the order's."""
+    theirs = Bert(code=False, shared=shared)
+    save(theirs, tmp_path / "model" / "cp-0099.model", REORGANIZED, without=("sen_classifer.",))
+    ours, variables = from_pretrained(convert(tmp_path))
+    assert isinstance(ours, NystromformerForPreTraining)
+    assert ours.config.max_len == LENGTH
+    inputs, types, as_torch = batch(rngs)
+    hidden = theirs(*as_torch)
+    tokens, order = run(ours, variables, inputs, types)
+    assert_close(tokens, array(theirs.token_logits(hidden)), OTHER_FRAMEWORK)
+    scores = array(theirs.sen_class(torch.tanh(theirs.model.pooler(hidden[:, 0]))))
+    assert_close(order, scores[:, :2], OTHER_FRAMEWORK)
+    folder = convert(tmp_path, "--model_class=NystromformerForSequenceClassification")
+    ours, variables = from_pretrained(folder)
+    assert_close(run(ours, variables, inputs, types), scores, OTHER_FRAMEWORK)
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("run",)
+
+
+class TestErrors:
+    """One line, and nothing written."""
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        path = tmp_path / "model" / "cp-0099.model"
+        save(Bert(code=True), path, CODE, without=("sen_", "model.pooler"))
+        return path
+
+    @pytest.fixture
+    def refused(self, tmp_path, path, capsys):
+        def run():
+            assert main(["convert", str(path), str(tmp_path / "ours")]) == 2
+            said = capsys.readouterr()
+            assert said.out == ""
+            assert said.err.count("\n") == 1
+            assert not (tmp_path / "ours").exists()
+            return said.err
+
+        return run
+
+    def test_widths_that_differ(self, path, refused):
+        tensors = torch.load(path)["model_state_dict"]
+        words = "model.embeddings.word_embeddings.weight"
+        torch.save({**tensors, words: torch.ones(VOCAB, 5)}, path)
+        assert "embeddings of 5 (embedding_dim) in layers of 12" in refused()
+        query = "model.transformer_0.mha.W_q.weight"
+        torch.save({**tensors, query: torch.ones(15, DIM)}, path)
+        assert "heads of 15 together (num_head times head_dim) in layers of 12" in refused()
+
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"attn_type": "linformer"}, "only softmax and nystrom are read"),
+            ({"max_seq_len": 7}, "22 positions, and max_seq_len = 7"),
+            ({"num_head": None}, "num_head = None in the section model"),
+            ({"num_layers": 3}, "missing: model.transformer_2."),
+        ],
+    )
+    def test_a_config_that_does_not_fit(self, path, refused, changes, sentence):
+        config = json.dumps({"model": {**CODE, **changes}})
+        (path.parent.parent / "config.json").write_text(config)
+        assert sentence in refused()
+
+    def test_of_the_long_range_arena(self, path, refused):
+        torch.save({"seq_classifer.mlpblock.0.weight": torch.ones(3)}, path)
+        assert "read it with lra.pretrained.load_authors_checkpoint" in refused()
+
+    def test_something_else(self, path, refused):
+        torch.save({"decoder.weight": torch.ones(3)}, path)
+        assert "nor of the authors' BERT code" in refused()
+        torch.save([1, 2], path)
+        assert "holds no state dict" in refused()
+
+    def test_a_pickle_that_would_run(self, path, refused):
+        torch.save({"model_state_dict": Harmful()}, path)
+        assert "holds more than tensors and plain values" in refused()
+
+    @pytest.mark.parametrize("kept", [0, 100, -50])
+    def test_a_damaged_file(self, path, refused, kept):
+        path.write_bytes(path.read_bytes()[:kept])
+        assert "damaged" in refused()
+
+    def test_without_torch(self, refused, monkeypatch):
+        monkeypatch.setitem(sys.modules, "torch", None)
+        assert "the package torch is not installed: pip install torch" in refused()

@@ -1,0 +1,89 @@
+"""python -m nystromformer_jax.pretrained, where it needs no torch."""
+
+import json
+
+import pytest
+
+from nystromformer_jax.models import NystromformerForTokenClassification
+from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.pretrained.__main__ import main
+from tests.pretrained import tiny
+from tests.pretrained.tiny import same_bits
+
+pytest.importorskip("safetensors", reason="needs the extra `language`")
+
+
+def test_show_says_what_a_folder_is_and_what_would_run(tmp_path, capsys):
+    tiny.published(tmp_path)
+    assert main(["show", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "Hugging Face's Nyströmformer, NystromformerForMaskedLM",
+        "2 layers of 6, 2 heads, MLP of 5; 11 tokens, 13 positions, 2 types",
+        "attention upstream: exact, in O(n²) (num_landmarks = segment_means_seq_len = 3",
+        "attention here: softmax, exact, convolution of 5",
+        "model.safetensors: 0.0 MiB",
+    ):
+        assert part in shown
+    # By hand: embeddings, two layers of attention, convolution, MLP and norms, and the head.
+    backbone = (11 + 13 + 2 + 2) * 6 + 2 * (4 * 42 + 2 * 5 + 6 * 5 + 5 + 5 * 6 + 6 + 4 * 6)
+    assert f"{backbone + 42 + 12 + 11:,} parameters" in shown
+
+
+def test_convert_writes_a_folder_of_ours_with_tokenizer_and_labels(tmp_path, capsys):
+    tiny.folder_of(tmp_path / "bert", "bert", "ForTokenClassification")
+    (tmp_path / "bert" / "vocab.txt").write_text("[PAD]\n[UNK]\n")
+    (tmp_path / "bert" / "README.md").write_text("not to be copied")
+    dest = tmp_path / "new" / "ours"
+    arguments = ["--attention=nystrom", "--max_len=26", "--num_landmarks=4", "--conv_kernel_size=3"]
+    assert main(["convert", str(tmp_path / "bert"), str(dest), *arguments]) == 0
+    assert "NystromformerForTokenClassification; 2 layers of 6" in capsys.readouterr().out
+    names = {path.name for path in dest.iterdir()}
+    assert names == {"config.json", "model.safetensors", "vocab.txt"}
+    config = json.loads((dest / "config.json").read_text())
+    assert config["model_type"] == "nystromformer"
+    assert config["pad_token_id"] == 0
+    assert config["id2label"] == {str(i): f"label {i}" for i in range(tiny.LABELS)}
+    changes = {"attention": "nystrom", "max_len": 26, "num_landmarks": 4, "conv_kernel_size": 3}
+    expected, variables = from_pretrained(tmp_path / "bert", **changes)
+    model, read = from_pretrained(dest)
+    assert model == expected
+    assert same_bits(read, variables)
+
+
+def test_convert_can_give_another_head(tmp_path):
+    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
+    name = "--model_class=NystromformerForTokenClassification"
+    assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), name]) == 0
+    model, _ = from_pretrained(tmp_path / "ours")
+    assert isinstance(model, NystromformerForTokenClassification)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["show", "{}/none"], "There is no folder"),
+        (["convert", "{}/none", "{}/ours"], "There is no {}/none to convert"),
+        (["convert", "{}/bert", "{}/bert"], "convert into another folder"),
+        (["convert", "{}/bert/model.safetensors", "{}/ours"], "convert {}/bert"),
+        (["convert", "{}/empty", "{}/ours"], "holds no weights"),
+        (["convert", "{}/two", "{}/ours"], "several checkpoints (a.pt, b.model): name one"),
+        (["convert", "{}/alone/a.pt", "{}/ours"], "needs the config.json of its model"),
+        (["convert", "{}/bert", "{}/ours", "--model_class=Bert"], "no model class 'Bert'"),
+        (["convert", "{}/bert", "{}/ours", "--attention=nys"], "attention must be one of"),
+    ],
+)
+def test_errors_are_one_line_and_nothing_is_written(
+    tmp_path, capsys, no_annotations, arguments, sentence
+):
+    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
+    for name in ("empty", "two", "alone/deeper"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("two/a.pt", "two/b.model", "alone/a.pt"):
+        (tmp_path / name).touch()
+    assert main([argument.format(tmp_path) for argument in arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("nystromformer_jax.pretrained: ")
+    assert said.count("\n") == 1
+    assert sentence.format(tmp_path) in said
+    assert not (tmp_path / "ours").exists()

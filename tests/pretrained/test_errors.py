@@ -1,0 +1,250 @@
+"""Whatever is wrong ends in one sentence that says what to do."""
+
+import dataclasses
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from nystromformer_jax import SelfAttention, make_core
+from nystromformer_jax.models import (
+    Nystromformer,
+    NystromformerForMaskedLM,
+    NystromformerForMultipleChoice,
+)
+from nystromformer_jax.pretrained import from_pretrained, save_pretrained
+from tests.pretrained import tiny
+from tests.pretrained.tiny import CONFIG, random_variables
+
+pytest.importorskip("safetensors", reason="needs the extra `language`")
+
+LAYER = "nystromformer.encoder.layer.1."
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tiny.folder_of(tmp_path, "nystromformer", "ForMaskedLM")
+    return tmp_path
+
+
+def read(folder, **changes):
+    return from_pretrained(folder, **{"attention": "softmax", **changes})
+
+
+def change_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def change_tensors(folder, change):
+    tensors = tiny.tensors_of("nystromformer", "ForMaskedLM")
+    change(tensors)
+    tiny.write(folder, tiny.config_of("nystromformer", "ForMaskedLM"), tensors)
+
+
+class TestConfig:
+    """config.json."""
+
+    def test_no_folder(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"There is no folder .*none to read a model"):
+            read(tmp_path / "none")
+
+    def test_no_config(self, folder):
+        (folder / "config.json").unlink()
+        with pytest.raises(FileNotFoundError, match=r"holds no config.json"):
+            read(folder)
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [("{,}", "damaged, it is no JSON"), ("[1]", "must hold a JSON object, not a list")],
+    )
+    def test_no_json(self, folder, text, sentence):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=sentence):
+            read(folder)
+
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"model_type": "robert"}, "model_type 'robert' .*; did you mean roberta or bert?"),
+            ({"model_type": None}, "model_type None .*; known: bert, nystromformer, roberta"),
+            ({"hidden_act": "swish"}, "hidden_act 'swish'; known: gelu, "),
+            ({"hidden_size": "12"}, "hidden_size = '12' in its config.json, which needs a whole"),
+            ({"layer_norm_eps": None}, "layer_norm_eps = None .* needs a number"),
+            ({"num_attention_heads": 5}, "embed_dim must be a multiple of num_heads, got 6 and 5"),
+            ({"conv_kernel_size": 4}, "conv_kernel_size must be odd .* got 4"),
+            ({"architectures": None}, "names no architecture .*: pass model_class, one of Nystr"),
+            ({"architectures": ["NystromformerForSpeech"]}, "names 'NystromformerForSpeech'"),
+            ({"nystromformer_jax": {"pinv_itres": 6}}, "nystromformer_jax.pinv_itres .*pinv_iters"),
+            ({"nystromformer_jax": {"pinv_iters": "6"}}, "pinv_iters = '6' .* a value like 6"),
+            ({"nystromformer_jax": {"attention": "no"}}, "attention must be one of .* got 'no'"),
+            ({"nystromformer_jax": [1]}, "a nystromformer_jax in its config.json that is no sec"),
+        ],
+    )
+    def test_values(self, folder, no_annotations, changes, sentence):
+        change_config(folder, **changes)
+        with pytest.raises(ValueError, match=sentence):
+            from_pretrained(folder)
+
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"is_decoder": True}, "is_decoder = True .* only is_decoder = False"),
+            ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_k"),
+            ({"architectures": ["BertForNextSentencePrediction"]}, "is none of this package's"),
+        ],
+    )
+    def test_of_bert(self, tmp_path, changes, sentence):
+        tiny.folder_of(tmp_path, "bert", "ForMaskedLM", **changes)
+        with pytest.raises(ValueError, match=sentence):
+            from_pretrained(tmp_path)
+
+    def test_berts_choices_have_another_head(self, tmp_path):
+        tiny.folder_of(tmp_path, "bert", "Model", architectures=["BertForMultipleChoice"])
+        with pytest.raises(
+            ValueError, match=r"built otherwise .* model_class=NystromformerForMult"
+        ):
+            from_pretrained(tmp_path)
+        model, _ = from_pretrained(tmp_path, model_class=NystromformerForMultipleChoice)
+        assert isinstance(model, NystromformerForMultipleChoice)
+
+    def test_the_authors_config_is_for_the_converter(self, folder):
+        (folder / "config.json").write_text(json.dumps({"model": {"num_head": 2}}))
+        with pytest.raises(ValueError, match=r"authors' code: run python -m nystromformer_jax"):
+            read(folder)
+
+
+class TestArguments:
+    """What from_pretrained and save_pretrained are given."""
+
+    def test_an_unknown_change(self, folder):
+        with pytest.raises(ValueError, match=r"no field 'max_length' .*; did you mean max_len"):
+            read(folder, max_length=7)
+
+    def test_unknown_quirks(self, folder, no_annotations):
+        with pytest.raises(ValueError, match=r"no quirks 'mlpen'; known: hf, none"):
+            read(folder, quirks="mlpen")
+
+    def test_a_class_that_is_no_model(self, folder):
+        with pytest.raises(ValueError, match=r"model_class must be one of Nystromformer, .* got"):
+            read(folder, model_class=SelfAttention)
+
+    def test_a_kernel_too_narrow(self, folder):
+        with pytest.raises(ValueError, match=r"conv_kernel_size=3 would cut .* which are 5 wide"):
+            read(folder, conv_kernel_size=3)
+
+    def test_saving_another_module(self, tmp_path):
+        with pytest.raises(
+            ValueError, match=r"save_pretrained takes one of .* got a SelfAttention"
+        ):
+            save_pretrained(tmp_path / "new", SelfAttention(2, make_core("softmax")), {})
+        assert not (tmp_path / "new").exists()
+
+    def test_saving_other_parameters(self, tmp_path):
+        model, folder = NystromformerForMaskedLM(CONFIG), tmp_path / "new"
+        variables = random_variables(Nystromformer(dataclasses.replace(CONFIG, vocab_size=7)))
+        with pytest.raises(ValueError, match=r"variables as model.init gives them.* got 'emb"):
+            save_pretrained(folder, model, variables["params"])
+        with pytest.raises(ValueError, match=r"missing: mlm/bias, .* and 36 more; unknown: emb"):
+            save_pretrained(folder, model, variables)
+        with pytest.raises(ValueError, match=r"word/embedding is \[7, 6\], needs \[11, 6\]"):
+            save_pretrained(folder, Nystromformer(CONFIG), variables)
+        assert not folder.exists()
+
+    def test_saving_where_a_file_is(self, tmp_path):
+        (tmp_path / "file").touch()
+        model = Nystromformer(CONFIG)
+        with pytest.raises(FileExistsError, match=r"cannot be a folder: a file is in its place"):
+            save_pretrained(tmp_path / "file", model, random_variables(model))
+
+
+class TestWeights:
+    """model.safetensors."""
+
+    def test_only_a_pickle(self, folder):
+        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        with pytest.raises(
+            FileNotFoundError, match=r"only pytorch_model.bin: run python -m nystro"
+        ):
+            read(folder)
+
+    def test_none(self, folder):
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(FileNotFoundError, match=r"holds no weights: neither model.safetensors"):
+            read(folder)
+
+    @pytest.mark.parametrize("kept", [0, 20, -3])
+    def test_a_damaged_file(self, folder, kept):
+        path = folder / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:kept])
+        with pytest.raises(ValueError, match=r"model.safetensors is cut short or damaged"):
+            read(folder)
+
+    @pytest.mark.parametrize(
+        ("index", "kind", "sentence"),
+        [
+            ({"weight_map": {"a": "1.safetensors"}}, FileNotFoundError, "lacks 1.safetensors"),
+            ({"weight_map": {"a": "../1.safetensors"}}, ValueError, "must lie in the same folder"),
+            ({"weights": {}}, ValueError, "has no weight_map"),
+        ],
+    )
+    def test_an_index(self, folder, index, kind, sentence):
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(kind, match=sentence):
+            read(folder)
+
+    def test_all_that_does_not_fit_is_said_at_once(self, folder):
+        def change(tensors):
+            del tensors[f"{LAYER}output.dense.bias"]
+            del tensors["cls.predictions.transform.dense.weight"]
+            tensors[f"{LAYER}intermediate.dense.weight"] = np.ones((6, 5), np.float32)
+            tensors[f"{LAYER}attention.self.conv.weight"] = np.ones((2, 1, 3, 1), np.float32)
+            tensors["lora.weight"] = np.ones(3, np.float32)
+
+        change_tensors(folder, change)
+        with pytest.raises(ValueError, match=r"does not hold the weights of its config") as error:
+            read(folder)
+        said = str(error.value)
+        assert said.count("missing") == 1
+        for part in (
+            f"{LAYER}output.dense.bias",
+            "cls.predictions.transform.dense.weight",
+            f"{LAYER}intermediate.dense.weight is [6, 5], needs [5, 6]",
+            f"{LAYER}attention.self.conv.weight is [2, 1, 3, 1], needs [2, 1, 5, 1]",
+            "unknown: lora.weight",
+        ):
+            assert part in said
+
+    def test_a_quantised_tensor(self, folder):
+        name = f"{LAYER}attention.self.query.weight"
+        change_tensors(folder, lambda tensors: tensors.update({name: np.ones((6, 6), np.int8)}))
+        with pytest.raises(ValueError, match=r"query.weight is of int8, needs one of float16, bf"):
+            read(folder)
+
+    def test_a_long_list_is_cut(self, folder):
+        change_tensors(folder, lambda tensors: [tensors.pop(name) for name in sorted(tensors)[:19]])
+        with pytest.raises(ValueError, match=r"missing: .* and 11 more.$"):
+            read(folder)
+
+    def test_a_head_that_config_promises(self, folder):
+        change_tensors(folder, lambda tensors: tensors.pop("cls.predictions.bias"))
+        with pytest.raises(ValueError, match=r"missing: cls.predictions.bias.$"):
+            read(folder)
+
+    def test_a_decoder_of_its_own(self, folder):
+        name = "cls.predictions.decoder.weight"
+        change_tensors(folder, lambda tensors: tensors.update({name: np.ones((11, 6), np.float32)}))
+        with pytest.raises(ValueError, match=r"decoder of its own .* another model_class"):
+            read(folder)
+        read(folder, model_class=Nystromformer)
+
+    def test_a_package_that_is_missing(self, folder, monkeypatch):
+        monkeypatch.setitem(sys.modules, "safetensors", None)
+        with pytest.raises(ImportError, match=r"safetensors is not installed: pip install safete"):
+            read(folder)
+        model = Nystromformer(CONFIG)
+        with pytest.raises(ImportError, match='or the extra "language"'):
+            save_pretrained(folder / "new", model, random_variables(model))
+        assert not (folder / "new").exists()

@@ -1,0 +1,137 @@
+"""save_pretrained, then from_pretrained."""
+
+import dataclasses
+import json
+import logging
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from nystromformer_jax.models import (
+    Nystromformer,
+    NystromformerForMaskedLM,
+    NystromformerForPreTraining,
+    NystromformerForSequenceClassification,
+)
+from nystromformer_jax.pretrained import from_pretrained, read_config, save_pretrained
+from nystromformer_jax.pretrained.names import MODELS
+from tests.pretrained import tiny
+from tests.pretrained.tiny import CONFIG, flat, random_variables, same_bits
+
+safetensors = pytest.importorskip("safetensors", reason="needs the extra `language`")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_comes_back_with_its_config_and_bits(tmp_path, name):
+    model = MODELS[name](CONFIG)
+    variables = random_variables(model)
+    save_pretrained(tmp_path / "saved", model, variables)
+    again, read = from_pretrained(tmp_path / "saved")
+    assert again == model
+    assert same_bits(read, variables)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention": "softmax"},
+        {"attention": "softmax", "conv_kernel_size": 0},
+        {"attention": "nystrom", "conv_kernel_size": 0, "landmark_layout": "mlpen"},
+        {"pinv_iters": 4, "pinv_start": "batch_max", "mask_conv": False},
+        {"attention": "linformer"},
+        {"attention": "reformer"},
+        {"classifier_activation": None, "activation": "relu", "num_labels": 1},
+        {"dropout_rate": 0.0, "attention_dropout_rate": 0.3, "layer_norm_epsilon": 1e-12},
+    ],
+)
+def test_so_does_every_choice(tmp_path, changes):
+    model = NystromformerForSequenceClassification(dataclasses.replace(CONFIG, **changes))
+    variables = random_variables(model)
+    save_pretrained(tmp_path, model, variables)
+    again, read = from_pretrained(tmp_path)
+    assert again == model
+    assert same_bits(read, variables)
+    assert read_config(tmp_path) == model.config
+
+
+def test_the_dtype_is_the_readers(tmp_path):
+    model = Nystromformer(dataclasses.replace(CONFIG, dtype="bfloat16"))
+    save_pretrained(tmp_path, model, random_variables(model))
+    assert from_pretrained(tmp_path)[0].config.dtype == "float32"
+    again, read = from_pretrained(tmp_path, dtype="bfloat16")
+    assert again == model
+    assert {leaf.dtype for leaf in jax.tree.leaves(read)} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize(("attention", "mean_len"), [("softmax", 3), ("nystrom", 13)])
+def test_the_layout_is_hugging_faces(tmp_path, attention, mean_len):
+    model = NystromformerForMaskedLM(dataclasses.replace(CONFIG, attention=attention))
+    save_pretrained(tmp_path, model, random_variables(model))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == ["NystromformerForMaskedLM"]
+    assert (config["segment_means_seq_len"], config["conv_kernel_size"]) == (mean_len, 5)
+    assert len(config["id2label"]) == tiny.LABELS
+    with safetensors.safe_open(tmp_path / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"}
+        shapes = {name: file.get_tensor(name).shape for name in file.keys()}  # noqa: SIM118
+        rows = file.get_tensor("nystromformer.embeddings.position_embeddings.weight")
+    expected = tiny.tensors_of("nystromformer", "ForMaskedLM")
+    assert shapes == {name: tensor.shape for name, tensor in expected.items()}
+    assert not rows[:2].any()
+    assert rows[2:].all()
+
+
+def test_a_missing_convolution_is_a_kernel_of_one_zero_there(tmp_path):
+    model = Nystromformer(dataclasses.replace(CONFIG, attention="softmax", conv_kernel_size=0))
+    save_pretrained(tmp_path, model, random_variables(model))
+    assert json.loads((tmp_path / "config.json").read_text())["conv_kernel_size"] == 1
+    with safetensors.safe_open(tmp_path / "model.safetensors", "np") as file:
+        kernel = file.get_tensor("encoder.layer.1.attention.self.conv.weight")
+    assert kernel.shape == (tiny.HEADS, 1, 1, 1)
+    assert not kernel.any()
+    _, read = from_pretrained(tmp_path, attention="nystrom", conv_kernel_size=3)
+    assert not flat(read)["encoder/layer_1/attention/core/conv_kernel"].any()
+
+
+def test_the_order_head_has_berts_names(tmp_path):
+    model = NystromformerForPreTraining(CONFIG)
+    save_pretrained(tmp_path, model, random_variables(model))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == ["NystromformerForMaskedLM"]
+    with safetensors.safe_open(tmp_path / "model.safetensors", "np") as file:
+        names = set(file.keys())
+    both = {"nystromformer.pooler.dense.weight", "cls.seq_relationship.bias"}
+    assert both <= names
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    model = Nystromformer(CONFIG)
+    save_pretrained(tmp_path, model, random_variables(model))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert before.keys() == {"config.json", "model.safetensors"}
+
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        save_pretrained(tmp_path, model, random_variables(model, seed=1))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"attention": "softmax"}, "its classifier has gelu_new between its layers"),
+        ({"attention": "linear"}, "it has no linear attention and runs exact attention"),
+        ({}, "on inputs of just 13 tokens, all real, and no others"),
+        ({"attention": "softmax", "classifier_activation": None}, None),
+    ],
+)
+def test_a_log_line_says_what_transformers_computes_otherwise(tmp_path, caplog, changes, sentence):
+    model = NystromformerForSequenceClassification(dataclasses.replace(CONFIG, **changes))
+    with caplog.at_level(logging.INFO):
+        save_pretrained(tmp_path, model, random_variables(model))
+    assert caplog.text == "" if sentence is None else sentence in caplog.text

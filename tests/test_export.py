@@ -1,0 +1,81 @@
+"""One file for jax alone: the same logits as the model, at batch sizes it was never called with."""
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax import NystromformerConfig, NystromformerForSequenceClassification
+from nystromformer_jax.export import export_model
+from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths
+
+# A batch of any size is no int, as annotations want it.
+pytestmark = pytest.mark.usefixtures("no_annotations")
+
+LENGTH = 23
+
+
+@pytest.fixture(params=["nystrom", "softmax"])
+def model(request, rngs):
+    config = NystromformerConfig(
+        vocab_size=31,
+        max_len=LENGTH,
+        embed_dim=12,
+        num_layers=2,
+        num_heads=3,
+        mlp_dim=14,
+        num_labels=5,
+        attention=request.param,
+        num_landmarks=7,
+        conv_kernel_size=3,
+    )
+    model = NystromformerForSequenceClassification(config)
+    tokens = jnp.zeros((1, LENGTH), jnp.int32)
+    return model, model.init(next(rngs), tokens, deterministic=True)
+
+
+def batch(rngs, rows):
+    inputs = jax.random.randint(next(rngs), (rows, LENGTH), 0, 31)
+    mask = mask_of_lengths([LENGTH - 2 * row for row in range(rows)], LENGTH)
+    types = jnp.tile((jnp.arange(LENGTH) > 9).astype(jnp.int32), (rows, 1))
+    return inputs, mask, types
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_the_same_logits_after_a_round_trip_through_bytes(model, rngs, rows):
+    module, variables = model
+    content = export_model(module, variables, length=LENGTH).serialize()
+    arguments = batch(rngs, rows)
+    logits = jax.export.deserialize(content).call(*arguments)
+    assert_close(logits, module.apply(variables, *arguments, deterministic=True), SAME_ARITHMETIC)
+
+
+def test_another_length_is_refused(model, rngs):
+    exported = export_model(*model, length=LENGTH)
+    inputs, mask, types = batch(rngs, 2)
+    with pytest.raises(ValueError, match=r"\b22\b"):
+        exported.call(inputs[:, :-1], mask[:, :-1], types[:, :-1])
+
+
+def test_the_file_needs_neither_flax_nor_this_library(model, rngs, tmp_path):
+    module, variables = model
+    file, arrays = tmp_path / "model", tmp_path / "arrays.npz"
+    file.write_bytes(export_model(module, variables, length=LENGTH).serialize())
+    arguments = batch(rngs, 2)
+    np.savez(arrays, *map(np.asarray, arguments))
+    program = f"""
+import sys, numpy as np, jax
+from jax import export
+arrays = np.load({str(arrays)!r})
+logits = export.deserialize(bytearray(open({str(file)!r}, "rb").read())).call(*arrays.values())
+assert not {{"flax", "nystromformer_jax"}} & set(sys.modules)
+print(*np.asarray(logits).ravel())
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    expected = module.apply(variables, *arguments, deterministic=True)
+    assert_close(np.array(printed.split(), float).reshape(2, 5), expected, SAME_ARITHMETIC)

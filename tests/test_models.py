@@ -1,0 +1,295 @@
+import dataclasses
+import functools
+from typing import get_args
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from nystromformer_jax import models
+from nystromformer_jax.cores import CORES
+from nystromformer_jax.dropout import Dropout
+from nystromformer_jax.models import (
+    Nystromformer,
+    NystromformerConfig,
+    NystromformerForMaskedLM,
+    NystromformerForMultipleChoice,
+    NystromformerForPreTraining,
+    NystromformerForQuestionAnswering,
+    NystromformerForSequenceClassification,
+    NystromformerForTokenClassification,
+)
+from tests.helpers import HALF, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+
+VOCAB, EMBED, LABELS, MAX_LEN = 31, 12, 5, 29
+# Initialised wider than BERT, so that attention is not uniform.
+CONFIG = NystromformerConfig(
+    vocab_size=VOCAB,
+    max_len=MAX_LEN,
+    embed_dim=EMBED,
+    num_layers=2,
+    num_heads=3,
+    mlp_dim=7,
+    num_landmarks=5,
+    conv_kernel_size=3,
+    num_labels=LABELS,
+    initializer_range=0.5,
+)
+BATCH, LENGTH = 2, 23
+ONE_SEQUENCE = [
+    Nystromformer,
+    NystromformerForMaskedLM,
+    NystromformerForPreTraining,
+    NystromformerForSequenceClassification,
+    NystromformerForTokenClassification,
+    NystromformerForQuestionAnswering,
+]
+
+
+def config(**changes):
+    return dataclasses.replace(CONFIG, **changes)
+
+
+def tokens(rngs, *shape):
+    return jax.random.randint(next(rngs), shape, 0, VOCAB)
+
+
+@functools.cache
+def variables_of(model):
+    """Initial variables, of a batch of one."""
+    axes = 3 if isinstance(model, NystromformerForMultipleChoice) else 2
+    inputs = jnp.zeros((1,) * (axes - 1) + (model.config.max_len,), jnp.int32)
+    return jax.jit(functools.partial(model.init, deterministic=True))(jax.random.key(0), inputs)
+
+
+@functools.cache
+def compiled(model):
+    return jax.jit(functools.partial(model.apply, variables_of(model), deterministic=True))
+
+
+def parameters(model, inputs=(1, 7)):
+    init = functools.partial(model.init, deterministic=True)
+    shapes = jax.eval_shape(init, jax.random.key(0), jnp.zeros(inputs, jnp.int32))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "nystrom"])
+def test_padding_behind_changes_nothing_at_real_tokens(rngs, attention):
+    model = NystromformerForMaskedLM(config(attention=attention))
+    inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
+    expected = compiled(model)(inputs, mask)
+    padded = jnp.pad(inputs, ((0, 0), (0, 6)), constant_values=7)
+    actual = compiled(model)(padded, jnp.pad(mask, ((0, 0), (0, 6))))
+    assert_close(actual[:, :LENGTH], expected, REFERENCE, where=mask)
+    seen = compiled(model)(padded, jnp.ones_like(padded, bool))[:, :LENGTH]
+    assert jnp.abs(seen - expected).max() > 1e-2  # the mask, and not the weights, is why
+
+
+@pytest.mark.parametrize("attention", ["softmax", "nystrom"])
+def test_an_example_ignores_its_batch_mates(rngs, attention):
+    model = NystromformerForMaskedLM(config(attention=attention))
+    inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 3], LENGTH)
+    alone = [compiled(model)(inputs[i : i + 1], mask[i : i + 1]) for i in range(BATCH)]
+    assert_close(compiled(model)(inputs, mask), jnp.concatenate(alone), REFERENCE, where=mask)
+
+
+@pytest.mark.parametrize("kind", [NystromformerForMaskedLM, NystromformerForPreTraining])
+def test_logits_at_positions_are_those_of_all_logits(rngs, kind):
+    inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
+    positions = jnp.array([[0, 22, 5], [10, 3, 3]])
+    everywhere = compiled(kind(CONFIG))(inputs, mask)
+    chosen = compiled(kind(CONFIG))(inputs, mask, positions=positions)
+    if kind is NystromformerForPreTraining:
+        assert_close(chosen[1], everywhere[1], SAME_ARITHMETIC)
+        everywhere, chosen = everywhere[0], chosen[0]
+    expected = jnp.stack([row[at] for row, at in zip(everywhere, positions, strict=True)])
+    assert chosen.shape == (BATCH, 3, VOCAB)
+    assert_close(chosen, expected, REFERENCE)
+
+
+def test_jit_changes_nothing(rngs):
+    model = NystromformerForMaskedLM(CONFIG)
+    inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
+    expected = model.apply(variables_of(model), inputs, mask, deterministic=True)
+    assert_close(compiled(model)(inputs, mask), expected, REFERENCE)
+
+
+@pytest.mark.parametrize("name", get_args(models.AttentionName))
+def test_every_attention_builds_and_runs(rngs, name):
+    model = Nystromformer(config(attention=name, num_layers=1))
+    hidden = compiled(model)(tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH))
+    assert hidden.shape == (BATCH, LENGTH, EMBED)
+    assert jnp.isfinite(hidden).all()
+
+
+def test_every_core_has_a_name_here():
+    assert set(get_args(models.AttentionName)) == set(CORES)
+
+
+class TestHeads:
+    """Their shapes, and where two of them must agree."""
+
+    def test_outputs_are_float32_in_half_precision_too(self, rngs):
+        inputs, labels = tokens(rngs, BATCH, LENGTH), (BATCH, LABELS)
+        half = config(dtype="bfloat16")
+        shapes = {
+            NystromformerForMaskedLM: [(BATCH, LENGTH, VOCAB)],
+            NystromformerForPreTraining: [(BATCH, LENGTH, VOCAB), (BATCH, 2)],
+            NystromformerForSequenceClassification: [labels],
+            NystromformerForTokenClassification: [(BATCH, LENGTH, LABELS)],
+            NystromformerForQuestionAnswering: [(BATCH, LENGTH), (BATCH, LENGTH)],
+        }
+        for kind, expected in shapes.items():
+            variables = variables_of(kind(CONFIG))
+            apply = functools.partial(kind(half).apply, deterministic=True)
+            outputs = jax.tree.leaves(jax.eval_shape(apply, variables, inputs))
+            assert [output.shape for output in outputs] == expected
+            assert {output.dtype for output in outputs} == {jnp.dtype("float32")}
+
+    def test_choices_are_sequences_of_their_own(self, rngs):
+        model = NystromformerForMultipleChoice(CONFIG)
+        inputs = tokens(rngs, BATCH, 3, LENGTH)
+        mask = mask_of_lengths([LENGTH, 11, 7, 5, 3, 2], LENGTH).reshape(inputs.shape)
+        types = jnp.arange(LENGTH) > 4
+        types = jnp.broadcast_to(types, inputs.shape).astype(jnp.int32)
+        together = compiled(model)(inputs, mask, types)
+        alone = [
+            compiled(model)(inputs[:, i : i + 1], mask[:, i : i + 1], types[:, i : i + 1])
+            for i in range(3)
+        ]
+        assert_close(together, jnp.concatenate(alone, axis=1), REFERENCE)
+
+    def test_pretraining_guesses_tokens_as_the_masked_model_does(self, rngs):
+        model = NystromformerForPreTraining(CONFIG)
+        params = variables_of(model)["params"]
+        tokens_alone = {name: params[name] for name in ("nystromformer", "mlm")}
+        inputs = tokens(rngs, BATCH, LENGTH)
+        expected = NystromformerForMaskedLM(CONFIG).apply(
+            {"params": tokens_alone}, inputs, deterministic=True
+        )
+        assert_close(compiled(model)(inputs)[0], expected, REFERENCE)
+
+    def test_a_classifier_sees_its_first_token_alone(self, rngs):
+        """Its logits follow from the backbone's first hidden state by the two layers' formula."""
+        model = NystromformerForSequenceClassification(CONFIG)
+        inputs = tokens(rngs, BATCH, LENGTH)
+        params = variables_of(model)["params"]
+        backbone = {"params": params["nystromformer"]}
+        first = Nystromformer(CONFIG).apply(backbone, inputs, deterministic=True)[:, 0]
+        layer = lambda name, x: x @ params[name]["kernel"] + params[name]["bias"][None]
+        expected = layer("output", jnp.tanh(layer("dense", first)))
+        assert_close(compiled(model)(inputs), expected, REFERENCE)
+
+    def test_types_tell_the_second_sentence(self, rngs):
+        model, inputs = Nystromformer(CONFIG), tokens(rngs, BATCH, LENGTH)
+        first = compiled(model)(inputs, None, jnp.zeros_like(inputs))
+        assert_close(compiled(model)(inputs), first, SAME_ARITHMETIC)
+        assert jnp.abs(compiled(model)(inputs, None, jnp.ones_like(inputs)) - first).max() > 1e-2
+
+
+class TestParameterCounts:
+    """Counted by hand."""
+
+    BACKBONE = (
+        (VOCAB + MAX_LEN + 2) * EMBED
+        + 2 * EMBED
+        + 2 * (4 * (EMBED * EMBED + EMBED) + 3 * 3 + EMBED * 7 + 7 + 7 * EMBED + EMBED + 4 * EMBED)
+    )
+    DENSE = EMBED * EMBED + EMBED
+    HEADS = (
+        (Nystromformer, 0),
+        (NystromformerForMaskedLM, DENSE + 2 * EMBED + VOCAB),
+        (NystromformerForPreTraining, 2 * DENSE + 2 * EMBED + VOCAB + 2 * EMBED + 2),
+        (NystromformerForSequenceClassification, DENSE + LABELS * EMBED + LABELS),
+        (NystromformerForTokenClassification, LABELS * EMBED + LABELS),
+        (NystromformerForQuestionAnswering, 2 * EMBED + 2),
+        (NystromformerForMultipleChoice, DENSE + EMBED + 1),
+    )
+
+    @pytest.mark.parametrize(("kind", "head"), HEADS)
+    def test_of_a_tiny_model(self, kind, head):
+        inputs = (1, 1, 7) if kind is NystromformerForMultipleChoice else (1, 7)
+        assert parameters(kind(CONFIG), inputs) == self.BACKBONE + head
+
+    def test_of_bert_base(self):
+        """109,482,240 with its pooler, and 109,514,298 with the masked-token head and no pooler."""
+        bert = NystromformerConfig.preset(
+            "base", vocab_size=30_522, attention="softmax", conv_kernel_size=0
+        )
+        assert parameters(Nystromformer(bert)) == 109_482_240 - (768 * 768 + 768)
+        assert parameters(NystromformerForMaskedLM(bert)) == 109_514_298
+
+    def test_landmarks_cost_none_and_the_convolution_its_taps(self):
+        sizes = {"vocab_size": 30_522, "conv_kernel_size": 33}
+        nystrom = NystromformerConfig.preset("base", **sizes)
+        assert parameters(NystromformerForMaskedLM(nystrom)) == 109_514_298 + 12 * 12 * 33
+
+
+def test_half_precision_is_near_float32(rngs):
+    inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
+    # At BERT's own initialisation: logits of some size, no sharp attention.
+    full = NystromformerForMaskedLM(config(initializer_range=0.1))
+    half = NystromformerForMaskedLM(config(initializer_range=0.1, dtype="bfloat16"))
+    run = jax.jit(functools.partial(half.apply, deterministic=True))
+    actual = run(variables_of(full), inputs, mask)
+    assert_close(actual, compiled(full)(inputs, mask), HALF, where=mask)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "nystrom"])
+def test_gradients_are_finite_where_all_is_padding(rngs, attention):
+    model = NystromformerForSequenceClassification(config(attention=attention))
+    inputs, mask = tokens(rngs, BATCH, LENGTH), jnp.zeros((BATCH, LENGTH), bool)
+    total = lambda variables: model.apply(variables, inputs, mask, deterministic=True).sum()
+    gradients = jax.jit(jax.grad(total))(variables_of(model))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_dropout_falls_where_berts_does(rngs):
+    """On embeddings, twice a layer (never on the MLP's hidden units), and twice in the classifier."""
+    model = NystromformerForSequenceClassification(config(num_layers=1))
+    variables, inputs, dropped = variables_of(model), tokens(rngs, BATCH, LENGTH), []
+
+    def spy(call, args, kwargs, context):
+        if isinstance(context.module, Dropout) and context.module.rate > 0:
+            dropped.append((args[0].shape, kwargs["deterministic"]))
+        return call(*args, **kwargs)
+
+    apply = functools.partial(model.apply, deterministic=False, rngs={"dropout": next(rngs)})
+    with nn.intercept_methods(spy):
+        jax.eval_shape(apply, variables, inputs)
+    tokens_wide, one_wide = (BATCH, LENGTH, EMBED), (BATCH, EMBED)
+    assert dropped == [(shape, False) for shape in (*[tokens_wide] * 3, *[one_wide] * 2)]
+
+
+@pytest.mark.parametrize("kind", ONE_SEQUENCE)
+def test_more_tokens_than_positions_are_refused(kind):
+    model = kind(CONFIG)
+    inputs = jnp.zeros((1, MAX_LEN + 1), jnp.int32)
+    with pytest.raises(ValueError, match="30 tokens are more than the 29 positions"):
+        model.apply(variables_of(model), inputs, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_heads": 5}, "multiple of num_heads, got 12 and 5"),
+        ({"num_layers": 0}, "num_layers must be 1 or more, got 0"),
+        ({"dropout_rate": 1.0}, "dropout_rate must be at least 0 and below 1, got 1.0"),
+        ({"attention": "nystroem"}, "attention must be one of 'nystrom', .*, got 'nystroem'"),
+        ({"activation": "swish"}, "activation must be one of 'gelu', .*, got 'swish'"),
+        ({"classifier_activation": "swish"}, "classifier_activation must be one of None, 'gelu'"),
+        ({"dtype": "float16"}, "dtype must be one of 'float32', 'bfloat16', got 'float16'"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_in_words(no_annotations, changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        config(**changes)
+
+
+def test_presets_are_berts_sizes_and_refuse_other_names():
+    small = NystromformerConfig.preset("small", vocab_size=VOCAB, max_len=7)
+    assert (small.num_layers, small.embed_dim, small.num_heads, small.mlp_dim) == (4, 512, 8, 2048)
+    assert small.max_len == 7
+    with pytest.raises(ValueError, match="no preset 'smal'; did you mean small"):
+        NystromformerConfig.preset("smal", vocab_size=VOCAB)
