@@ -10,17 +10,18 @@ The table is written after every cell, and the same command goes on where it was
 
 import argparse
 import importlib
+import itertools
 import json
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import cells
 from lra.timing import processor
-from nystromformer_jax.training import describe_environment, write_json
+from nystromformer_jax.training import describe_environment
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 ATTENTIONS = ("nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear")
@@ -48,47 +49,19 @@ def main() -> int:
         parser.error("pass --out=results/tasks/cpu, or another place to write to")
     if given.memory <= 0:
         parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
-    file = Path(f"{given.out}.json")
-    machine = {"processor": processor(), **describe_environment()}
-    results: dict[str, Any] = {"machine": machine, "memory": given.memory, "rows": []}
-    if file.is_file():
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-            same = (before["machine"], before["memory"]) == (machine, given.memory)
-        except (ValueError, KeyError, TypeError):
-            same = False
-        if not same:
-            print(
-                f"benchmarks.tasks: {file} is of another machine, version or --memory, or damaged;"
-                " pass another --out, or move it away.",
-                file=sys.stderr,
-            )
-            return 2
-        results = before
-    done = {(row["task"], row["attention"]) for row in results["rows"]}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    for task in given.tasks:
-        for attention in given.attentions:
-            if (task, attention) in done:
-                continue
-            command = [sys.executable, "-m", "benchmarks.tasks", f"--memory={given.memory}"]
-            child = subprocess.run(
-                [*command, "--cell", task, attention],
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
-            if child.returncode:
-                print(
-                    f"benchmarks.tasks: {task} with {attention} ended with {child.returncode}.",
-                    file=sys.stderr,
-                )
-                return 1
-            results["rows"].append(json.loads(child.stdout.splitlines()[-1]))
-            print(_line(results["rows"][-1]), flush=True)
-            write_json(file, results)
-            Path(f"{given.out}.md").write_text(markdown(results), encoding="utf-8")
-    return 0
+    return cells.collect(
+        "benchmarks.tasks",
+        given.out,
+        {
+            "machine": {"processor": processor(), **describe_environment()},
+            "memory": given.memory,
+        },
+        ("task", "attention"),
+        itertools.product(given.tasks, given.attentions),
+        arguments=[f"--memory={given.memory}"],
+        markdown=markdown,
+        line=_line,
+    )
 
 
 def measure(task: str, attention: str, limit: float) -> dict[str, Any]:

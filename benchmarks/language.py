@@ -1,0 +1,232 @@
+"""What a pretraining step of BERT-base costs by length, with Nyström and with softmax attention.
+
+    python -m benchmarks.language --out results/language/cost                    # here: time and memory
+    python -m benchmarks.language --out results/language/v5e --topology=v5e:1x1  # the largest batch that fits
+
+The step is the real one: 12 layers of 768, 12 heads, 30,000 tokens, masked words and sentence order,
+dropout, backward, AdamW. Here each cell is a process of its own: float32, batch 1, the median of three
+steps, and the most memory that the process held. For a TPU the step is compiled ahead of time in bfloat16,
+nothing is run: memory is what its compiler says, which grows in a straight line with the batch, so that two
+batches tell the largest; it is compiled too, and one more is seen to be refused. The table is rewritten
+after every cell, and the same command goes on where it was stopped.
+"""
+
+import argparse
+import itertools
+import json
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import cells
+from lra.timing import processor
+from nystromformer_jax.training import describe_environment
+
+LENGTHS = (512, 1024, 2048, 4096)
+ATTENTIONS = ("nystrom", "softmax")
+VOCAB_SIZE = 30_000
+STEPS = 3
+GIB = 2**30
+
+
+def main() -> int:
+    """Measures what is missing; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.language",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
+    parser.add_argument("--memory", type=float, default=16.0, help="GiB that a step may take")
+    parser.add_argument("--topology", default="", help="compile for a TPU such as v5e:1x1")
+    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.cell:
+        length, attention = int(given.cell[0]), given.cell[1]
+        measured = (
+            largest_batch(length, attention, given.topology, given.memory * GIB)
+            if given.topology
+            else measure(length, attention, given.memory * GIB)
+        )
+        print(json.dumps({"length": length, "attention": attention, **measured}))
+        return 0
+    if given.out is None:
+        parser.error("pass --out=results/language/cost, or another place to write to")
+    return cells.collect(
+        "benchmarks.language",
+        given.out,
+        {
+            "machine": {
+                "processor": processor(),
+                "topology": given.topology,
+                **describe_environment(),
+            },
+            "memory": given.memory,
+        },
+        ("length", "attention"),
+        itertools.product(map(str, given.lengths), given.attentions),
+        arguments=[f"--memory={given.memory}", f"--topology={given.topology}"],
+        markdown=markdown,
+        line=str,
+    )
+
+
+def measure(length: int, attention: str, limit: float) -> dict[str, Any]:
+    """Seconds a step at batch 1, and the most memory that this process held."""
+    import jax
+
+    step, make, compiled_bytes = compiled_step(length, attention, 1, "float32", jax.devices()[0])
+    if compiled_bytes is None or compiled_bytes > limit:
+        return {"fits": False, "compiled_bytes": compiled_bytes}
+    state, totals, batch = make()
+    seconds = []
+    for _ in range(1 + STEPS):
+        began = time.perf_counter()
+        state, totals, loss = step(state, totals, batch)
+        loss.block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    return {
+        "fits": True,
+        "compiled_bytes": compiled_bytes,
+        "step_seconds": statistics.median(seconds[1:]),
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+
+
+def largest_batch(length: int, attention: str, topology: str, limit: float) -> dict[str, Any]:
+    """The largest batch whose step the TPU's compiler puts under `limit`, and the bytes of some batches."""
+    from lra.efficiency.compiled import topology_device
+
+    device = topology_device(topology)
+    sizes: dict[int, int | None] = {}
+
+    def fits(batch_size: int) -> bool:
+        if batch_size not in sizes:
+            sizes[batch_size] = compiled_step(length, attention, batch_size, "bfloat16", device)[2]
+        size = sizes[batch_size]
+        return size is not None and size <= limit
+
+    batch_size = 1
+    if fits(1) and fits(2):
+        small, large = sizes[1] or 0, sizes[2] or 0
+        batch_size = max(2, int((limit - small) // max(large - small, 1)) + 1)
+        while not fits(batch_size):
+            batch_size -= max(1, batch_size // 32)
+        while fits(batch_size + 1):
+            batch_size += 1
+    elif not fits(1):
+        batch_size = 0
+    return {
+        "fits": batch_size > 0,
+        "largest_batch": batch_size,
+        "compiled_bytes": {str(size): needed for size, needed in sorted(sizes.items())},
+    }
+
+
+def compiled_step(
+    length: int, attention: str, batch_size: int, dtype: str, device: Any
+) -> tuple[Any, Any, int | None]:
+    """The step, a function that makes its arguments, and the bytes that it needs; None: too many."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.errors import JaxRuntimeError
+
+    from language.masking import ObjectiveConfig, Vocabulary
+    from language.pretrain import make_loss
+    from lra.efficiency.compiled import is_out_of_memory
+    from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
+
+    config = NystromformerConfig.preset(
+        "base",
+        vocab_size=VOCAB_SIZE,
+        max_len=length,
+        attention=attention,
+        conv_kernel_size={"nystrom": 65 if length > 2048 else 33, "softmax": 0}[attention],
+        dtype=dtype,
+    )
+    model = NystromformerForPreTraining(config)
+    starts = np.random.default_rng(0).random(VOCAB_SIZE) < 0.7
+    vocabulary = Vocabulary.of(mask_id=4, special_ids=tuple(range(5)), word_starts=starts)
+    mesh = training.make_mesh(training.MeshConfig(), [device])
+    optimizer = training.make_optimizer(
+        training.OptimizerConfig(learning_rate=1e-4, warmup_steps=10, weight_decay=0.01), 100
+    )
+    loss_fn = make_loss(model, vocabulary, ObjectiveConfig())
+    step = training.make_train_step(loss_fn, optimizer, mesh, seed=0)
+    random = np.random.default_rng(1)
+    half = np.full(batch_size, (length - 3) // 2, np.int32)
+    batch = {
+        "inputs": random.integers(5, VOCAB_SIZE, (batch_size, length), np.int32),
+        "first_len": half,
+        "second_len": length - 3 - half,
+        "example": np.arange(batch_size, dtype=np.int32),
+        "weights": np.ones(batch_size, np.float32),
+    }
+
+    def make() -> tuple[Any, Any]:
+        tokens = jnp.zeros((1, length), jnp.int32)
+        params = model.init(jax.random.key(0), tokens, deterministic=True)["params"]
+        state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        sums = jax.eval_shape(loss_fn, params, batch, jax.random.key(0))[1]
+        zeros = {name: (jnp.float32(0), jnp.float32(0)) for name in (*sums, "grad_norm")}
+        return state, zeros
+
+    shapes = jax.eval_shape(make)
+    try:
+        compiled = step.lower(*shapes, jax.eval_shape(lambda: batch)).compile()
+    except JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return None, None, None
+    memory = compiled.memory_analysis()
+    needed = (
+        memory.temp_size_in_bytes
+        + memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+    )
+    return compiled, lambda: (*jax.jit(make)(), training.place(batch, mesh)), needed
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """A table: lengths down, the two attentions across, and softmax attention's figure over Nyström's."""
+    rows = {(row["length"], row["attention"]): row for row in results["rows"]}
+    lengths = sorted({length for length, _ in rows})
+    if results["machine"]["topology"]:
+        lines = ["| n | Nyström, largest batch | softmax, largest batch | |", "|---|---|---|---|"]
+        for length in lengths:
+            ours, exact = (rows.get((length, name), {}).get("largest_batch") for name in ATTENTIONS)
+            ratio = f"{ours / exact:.1f}×" if ours and exact else ""
+            lines.append(f"| {length:,} | {_count(ours)} | {_count(exact)} | {ratio} |")
+        return "\n".join(lines) + "\n"
+    lines = ["| n | Nyström, s · GiB | softmax, s · GiB | time, memory |", "|---|---|---|---|"]
+    for length in lengths:
+        ours, exact = (rows.get((length, name)) for name in ATTENTIONS)
+        ratio = ""
+        if ours and exact and ours["fits"] and exact["fits"]:
+            time_ratio = exact["step_seconds"] / ours["step_seconds"]
+            ratio = f"{time_ratio:.2f}×, {exact['peak_bytes'] / ours['peak_bytes']:.2f}×"
+        lines.append(f"| {length:,} | {_cost(ours)} | {_cost(exact)} | {ratio} |")
+    return "\n".join(lines) + "\n"
+
+
+def _count(batch_size: int | None) -> str:
+    return "" if batch_size is None else str(batch_size or "does not fit at 1")
+
+
+def _cost(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if not row["fits"]:
+        return "does not fit"
+    return f"{row['step_seconds']:.1f} · {row['peak_bytes'] / GIB:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

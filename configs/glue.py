@@ -1,0 +1,75 @@
+"""Fine-tuning on a task of GLUE, or on IMDb: `run_glue.py --config=configs/glue.py:TASK`.
+
+    python run_glue.py --config=configs/glue.py:sst2 --config.data.dir=GLUE --config.init.checkpoint=MODEL
+    python run_glue.py --config=configs/glue.py:mrpc --search …
+    python run_glue.py --config=configs/glue.py:imdb,attention=nystrom,num_landmarks=64 …
+
+GLUE is the folder of all tasks or the task's own; MODEL is the `model` folder of a pretraining run, or any
+folder that `from_pretrained` reads, with its tokenizer.
+
+Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch 32, rate 3e-5, 4 epochs; for MRPC the best
+on validation of batch 8, 16, 32 and rate 2, 3, 4, 5e-5 (`--search`). Warm-up over 5 % of the steps and
+weight decay 0.01: the authors' code/run_glue.py at 5689313.
+Lengths hold nearly all examples of a task; IMDb's reviews are cut at 512 tokens.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import language
+from harness.spelling import nearest
+
+# Tokens of an example; what is longer is cut.
+LENGTHS = {
+    "sst2": 64,
+    "mrpc": 128,
+    "qnli": 256,
+    "qqp": 128,
+    "mnli": 128,
+    "cola": 64,
+    "rte": 256,
+    "stsb": 128,
+    "wnli": 128,
+    "imdb": 512,
+}
+
+
+def get_config(argument: str = "sst2") -> ConfigDict:
+    """`TASK[,attention=NAME][,max_len=L][,option=value …]`, options of the attention."""
+    task, options = language.parse(argument)
+    if task not in LENGTHS:
+        raise ValueError(f"Unknown task {task!r}{nearest(task, LENGTHS)}")
+    try:
+        max_len = int(options.pop("max_len", LENGTHS[task]))
+    except ValueError as error:
+        raise ValueError(f"max_len must be a number of tokens: {error}") from None
+    config = language.base()
+    config.data = {
+        "task": task,
+        "dir": "",
+        "max_len": max_len,
+        "examples": 0,
+        "truncation": "head",
+        "seed": 0,
+        "workers": 0,
+    }
+    config.model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
+    config.attention = language.attention(options.pop("attention", ""), options)
+    config.optimizer = {
+        "learning_rate": 3e-5,
+        "warmup_share": 0.05,
+        "weight_decay": 0.01,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-6,
+        "clip_norm": 0.0,
+    }
+    config.train = {
+        "epochs": 4.0,
+        "total_steps": 0,
+        "batch_size": 32,
+        "seed": 0,
+        "accumulation": 1,
+    }
+    config.eval = {"every_steps": 0, "max_examples": 0, "batch_size": 0}
+    config.log.every_steps = 20
+    return config

@@ -1,0 +1,81 @@
+"""What pretraining and fine-tuning configs share: the attention behind the colon, and the loop's sections."""
+
+import ast
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from harness.spelling import nearest
+
+# The fields of NystromformerConfig that each attention reads; the others have their defaults.
+ATTENTIONS: dict[str, dict[str, Any]] = {
+    "nystrom": {
+        "num_landmarks": 64,
+        "conv_kernel_size": 33,
+        "pinv_iters": 6,
+        "pinv_start": "exact",
+        "landmark_layout": "real",
+        "mask_conv": True,
+    },
+    "softmax": {"conv_kernel_size": 0},
+    "reformer": {},
+    "linformer": {},
+    "performer": {},
+    "longformer": {},
+    "linear": {},
+}
+
+
+def parse(argument: str) -> tuple[str, dict[str, str]]:
+    """Splits `NAME[,option=value …]`.
+
+    Raises:
+      ValueError: An option without a value, or one that is there twice.
+    """
+    name, *settings = argument.split(",")
+    options: dict[str, str] = {}
+    for setting in settings:
+        option, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"{setting!r} behind {name!r} needs a value: {setting}=…")
+        if option in options:
+            raise ValueError(f"{option} is there twice; leave one out.")
+        options[option] = value
+    return name, options
+
+
+def attention(name: str, options: dict[str, str]) -> dict[str, Any]:
+    """The section "attention": takes its options out of `options`; what is left there is unknown.
+
+    Args:
+      name: One of `ATTENTIONS`; empty for a checkpoint's own.
+      options: What `parse` gave, without what the config takes for itself.
+
+    Raises:
+      ValueError: An unknown attention or option.
+    """
+    if name and name not in ATTENTIONS:
+        raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
+    section: dict[str, Any] = {"name": name, **(ATTENTIONS[name] if name else {})}
+    for option, value in options.items():
+        if option not in section or option == "name":
+            known = [known for known in section if known != "name"]
+            where = f"{name} attention" if name else "The checkpoint's own attention"
+            raise ValueError(f"{where} has no option {option!r}{nearest(option, known)}")
+        try:
+            section[option] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            section[option] = value
+    return section
+
+
+def base() -> ConfigDict:
+    """The sections that neither trainer changes."""
+    return ConfigDict(
+        {
+            "init": {"checkpoint": "", "from_scratch": False, "quirks": "none"},
+            "mesh": {"data": -1, "sequence": 1},
+            "checkpoint": {"every_steps": 1000},
+            "log": {"every_steps": 100, "events": True},
+        }
+    )

@@ -1,0 +1,102 @@
+"""Pretraining as BERT's: masked words and sentence order, on text of one's own.
+
+    python run_pretrain.py --config=configs/pretrain.py --config.data.dir=FOLDER       # BERT-small
+    python run_pretrain.py --config=configs/pretrain.py:base,max_len=4096 …
+    python run_pretrain.py --config=configs/pretrain.py:demo,attention=linear …
+    python run_pretrain.py --config=configs/pretrain.py:checkpoint --config.init.checkpoint=BERT …
+
+Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch 256, AdamW with peak rate 1e-4, β 0.9 and
+0.999, weight decay 0.01, 10,000 steps of warm-up, linear decay; 0.5 M steps of BERT-base, 0.1 M of
+BERT-small, 64 landmarks. Convolution: the authors' 33 at 512 tokens, 65 at 4,096 (`nystrom-512/config.json`
+at 5689313, and its deleted neighbour of 4,096).
+Data: documents of text files, JSON lines or a prepared tensorflow-datasets set; a WordPiece vocabulary is
+trained on them unless data.tokenizer names one. The paper has BookCorpus and English Wikipedia, which come
+to nobody by a download of ours.
+`:demo` is for a laptop: 4 layers of 128, 128 tokens, 16 landmarks. `:checkpoint` goes on from one of ours,
+or from any BERT, RoBERTa or Nyströmformer folder; `,attention=nystrom` then puts landmarks into it.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs import language
+from harness.spelling import nearest
+
+# BERT-base of Devlin et al. 2019, BERT-small of Turc et al. 2019.
+SIZES: dict[str, dict[str, int]] = {
+    "demo": {"num_layers": 4, "embed_dim": 128, "num_heads": 4, "mlp_dim": 512},
+    "small": {"num_layers": 4, "embed_dim": 512, "num_heads": 8, "mlp_dim": 2048},
+    "base": {"num_layers": 12, "embed_dim": 768, "num_heads": 12, "mlp_dim": 3072},
+    "checkpoint": {},  # those of init.checkpoint
+}
+STEPS = {"demo": 3_000, "small": 100_000, "base": 500_000, "checkpoint": 100_000}
+WARMUP = {"demo": 300}
+MODEL: dict[str, Any] = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
+
+
+def get_config(argument: str = "small") -> ConfigDict:
+    """`SIZE[,attention=NAME][,max_len=L][,option=value …]`, options of the attention."""
+    size, options = language.parse(argument)
+    if size not in SIZES:
+        raise ValueError(f"Unknown size {size!r}{nearest(size, SIZES)}")
+    demo = size == "demo"
+    try:
+        max_len = int(options.pop("max_len", "128" if demo else "512"))
+    except ValueError as error:
+        raise ValueError(f"max_len must be a number of tokens: {error}") from None
+    attention = options.pop("attention", "" if size == "checkpoint" else "nystrom")
+    if attention == "nystrom":
+        if demo:
+            options.setdefault("num_landmarks", "16")
+            options.setdefault("conv_kernel_size", "17")
+        elif max_len > 2048:
+            options.setdefault("conv_kernel_size", "65")
+    config = language.base()
+    config.data = {
+        "dir": "",
+        "source": "auto",
+        "documents": "auto",
+        "tokenizer": "",
+        "vocab_size": 8_192 if demo else 30_000,
+        "lowercase": True,
+        "max_len": max_len,
+        "short_rate": 0.1,
+        "held_out": 0.01,
+        "examples": 0,
+        "seed": 0,
+        "workers": 0,
+    }
+    config.objective = {
+        "mask_rate": 0.15,
+        "mask_share": 0.8,
+        "random_share": 0.1,
+        "whole_words": True,
+        "order_weight": 1.0,
+    }
+    config.model = {**MODEL, **SIZES[size]}
+    config.attention = language.attention(attention, options)
+    config.optimizer = {
+        "learning_rate": 1e-3 if demo else 1e-4,
+        "schedule": "linear",
+        "warmup_steps": WARMUP.get(size, 10_000),
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-6,
+        "weight_decay": 0.01,
+        "clip_norm": 0.0,
+        "cycle_beta1": False,
+    }
+    config.train = {
+        "total_steps": STEPS[size],
+        "batch_size": 64 if demo else 256,
+        "seed": 0,
+        "accumulation": 1,
+        "budget_steps": STEPS[size],
+    }
+    config.eval = {
+        "every_steps": 500 if demo else 5_000,
+        "max_examples": 0 if demo else 50_000,
+        "batch_size": 0,
+    }
+    return config

@@ -1,0 +1,208 @@
+"""The tasks of GLUE, and IMDb beside them: what their files hold, how they are scored; a row each."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from harness.spelling import nearest
+
+Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
+
+MAX_SCORE = 5.0  # of STS-B; the least is 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GlueTask:
+    """One task, before its data are there.
+
+    Args:
+      name: as a config calls it.
+      title: as GLUE calls it; its folder too.
+      layout: how its files are read: GLUE's tables, or the folders of IMDb's reviews.
+      files: every split's file in the task's folder.
+      optional: splits that may be missing.
+      texts: the columns with the texts, one, or two for a pair.
+      label: the column with the label; test splits of tables have none.
+      index: the column with the number that a submission names; without it rows are counted from 0.
+      headerless: the columns of files that do not name theirs.
+      labels: the labels as the files spell them, in the order of their numbers; empty for a score.
+      metrics: what it is scored by; the first one selects a checkpoint and stands in tables.
+      submissions: the file that GLUE's server takes for a split.
+      sizes: the examples of every split of the benchmark.
+      torn_rows: at most so many rows for training and validation that are torn over several lines may
+        be left out, because the benchmark's own file has some.
+    """
+
+    name: str
+    title: str
+    layout: Literal["tables", "reviews"] = "tables"
+    files: Mapping[str, str] = dataclasses.field(
+        default_factory=lambda: {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
+    )
+    optional: tuple[str, ...] = ()
+    texts: tuple[str, ...]
+    label: str = "label"
+    index: str = "index"
+    headerless: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    labels: tuple[str, ...] = ("0", "1")
+    metrics: tuple[Metric, ...] = ("accuracy",)
+    submissions: Mapping[str, str]
+    sizes: Mapping[str, int]
+    torn_rows: int = 0
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether an example is a pair of texts."""
+        return len(self.texts) == 2
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether an example has a score, not a class."""
+        return not self.labels
+
+    @property
+    def num_labels(self) -> int:
+        """What a model gives for an example: a number for each class, or one."""
+        return len(self.labels) or 1
+
+    @property
+    def select_by(self) -> Metric:
+        """The metric that selects a checkpoint; more is better."""
+        return self.metrics[0]
+
+
+def _sizes(train: int, valid: int, test: int) -> dict[str, int]:
+    return {"train": train, "valid": valid, "test": test}
+
+
+_COLA = ("source", "label", "mark", "sentence")
+_ENTAILMENT = ("entailment", "not_entailment")
+
+# Source: Wang et al. 2019 (arXiv:1804.07461), Table 1, for metrics and sizes; gluebenchmark.com/faq for the
+# names of submissions. The order of labels is that of huggingface/transformers,
+# data/processors/glue.py at 00e12e7, through which the authors' run_glue.py reads the files.
+# Differs from it: for RoBERTa's tokenizer, theirs, that code swaps two of MNLI's numbers, to suit weights
+# that were fine-tuned elsewhere.
+TASKS: Mapping[str, GlueTask] = {
+    task.name: task
+    for task in (
+        GlueTask(
+            name="sst2",
+            title="SST-2",
+            texts=("sentence",),
+            submissions={"test": "SST-2.tsv"},
+            sizes=_sizes(67_349, 872, 1_821),
+        ),
+        GlueTask(
+            name="mrpc",
+            title="MRPC",
+            texts=("#1 String", "#2 String"),
+            label="Quality",
+            metrics=("f1", "accuracy"),
+            submissions={"test": "MRPC.tsv"},
+            sizes=_sizes(3_668, 408, 1_725),
+        ),
+        GlueTask(
+            name="qnli",
+            title="QNLI",
+            texts=("question", "sentence"),
+            labels=_ENTAILMENT,
+            submissions={"test": "QNLI.tsv"},
+            sizes=_sizes(104_743, 5_463, 5_463),
+        ),
+        GlueTask(
+            name="qqp",
+            title="QQP",
+            texts=("question1", "question2"),
+            label="is_duplicate",
+            index="id",
+            metrics=("f1", "accuracy"),
+            submissions={"test": "QQP.tsv"},
+            sizes=_sizes(363_846, 40_430, 390_965),
+            torn_rows=100,
+        ),
+        GlueTask(
+            name="mnli",
+            title="MNLI",
+            files={
+                "train": "train.tsv",
+                "valid": "dev_matched.tsv",
+                "valid_mismatched": "dev_mismatched.tsv",
+                "test": "test_matched.tsv",
+                "test_mismatched": "test_mismatched.tsv",
+                "test_diagnostic": "../diagnostic/diagnostic.tsv",
+            },
+            optional=("test_diagnostic",),
+            texts=("sentence1", "sentence2"),
+            label="gold_label",
+            labels=("contradiction", "entailment", "neutral"),
+            submissions={
+                "test": "MNLI-m.tsv",
+                "test_mismatched": "MNLI-mm.tsv",
+                "test_diagnostic": "AX.tsv",
+            },
+            sizes={
+                **_sizes(392_702, 9_815, 9_796),
+                "valid_mismatched": 9_832,
+                "test_mismatched": 9_847,
+            },
+        ),
+        GlueTask(
+            name="cola",
+            title="CoLA",
+            texts=("sentence",),
+            headerless={"train.tsv": _COLA, "dev.tsv": _COLA},
+            metrics=("matthews", "accuracy"),
+            submissions={"test": "CoLA.tsv"},
+            sizes=_sizes(8_551, 1_043, 1_063),
+        ),
+        GlueTask(
+            name="rte",
+            title="RTE",
+            texts=("sentence1", "sentence2"),
+            labels=_ENTAILMENT,
+            submissions={"test": "RTE.tsv"},
+            sizes=_sizes(2_490, 277, 3_000),
+        ),
+        GlueTask(
+            name="stsb",
+            title="STS-B",
+            texts=("sentence1", "sentence2"),
+            label="score",
+            labels=(),
+            metrics=("pearson", "spearman"),
+            submissions={"test": "STS-B.tsv"},
+            sizes=_sizes(5_749, 1_500, 1_379),
+        ),
+        GlueTask(
+            name="wnli",
+            title="WNLI",
+            texts=("sentence1", "sentence2"),
+            submissions={"test": "WNLI.tsv"},
+            sizes=_sizes(635, 71, 146),
+        ),
+        # Maas et al. 2011. A tenth of its training reviews is held out for validation, and its test reviews
+        # have labels.
+        GlueTask(
+            name="imdb",
+            title="IMDb",
+            layout="reviews",
+            files={},
+            texts=("review",),
+            labels=("neg", "pos"),
+            submissions={},
+            sizes=_sizes(22_500, 2_500, 25_000),
+        ),
+    )
+}
+
+
+def describe(name: str) -> GlueTask:
+    """The task called `name`.
+
+    Raises:
+      ValueError: There is none; one sentence with the nearest names.
+    """
+    if name not in TASKS:
+        raise ValueError(f"There is no task called {name!r}{nearest(name, TASKS)}")
+    return TASKS[name]

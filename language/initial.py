@@ -1,0 +1,111 @@
+"""What a run starts from: sizes in the config, or a checkpoint's sizes and, or not, its weights."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import flax.linen as nn
+from nystromformer_jax.pretrained import from_pretrained, read_config
+
+from language.tokenizer import Tokenizer
+from nystromformer_jax import NystromformerConfig
+from nystromformer_jax.training import from_mapping
+
+__all__ = ["InitConfig", "check_tokenizer", "model_config", "read_params"]
+
+# What may be asked of a checkpoint's model beside its attention.
+OF_A_CHECKPOINT = ("dropout_rate", "attention_dropout_rate", "dtype")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InitConfig:
+    """Where parameters come from.
+
+    Args:
+      checkpoint: a folder that `nystromformer_jax.pretrained.from_pretrained` reads; empty: none.
+      from_scratch: whether to take sizes and tokenizer from the checkpoint, but not its weights.
+      quirks: "hf" treats padding as Hugging Face's port does.
+    """
+
+    checkpoint: str = ""
+    from_scratch: bool = False
+    quirks: Literal["none", "hf"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.from_scratch and not self.checkpoint:
+            raise ValueError(
+                "init.from_scratch: takes the sizes of init.checkpoint, which is empty; set that, or"
+                " leave init.from_scratch at False."
+            )
+
+    @property
+    def folder(self) -> Path:
+        """The checkpoint's folder."""
+        return Path(self.checkpoint).expanduser()
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether the run starts from weights that are there."""
+        return bool(self.checkpoint) and not self.from_scratch
+
+
+def model_config(
+    model: Mapping[str, Any], attention: Mapping[str, Any], init: InitConfig, **sizes: int
+) -> NystromformerConfig:
+    """The model that the config's sections and the checkpoint describe.
+
+    Args:
+      model: the section "model": all sizes, or beside a checkpoint `OF_A_CHECKPOINT` alone.
+      attention: the section "attention": a name and options; an empty name is the checkpoint's own.
+      init: the section "init".
+      **sizes: fields that the data decide; beside a checkpoint not `vocab_size`.
+
+    Raises:
+      ValueError: An unknown key, a value of the wrong type, or sizes that a checkpoint has, too.
+    """
+    options = dict(attention)
+    name = options.pop("name", "")
+    if not init.checkpoint:
+        if not name:
+            raise ValueError(
+                "attention.name: is empty, and there is no init.checkpoint to have one."
+            )
+        values = {**model, **options, "attention": name, **sizes}
+        return from_mapping(NystromformerConfig, values, "model")
+    for key in model:
+        if key not in OF_A_CHECKPOINT:
+            raise ValueError(
+                f"model.{key}: with init.checkpoint the sizes are the checkpoint's; set only"
+                f" {', '.join(OF_A_CHECKPOINT)}, as configs/pretrain.py:checkpoint does."
+            )
+    if name:
+        options["attention"] = name
+    elif options:
+        raise ValueError(
+            f"attention.{min(options)}: needs attention.name, which is empty (the checkpoint's own)."
+        )
+    sizes.pop("vocab_size", None)
+    return read_config(init.folder, quirks=init.quirks, **{**model, **options, **sizes})
+
+
+def read_params(
+    init: InitConfig, config: NystromformerConfig, model_class: type[nn.Module], seed: int
+) -> Any:
+    """The checkpoint's parameters in the shapes of `config`; heads that it lacks are drawn anew."""
+    changes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    _, variables = from_pretrained(init.folder, model_class=model_class, seed=seed, **changes)
+    return variables["params"]
+
+
+def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig) -> None:
+    """Refuses a tokenizer whose tokens the model has no row for.
+
+    Raises:
+      ValueError: More tokens than rows.
+    """
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer has {tokenizer.vocab_size:,} tokens and the model {config.vocab_size:,}:"
+            " they do not belong together. Set data.tokenizer to the checkpoint's own, or leave it empty."
+        )

@@ -1,0 +1,288 @@
+"""Pretraining as BERT's: masked words and the order of two sentences, on a corpus of one's own."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from language.corpus import Corpus, CorpusConfig, Pairs
+from language.initial import InitConfig, check_tokenizer, model_config, read_params
+from language.masking import ObjectiveConfig, Vocabulary, ask
+from language.tokenizer import Tokenizer
+from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining
+from nystromformer_jax.pretrained import save_pretrained
+from nystromformer_jax.training import (
+    CheckpointConfig,
+    EvalConfig,
+    Examples,
+    FitConfig,
+    LogConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TrainConfig,
+    Workdir,
+    fit,
+    load_params,
+    make_eval_step,
+    make_mesh,
+    peak_bytes,
+    read_sections,
+    score,
+    weighted,
+)
+from nystromformer_jax.typing import Array
+
+SECTIONS: dict[str, type] = {
+    "data": CorpusConfig,
+    "objective": ObjectiveConfig,
+    "init": InitConfig,
+    "optimizer": OptimizerConfig,
+    "train": TrainConfig,
+    "eval": EvalConfig,
+    "mesh": MeshConfig,
+    "checkpoint": CheckpointConfig,
+    "log": LogConfig,
+}
+PATHS = ("data.dir", "data.tokenizer", "data.workers")
+EVALUATION_SEED = 0  # of what an evaluation asks: the same words at every step and in every run
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A config whose every value was checked, and the mesh it runs on."""
+
+    config: Mapping[str, Any]  # as it came: plain sections, for `config.json`
+    data: CorpusConfig
+    objective: ObjectiveConfig
+    init: InitConfig
+    fit: FitConfig
+    mesh: Mesh
+
+
+def prepare(config: Mapping[str, Any]) -> Run:
+    """Checks a config before anything is prepared, written or compiled.
+
+    Raises:
+      ValueError: One sentence that names the section and key, what came and what is known.
+    """
+    sections = read_sections(config, SECTIONS, plain=["model", "attention"])
+    data, init = sections["data"], sections["init"]
+    if init.checkpoint and not data.tokenizer:
+        data = dataclasses.replace(data, tokenizer=init.checkpoint)
+    mesh = make_mesh(sections["mesh"])
+    fit_config = FitConfig.of(sections)
+    fit_config.check_batches(mesh)
+    run = Run(config, data, sections["objective"], init, fit_config, mesh)
+    _model_config(run, data.vocab_size)  # for its errors; a tokenizer that is read has its own size
+    return run
+
+
+def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
+    """Trains, or goes on; then scores the best checkpoint on the held-out documents, and exports it.
+
+    Returns:
+      What `result.json` holds. A finished run's is returned as it is, and nothing is trained.
+    """
+    workdir.require_data(corpus.sha256)
+    if workdir.result is not None:
+        return workdir.result
+    config = _model_config(run, corpus.tokenizer.vocab_size)
+    check_tokenizer(corpus.tokenizer, config)
+    model = NystromformerForPreTraining(config)
+    make_params = _make_params(run, model)
+
+    def start_params() -> Any:
+        return read_params(run.init, config, NystromformerForPreTraining, run.fit.train.seed)
+
+    loss_fn = make_loss(model, vocabulary_of(corpus.tokenizer), run.objective)
+    eval_step = make_eval_step(loss_fn, run.mesh)
+    outcome = fit(
+        workdir,
+        run.fit,
+        mesh=run.mesh,
+        make_params=make_params,
+        start_params=start_params if run.init.reads_weights else None,
+        loss_fn=loss_fn,
+        eval_step=eval_step,
+        training=examples(corpus.splits["train"], run.data.max_len),
+        validation=examples(corpus.splits["valid"], run.data.max_len),
+        select="loss",
+    )
+    params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
+    count = len(corpus.splits["valid"])
+    scored = min(count, run.fit.eval.max_examples) or count
+    save_model(workdir.path / "model", model, params, corpus)
+    train_config = run.fit.train
+    result = {
+        "kind": "pretrain",
+        "attention": config.attention,
+        "init": run.init.checkpoint,
+        "seed": train_config.seed,
+        "valid": _with_perplexity(outcome.best_metrics),
+        "valid_examples": scored,
+        "baselines": baselines(corpus),
+        "best_step": outcome.best_step,
+        "total_steps": train_config.total_steps,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "train_seconds": outcome.train_seconds,
+        "step_seconds": outcome.speed.get("step_seconds"),
+        "examples_per_second": outcome.speed.get("examples_per_second"),
+        "input_share": outcome.speed.get("input_share"),
+        "peak_bytes": peak_bytes(),
+        **workdir.environment,
+        "config_sha256": workdir.config_sha256,
+        "data_sha256": corpus.sha256,
+        "partial": train_config.total_steps < train_config.budget_steps or scored < count,
+    }
+    workdir.write_result(result)
+    return result
+
+
+def make_loss(
+    model: NystromformerForPreTraining, vocabulary: Vocabulary, objective: ObjectiveConfig
+) -> Any:
+    """The loop's loss: cross-entropy of the asked tokens, and of the order.
+
+    The gradient is that of mean token loss + `order_weight` · mean order loss, but that the second mean
+    is over the tokens that could be asked for instead of those that were, a few per cent more. So it adds
+    up exactly over accumulated parts of a batch.
+    """
+
+    def loss_fn(
+        params: Any, batch: dict[str, Array], dropout_rng: Array | None
+    ) -> tuple[Array, dict[str, Any]]:
+        root = jax.random.key(EVALUATION_SEED) if dropout_rng is None else dropout_rng
+        asked = ask(
+            jax.random.fold_in(root, 1),
+            batch["inputs"],
+            batch["first_len"],
+            batch["second_len"],
+            batch["example"],
+            vocabulary=vocabulary,
+            config=objective,
+        )
+        output = model.apply(
+            {"params": params},
+            asked.inputs,
+            asked.mask,
+            asked.types,
+            asked.positions,
+            deterministic=dropout_rng is None,
+            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
+        )
+        token_logits, order_logits = cast(tuple[Array, Array], output)
+        cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+        weights = asked.weights * batch["weights"][:, None]
+        token_losses = cross_entropy(token_logits, asked.targets)
+        order_losses = cross_entropy(order_logits, asked.order)
+        mlm_loss = weighted(token_losses.ravel(), weights.ravel())
+        right = token_logits.argmax(axis=-1) == asked.targets
+        sums = {"mlm_loss": mlm_loss, "mlm_accuracy": weighted(right.ravel(), weights.ravel())}
+        loss_sum = mlm_loss[0]
+        if objective.order_weight > 0:
+            order_loss = weighted(order_losses, batch["weights"])
+            guessed = order_logits.argmax(axis=-1) == asked.order
+            sums["order_loss"] = order_loss
+            sums["order_accuracy"] = weighted(guessed, batch["weights"])
+            tokens_a_pair = objective.predictions(asked.inputs.shape[1])
+            loss_sum = loss_sum + objective.order_weight * tokens_a_pair * order_loss[0]
+        sums["loss"] = (loss_sum, jnp.maximum(mlm_loss[1], 1))
+        return loss_sum, sums
+
+    return loss_fn
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
+    """What masking needs of a tokenizer."""
+    return Vocabulary.of(
+        mask_id=tokenizer.mask_id,
+        special_ids=tuple(tokenizer.special_ids),
+        word_starts=tokenizer.word_starts(),
+    )
+
+
+def examples(pairs: Pairs, max_len: int) -> Examples:
+    """A split as the pipeline sees it."""
+    return Examples(len(pairs), lambda indices: pairs.batch(indices, max_len))
+
+
+def save_model(
+    folder: Path, model: NystromformerForPreTraining, params: Any, corpus: Corpus
+) -> None:
+    """Writes the model in Hugging Face's layout, its tokenizer beside it."""
+    save_pretrained(folder, model, {"params": params})
+    corpus.tokenizer.save(folder)
+
+
+def baselines(corpus: Corpus) -> dict[str, float]:
+    """What can be scored without reading: the most frequent token of training, and a constant order."""
+    special = list(corpus.tokenizer.special_ids)
+    train, valid = (corpus.splits[name].token_counts().copy() for name in ("train", "valid"))
+    train[special] = valid[special] = 0
+    most_frequent = int(np.argmax(train))
+    return {
+        "mlm_accuracy": float(valid[most_frequent] / max(valid.sum(), 1)),
+        "mlm_loss": _unigram_loss(train, valid),
+        "order_accuracy": 0.5,
+    }
+
+
+def _unigram_loss(train: np.ndarray, valid: np.ndarray) -> float:
+    """Cross-entropy of `valid` under the frequencies of `train`, each token counted once more."""
+    probability = (train + 1) / (train + 1).sum()
+    return float(-(valid * np.log(probability)).sum() / max(valid.sum(), 1))
+
+
+def score_again(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
+    """Scores a finished run's best checkpoint on the held-out documents; writes nothing.
+
+    Raises:
+      NotFinished: The run's best checkpoint is not known yet.
+    """
+    result = workdir.require_result()
+    workdir.require_data(corpus.sha256)
+    model = NystromformerForPreTraining(_model_config(run, corpus.tokenizer.vocab_size))
+    params = load_params(
+        workdir.checkpoints, result["best_step"], _make_params(run, model), run.mesh
+    )
+    eval_step = make_eval_step(
+        make_loss(model, vocabulary_of(corpus.tokenizer), run.objective), run.mesh
+    )
+    pairs = examples(corpus.splits["valid"], run.data.max_len)
+    return {**result, "valid": _with_perplexity(score(eval_step, params, pairs, run.fit, run.mesh))}
+
+
+def sentence(result: Mapping[str, Any]) -> str:
+    """What a run has come to, in one sentence."""
+    valid, least = result["valid"], result["baselines"]
+    order = ""
+    if "order_accuracy" in valid:
+        order = f", the order of {100 * valid['order_accuracy']:.2f} % of the pairs"
+    return (
+        f"Guessed {100 * valid['mlm_accuracy']:.2f} % of the masked tokens (the most frequent one is"
+        f" {100 * least['mlm_accuracy']:.2f} %){order}; perplexity {valid['perplexity']:.1f}, on"
+        f" {result['valid_examples']:,} held-out pairs, at step {result['best_step']:,}."
+    )
+
+
+def _model_config(run: Run, vocab_size: int) -> NystromformerConfig:
+    sizes = {"vocab_size": vocab_size, "max_len": run.data.max_len}
+    return model_config(run.config["model"], run.config["attention"], run.init, **sizes)
+
+
+def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], Any]:
+    """Makes the initial parameters of a run, from its seed."""
+    tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
+    seed = run.fit.train.seed
+    return lambda: model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
+
+
+def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:
+    return {**valid, "perplexity": math.exp(min(valid["mlm_loss"], 700.0))}  # beyond is infinite

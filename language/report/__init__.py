@@ -1,0 +1,1 @@
+"""Results of pretraining and fine-tuning beside each other and the paper's; no jax in here."""

@@ -1,0 +1,113 @@
+"""Fine-tunes on GLUE or IMDb: `python run_glue.py --config=configs/glue.py:sst2 …`."""
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from harness import command_line
+from harness.command_line import refuse
+
+CONFIG = command_line.define_config(
+    "configs/glue.py:TASK[,attention=NAME][,option=value …]", lambda name: name == "glue"
+)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
+)
+SEEDS = flags.DEFINE_integer(
+    "seeds", 1, "How many seeds to run, from train.seed on, each in a folder of its own.", 1
+)
+MODE = flags.DEFINE_enum(
+    "mode",
+    "train",
+    ["train", "eval", "export"],
+    "eval scores a finished run's best checkpoint again; export writes it as one file for jax alone.",
+)
+SEARCH = flags.DEFINE_bool(
+    "search",
+    False,
+    "Runs every --batch_sizes × --learning_rates, and names the best on validation.",
+)
+BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["8", "16", "32"], "Of --search.")
+LEARNING_RATES = flags.DEFINE_list(
+    "learning_rates", ["2e-5", "3e-5", "4e-5", "5e-5"], "Of --search."
+)
+
+
+def main(argv: list[str]) -> int:
+    """Trains, scores or exports; returns the exit code."""
+    if wrong := command_line.check_arguments(argv, CONFIG, "configs/glue.py:sst2"):
+        return refuse(wrong)
+    command_line.start_logging()
+    from harness import cache
+    from language import finetune, glue, tokenizer  # here: a wrong flag is answered without jax
+    from nystromformer_jax import training
+
+    results = {}
+    try:
+        configs = _configs()
+        training.enable_compilation_cache(cache.cache_dir() / "xla")
+        runs = {folder: finetune.prepare(config) for folder, config in configs.items()}
+        if missing := [folder for folder in runs if MODE.value != "train" and not folder.is_dir()]:
+            return refuse(f"--mode={MODE.value} needs a finished run; there is no {missing[0]}")
+        for folder, run in runs.items():
+            tokens = tokenizer.load_tokenizer(run.init.folder)
+            data = glue.load(run.data, tokens)
+            with training.Workdir(folder, configs[folder], paths=finetune.PATHS) as workdir:
+                if MODE.value == "export":
+                    print(f"Wrote {finetune.write_export(run, workdir)}.", flush=True)
+                    continue
+                if MODE.value == "eval":
+                    results[folder] = finetune.score_again(run, data, workdir)
+                else:
+                    results[folder] = finetune.train(run, data, tokens, workdir)
+            sentence = finetune.sentence(results[folder])
+            print(f"{sentence} Everything is in {folder}.", flush=True)
+    except training.Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return stop.exit_code
+    except training.LossNotFinite as error:
+        return refuse(str(error), exit_code=1)
+    except (ValueError, OSError, ImportError, training.WorkdirBusy) as error:
+        return refuse(str(error))
+    if SEARCH.value and results:
+        print(finetune.best_of(results))
+    return 0
+
+
+def _configs() -> dict[Path, dict[str, Any]]:
+    """Every run's folder and config: one, one a seed, or one a batch size and rate."""
+    config = CONFIG.value.to_dict()
+    first = config["train"]["seed"]
+    base = WORKDIR.value or command_line.default_folder()
+    if SEARCH.value:
+        return {
+            Path(f"{base}-search/batch{batch_size}-rate{rate}-seed{first}"): {
+                **config,
+                "train": {**config["train"], "batch_size": _number("batch_sizes", batch_size, int)},
+                "optimizer": {
+                    **config["optimizer"],
+                    "learning_rate": _number("learning_rates", rate, float),
+                },
+            }
+            for batch_size, rate in itertools.product(BATCH_SIZES.value, LEARNING_RATES.value)
+        }
+    if WORKDIR.value and SEEDS.value == 1:
+        return {Path(base): config}
+    return {
+        Path(f"{base}-seed{seed}"): command_line.with_seed(CONFIG.value, seed)
+        for seed in range(first, first + SEEDS.value)
+    }
+
+
+def _number(flag: str, text: str, kind: type) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"--{flag} needs numbers with commas between them, got {text!r}") from None
+
+
+if __name__ == "__main__":
+    command_line.run(main)

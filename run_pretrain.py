@@ -1,0 +1,58 @@
+"""Pretrains a language model: `python run_pretrain.py --config=configs/pretrain.py …`."""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from harness import command_line
+from harness.command_line import refuse
+
+CONFIG = command_line.define_config(
+    "configs/pretrain.py[:SIZE[,attention=NAME][,option=value …]]", lambda name: name == "pretrain"
+)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
+)
+MODE = flags.DEFINE_enum(
+    "mode", "train", ["train", "eval"], "eval scores a finished run's best checkpoint again."
+)
+
+
+def main(argv: list[str]) -> int:
+    """Trains or scores; returns the exit code."""
+    if wrong := command_line.check_arguments(argv, CONFIG, "configs/pretrain.py"):
+        return refuse(wrong)
+    command_line.start_logging()
+    from harness import cache
+    from language import corpus, pretrain  # here: a wrong flag is answered without loading jax
+    from nystromformer_jax import training
+
+    config = CONFIG.value.to_dict()
+    folder = Path(WORKDIR.value or f"{command_line.default_folder()}-seed{config['train']['seed']}")
+    try:
+        run = pretrain.prepare(config)
+        if MODE.value == "eval" and not folder.is_dir():
+            return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
+        training.enable_compilation_cache(cache.cache_dir() / "xla")
+        data = corpus.load(run.data)
+        with training.Workdir(folder, config, paths=pretrain.PATHS) as workdir:
+            finished = workdir.result is not None
+            score = pretrain.score_again if MODE.value == "eval" else pretrain.train
+            result = score(run, data, workdir)
+    except training.Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return stop.exit_code
+    except training.LossNotFinite as error:
+        return refuse(str(error), exit_code=1)
+    except (ValueError, OSError, ImportError, training.WorkdirBusy) as error:
+        return refuse(str(error))
+    end = f"Everything is in {folder}, the model in {folder / 'model'}."
+    if finished and MODE.value == "train":
+        end = f"It had finished before; nothing was trained. See {folder}."
+    print(f"{pretrain.sentence(result)} {end}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,160 @@
+"""A task is prepared once, from whatever layout, and opened as its files say."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from language.glue import TASKS, GlueConfig, load
+from language.glue import data as glue_data
+from nystromformer_jax.training.settings import from_mapping
+from tests.language.glue.fakes import (
+    COUNTS,
+    HEADERS,
+    Words,
+    archive,
+    text,
+    write_reviews,
+    write_task,
+)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Several pieces of texts, so that their order counts."""
+    monkeypatch.setattr("language.glue.examples.PIECE", 3)
+
+
+def load_task(name, folder, tokenizer=None, **values):
+    return load(GlueConfig(task=name, dir=str(folder), **values), tokenizer or Words())
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_every_task_becomes_batches_of_its_texts_and_labels(name, tmp_path):
+    task, tokenizer = TASKS[name], Words()
+    write_task(tmp_path, name)
+    data = load_task(name, tmp_path, max_len=64)
+    assert data.task is task
+    assert list(data.splits) == list(task.files)
+    for split, encoded in data.splits.items():
+        count = COUNTS.get(split.split("_")[0], 5)
+        batch = encoded.batch(np.arange(count), 64)
+        assert encoded.ids.tolist() == [str(row) for row in range(count)]
+        assert (encoded.labels is None) == split.startswith("test")
+        assert batch["labels"].dtype == (np.float32 if task.is_regression else np.int32)
+        for row in range(count):
+            expected = [tokenizer.cls_id]
+            for part in range(len(task.texts)):
+                expected += [*tokenizer.encode([text(split, row, part)])[0], tokenizer.sep_id]
+            assert batch["inputs"][row][batch["mask"][row]].tolist() == expected
+
+
+def test_reviews_have_labels_in_all_splits(tmp_path):
+    write_reviews(tmp_path)
+    data = load_task("imdb", tmp_path)
+    assert {name: np.bincount(split.labels).tolist() for name, split in data.splits.items()} == {
+        "train": [18, 18],
+        "valid": [2, 2],
+        "test": [20, 20],
+    }
+    for split in data.splits.values():
+        for index, label in zip(split.ids.tolist(), split.labels.tolist(), strict=True):
+            assert index.split("/")[1] == ("neg", "pos")[label]
+
+
+def test_the_archive_and_any_number_of_threads_give_the_same_hash(tmp_path):
+    folder = write_reviews(tmp_path / "raw")
+    packed = archive(folder, tmp_path / "aclImdb_v1.tar.gz")
+    one = load_task("imdb", folder, workers=1)
+    other = load_task("imdb", packed, workers=5)
+    assert one.folder != other.folder
+    assert one.sha256 == other.sha256
+
+
+def test_data_are_prepared_once_and_again_for_what_changes_them(tmp_path, monkeypatch):
+    folder = write_task(tmp_path, "rte")
+    reads = []
+    original = glue_data.readers.read
+    monkeypatch.setattr(
+        glue_data.readers, "read", lambda *given: reads.append(1) or original(*given)
+    )
+    first = load_task("rte", tmp_path)
+    assert load_task("rte", folder, max_len=7, examples=3, seed=5, workers=2).sha256 == first.sha256
+    assert len(reads) == 1
+    load_task("rte", folder, dataclasses.replace(Words(), sha256="others"))
+    assert len(reads) == 2
+    with (folder / "dev.tsv").open("a") as file:
+        file.write("7\tone more\tpair\tentailment\n")
+    assert load_task("rte", tmp_path).sha256 != first.sha256
+    assert len(reads) == 3
+
+
+def test_another_seed_holds_out_other_reviews(tmp_path):
+    write_reviews(tmp_path)
+    held = [set(load_task("imdb", tmp_path, seed=seed).splits["valid"].ids) for seed in (0, 1)]
+    assert held[0] != held[1]
+
+
+def test_fewer_examples_are_a_sample_of_training_alone(tmp_path, caplog):
+    write_task(tmp_path, "mnli")
+    whole = load_task("mnli", tmp_path)
+    few = load_task("mnli", tmp_path, examples=9)
+    assert np.bincount(few.splits["train"].labels).tolist() == [3, 3, 3]
+    assert set(few.splits["train"].ids) < set(whole.splits["train"].ids)
+    for split in ("valid", "valid_mismatched", "test"):
+        assert len(few.splits[split]) == len(whole.splits[split])
+    assert len(load_task("mnli", tmp_path, examples=1000).splits["train"]) == 31
+    assert "MNLI has 31 of 392,702 examples for train" in caplog.text
+
+
+def test_the_notes_count_what_only_texts_can_tell(tmp_path):
+    folder = write_task(tmp_path, "qqp")
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    rows = ["0\t1\t2\tA b\tC d\t0", "1\t1\t2\tC d\tA b\t1", "torn", "3\t1\t2\tE\tF\t0"]
+    (folder / "train.tsv").write_text(header + "\n".join(rows))
+    (folder / "dev.tsv").write_text(header + "0\t1\t2\tF\tE\t1\n1\t1\t2\ta b\tC d\t0\n")
+    data = load_task("qqp", tmp_path)
+    assert data.notes["different"] == {"train": 2, "valid": 2, "test": 5}
+    assert data.notes["shared"] == {"train/valid": 1, "train/test": 0, "valid/test": 0}
+    assert data.notes["left_out"] == {"train": [4]}
+    assert json.dumps(data.statistics)
+
+
+def test_a_broken_file_leaves_nothing_behind(tmp_path):
+    folder = write_task(tmp_path, "rte")
+    good = (folder / "train.tsv").read_text()
+    (folder / "train.tsv").write_text(good + "torn\n")
+    with pytest.raises(ValueError, match=r"train.tsv, line 33, has 1 columns"):
+        load_task("rte", tmp_path)
+    assert not list((tmp_path / "cache" / "data").glob("glue-rte-????????????"))
+    (folder / "train.tsv").write_text(good)
+    assert len(load_task("rte", tmp_path).splits["train"]) == 31
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"task": "rt"}, "There is no task called 'rt'; did you mean rte"),
+        ({"max_len": 4}, "data.max_len is 4; an example of RTE needs 5 tokens or more"),
+        ({"task": "sst2", "max_len": 2}, "an example of SST-2 needs 3 tokens or more"),
+        ({"examples": -1}, "data.examples is -1; pass 0 for all"),
+        ({"workers": -2}, "data.workers is -2; pass 0 for all"),
+        ({"truncation": "tail"}, "data.truncation: 'tail' is no choice"),
+        ({"path": "x"}, "data.path: no such key"),
+    ],
+)
+def test_a_section_of_a_config_becomes_a_checked_one(values, words):
+    with pytest.raises(ValueError, match=words):
+        from_mapping(GlueConfig, {"task": "rte", **values}, "data")
+    assert from_mapping(GlueConfig, {"task": "rte"}, "data") == GlueConfig(task="rte")
+
+
+def test_no_folder_is_a_sentence_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        FileNotFoundError, match=r"RTE needs the files train\.tsv, dev\.tsv, test\.tsv"
+    ):
+        load_task("rte", "")
+    with pytest.raises(ValueError, match="no such user"):
+        load_task("rte", "~nobody-of-that-name/glue")

@@ -1,0 +1,180 @@
+"""Batches hold what reading token by token gives; samples keep the shares of labels."""
+
+import numpy as np
+import pytest
+
+from language.glue.examples import EncodedSplit, Specials, keep, open_split, sample, save
+from language.glue.tables import Example
+from tests.language.glue.fakes import Words
+
+PAD, CLS, SEP = 91, 92, 93
+SPECIALS = Specials(PAD, CLS, SEP)
+
+
+def split_of(texts, labels=None, truncation="head"):
+    """A split of examples that are lists of lists of tokens."""
+    lengths = np.array([[len(text) for text in example] for example in texts])
+    ends = np.cumsum(lengths.ravel()).reshape(lengths.shape)
+    return EncodedSplit(
+        tokens=np.array(
+            [token for example in texts for text in example for token in text], np.uint16
+        ),
+        starts=ends - lengths,
+        lengths=lengths,
+        labels=labels,
+        label_dtype=np.int32 if labels is None else labels.dtype,
+        ids=np.array([str(row) for row in range(len(texts))]),
+        specials=SPECIALS,
+        truncation=truncation,
+    )
+
+
+def cut_pair(first, second, room):
+    """A token at a time, as BERT's code does it."""
+    first, second = list(first), list(second)
+    while len(first) + len(second) > room:
+        (first if len(first) > len(second) else second).pop()
+    return first, second
+
+
+@pytest.fixture
+def pairs():
+    rng = np.random.default_rng(7)
+    return [
+        [rng.integers(5, 90, size).tolist() for size in rng.integers(0, 14, 2)] for _ in range(61)
+    ]
+
+
+@pytest.mark.parametrize("max_len", [5, 6, 13, 16, 31])
+def test_a_batch_of_pairs_is_what_cutting_token_by_token_gives(pairs, max_len):
+    batch = split_of(pairs).batch(np.arange(len(pairs)), max_len)
+    for row, (first, second) in enumerate(pairs):
+        a, b = cut_pair(first, second, max_len - 3)
+        inputs = [CLS, *a, SEP, *b, SEP]
+        types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
+        padding = max_len - len(inputs)
+        assert batch["inputs"][row].tolist() == inputs + [PAD] * padding
+        assert batch["mask"][row].tolist() == [True] * len(inputs) + [False] * padding
+        assert batch["types"][row].tolist() == types + [0] * padding
+
+
+def test_a_batch_of_single_texts_keeps_their_heads():
+    texts = [[[11, 12, 13, 14, 15, 16, 17]], [[21]], [[]], [[31, 32, 33]]]
+    batch = split_of(texts).batch(np.array([3, 0, 2, 1]), 5)
+    assert batch["inputs"].tolist() == [
+        [CLS, 31, 32, 33, SEP],
+        [CLS, 11, 12, 13, SEP],
+        [CLS, SEP, PAD, PAD, PAD],
+        [CLS, 21, SEP, PAD, PAD],
+    ]
+    assert batch["mask"].sum(axis=1).tolist() == [5, 5, 2, 3]
+    assert not batch["types"].any()
+
+
+def test_head_tail_keeps_a_quarter_of_the_head():
+    texts = [[list(range(10, 29))], [list(range(30, 43))], [[50, 51, 52]]]
+    batch = split_of(texts, truncation="head_tail").batch(np.arange(3), 15)
+    assert batch["inputs"][0].tolist() == [CLS, 10, 11, 12, *range(19, 29), SEP]
+    assert batch["inputs"][1].tolist() == [CLS, *range(30, 43), SEP]  # fits exactly
+    assert batch["inputs"][2].tolist() == [CLS, 50, 51, 52, SEP, *[PAD] * 10]
+
+
+def test_types_and_dtypes_are_those_a_model_takes(pairs):
+    scores = np.linspace(0, 5, len(pairs), dtype=np.float32)
+    batch = split_of(pairs, scores).batch(np.array([60, 1]), 7)
+    assert {name: str(array.dtype) for name, array in batch.items()} == {
+        "inputs": "int32",
+        "mask": "bool",
+        "types": "int32",
+        "labels": "float32",
+    }
+    assert batch["labels"].tolist() == [5.0, scores[1]]
+    assert split_of(pairs).batch(np.array([4]), 7)["labels"].tolist() == [0]
+
+
+def test_a_row_does_not_depend_on_its_batch(pairs):
+    split = split_of(pairs)
+    together = split.batch(np.array([17, 2, 17, 40]), 13)
+    for place, row in enumerate([17, 2, 17, 40]):
+        alone = split.batch(np.array([row]), 13)
+        for name, array in alone.items():
+            np.testing.assert_array_equal(together[name][place], array[0])
+
+
+def test_what_has_no_room_or_no_row_is_refused(pairs):
+    with pytest.raises(ValueError, match="pass max_len=5 or more"):
+        keep(np.array([[3, 4]]), 4)
+    with pytest.raises(ValueError, match="pass max_len=3 or more"):
+        keep(np.array([[3]]), 2)
+    with pytest.raises(IndexError, match="rows 0 to 60 of this split; it got rows 3 to 61"):
+        split_of(pairs).batch(np.array([3, 61]), 13)
+
+
+def test_a_sample_has_the_shares_of_the_labels(pairs):
+    labels = np.array([0] * 40 + [1] * 15 + [2] * 6, np.int32)
+    split = split_of(pairs, labels)
+    for count in range(1, 62):
+        found = np.bincount(labels[sample(split, count, seed=3)], minlength=3)
+        assert np.abs(found - count * np.array([40, 15, 6]) / 61).max() <= 1.5
+
+
+def test_a_larger_sample_begins_with_the_smaller_and_another_seed_is_another(pairs):
+    for labels in (
+        None,
+        np.arange(61, dtype=np.int32) % 3,
+        np.linspace(0, 5, 61, dtype=np.float32),
+    ):
+        split = split_of(pairs, labels)
+        whole = sample(split, 61, seed=0)
+        assert sorted(whole.tolist()) == list(range(61))
+        assert sample(split, 20, seed=0).tolist() == whole[:20].tolist()
+        assert sample(split, 20, seed=1).tolist() != whole[:20].tolist()
+        assert sorted(whole[:20].tolist()) != list(range(20))
+
+
+def test_take_follows_all_columns(pairs):
+    split = split_of(pairs, np.arange(61, dtype=np.int32))
+    rows = np.array([44, 3, 17])
+    taken = split.take(rows)
+    assert len(taken) == 3
+    assert taken.ids.tolist() == ["44", "3", "17"]
+    ours, theirs = taken.batch(np.arange(3), 13), split.batch(rows, 13)
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(ours[name], array)
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(101, "uint16"), (2**16 + 1, "int32")])
+def test_what_is_saved_comes_back(tmp_path, vocab_size, dtype):
+    tokenizer = Words(vocab_size)
+    examples = [
+        Example("x7", ("a b c", "d"), 2.5),
+        Example("é", ("", "e f"), 0.0),
+        Example("12", ("g", "h i j k"), 5.0),
+    ]
+    save(tmp_path, "valid", examples, tokenizer, label_dtype=np.float32, threads=3)
+    split = open_split(tmp_path, "valid", 2, SPECIALS, truncation="head", label_dtype=np.float32)
+    assert split.tokens.dtype == dtype
+    assert split.ids.tolist() == ["x7", "é", "12"]
+    assert split.labels.tolist() == [2.5, 0.0, 5.0]
+    rows = split.batch(np.arange(3), 9)["inputs"].tolist()
+    for row, example in zip(rows, examples, strict=True):
+        a, b = tokenizer.encode(example.texts)
+        assert row[: len(a) + len(b) + 3] == [CLS, *a, SEP, *b, SEP]
+
+
+def test_a_tokenizer_that_breaks_its_word_is_refused(tmp_path):
+    class Broken(Words):
+        def encode(self, texts):
+            return [[self.vocab_size] for _ in texts]
+
+    class Silent(Words):
+        def encode(self, texts):
+            return []
+
+    examples = [Example("0", ("a b",), None)]
+    for tokenizer, words in (
+        (Broken(), "gave ids from 101 to 101, and its vocab_size is 101"),
+        (Silent(), "gave 0 encodings of 1 texts"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            save(tmp_path, "train", examples, tokenizer, label_dtype=np.int32, threads=1)

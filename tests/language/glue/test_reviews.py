@@ -1,0 +1,76 @@
+"""IMDb's reviews: the same from a folder and its archive, and a tenth held out."""
+
+import pytest
+
+from language.glue import TASKS, readers
+from tests.language.glue.fakes import archive, write_reviews
+
+IMDB = TASKS["imdb"]
+
+
+def read(folder, seed=0):
+    return readers.read(IMDB, readers.find(IMDB, folder), seed).splits
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_reviews(tmp_path / "raw")
+
+
+def test_folder_parent_archive_and_its_folder_are_the_same(folder, tmp_path):
+    splits = read(folder)
+    (tmp_path / "packed").mkdir()
+    packed = archive(folder, tmp_path / "packed" / "aclImdb_v1.tar.gz")
+    for place in (folder.parent, packed, packed.parent):
+        assert read(place) == splits
+
+
+def test_a_tenth_of_each_class_is_held_out_by_the_seed(folder):
+    splits = read(folder)
+    assert {name: len(rows) for name, rows in splits.items()} == {
+        "train": 36,
+        "valid": 4,
+        "test": 40,
+    }
+    assert sorted(row.label for row in splits["valid"]) == [0, 0, 1, 1]
+    held, others = ({row.id for row in read(folder, seed)["valid"]} for seed in (0, 1))
+    assert held != others
+    assert not held & {row.id for row in splits["train"]}
+
+
+def test_a_review_keeps_its_name_label_and_text(folder):
+    splits = read(folder)
+    rows = {row.id: row for rows in splits.values() for row in rows}
+    assert len(rows) == 80
+    for index, row in rows.items():
+        assert IMDB.labels[row.label] == index.split("/")[1]
+        assert row.texts[0] == (folder / f"{index}.txt").read_text(encoding="utf-8").strip()
+
+
+def test_any_first_part_is_mixed(folder):
+    """Files come by class; what is read must not."""
+    labels = [row.label for row in read(folder)["test"]]
+    assert sorted(labels) != labels
+    assert len(set(labels[:8])) == 2
+
+
+def test_broken_reviews_are_named(folder):
+    file = folder / "train" / "pos" / "3_9.txt"
+    for content, words in ((b" \n", "is empty"), (b"caf\xe9", "is not UTF-8 text: byte 4 is 0xe9")):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=f"train/pos/3_9.txt of {folder} {words}"):
+            read(folder)
+
+
+def test_a_class_without_reviews_is_named(folder):
+    for file in (folder / "test" / "neg").iterdir():
+        file.unlink()
+    with pytest.raises(ValueError, match="has no review in test/neg"):
+        read(folder)
+
+
+def test_missing_reviews_are_asked_for(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"neither aclImdb nor .* is in {tmp_path}"):
+        read(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"is in .*nowhere"):
+        read(tmp_path / "nowhere")

@@ -1,0 +1,121 @@
+"""Files of predictions: the server's format, and scores that can be computed from them again."""
+
+import csv
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from language.glue import TASKS, read_predictions, score, submission, write_predictions
+
+IDS = np.array(["0", "1", "2", "3"])
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "file", "outputs", "lines"),
+    [
+        ("sst2", "test", "SST-2.tsv", [1, 0, 0, 1], "1 0 0 1"),
+        ("cola", "test", "CoLA.tsv", [0, 0, 1, 1], "0 0 1 1"),
+        ("wnli", "test", "WNLI.tsv", [0, 0, 1, 1], "0 0 1 1"),
+        ("rte", "test", "RTE.tsv", [0, 1, 1, 0], "entailment not_entailment not_entailment entailment"),
+        ("qnli", "test", "QNLI.tsv", [1, 1, 1, 0], "not_entailment not_entailment not_entailment entailment"),
+        ("mnli", "test", "MNLI-m.tsv", [0, 1, 2, 2], "contradiction entailment neutral neutral"),
+        ("mnli", "test_mismatched", "MNLI-mm.tsv", [2, 1, 0, 2], "neutral entailment contradiction neutral"),
+        ("mnli", "test_diagnostic", "AX.tsv", [1, 1, 1, 1], "entailment entailment entailment entailment"),
+        ("stsb", "test", "STS-B.tsv", [-0.25, 5.5, 3.25, 0.1], "0 5 3.25 0.1"),
+    ],
+)  # fmt: skip
+def test_the_server_gets_its_own_format(name, split, file, outputs, lines, tmp_path):
+    outputs = np.array(outputs, np.float64 if name == "stsb" else np.int32)
+    path = write_predictions(TASKS[name], split, IDS, outputs, tmp_path / "new" / "folder")
+    assert path == tmp_path / "new" / "folder" / file
+    rows = [f"{index}\t{word}" for index, word in enumerate(lines.split())]
+    assert path.read_bytes().decode() == "\n".join(["index\tprediction", *rows]) + "\n"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_is_written_is_read_back(name, tmp_path):
+    task, rng = TASKS[name], np.random.default_rng(2)
+    outputs = rng.normal(2.5, 2, (4, task.num_labels)).astype(np.float32)
+    labels = rng.integers(0, task.num_labels, 4).astype(np.int32)
+    if task.is_regression:
+        labels = (5 * rng.random(4)).astype(np.float32)
+    file = write_predictions(task, "valid", IDS, outputs, tmp_path, labels=labels)
+    assert file.name == f"{name}-valid.tsv"
+    found = read_predictions(task, file)
+    assert found.ids.tolist() == IDS.tolist()
+    assert found.labels.tolist() == labels.tolist()
+    assert score(task, found.predictions, found.labels) == score(task, outputs, labels)
+    without = read_predictions(task, write_predictions(task, "test", IDS, outputs, tmp_path))
+    assert without.labels is None
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_scikit_learn_finds_the_same_scores_in_the_file(name, tmp_path):
+    """Nothing of ours reads it: the file alone is enough."""
+    task, rng = TASKS[name], np.random.default_rng(8)
+    outputs = rng.normal(2.5, 2, (97, task.num_labels)).astype(np.float32)
+    labels = rng.integers(0, task.num_labels, 97).astype(np.int32)
+    if task.is_regression:
+        labels = np.clip(outputs[:, 0] + rng.normal(size=97), 0, 5).astype(np.float32)
+    ids = np.array([f"{row}" for row in range(97)])
+    file = write_predictions(task, "valid", ids, outputs, tmp_path, labels=labels)
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    guesses, truths = ([row[column] for row in rows] for column in ("prediction", "label"))
+    ours = score(task, outputs, labels)
+    if task.is_regression:
+        x, y = [float(word) for word in guesses], [float(word) for word in truths]
+        theirs = {"pearson": stats.pearsonr(x, y)[0], "spearman": stats.spearmanr(x, y)[0]}
+    else:
+        theirs = {
+            "accuracy": sklearn_metrics.accuracy_score(truths, guesses),
+            "matthews": sklearn_metrics.matthews_corrcoef(truths, guesses),
+        }
+        if len(task.labels) == 2:
+            theirs["f1"] = sklearn_metrics.f1_score(truths, guesses, pos_label=task.labels[1])
+    assert ours == pytest.approx({metric: theirs[metric] for metric in ours}, rel=1e-6)
+
+
+def test_what_does_not_fit_together_is_refused_and_nothing_written(tmp_path):
+    task = TASKS["rte"]
+    with pytest.raises(ValueError, match=r"4 of index, 3 of prediction"):
+        write_predictions(task, "test", IDS, np.zeros(3, np.int32), tmp_path)
+    with pytest.raises(ValueError, match=r"4 of prediction, 2 of label"):
+        write_predictions(task, "valid", IDS, np.zeros((4, 2)), tmp_path, labels=np.zeros(2, int))
+    with pytest.raises(ValueError, match="not finite"):
+        write_predictions(TASKS["stsb"], "test", IDS, np.full(4, np.inf), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
+    task = TASKS["rte"]
+    file = write_predictions(task, "test", IDS, np.zeros(4, np.int32), tmp_path)
+    before = file.read_bytes()
+
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(submission.os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_predictions(task, "test", IDS, np.ones(4, np.int32), tmp_path)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("rte", "", "first line must be index, prediction"),
+        ("rte", "index\tlabel\n", "first line must be index, prediction"),
+        ("rte", "index\tprediction\n0\n", "line 2, has 1 columns instead of 2"),
+        ("rte", "index\tprediction\n0\tentailment\n1\t0\n", "line 3: '0' is no label of RTE"),
+        ("stsb", "index\tprediction\n0\tnan\n", "line 2: 'nan' is no score"),
+        ("stsb", "index\tprediction\n0\tgood\n", "line 2: 'good' is no score"),
+    ],
+)
+def test_a_file_that_holds_no_predictions_is_refused(name, content, words, tmp_path):
+    file = tmp_path / "x.tsv"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        read_predictions(TASKS[name], file)

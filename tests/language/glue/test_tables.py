@@ -1,0 +1,205 @@
+"""Tables are read as GLUE wrote them; what is broken is named by file and line."""
+
+import re
+
+import pytest
+
+from language.glue import TASKS, readers
+from tests.language.glue.fakes import COUNTS, HEADERS, label, text, write_task
+
+
+def read(name, folder):
+    task = TASKS[name]
+    return readers.read(task, readers.find(task, folder)).splits
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_every_official_layout_is_read_whole(name, tmp_path):
+    task, own = TASKS[name], write_task(tmp_path, name)
+    splits = read(name, tmp_path)
+    assert splits == read(name, own)  # the folder itself, or the one above it
+    assert list(splits) == list(task.files)
+    for split, examples in splits.items():
+        assert len(examples) == COUNTS.get(split.split("_")[0], 5)
+        for row, example in enumerate(examples):
+            assert example.id == str(row)
+            assert example.texts == tuple(text(split, row, part) for part in range(len(task.texts)))
+            if split.startswith("test"):
+                assert example.label is None
+            elif task.is_regression:
+                assert example.label == float(label(task, row))
+            else:
+                assert task.labels[example.label] == label(task, row)
+
+
+def test_a_quotation_mark_a_byte_order_mark_and_a_carriage_return_are_no_words(tmp_path):
+    file = write_task(tmp_path, "sst2") / "train.tsv"
+    file.write_bytes(b'\xef\xbb\xbfsentence\tlabel\r\n "a film \t1\r\na\x0bb\xc2\x85c"\t0\r\n')
+    examples = read("sst2", tmp_path)["train"]
+    assert [example.texts[0] for example in examples] == ['"a film', 'a\x0bb\x85c"']
+    assert [example.label for example in examples] == [1, 0]
+
+
+def test_the_last_line_needs_no_newline(tmp_path):
+    file = write_task(tmp_path, "cola") / "dev.tsv"
+    file.write_bytes(b"a\t1\t\tHe went.\nb\t0\t*\tHe goed.")
+    assert [row.label for row in read("cola", tmp_path)["valid"]] == [1, 0]
+
+
+def test_submissions_name_rows_as_the_test_file_does(tmp_path):
+    file = write_task(tmp_path, "qqp") / "test.tsv"
+    file.write_text("id\tquestion1\tquestion2\n17\tWhy?\tWhy not?\n5\tWho?\tWho else?\n")
+    assert [row.id for row in read("qqp", tmp_path)["test"]] == ["17", "5"]
+
+
+def test_the_diagnostic_set_may_be_missing(tmp_path):
+    folder = write_task(tmp_path, "mnli")
+    (tmp_path / "diagnostic" / "diagnostic.tsv").unlink()
+    assert list(read("mnli", folder)) == [
+        "train",
+        "valid",
+        "valid_mismatched",
+        "test",
+        "test_mismatched",
+    ]
+
+
+def write_msr(folder):
+    """Rewrites MRPC's tables as Microsoft's files and the list of pairs for validation."""
+    header, *train = (folder / "train.tsv").read_text().splitlines()
+    _, *valid = (folder / "dev.tsv").read_text().splitlines()
+    _, *test = (folder / "test.tsv").read_text().splitlines()
+    train, valid, test = (
+        [
+            f"{line.split(chr(9))[0]}\t{start + i}\t{i}\t" + "\t".join(line.split("\t")[3:])
+            for i, line in enumerate(lines)
+        ]
+        for start, lines in ((100, train), (200, valid), (300, test))
+    )
+    mixed = [*train[:3], *valid[:2], *train[3:], *valid[2:]]
+    (folder / "msr_paraphrase_train.txt").write_text("\n".join(["\ufeff" + header, *mixed]) + "\n")
+    (folder / "msr_paraphrase_test.txt").write_text(
+        "\n".join([header, *("1" + line[1:] for line in test)]) + "\n"
+    )
+    ids = ["\t".join(line.split("\t")[1:3]) for line in reversed(valid)]
+    (folder / "dev_ids.tsv").write_text("\n".join(ids) + "\n")
+    for name in ("train.tsv", "dev.tsv", "test.tsv"):
+        (folder / name).unlink()
+
+
+def test_mrpc_is_the_same_from_microsofts_files(tmp_path):
+    folder = write_task(tmp_path, "mrpc")
+    before = read("mrpc", tmp_path)
+    write_msr(folder)
+    assert read("mrpc", tmp_path) == before
+    with (folder / "dev_ids.tsv").open("a") as file:
+        file.write("7\t7\n")
+    with pytest.raises(ValueError, match=r"names 1 pairs that are not in .*not of one release"):
+        read("mrpc", tmp_path)
+
+
+def test_a_torn_row_of_qqp_is_left_out_and_counted(tmp_path, caplog):
+    folder = write_task(tmp_path, "qqp")
+    whole = read("qqp", tmp_path)["train"]
+    lines = (folder / "train.tsv").read_text().splitlines()
+    lines.insert(3, "7\t7\t7\t Why, then")
+    lines.insert(9, "7\t7\t7\tWhy?\t \t0")
+    (folder / "train.tsv").write_text("\n".join(lines))
+    task = TASKS["qqp"]
+    found = readers.read(task, readers.find(task, tmp_path))
+    assert found.splits["train"] == whole
+    assert found.left_out == {"train": [4, 10]}
+    assert "torn or empty rows are left out, 2 of them" in caplog.text
+
+
+def test_no_more_rows_are_left_out_than_the_release_has(tmp_path):
+    file = write_task(tmp_path, "qqp") / "dev.tsv"
+    text = file.read_text()
+    file.write_text(text + "0\t1\t2\tWhy?\t\t0\n" * 100)
+    assert len(read("qqp", tmp_path)["valid"]) == COUNTS["valid"]
+    for row, words in (("0\t1\t2\tWhy?\t\t0\n", "an empty text"), ("torn\n", "1 columns instead")):
+        file.write_text(text + row * 101)
+        with pytest.raises(ValueError, match=f"dev.tsv, line 109, has {words}"):
+            read("qqp", tmp_path)
+
+
+def test_a_submission_loses_no_row_of_qqp(tmp_path):
+    file = write_task(tmp_path, "qqp") / "test.tsv"
+    file.write_text("id\tquestion1\tquestion2\n0\tWhy?\t\n1\tWho?\tWho else?\n")
+    assert [row.texts for row in read("qqp", tmp_path)["test"]] == [
+        ("Why?", ""),
+        ("Who?", "Who else?"),
+    ]
+    file.write_text("id\tquestion1\tquestion2\n0\tWhy?\n1\tWho?\tWho else?\n")
+    with pytest.raises(ValueError, match=r"test.tsv, line 2, has 2 columns instead of 3"):
+        read("qqp", tmp_path)
+
+
+RTE = b"index\tsentence1\tsentence2\tlabel\n"
+STSB = b"sentence1\tsentence2\tscore\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "words"),
+    [
+        ("rte", "train.tsv", RTE + b"0\ta\tb\n", ", line 2, has 3 columns instead of 4"),
+        ("rte", "dev.tsv", RTE + b"0\ta\tb\t1\n", ", line 2: a label of RTE is 'entailment' or"),
+        ("rte", "dev.tsv", RTE + b"0\ta\tb\t1\n", "or 'not_entailment', not '1'."),
+        ("rte", "train.tsv", RTE + b"0\ta\t \tentailment\n", ", line 2, has an empty text"),
+        ("rte", "test.tsv", RTE + b"0\ta\tb\tx\n\n", ", line 3, has 1 columns instead of 4"),
+        (
+            "rte",
+            "train.tsv",
+            RTE + b"0\ta\t\xff\tx\n",
+            ", line 2, is not UTF-8 text: its byte 5 is",
+        ),
+        (
+            "rte",
+            "train.tsv",
+            b"a\tb\n",
+            ", line 1: RTE needs a column 'sentence1', and the line has",
+        ),
+        (
+            "rte",
+            "train.tsv",
+            b"",
+            ", line 1: RTE needs a column 'sentence1', and the line has nothing",
+        ),
+        ("rte", "train.tsv", RTE, " has no rows"),
+        ("cola", "train.tsv", b"sentence\tlabel\n", ", line 1, has 2 columns instead of 4"),
+        (
+            "stsb",
+            "dev.tsv",
+            STSB + b"a\tb\t5.1\n",
+            ": a score of STS-B is a number from 0 to 5, not",
+        ),
+        ("stsb", "dev.tsv", STSB + b"a\tb\tnan\n", "not 'nan'."),
+        ("stsb", "dev.tsv", STSB + b"a\tb\thigh\n", "not 'high'."),
+    ],
+)
+def test_a_broken_row_is_one_sentence_with_its_line(name, file, content, words, tmp_path):
+    path = write_task(tmp_path, name) / file
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(words)) as refusal:
+        read(name, tmp_path)
+    assert str(refusal.value).startswith(str(path))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_file_is_named_and_where_it_was_looked_for(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=rf"no train.tsv in {tmp_path}/QNLI or {tmp_path}\. "
+    ):
+        read("qnli", tmp_path)
+    folder = write_task(tmp_path, "qnli")
+    (folder / "dev.tsv").unlink()
+    with pytest.raises(FileNotFoundError, match=rf"no dev.tsv in {folder}\. .*config.data.dir"):
+        read("qnli", tmp_path)
+
+
+def test_a_folder_in_a_files_place_is_refused(tmp_path):
+    folder = write_task(tmp_path, "wnli")
+    (folder / "dev.tsv").unlink()
+    (folder / "dev.tsv").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no dev.tsv in"):
+        read("wnli", tmp_path)

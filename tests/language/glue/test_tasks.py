@@ -1,0 +1,59 @@
+"""The table of tasks says what GLUE says."""
+
+import pytest
+
+from language.glue import TASKS, describe
+from tests.language.glue.fakes import HEADERS
+
+
+def test_every_task_selects_by_its_first_metric():
+    assert {name: task.select_by for name, task in TASKS.items()} == {
+        "sst2": "accuracy",
+        "mrpc": "f1",
+        "qnli": "accuracy",
+        "qqp": "f1",
+        "mnli": "accuracy",
+        "cola": "matthews",
+        "rte": "accuracy",
+        "stsb": "pearson",
+        "wnli": "accuracy",
+        "imdb": "accuracy",
+    }
+
+
+def test_the_server_gets_all_its_files_under_its_names():
+    files = {name: list(task.submissions.values()) for name, task in TASKS.items()}
+    assert files == {
+        "sst2": ["SST-2.tsv"],
+        "mrpc": ["MRPC.tsv"],
+        "qnli": ["QNLI.tsv"],
+        "qqp": ["QQP.tsv"],
+        "mnli": ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"],
+        "cola": ["CoLA.tsv"],
+        "rte": ["RTE.tsv"],
+        "stsb": ["STS-B.tsv"],
+        "wnli": ["WNLI.tsv"],
+        "imdb": [],
+    }
+
+
+def test_labels_have_the_order_of_the_authors_reader():
+    assert TASKS["mnli"].labels == ("contradiction", "entailment", "neutral")
+    assert TASKS["rte"].labels == TASKS["qnli"].labels == ("entailment", "not_entailment")
+    assert [task.num_labels for task in TASKS.values()] == [2, 2, 2, 2, 3, 2, 2, 1, 2, 2]
+    assert [name for name, task in TASKS.items() if task.is_regression] == ["stsb"]
+    assert [name for name, task in TASKS.items() if not task.is_pair] == ["sst2", "cola", "imdb"]
+
+
+def test_splits_have_files_sizes_and_columns():
+    for name, headers in HEADERS.items():
+        task = TASKS[name]
+        assert set(task.files) == set(headers)
+        assert set(task.sizes) == set(task.files) - set(task.optional)
+        for header in headers.values():
+            assert set(task.texts) <= set(header.split("\t"))
+
+
+def test_an_unknown_task_gets_the_nearest_names():
+    with pytest.raises(ValueError, match=r"no task called 'sst-2'; did you mean sst2"):
+        describe("sst-2")

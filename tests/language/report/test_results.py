@@ -1,0 +1,96 @@
+"""Runs are found at any depth and checked as they are read."""
+
+import json
+
+import pytest
+
+from language.report.results import find_runs, read_run
+from tests.language.report.runs import EXAMPLES, write_glue, write_pretraining
+
+
+def change(folder, **values):
+    file = folder / "result.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    return folder
+
+
+def test_runs_of_both_kinds_are_found_once_and_others_passed_over(tmp_path):
+    glue = write_glue(tmp_path / "b" / "deep" / "sst2")
+    pretraining = write_pretraining(tmp_path / "a")
+    (tmp_path / "listops").mkdir()
+    (tmp_path / "listops" / "result.json").write_text('{"task": "listops", "test_accuracy": 0.4}')
+    (tmp_path / "going").mkdir()
+    (tmp_path / "going" / "config.json").write_text("{}")
+    runs = find_runs([tmp_path, tmp_path / "b"])
+    assert [run.folder for run in runs] == [pretraining, glue]
+    assert [(run.kind, run.task) for run in runs] == [("pretrain", ""), ("glue", "sst2")]
+
+
+def test_a_run_is_read_with_its_errors(tmp_path):
+    run = read_run(write_glue(tmp_path / "mnli", "mnli", value=0.8))
+    assert run.scores["valid"].errors == {"accuracy": 0.015}  # as the result has it
+    mismatched = run.scores["valid_mismatched"]
+    assert mismatched.values == {"accuracy": pytest.approx(0.79)}
+    assert mismatched.errors == {"accuracy": pytest.approx((0.79 * 0.21 / EXAMPLES) ** 0.5)}
+    assert "test" not in run.scores
+    assert run.device == "1 × cpu, 2 threads"
+
+
+def test_a_model_is_named_by_its_attention_and_what_it_started_from(tmp_path):
+    assert read_run(write_glue(tmp_path / "a")).model == "nystrom-64 from pretrain-small"
+    named = write_glue(
+        tmp_path / "b", init="bert-base/", config={"attention": {"num_landmarks": 32}}
+    )
+    assert read_run(named).model == "nystrom-32 from bert-base"
+    softmax = {"name": "softmax", "num_landmarks": None}
+    without = write_glue(tmp_path / "n", attention="softmax", config={"attention": softmax})
+    assert read_run(without).model == "softmax from pretrain-small"
+    scratch = write_glue(tmp_path / "c", from_scratch=True)
+    assert read_run(scratch).model == "nystrom-64, from scratch"
+    assert read_run(write_pretraining(tmp_path / "d", attention="softmax")).model == "softmax"
+
+
+def test_places_and_seeds_make_no_setting(tmp_path):
+    one = read_run(write_glue(tmp_path / "a", seed=1))
+    other = read_run(
+        write_glue(
+            tmp_path / "b",
+            seed=2,
+            config={"data": {"dir": "elsewhere"}, "mesh": {"data": 4}},
+            init="elsewhere/pretrain-small/model",
+        )
+    )
+    assert one.setting == other.setting
+    third = read_run(write_glue(tmp_path / "c", config={"train": {"batch_size": 16}}))
+    assert third.setting != one.setting
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"task": "sst-2"}, "no task called 'sst-2'; did you mean sst2"),
+        ({"valid": {"loss": 0.3}}, "valid.accuracy must be a number"),
+        ({"valid": {"accuracy": "high"}}, "valid.accuracy must be a number, not 'high'"),
+        ({"valid": 0.9}, "valid must hold metrics by name, not 0.9"),
+        ({"valid": {"accuracy": 91.2}}, "it must be between 0 and 1"),
+        ({"seed": "3"}, "seed must be of type int"),
+        ({"attention": 3}, "attention must be of type str"),
+    ],
+)
+def test_a_result_that_cannot_be_one_is_refused_by_its_file(values, words, tmp_path):
+    folder = change(write_glue(tmp_path / "run"), **values)
+    with pytest.raises(ValueError, match=words) as refusal:
+        read_run(folder)
+    assert str(folder / "result.json") in str(refusal.value)
+
+
+def test_what_cannot_be_read_or_is_not_there_is_a_sentence(tmp_path):
+    folder = write_pretraining(tmp_path / "run")
+    (folder / "result.json").write_text('{"kind": "pre')
+    with pytest.raises(ValueError, match=r"result.json cannot be read as JSON"):
+        find_runs([tmp_path])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="empty holds no finished run"):
+        find_runs([tmp_path / "empty"])
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        find_runs([tmp_path / "nowhere"])

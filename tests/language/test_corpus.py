@@ -1,0 +1,425 @@
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from harness import cache
+from language import corpus, documents, prepare, sentences
+from language.corpus import CorpusConfig
+from tests.language import texts
+
+ROOT = pathlib.Path(corpus.__file__).parents[1]
+DOCS = texts.documents(211)
+CONFIG = {"vocab_size": 97, "max_len": 31, "held_out": 0.1, "workers": 1}
+
+# A process that prepares a corpus in small pieces, says when it begins one, and waits in the third.
+PREPARER = """
+import sys, time
+from language import corpus, documents, prepare
+
+documents.PIECE_BYTES = 4_000
+make = prepare.PairMaker.__call__
+
+def slow(self, piece, folder):
+    print(piece, flush=True)
+    if piece == 2:
+        time.sleep(60)
+    make(self, piece, folder)
+
+prepare.PairMaker.__call__ = slow
+if __name__ == "__main__":
+    corpus.load(corpus.CorpusConfig(dir=sys.argv[1], vocab_size=97, max_len=31, held_out=0.1, workers=1))
+"""
+
+
+def load(dir, **changes):
+    return corpus.load(CorpusConfig(dir=str(dir), **{**CONFIG, **changes}))
+
+
+def contents(found):
+    """All pairs of a corpus, as token ids."""
+    return {
+        name: [tuple(split[i]) for i in range(len(split))] for name, split in found.splits.items()
+    }
+
+
+def files(found):
+    """All bytes of a prepared folder, but for the manifest, which has the time in it."""
+    return {
+        path.name: path.read_bytes()
+        for path in found.folder.iterdir()
+        if path.name != cache.MANIFEST
+    }
+
+
+def data_folders():
+    return sorted(path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir())
+
+
+@pytest.fixture
+def path(tmp_path):
+    return texts.in_form("blank_line", DOCS, tmp_path)
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(documents, "PIECE_BYTES", 4_000)
+
+
+# --- What is prepared
+
+
+def test_all_text_is_in_pairs_once_and_in_order(path):
+    found = load(path)
+    tokenizer = found.tokenizer
+    for name, pairs in contents(found).items():
+        kept = [token for pair in pairs for part in pair for token in part]
+        docs = [doc for doc in DOCS if corpus.prepare.draw(doc, 0, 0.1).split == name]
+        ids = [tokenizer.encode(sentences.split(doc)) for doc in docs]
+        expected = [token for doc in ids if len(doc) > 1 for sentence in doc for token in sentence]
+        assert kept == expected
+    assert tokenizer.unk_id not in kept
+
+
+def test_a_pair_is_of_one_document(path):
+    """Each has a word of its own, over and over."""
+    docs = [f"D{i} " * 7 + f"d{i}. " + f"D{i} d{i}. " * (i % 5) for i in range(61)]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *(f"d{i}" for i in range(61))]
+    file = texts.write(path.parent / "vocab.txt", "\n".join(words))
+    found = load(texts.write(path.parent / "x.txt", "\n".join(docs)), tokenizer=str(file))
+    for first, second in contents(found)["train"]:
+        assert len({*first, *second} - {5}) == 1
+    assert sum(found.statistics[name].left_out for name in found.splits) == 13
+
+
+def test_the_statistics_are_those_of_the_pairs(path):
+    found = load(path)
+    assert sum(of.documents for of in found.statistics.values()) == len(DOCS)
+    for name, pairs in contents(found).items():
+        of = found.statistics[name]
+        docs = [doc for doc in DOCS if prepare.draw(doc, 0, 0.1).split == name]
+        numbers = [len(sentences.split(doc)) for doc in docs]
+        assert (of.documents, of.left_out) == (len(docs), numbers.count(1))
+        assert of.sentences == sum(number for number in numbers if number > 1)
+        assert of.pairs == len(pairs)
+        assert of.tokens == sum(len(part) for pair in pairs for part in pair)
+        assert of.tokens == found.splits[name].token_counts().sum()
+    unknown = load(path, tokenizer=str(write_vocabulary(path.parent))).statistics["train"]
+    assert unknown.unknown_share == 1
+
+
+def write_vocabulary(folder):
+    """Of BERT's kind, with no word that our documents have."""
+    return texts.write(folder / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nx\n")
+
+
+@pytest.mark.parametrize("form", ["heading", "close_heading", "file", "jsonl", "jsonl.gz"])
+def test_the_form_of_the_corpus_does_not_matter(tmp_path, path, form):
+    other = texts.in_form(form, DOCS, tmp_path)
+    assert load(other).sha256 == load(path).sha256
+
+
+def test_the_vocabulary_decides_the_type_of_a_token(path):
+    vocabulary = [f"w{i}" for i in range(70_000)]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    for words, dtype in ((vocabulary[:99], np.uint16), (vocabulary, np.uint32)):
+        file = texts.write(
+            path.parent / str(len(words)) / "vocab.txt", "\n".join([*special, *words])
+        )
+        assert load(path, tokenizer=str(file)).splits["train"].tokens.dtype == dtype
+
+
+def test_bytes_in_the_middle_of_a_text_come_with_their_space(tmp_path, path):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    ids = {token: i for i, token in enumerate([*special, *alphabet])}
+    backend = Tokenizer(models.BPE(ids, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(special)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    found = load(path, tokenizer=str(tmp_path / "tokenizer.json"), held_out=0.01)
+    kept = [token for pair in contents(found)["train"] for part in pair for token in part]
+    docs = [doc for doc in DOCS if prepare.draw(doc, 0, 0.01).split == "train"]
+    docs = [doc for doc in docs if len(sentences.split(doc)) > 1]
+    assert found.tokenizer.decode(kept) == "".join(doc.replace("\n", " ") for doc in docs)
+
+
+def test_another_seed_moves_documents_and_borders(path):
+    first, second = load(path), load(path, seed=1)
+    assert contents(first)["valid"] != contents(second)["valid"]
+    assert contents(first)["train"] != contents(second)["train"]
+
+
+def test_a_document_is_held_out_wherever_it_stands(tmp_path, path):
+    found = load(path)
+    other = load(texts.in_form("blank_line", DOCS[::-1], tmp_path / "turned"))
+    assert other.tokenizer.sha256 == found.tokenizer.sha256
+    for name in ("train", "valid"):
+        assert sorted(contents(other)[name]) == sorted(contents(found)[name])
+
+
+def test_the_validation_documents_train_no_tokenizer(path):
+    """A word of theirs alone: it has no piece of its own."""
+    docs = [doc + (" Zzz zzz zzz." * 9 if is_valid(doc) else "") for doc in DOCS]
+    assert not all(map(is_valid, docs))  # the hash has changed with the text
+    held = [doc for doc in docs if is_valid(doc)]
+    plain = [doc for doc in docs if not is_valid(doc) and "Zzz" not in doc]
+    found = load(texts.in_form("blank_line", plain + held, path.parent / "held"))
+    vocabulary = found.tokenizer.backend.get_vocab()
+    assert any("Zzz" in doc for doc in held)
+    assert not any("z" in token for token in vocabulary)
+
+
+def is_valid(doc):
+    return prepare.draw(doc, 0, 0.1).split == "valid"
+
+
+def test_fewer_examples_are_the_first_ones_of_the_same_data(path):
+    whole, part = load(path), load(path, examples=7)
+    assert part.sha256 == whole.sha256
+    assert contents(part) == {**contents(whole), "train": contents(whole)["train"][:7]}
+    assert part.statistics == whole.statistics
+
+
+def test_prepared_data_never_change(path):
+    """Golden: another hash is other data, and every result on record would be of others."""
+    found = load(path)
+    assert found.sha256 == "54a2909826269f5fdfe90fe7d38c1404b0d8addb5f7110c32c697e97767d5a1d"
+
+
+# --- Pieces
+
+
+def test_pieces_and_processes_make_the_same_bytes(path, monkeypatch):
+    found = load(path)
+    for piece_bytes, workers in ((500, 1), (4_000, 2), (9_000, 3)):
+        monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / f"{piece_bytes}"))
+        monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
+        other = load(path, workers=workers)
+        assert files(other) == files(found)
+        assert other.sha256 == found.sha256
+
+
+@pytest.mark.parametrize("maker", [prepare.PairMaker, prepare.WordCounter])
+def test_a_stopped_preparation_goes_on_from_its_pieces(
+    path, monkeypatch, small_pieces, caplog, maker
+):
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "undisturbed"))
+    expected = files(load(path))
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "stopped"))
+    with monkeypatch.context() as context:
+        before = note_pieces(context, maker, stop_at=3)
+        with pytest.raises(KeyboardInterrupt):
+            load(path)
+    caplog.set_level(logging.INFO)
+    after = note_pieces(monkeypatch, maker)
+    found = load(path)
+    assert before == [0, 1, 2]
+    assert after == list(range(3, 3 + len(after)))
+    count = len(before) + len(after)
+    assert f"Going on after 3 of {count} pieces that are finished" in caplog.messages
+    assert files(found) == expected
+    assert [name.partition("-")[0] for name in data_folders()] == ["corpus", "tokenizer"]
+    assert not [name for name in data_folders() if "." in name]
+
+
+def test_a_killed_preparation_goes_on_from_its_pieces(path, monkeypatch, small_pieces, tmp_path):
+    expected = load(path)
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "killed"))
+    script = texts.write(tmp_path / "preparer.py", PREPARER)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert [process.stdout.readline() for _ in range(3)] == ["0\n", "1\n", "2\n"]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    [pieces] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
+    assert sorted(path.name[:6] for path in pieces.glob("00000?-of-??????")) == ["000000", "000001"]
+    assert any(name.endswith(".partial") for name in os.listdir(pieces))
+
+    made = note_pieces(monkeypatch, prepare.PairMaker)
+    assert files(load(path)) == files(expected)
+    assert made[0] == 2
+    assert not pieces.exists()
+
+
+def note_pieces(monkeypatch, maker, stop_at=None):
+    """The numbers of the pieces that are made from now on."""
+    make, made = maker.__call__, []
+
+    def note(self, piece, folder):
+        (folder / "half").write_text("")
+        if piece == stop_at:
+            raise KeyboardInterrupt
+        (folder / "half").unlink()
+        make(self, piece, folder)
+        made.append(piece)
+
+    monkeypatch.setattr(maker, "__call__", note)
+    return made
+
+
+def test_pieces_of_another_division_are_not_taken(path, monkeypatch, small_pieces):
+    with monkeypatch.context() as context:
+        context.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "undisturbed"))
+        expected = files(load(path))
+    with monkeypatch.context() as context:
+        note_pieces(context, prepare.PairMaker, stop_at=3)
+        with pytest.raises(KeyboardInterrupt):
+            load(path)
+    monkeypatch.setattr(documents, "PIECE_BYTES", 3_000)
+    assert files(load(path)) == expected
+
+
+def test_data_are_prepared_once_and_again_after_a_change(path, caplog):
+    caplog.set_level(logging.INFO)
+    first = load(path)
+    assert load(path, workers=2).folder == first.folder
+    training, preparing, left_out = caplog.messages
+    assert training.startswith(
+        f"Training a tokenizer: reading {path}, documents by blank_line; once"
+    )
+    assert preparing.endswith(f"once, into {first.folder}")
+    assert left_out.endswith("of 211 documents have fewer than two sentences and give no pair")
+    path.write_text(path.read_text() + "\n\nOne more. And more.\n")
+    assert load(path).sha256 != first.sha256
+    folders = {load(path, **change).folder for change in ({}, {"max_len": 37}, {"short_rate": 0.5})}
+    assert len(folders) == 3
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads /proc")
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])  # a compressed file is a single piece
+def test_the_corpus_is_never_held_in_memory(tmp_path, suffix):
+    """Nine times the text takes no more memory: a process of its own each, and its peak."""
+    script = (
+        "import pathlib, re, sys\n"
+        "from language import corpus, documents\n"
+        "documents.PIECE_BYTES = 2**18\n"
+        "corpus.load(corpus.CorpusConfig(dir=sys.argv[1], vocab_size=97, max_len=31, workers=1,"
+        " held_out=0.1))\n"
+        "print(re.search(r'VmHWM:\\s+(\\d+) kB', pathlib.Path('/proc/self/status').read_text())[1])"
+    )
+    peaks = []
+    for copies in (20, 180):
+        text = "\n\n".join([*DOCS, ""] * copies)
+        path = texts.write(tmp_path / f"{copies}{suffix}", text)
+        printed = subprocess.run(
+            [sys.executable, "-c", script, str(path)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        ).stdout
+        peaks.append(int(printed))
+    assert len(text) > 6 * 2**20
+    assert peaks[1] - peaks[0] < 4.5 * 2**10  # KiB; held, the text alone would take more
+
+
+# --- Faults
+
+
+def failing(match, error=ValueError):
+    return pytest.raises(error, match=match)
+
+
+def left_behind():
+    """What a preparation that cannot be finished leaves of the pairs."""
+    return [name for name in data_folders() if name.startswith("corpus")]
+
+
+@pytest.mark.parametrize("form", ["text", "empty", "spaces"])
+def test_no_text_is_one_clear_sentence(tmp_path, form):
+    path = texts.write(tmp_path / "x.txt", {"text": "", "empty": "\n\n", "spaces": " \n\t\n"}[form])
+    for tokenizer in ("", str(write_vocabulary(tmp_path / "t"))):
+        with failing(r"x\.txt holds no text: set --config\.data\.dir to a file"):
+            load(path, tokenizer=tokenizer)
+    assert data_folders() == []
+
+
+def test_documents_of_one_sentence_are_one_clear_sentence(tmp_path):
+    lines = [sentence for doc in DOCS for sentence in sentences.split(doc)]
+    path = texts.write(tmp_path / "x.txt", "\n".join(lines))
+    with failing(rf"each of its {len(lines):,} documents is a document of one sentence.*=auto\?"):
+        load(path)
+    assert left_behind() == []
+
+
+def test_a_split_without_a_pair_is_one_clear_sentence(path):
+    with failing(
+        r"no pair for the split valid, which got 0 of 211 documents: Raise data\.held_out"
+    ):
+        load(path, held_out=1e-9)
+    with failing(r"leaves no text for training: data\.held_out=0\.99.* its 211 documents\. Lower"):
+        load(path, held_out=0.9999999)
+    with failing(r"no pair for the split train, .*: Lower data\.held_out, now 0\.99"):
+        load(path, held_out=0.9999999, tokenizer=str(write_vocabulary(path.parent)))
+    assert left_behind() == []
+
+
+def test_too_small_a_vocabulary_is_one_clear_sentence(path):
+    with failing(r"vocabulary of 20 tokens is too small .* Raise data\.vocab_size"):
+        load(path, vocab_size=20)
+    assert data_folders() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_fault_in_the_text_comes_from_any_process_and_leaves_nothing_behind(path, workers):
+    path.write_bytes(path.read_bytes() + b"\n\nNa\xefve. And more.")
+    with failing("is not UTF-8 text: byte .* is 0xef"):
+        load(path, workers=workers)
+    with failing("is not UTF-8 text"):
+        load(path, workers=workers, tokenizer=str(write_vocabulary(path.parent)))
+    assert data_folders() == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_one_clear_sentence(path):
+    path.chmod(0)
+    with failing(r"all\.txt cannot be read \(Permission denied\)", OSError):
+        load(path)
+
+
+def test_a_changed_file_is_found(path):
+    found = load(path)
+    tokens = np.load(found.folder / "train_tokens.npy")
+    np.save(found.folder / "train_tokens.npy", tokens[::-1])
+    with failing(r"train_tokens\.npy is not what was prepared.*Delete the folder"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"max_len": 4}, r"data\.max_len: needs at least 5 tokens, .* got 4\."),
+        ({"short_rate": 1.5}, r"data\.short_rate: needs a share from 0 to 1, got 1\.5"),
+        ({"held_out": 0}, r"data\.held_out: needs a share between 0 and 1"),
+        ({"held_out": 1}, r"data\.held_out"),
+        ({"held_out": float("nan")}, r"data\.held_out"),
+        ({"vocab_size": 0}, r"data\.vocab_size: needs 1 to 1,000,000 tokens, got 0"),
+        ({"examples": -1}, r"data\.examples: needs 0 for all, or a positive number; got -1"),
+        ({"workers": -2}, r"data\.workers: .* got -2"),
+    ],
+)
+def test_a_config_that_cannot_be_is_one_clear_sentence(change, sentence):
+    with failing(sentence):
+        dataclasses.replace(CorpusConfig(dir="x"), **change)
+
+
+def test_a_config_is_made_of_plain_values():
+    from nystromformer_jax.training.settings import from_mapping
+
+    plain = json.loads(json.dumps(dataclasses.asdict(CorpusConfig(dir="x"))))
+    assert from_mapping(CorpusConfig, plain, "data") == CorpusConfig(dir="x")

@@ -1,0 +1,143 @@
+"""`python -m language.data`."""
+
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from harness import cache
+from language import data
+from tests.language import texts
+
+ROOT = pathlib.Path(data.__file__).parents[1]
+SMALL = ["--vocab_size=97", "--max_len=31", "--held_out=0.1", "--workers=1"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(texts.in_form("heading", texts.documents(97), tmp_path / "data.seed"))
+
+
+def test_a_corpus_is_prepared_checked_and_described(path, capsys):
+    assert data.main([path, *SMALL]) == 0
+    captured = capsys.readouterr()
+    assert "documents by spaced_heading; once, into " in captured.err
+    assert "all hashes right.\nSHA-256 " in captured.out
+    train, valid = captured.out.split("\n| ")[2:4]
+    assert train.startswith("train | ")
+    counts = [line.split(" | ") for line in (train, valid)]
+    assert sum(int(row[1]) for row in counts) == 97
+    assert all(row[5] == "0.00" for row in counts)
+    assert "Training pair 1, " in captured.out
+    assert captured.out.count("\nA: ") == captured.out.count("\nB: ") == 2
+    assert "Training pair 2" not in captured.out
+
+
+def test_every_flag_reaches_the_corpus(path, capsys, monkeypatch):
+    asked = []
+    load = data.corpus.load
+    monkeypatch.setattr(data.corpus, "load", lambda config: asked.append(config) or load(config))
+    flags = [
+        *SMALL,
+        "--cased",
+        "--documents=heading",
+        "--source=text",
+        "--seed=3",
+        "--short_rate=0.5",
+    ]
+    assert data.main([path, *flags, "--show=0"]) == 0
+    assert asked == [
+        data.CorpusConfig(
+            dir=path,
+            source="text",
+            documents="heading",
+            vocab_size=97,
+            lowercase=False,
+            max_len=31,
+            short_rate=0.5,
+            held_out=0.1,
+            seed=3,
+            workers=1,
+        )
+    ]
+    assert "Training pair" not in capsys.readouterr().out
+
+
+def test_changed_data_are_refused(path, capsys):
+    data.main([path, *SMALL])
+    [folder] = (cache.cache_dir() / "data").glob("corpus-????????????")
+    lengths = np.load(folder / "train_first_lens.npy")
+    np.save(folder / "train_first_lens.npy", lengths + 1)
+    assert data.main([path, *SMALL]) == 2
+    assert "train_first_lens.npy is not what was prepared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere"], "There is no corpus nowhere: set DIR to a text file"),
+        ([""], "A corpus is needed: set DIR to a text file"),
+        (["PATH", "--max_len=4"], "--max_len: needs at least 5 tokens"),
+        (
+            ["PATH", "--held_out=1e-9"],
+            "/data.seed/heading/all.txt gives no pair for the split valid",
+        ),
+        (["PATH", "--held_out=1e-9"], "Raise --held_out, now 1e-09"),
+        (
+            ["PATH", "--tokenizer=nowhere"],
+            "no tokenizer nowhere: set --tokenizer to tokenizer.json",
+        ),
+        (["PATH", "--documents=line", "--vocab_size=9"], "is too small for this text"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(path, arguments, sentence, capsys):
+    given = [argument.replace("PATH", path) for argument in arguments]
+    assert data.main([given[0], *SMALL, *given[1:]]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.splitlines()[-1].startswith("language.data: ")
+
+
+def test_a_stopped_preparation_says_nothing_and_keeps_its_pieces(path):
+    script = (
+        "import sys, time\n"
+        "from language import data, documents, prepare\n"
+        "documents.PIECE_BYTES = 4_000\n"
+        "make = prepare.PairMaker.__call__\n"
+        "def slow(self, piece, folder):\n"
+        "    make(self, piece, folder)\n"
+        "    if piece == 1:\n"
+        "        print('waiting', flush=True)\n"
+        "        time.sleep(60)\n"
+        "prepare.PairMaker.__call__ = slow\n"
+        f"sys.exit(data.main([{path!r}, *{SMALL!r}]))"
+    )
+    command = [sys.executable, "-c", script]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout.readline() == "waiting\n"
+    process.terminate()
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "Traceback" not in error
+    [kept] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
+    assert len(list(kept.glob("000000-of-*[0-9]"))) == 1
+    assert list(kept.glob("000001-of-*[0-9]")) == []
+    assert data.main([path, *SMALL]) == 0
+    assert not kept.exists()
+
+
+def test_no_accelerator_framework_is_imported(path):
+    script = (
+        "import sys\n"
+        "from language import data\n"
+        f"assert data.main([{path!r}, *{SMALL!r}]) == 0\n"
+        "print(sorted({'jax', 'flax', 'torch', 'tensorflow', 'transformers'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script]
+    printed = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    assert printed.splitlines()[-1] == "[]"

@@ -1,0 +1,249 @@
+import gzip
+import json
+
+import pytest
+
+from language import documents
+from language.sources import open_source
+from tests.language import texts
+
+FORMS = [
+    "blank_line",
+    "heading",
+    "close_heading",
+    "file",
+    "line",
+    "jsonl",
+    "jsonl.gz",
+    "blank_line.gz",
+]
+DOCS = texts.documents(53)
+
+
+def expected(form):
+    """What a form keeps of the documents."""
+    return [doc.replace("\n", " ") for doc in DOCS] if form == "line" else DOCS
+
+
+def how(form):
+    return "auto" if form.startswith("jsonl") else form.removesuffix(".gz").removeprefix("close_")
+
+
+def read(path, source="auto", documents="auto"):
+    opened = open_source(str(path), source, documents)
+    return [doc for piece in range(opened.num_pieces) for doc in opened.read(piece)]
+
+
+def kind(path):
+    return open_source(str(path)).stamp()["documents"]
+
+
+# --- Every document once, in order
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 7, 61, 500, 10**9])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_document_is_read_once_however_the_files_are_divided(
+    tmp_path, monkeypatch, form, piece_bytes
+):
+    monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
+    path = texts.in_form(form, DOCS, tmp_path)
+    assert read(path, documents=how(form)) == expected(form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_is_found_out(tmp_path, form):
+    path = texts.in_form(form, DOCS, tmp_path)
+    kinds = {"jsonl": "line", "jsonl.gz": "line", "heading": "spaced_heading"}
+    assert kind(path) == kinds.get(form, how(form))
+    assert read(path) == expected(form)
+    assert read(path.parent) == expected(form)
+
+
+def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
+    for name in ("b/x.txt", "a.txt", "b/a/z", "c.txt.gz", ".hidden", "b/.git/config"):
+        texts.write(tmp_path / name, f"Text of {name}.")
+    assert read(tmp_path) == [
+        f"Text of {name}." for name in ("a.txt", "b/a/z", "b/x.txt", "c.txt.gz")
+    ]
+
+
+@pytest.mark.parametrize("documents", ["blank_line", "heading", "line", "file"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_marks_and_spaces_of_other_systems_are_not_text(tmp_path, documents, end):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + f" Ä text. \t{end}".encode())
+    assert read(path, documents=documents) == ["Ä text."]
+
+
+def test_headings_of_documents_and_of_sections_are_dropped(tmp_path):
+    text = (
+        "Before. \n = One = \n A = b = c .\n = = Part = = \n = = = 5 = = = \nMore .\n"
+        "= E = mc =\n== Part ==\nEnd.\n = Empty = \n"
+    )
+    path = texts.write(tmp_path / "wiki.tokens", text)
+    assert read(path, documents="heading") == ["Before.", "A = b = c .\nMore .", "End."]
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 10**9])
+def test_what_only_looks_like_a_heading_stays_text_where_headings_are_spaced(
+    tmp_path, monkeypatch, piece_bytes
+):
+    monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
+    text = " \n = One = \n \n Key : G \n = Goals ; A = \n Points . \n \n = = P = = \n \n More .\n"
+    path = texts.write(tmp_path / "wiki.tokens", text + " = Two = \n \n = = 2 = = \nEnd . ")
+    assert kind(path) == open_source(str(path), documents="heading").stamp()["documents"]
+    first = "Key : G\n= Goals ; A =\nPoints .\nMore ."
+    assert kind(path) == "spaced_heading"
+    assert read(path) == read(path, documents="heading") == [first, "End ."]
+
+
+def test_text_and_json_of_one_folder_are_told_apart_by_the_source(tmp_path):
+    texts.write(tmp_path / "a.txt", "Text.")
+    texts.write(tmp_path / "b.jsonl", '{"text": "Json."}\n\n{"text": ""}\n')
+    assert read(tmp_path, "text") == ["Text."]
+    assert read(tmp_path, "jsonl") == ["Json."]
+    assert read(tmp_path / "b.jsonl", "text", "line")[0] == '{"text": "Json."}'
+    (tmp_path / "b.jsonl").rename(tmp_path / "b.json")
+    assert read(tmp_path / "b.json", "jsonl") == ["Json."]
+
+
+def test_the_stamp_changes_with_the_text_and_with_the_form(tmp_path):
+    path = texts.write(tmp_path / "a.txt", "One.\n\nTwo.")
+    stamps = [open_source(str(path)).stamp(), open_source(str(path), documents="line").stamp()]
+    path.write_text("One.\n\nTwo. Three.")
+    stamps.append(open_source(str(path)).stamp())
+    assert len({json.dumps(stamp) for stamp in stamps}) == 3
+
+
+def test_only_the_document_at_hand_is_held(tmp_path):
+    """A source gives the first document of a file before it has read the rest."""
+    path = tmp_path / "x.jsonl.gz"
+    line = b'{"text": "A text."}\n'
+    path.write_bytes(gzip.compress(line * 50_000)[:-100])
+    found = open_source(str(path)).read(0)
+    assert next(found) == "A text."
+
+
+def write_tfds(data_dir, docs, file_format="array_record", name="corpus"):
+    """A data set with a document of `docs` in each example."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    features = tfds.features.FeaturesDict(
+        {"text": tfds.features.Text(), "title": tfds.features.Text()}
+    )
+
+    class Corpus(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
+
+        def _split_generators(self, dl_manager):
+            return {"train": ((i, {"text": doc, "title": "x"}) for i, doc in enumerate(docs))}
+
+        def _generate_examples(self):
+            raise AssertionError
+
+    Corpus.name = name
+    Corpus(data_dir=data_dir, file_format=file_format).download_and_prepare()
+    return data_dir / name
+
+
+def test_a_data_set_of_tfds_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "EXAMPLES_A_PIECE", 7)
+    path = write_tfds(tmp_path, [*DOCS, " \n"])
+    assert read(path) == read(path / "1.0.0") == read(path, "tfds", "line") == DOCS
+    assert open_source(str(path)).num_pieces == 8
+    with pytest.raises(
+        ValueError, match=r"data\.documents is heading, but every entry of a data set"
+    ):
+        open_source(str(path), documents="heading")
+    info = path / "1.0.0" / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))
+    for at in (path, path / "1.0.0"):
+        with pytest.raises(
+            FileNotFoundError, match=r"needs corpus .* holds tfrecord, which only Tens"
+        ):
+            open_source(str(at))
+
+
+# --- Faults
+
+
+@pytest.mark.parametrize("piece_bytes", [7, 10**9])
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+def test_a_byte_that_is_not_utf_8_is_named_with_its_file(
+    tmp_path, monkeypatch, suffix, piece_bytes
+):
+    monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
+    content = "Näive.\n\nOne line.\nNa".encode() + b"\xefve.\n\nMore."
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(gzip.compress(content) if suffix == ".txt.gz" else content)
+    with pytest.raises(
+        ValueError, match=rf"x{suffix} is not UTF-8 text: byte 22 is 0xef\. Convert"
+    ):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", "5", '"text"', '{"txt": "a"}', '{"text": 5}', '{"text": "\\ud800"}', "[" * 99_999],
+)
+def test_a_line_that_is_not_what_it_needs_is_named_by_its_byte(tmp_path, line):
+    path = texts.write(tmp_path / "x.jsonl", f'{{"text": "ä"}}\n{line}\n')
+    with pytest.raises(
+        ValueError,
+        match=r'x\.jsonl needs a JSON object with a string under "text" .* from byte 16 on',
+    ):
+        read(path)
+
+
+def test_a_damaged_archive_is_named(tmp_path):
+    path = texts.in_form("jsonl.gz", DOCS, tmp_path)
+    content = path.read_bytes()
+    for damaged in (content[:-50], content[:100] + b"xxxxx" + content[105:], b"no archive"):
+        path.write_bytes(damaged)
+        with pytest.raises(
+            ValueError, match=r"all\.jsonl\.gz is cut short or damaged \(.*\): down"
+        ):
+            read(path)
+
+
+def test_a_document_without_end_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 2**20)
+    path = texts.write(tmp_path / "x.txt", "Short.\n\n" + "A line that goes on.\n" * 60_000)
+    with pytest.raises(
+        ValueError,
+        match=r"more than 1 MiB, from byte 9 on, with data\.documents=blank_line: are docu",
+    ):
+        read(path)
+    assert len(read(path, documents="line")) == 60_001
+
+
+def test_no_corpus_is_one_clear_sentence(tmp_path):
+    with pytest.raises(ValueError, match=r"corpus is needed: set --config\.data\.dir"):
+        open_source("")
+    with pytest.raises(
+        FileNotFoundError, match=r"no corpus .*/x: set --config\.data\.dir to a text"
+    ):
+        open_source(str(tmp_path / "x"))
+    with pytest.raises(FileNotFoundError, match="holds no file of text"):
+        open_source(str(tmp_path))
+    texts.write(tmp_path / "a.txt", "Text.")
+    with pytest.raises(FileNotFoundError, match=r"holds no file of JSON lines \(\.jsonl\)"):
+        open_source(str(tmp_path), "jsonl")
+    with pytest.raises(FileNotFoundError, match=r"Pretraining needs .* by tensorflow-datasets"):
+        open_source(str(tmp_path), "tfds")
+
+
+def test_what_does_not_go_together_is_one_clear_sentence(tmp_path):
+    texts.write(tmp_path / "a.txt", "Text.")
+    texts.write(tmp_path / "b.jsonl", '{"text": "Json."}')
+    with pytest.raises(
+        ValueError, match=r"holds both JSON lines and other files: set data\.source"
+    ):
+        open_source(str(tmp_path))
+    with pytest.raises(
+        ValueError, match="documents is file, but every entry of JSON lines is a doc"
+    ):
+        open_source(str(tmp_path), "jsonl", "file")

@@ -1,0 +1,171 @@
+"""Fine-tuning from a checkpoint to predictions, on tasks of a few rows."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from language import finetune, glue
+from language.finetune import BudgetConfig, RateConfig, ScoringConfig
+from language.tokenizer import load_tokenizer
+from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.training import Workdir
+from tests.helpers import OTHER_FRAMEWORK, assert_close
+from tests.language import runs
+from tests.language.glue import fakes
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The model folder of a tiny pretraining run."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    with runs.cache_in(folder):
+        runs.pretrained(folder / "text", folder / "run")
+    return folder / "run/model"
+
+
+def finetuned(tmp_path, checkpoint, task="mrpc", argument="", **changes):
+    folder = fakes.write_task(tmp_path / "glue", task)
+    config = runs.glue_sections(task, folder, checkpoint, argument, **changes)
+    run = finetune.prepare(config)
+    tokenizer = load_tokenizer(run.init.folder)
+    data = glue.load(run.data, tokenizer)
+    with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:
+        result = finetune.train(run, data, tokenizer, workdir)
+        return result, run, data, workdir
+
+
+@pytest.mark.parametrize("task", ["sst2", "mrpc", "mnli", "stsb", "cola"])
+def test_a_run_leaves_predictions_that_give_its_scores(tmp_path, checkpoint, task):
+    result, _, data, _ = finetuned(tmp_path, checkpoint, task)
+    assert json.loads((tmp_path / "run/result.json").read_text()) == result
+    for split in data.splits:
+        if split == "train":
+            continue
+        files = list((tmp_path / "run/predictions").glob("*.tsv"))
+        name = data.task.submissions.get(split, f"{task}-{split}.tsv")
+        assert name in {file.name for file in files}
+        read = glue.read_predictions(data.task, tmp_path / "run/predictions" / name)
+        assert len(read.predictions) == len(data.splits[split])
+        if data.splits[split].labels is None:
+            assert split not in result
+        else:
+            scores = glue.score(data.task, read.predictions, read.labels)
+            assert scores == pytest.approx(result[split], abs=1e-9)
+            assert set(result[f"{split}_standard_error"]) == set(scores)
+
+
+def test_the_exported_file_gives_the_models_logits(tmp_path, checkpoint, no_annotations):
+    _, run, data, workdir = finetuned(tmp_path, checkpoint)
+    content = finetune.write_export(run, workdir).read_bytes()
+    batch = data.splits["valid"].batch(np.arange(7), 19)
+    arguments = (batch["inputs"], batch["mask"], batch["types"])
+    logits = jax.export.deserialize(bytearray(content)).call(*arguments)
+    model, variables = from_pretrained(tmp_path / "run/model")
+    assert_close(logits, model.apply(variables, *arguments, deterministic=True), OTHER_FRAMEWORK)
+
+
+def test_a_run_starts_from_the_checkpoint_unless_told_not_to(tmp_path, checkpoint):
+    """At a rate of nearly nothing the encoder is the checkpoint's, or another one."""
+    still = {"optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}}
+    _, trained = from_pretrained(checkpoint)
+    for from_scratch in (False, True):
+        folder = tmp_path / str(from_scratch)
+        init = {"from_scratch": from_scratch}
+        result, _, _, _ = finetuned(folder, checkpoint, init=init, **still)
+        assert result["from_scratch"] == from_scratch
+        _, tuned = from_pretrained(folder / "run/model")
+        words = [
+            np.asarray(variables["params"]["nystromformer"]["embeddings"]["word"]["embedding"])
+            for variables in (trained, tuned)
+        ]
+        assert (np.abs(words[0] - words[1]).max() > 1e-3) == from_scratch
+
+
+def test_scoring_again_gives_the_same_numbers(tmp_path, checkpoint):
+    result, run, data, workdir = finetuned(tmp_path, checkpoint)
+    assert finetune.score_again(run, data, workdir) == result
+
+
+def test_attention_can_be_another_than_the_checkpoints(tmp_path, checkpoint):
+    result, _, _, _ = finetuned(
+        tmp_path, checkpoint, "mrpc", ",attention=softmax,conv_kernel_size=3"
+    )
+    assert result["attention"] == "softmax"
+
+
+def test_the_best_of_a_search_is_the_first_of_the_best():
+    def result(f1, batch_size):
+        valid = {"f1": f1, "accuracy": 0.5}
+        return {
+            "task": "mrpc",
+            "valid": valid,
+            "valid_standard_error": {},
+            "valid_examples": 9,
+            "best_step": 3,
+            "batch_size": batch_size,
+            "learning_rate": 2e-5,
+        }
+
+    results = {"a": result(0.7, 8), "b": result(0.8, 16), "c": result(0.8, 32)}
+    assert finetune.best_of(results).startswith(
+        "Best of 3 by validation f1: batch 16, rate 2e-05, in b."
+    )
+
+
+def test_passes_over_the_data_become_steps():
+    assert BudgetConfig(epochs=4.0, batch_size=32).over(3_668).total_steps == 459
+    assert BudgetConfig(epochs=0.5, batch_size=32).over(3_668).total_steps == 58
+    assert BudgetConfig(epochs=4.0, batch_size=32, total_steps=7).over(3_668).total_steps == 7
+    assert RateConfig(learning_rate=3e-5, warmup_share=0.05).over(459).warmup_steps == 23
+    assert ScoringConfig().over(115).every_steps == 115
+    assert ScoringConfig(every_steps=9).over(115).every_steps == 9
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: BudgetConfig(epochs=0.0, batch_size=8), r"train\.epochs: needs a positive number"),
+        (
+            lambda: BudgetConfig(epochs=1.0, batch_size=0),
+            r"train\.batch_size: needs 1 or more, got 0",
+        ),
+        (
+            lambda: RateConfig(learning_rate=1e-5, warmup_share=0.7),
+            r"optimizer\.warmup_share: needs a number from 0 to 0\.5, got 0\.7",
+        ),
+        (
+            lambda: RateConfig(learning_rate=0.0, warmup_share=0.1),
+            r"optimizer\.learning_rate: needs a positive number, got 0\.0",
+        ),
+        (lambda: ScoringConfig(every_steps=-1), r"eval\.every_steps: needs 0 or more, got -1"),
+    ],
+)
+def test_budgets_that_make_no_sense_are_refused(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"init": {"checkpoint": ""}}, r"init\.checkpoint: needs the folder of a pretrained model"),
+        ({"data": {"max_len": 31}}, r"data\.max_len=31 is more than the 29 positions of"),
+        ({"data": {"task": "mrcp"}}, r"There is no task called 'mrcp'; did you mean mrpc"),
+    ],
+)
+def test_configs_that_cannot_work_are_refused_before_any_data(
+    tmp_path, checkpoint, changes, sentence
+):
+    config = runs.glue_sections("mrpc", tmp_path, checkpoint, **changes)
+    with pytest.raises(ValueError, match=sentence):
+        finetune.prepare(config)
+
+
+def test_the_loss_of_a_validation_is_the_cross_entropy():
+    task = glue.TASKS["mrpc"]
+    logits = np.array([[2.0, 0.0], [1.0, 1.0]], np.float32)
+    expected = (math.log(1 + math.exp(-2)) + math.log(2)) / 2
+    assert finetune._scores(task, logits, np.array([0, 1]))["loss"] == pytest.approx(expected)

@@ -1,0 +1,237 @@
+"""What is asked of a pair: properties of one draw, and shares over many."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from language.masking import ObjectiveConfig, Vocabulary, arrange, ask
+
+PAD, CLS, SEP, MASK, SIZE = 0, 1, 2, 3, 101
+SPECIAL = (PAD, CLS, SEP, MASK)
+LENGTH, ROWS = 61, 37
+
+
+@pytest.fixture
+def vocabulary():
+    """Every third token goes on with the word before it."""
+    starts = np.arange(SIZE) % 3 != 1
+    starts[list(SPECIAL)] = True
+    return Vocabulary.of(mask_id=MASK, special_ids=SPECIAL, word_starts=starts)
+
+
+@pytest.fixture
+def batch():
+    """Pairs of all lengths that fit: [CLS] A [SEP] B [SEP] padding."""
+    numbers = np.random.default_rng(5)
+    inputs = np.full((ROWS, LENGTH), PAD, np.int32)
+    first = numbers.integers(1, LENGTH - 4, ROWS).astype(np.int32)
+    second = np.array([numbers.integers(1, LENGTH - 2 - n) for n in first], np.int32)
+    for row, a, b in zip(inputs, first, second, strict=True):
+        words = numbers.integers(4, SIZE, a + b)
+        row[: a + b + 3] = [CLS, *words[:a], SEP, *words[a:], SEP]
+    return {
+        "inputs": jnp.asarray(inputs),
+        "first_len": jnp.asarray(first),
+        "second_len": jnp.asarray(second),
+        "example": jnp.arange(ROWS),
+    }
+
+
+@pytest.fixture
+def draw(batch, vocabulary):
+    @functools.cache
+    def compiled(first, last, **options):
+        part = {name: values[first:last] for name, values in batch.items()}
+        config = ObjectiveConfig(**options)
+        return jax.jit(functools.partial(ask, **part, vocabulary=vocabulary, config=config))
+
+    def draw(seed=0, first=0, last=ROWS, **options):
+        return compiled(first, last, **options)(jax.random.key(seed))
+
+    return draw
+
+
+def sentences(tokens, mask):
+    """The two token lists between the special ones."""
+    real = np.asarray(tokens)[np.asarray(mask)].tolist()
+    assert real[0] == CLS
+    assert real[-1] == SEP
+    middle = real.index(SEP)
+    return real[1:middle], real[middle + 1 : -1]
+
+
+def restored(asked):
+    """The inputs with the answers put back."""
+    inputs = np.array(asked.inputs)
+    for row, positions, targets in zip(inputs, asked.positions, asked.targets, strict=True):
+        row[np.asarray(positions)] = targets
+    return inputs
+
+
+def test_half_of_the_pairs_are_swapped_and_no_token_is_lost(batch, draw):
+    orders = []
+    for seed in range(11):
+        asked = draw(seed)
+        orders.append(np.asarray(asked.order))
+        rows = zip(restored(asked), asked.mask, asked.types, asked.order, strict=True)
+        for row, (tokens, mask, types, order) in enumerate(rows):
+            real = jnp.arange(LENGTH) < batch["first_len"][row] + batch["second_len"][row] + 3
+            first, second = sentences(batch["inputs"][row], real)
+            expected = (second, first) if order == 1 else (first, second)
+            assert sentences(tokens, mask) == expected
+            border = len(expected[0]) + 2
+            assert np.asarray(types).tolist() == [
+                int(border <= place < len(first) + len(second) + 3) for place in range(LENGTH)
+            ]
+            assert (tokens[~np.asarray(mask)] == PAD).all()
+    share = np.mean(orders)
+    assert abs(share - 0.5) < 4 * 0.5 / np.sqrt(11 * ROWS)
+
+
+def test_without_an_order_loss_nothing_is_swapped(batch, draw):
+    asked = draw(order_weight=0.0)
+    assert not asked.order.any()
+    assert (restored(asked) == np.asarray(batch["inputs"])).all()
+
+
+def test_only_ordinary_tokens_are_asked_for_each_once(draw):
+    asked = draw()
+    for row in range(ROWS):
+        counted = np.asarray(asked.weights[row]) > 0
+        positions = np.asarray(asked.positions[row])
+        assert len(set(positions.tolist())) == len(positions)
+        assert not set(np.asarray(asked.targets[row])[counted].tolist()) & set(SPECIAL)
+        assert np.asarray(asked.mask[row])[positions[counted]].all()
+
+
+def test_positions_that_do_not_count_keep_their_tokens(draw):
+    asked = draw()
+    rest = np.asarray(asked.weights) == 0
+    there = np.take_along_axis(np.asarray(asked.inputs), np.asarray(asked.positions), axis=1)
+    assert rest.any()
+    assert (there == np.asarray(asked.targets))[rest].all()
+
+
+def test_words_are_asked_for_whole(draw, vocabulary):
+    asked = draw()
+    counted = np.asarray(asked.weights) > 0
+    for tokens, positions, real in zip(
+        restored(asked), np.asarray(asked.positions), counted, strict=True
+    ):
+        chosen = set(positions[real].tolist())
+        for place in range(1, LENGTH):
+            goes_on = not vocabulary.word_starts[tokens[place]] and tokens[place] not in SPECIAL
+            if goes_on and tokens[place - 1] not in SPECIAL:
+                assert (place in chosen) == (place - 1 in chosen)
+
+
+def test_pieces_are_asked_for_alone_where_words_may_be_cut(draw, vocabulary):
+    asked = draw(whole_words=False)
+    cut = 0
+    for tokens, positions, weights in zip(
+        restored(asked), asked.positions, asked.weights, strict=True
+    ):
+        chosen = set(np.asarray(positions)[np.asarray(weights) > 0].tolist())
+        for place in chosen:
+            if not vocabulary.word_starts[tokens[place]] and place - 1 not in chosen:
+                cut += 1
+    assert cut > 0
+
+
+@pytest.mark.parametrize("whole_words", [True, False])
+def test_the_share_is_asked_for(batch, draw, whole_words):
+    """Exactly with single tokens; with whole words at most that, and on average a word less."""
+    lengths = np.asarray(batch["first_len"] + batch["second_len"] + 3)
+    wanted = np.maximum(1, np.round(0.15 * lengths))
+    asked = np.mean(
+        [np.asarray(draw(seed, whole_words=whole_words).weights).sum(-1) for seed in range(13)], 0
+    )
+    if whole_words:
+        assert (asked <= wanted).all()
+        assert (wanted - asked).mean() < 1
+    else:
+        ordinary = np.minimum(wanted, lengths - 3)
+        assert (asked == ordinary).all()
+
+
+def test_every_word_is_asked_for_as_often(draw):
+    """Over many draws of a row, the same row, the counts of its places are binomial."""
+    draws = 400
+    counts = np.zeros(LENGTH)
+    single = [draw(seed, first=3, last=4, whole_words=False) for seed in range(draws)]
+    for asked in single:
+        real = np.asarray(asked.weights[0]) > 0
+        # Swapping moves places: count tokens by their place in the unswapped row.
+        if asked.order[0] == 0:
+            counts[np.asarray(asked.positions[0])[real]] += 1
+    unswapped = sum(int(asked.order[0] == 0) for asked in single)
+    number = int(np.asarray(single[0].mask[0]).sum())
+    asked_for = int(np.asarray(single[0].weights[0]).sum())
+    rate = asked_for / (number - 3)
+    ordinary = counts[counts > 0]
+    assert len(ordinary) == number - 3
+    sd = np.sqrt(unswapped * rate * (1 - rate))
+    assert np.abs(ordinary - unswapped * rate).max() < 5 * sd
+
+
+def test_most_are_masked_some_replaced_some_left(draw):
+    kept = masked = total = 0
+    for seed in range(60):
+        asked = draw(seed)
+        counted = np.asarray(asked.weights) > 0
+        there = np.take_along_axis(np.asarray(asked.inputs), np.asarray(asked.positions), axis=1)
+        there, targets = there[counted], np.asarray(asked.targets)[counted]
+        assert not (set(there.tolist()) & {PAD, CLS, SEP})
+        total += len(there)
+        masked += (there == MASK).sum()
+        kept += (there == targets).sum()
+    for share, expected in ((masked / total, 0.8), (kept / total, 0.1 + 0.1 / (SIZE - 4))):
+        assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / total)
+
+
+def test_a_row_is_a_function_of_its_own_number_and_the_key(draw):
+    whole, part = draw(7), draw(7, first=5, last=11)
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+        assert (np.asarray(one)[5:11] == np.asarray(other)).all()
+    assert (np.asarray(draw(8).inputs) != np.asarray(whole.inputs)).any()
+
+
+def test_a_word_longer_than_the_share_is_not_cut(vocabulary):
+    """Ten pieces of one word, two of which the share would allow."""
+    inputs = jnp.array([[CLS, 5, *[4] * 9, SEP, 8, SEP]])  # 4 goes on with the word before it
+    for seed in range(5):
+        asked = ask(
+            jax.random.key(seed),
+            inputs,
+            jnp.array([10]),
+            jnp.array([1]),
+            jnp.array([0]),
+            vocabulary=vocabulary,
+            config=ObjectiveConfig(),
+        )
+        targets = np.asarray(asked.targets)[np.asarray(asked.weights) > 0].tolist()
+        assert targets in ([], [8])
+
+
+def test_arrange_by_hand():
+    tokens = jnp.array([CLS, 11, 12, SEP, 21, 22, 23, SEP, PAD])
+    swapped, mask, types = arrange(tokens, jnp.int32(2), jnp.int32(3), jnp.int32(1))
+    assert swapped.tolist() == [CLS, 21, 22, 23, SEP, 11, 12, SEP, PAD]
+    assert mask.tolist() == [True] * 8 + [False]
+    assert types.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"mask_rate": 0.0}, r"objective\.mask_rate: needs a number between 0 and 1, got 0\.0"),
+        ({"mask_share": 0.8, "random_share": 0.3}, r"add up to at most 1, got 0\.8 and 0\.3"),
+        ({"order_weight": -1.0}, r"objective\.order_weight: needs 0 or more, got -1\.0"),
+    ],
+)
+def test_objectives_that_make_no_sense_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        ObjectiveConfig(**options)

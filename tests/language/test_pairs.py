@@ -1,0 +1,206 @@
+import dataclasses
+import itertools
+import random
+import types
+
+import numpy as np
+import pytest
+
+from language.pairs import NUM_SPECIAL, Pairs, draw, pack
+
+CLS, SEP, PAD, VOCAB = 1, 2, 3, 211
+TOKENIZER = types.SimpleNamespace(cls_id=CLS, sep_id=SEP, pad_id=PAD, vocab_size=VOCAB)
+
+
+def sentences(lengths):
+    """Sentences of the given lengths; all tokens of a document are different."""
+    numbers = itertools.count()
+    return [list(itertools.islice(numbers, length)) for length in lengths]
+
+
+def packed(lengths, max_tokens, short_rate=0.0, seed=0):
+    return list(pack(sentences(lengths), max_tokens, short_rate, random.Random(seed)))
+
+
+def lengths_of(pairs):
+    return [(len(pair.first), len(pair.second)) for pair in pairs]
+
+
+def stored(texts):
+    """Pairs of what `lengths_of` gives, as they are opened from a folder; tokens are 10, 11, …"""
+    both = np.array([a + b for a, b in texts], np.int64)
+    offsets = np.concatenate([[0], np.cumsum(both)])
+    tokens = (10 + np.arange(both.sum()) % (VOCAB - 10)).astype(np.uint16)
+    return Pairs(tokens, offsets, np.array([a for a, _ in texts], np.int32), TOKENIZER)
+
+
+# --- Packing
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_every_token_is_in_one_pair_in_order_and_no_text_is_empty(seed):
+    rng = random.Random(seed)
+    max_tokens = rng.choice([2, 3, 5, 11, 61])
+    lengths = [rng.choice([1, 2, 3, 7, 13, max_tokens, 131]) for _ in range(rng.randint(2, 19))]
+    pairs = packed(lengths, max_tokens, short_rate=rng.choice([0, 0.1, 1]), seed=seed)
+    assert all(min(pair) > 0 and sum(pair) <= max_tokens for pair in lengths_of(pairs))
+    kept = [token for pair in pairs for part in pair for token in part]
+    # Only a last token that finds no place is left out.
+    assert kept in (list(range(sum(lengths))), list(range(sum(lengths) - 1)))
+    if len(kept) < sum(lengths):
+        assert sum(lengths_of(pairs)[-1]) == max_tokens
+
+
+@pytest.mark.parametrize("lengths", [[], [5], [500]])
+def test_fewer_than_two_sentences_give_no_pair(lengths):
+    assert packed(lengths, 11) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sentences_that_fit_are_whole(seed):
+    lengths = random.Random(seed).choices([2, 3, 5], k=37)
+    borders = {0, *itertools.accumulate(lengths)}
+    pairs = packed(lengths, 31, seed=seed)
+    assert {pair.first[0] for pair in pairs} <= borders
+    assert {pair.second[0] for pair in pairs} <= borders
+    # Closed where the next sentence does not fit, and the last one as it comes.
+    assert all(sum(pair) > 31 - 5 for pair in lengths_of(pairs)[:-2])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([4, 6], [(4, 6)]),  # fits to the token
+        ([4, 7], [(4, 3), (3, 1)]),  # the second is cut, and the rest takes half of it
+        ([4, 8], [(4, 3), (3, 2)]),
+        ([4, 13], [(4, 6), (3, 4)]),  # the rest is the longer one, and is cut itself
+        ([10, 3], [(5, 2), (3, 3)]),  # a first that would fill the pair is cut in the middle
+        ([9, 3], [(9, 1), (1, 1)]),
+        ([9, 2], [(9, 1)]),  # one token finds no place
+        ([27, 1], [(5, 5), (5, 5), (7, 1)]),
+        ([4, 4, 4], [(4, 4), (2, 2)]),
+    ],
+)
+def test_long_sentences_are_cut_where_there_is_room(lengths, expected):
+    assert lengths_of(packed(lengths, 10)) == expected
+
+
+def test_a_last_sentence_takes_its_neighbour_over():
+    for seed in range(20):
+        pairs = packed([3, 3, 3, 5], 10, seed=seed)
+        assert sum(lengths_of(pairs)[0]) == 6
+        assert lengths_of(pairs)[1] == (3, 5)
+
+
+def test_a_last_sentence_joins_a_pair_that_was_to_be_short():
+    """With the target reached it stood alone, and there is room."""
+    for seed in range(50):
+        assert all(min(pair) > 1 for pair in lengths_of(packed([2, 2, 2], 10, 1.0, seed)))
+
+
+def test_pairs_are_divided_between_any_two_sentences():
+    borders = {lengths_of(packed([1, 1, 1, 1, 1], 5, seed=seed))[0] for seed in range(200)}
+    assert borders == {(1, 4), (2, 3), (3, 2), (4, 1)}
+
+
+@pytest.mark.parametrize("short_rate", [0, 0.1, 0.5, 1])
+def test_the_share_of_short_pairs_is_as_asked_for(short_rate):
+    """All sentences have one token, so that a pair has its target: 2 to 40, or 40."""
+    totals = np.array([sum(pair) for pair in lengths_of(packed([1] * 100_000, 40, short_rate))])
+    share = (totals < 40).mean()
+    assert abs(share - short_rate * 38 / 39) < 0.02
+    short = totals[totals < 40]
+    if short_rate:
+        assert set(short) == set(range(2, 40))
+        assert abs(short.mean() - 20.5) < 1.5
+
+
+# --- What is drawn
+
+
+def test_a_document_is_drawn_by_its_text_and_the_seed_alone():
+    first, second = draw("A text.", 3, 0.5), draw("A text.", 3, 0.5)
+    assert first.split == second.split
+    assert [first.rng.random() for _ in range(3)] == [second.rng.random() for _ in range(3)]
+    assert draw("A text.", 4, 0.5).rng.random() != draw("A text.", 3, 0.5).rng.random()
+    assert draw("Another.", 3, 0.5).rng.random() != draw("A text.", 3, 0.5).rng.random()
+
+
+@pytest.mark.parametrize("held_out", [0.01, 0.3, 0.99])
+def test_the_held_out_share_is_as_asked_for_and_grows_with_it(held_out):
+    texts = [f"Document {i}." for i in range(10_000)]
+    valid = [draw(text, 0, held_out).split == "valid" for text in texts]
+    assert abs(np.mean(valid) - held_out) < 0.02
+    more = [draw(text, 0, held_out + 0.005).split == "valid" for text in texts]
+    assert all(np.array(valid) <= np.array(more))
+
+
+# --- Batches
+
+
+def row_by_row(pairs, indices, max_len):
+    rows = []
+    for index in indices:
+        first, second = pairs[index]
+        row = [CLS, *first, SEP, *second, SEP]
+        rows.append(row + [PAD] * (max_len - len(row)))
+    return rows
+
+
+def test_a_batch_is_its_rows():
+    texts = [(3, 5), (1, 1), (7, 2), (2, 7), (1, 8), (8, 1)]
+    pairs = stored(texts)
+    for indices in ([0], [5], [4, 1, 1, 3], list(range(6))):
+        for max_len in (12, 13, 17):
+            batch = pairs.batch(np.array(indices), max_len)
+            assert batch["inputs"].tolist() == row_by_row(pairs, indices, max_len)
+            assert batch["first_len"].tolist() == [texts[i][0] for i in indices]
+            assert batch["second_len"].tolist() == [texts[i][1] for i in indices]
+            assert batch["example"].tolist() == indices
+            assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
+
+
+def test_a_batch_of_nothing_has_its_shape():
+    batch = stored([(3, 5)]).batch(np.array([], np.int64), 13)
+    assert {name: array.shape for name, array in batch.items()} == {
+        "inputs": (0, 13),
+        "first_len": (0,),
+        "second_len": (0,),
+        "example": (0,),
+    }
+
+
+def test_the_first_pairs_are_pairs_of_their_own():
+    pairs = stored([(3, 5), (1, 1), (7, 2)])
+    first = pairs.first(2)
+    assert len(first) == 2
+    assert [first[i] for i in range(2)] == [pairs[i] for i in range(2)]
+    assert first.batch(np.arange(2), 13)["inputs"].tolist() == row_by_row(pairs, [0, 1], 13)
+    with pytest.raises(IndexError, match="0 to 1 of this split; it got pairs 2 to 2"):
+        first[2]
+    assert len(pairs.first(7)) == 3
+
+
+def test_tokens_are_counted_in_the_pairs_alone(monkeypatch):
+    monkeypatch.setattr("language.pairs._COUNTED_AT_ONCE", 7)
+    pairs = dataclasses.replace(stored([(3, 5), (1, 1), (7, 2), (99, 99), (99, 99)]))
+    for count in (5, 2):
+        part = pairs.first(count)
+        tokens = [token for i in range(count) for text in part[i] for token in text]
+        assert part.token_counts().tolist() == np.bincount(tokens, minlength=VOCAB).tolist()
+
+
+def test_rows_that_are_too_short_are_one_clear_sentence():
+    pairs = stored([(3, 5), (1, 1)])
+    with pytest.raises(
+        ValueError,
+        match=r"pair of 8 tokens and 3 special ones does not fit into rows of 10: ask for",
+    ):
+        pairs.batch(np.arange(2), 8 + NUM_SPECIAL - 1)
+    pairs.batch(np.array([1]), 5)
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_pair_that_is_not_there_is_one_clear_sentence(index):
+    with pytest.raises(IndexError, match=rf"needs pairs 0 to 1 .* got pairs {index} to {index}"):
+        stored([(3, 5), (1, 1)]).batch(np.array([index]), 13)

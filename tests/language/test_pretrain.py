@@ -1,0 +1,238 @@
+"""Pretraining from text to a folder that others read, on corpora of a few sentences."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from language import corpus, pretrain
+from language.masking import ObjectiveConfig, ask
+from nystromformer_jax import NystromformerForPreTraining
+from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.training import ConfigDiffers, NotFinished, Workdir
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
+from tests.language import runs
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A model, its parameters, a corpus, and the objective."""
+    run = pretrain.prepare(runs.pretrain_sections(tmp_path))
+    data = corpus.load(run.data)
+    model = NystromformerForPreTraining(pretrain._model_config(run, data.tokenizer.vocab_size))
+    params = pretrain._make_params(run, model)()
+
+    def moved(leaf):
+        """Away from the start, where all guesses are equally likely."""
+        return leaf + 0.1 * jnp.sin(jnp.arange(leaf.size)).reshape(leaf.shape)
+
+    return model, jax.tree.map(moved, params), data
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a text and a finished run on it, the run's result, and the corpus."""
+    folder = tmp_path_factory.mktemp("finished")
+    with runs.cache_in(folder):
+        result, data = runs.pretrained(folder / "text", folder / "run")
+    return folder, result, data
+
+
+def batch_of(data, rows):
+    batch = data.splits["train"].batch(np.arange(rows), 29)
+    return {**batch, "weights": np.ones(rows, np.float32)}
+
+
+@pytest.mark.parametrize("order_weight", [0.0, 0.7])
+def test_the_loss_is_what_it_says(small, order_weight):
+    """Token by token and pair by pair, from the model's own logits over all positions."""
+    model, params, data = small
+    objective = ObjectiveConfig(order_weight=order_weight)
+    vocabulary = pretrain.vocabulary_of(data.tokenizer)
+    batch = batch_of(data, 7)
+    batch["weights"][5] = 0  # a row that only fills up
+    loss, sums = jax.jit(pretrain.make_loss(model, vocabulary, objective))(params, batch, None)
+
+    names = ("inputs", "first_len", "second_len", "example")
+    rng = jax.random.fold_in(jax.random.key(pretrain.EVALUATION_SEED), 1)
+    asked = ask(
+        rng, *(jnp.asarray(batch[name]) for name in names), vocabulary=vocabulary, config=objective
+    )
+    tokens, order = model.apply(
+        {"params": params}, asked.inputs, asked.mask, asked.types, deterministic=True
+    )
+    tokens, order = (np.asarray(jax.nn.log_softmax(logits)) for logits in (tokens, order))
+    losses, hits, orders, right = [], [], [], []
+    for row in range(7):
+        if not batch["weights"][row]:
+            continue
+        for position, target, weight in zip(
+            asked.positions[row], asked.targets[row], asked.weights[row], strict=True
+        ):
+            if weight:
+                losses.append(-tokens[row, position, target])
+                hits.append(tokens[row, position].argmax() == target)
+        orders.append(-order[row, asked.order[row]])
+        right.append(order[row].argmax() == asked.order[row])
+    assert_close(sums["mlm_loss"], (sum(losses), len(losses)), REFERENCE)
+    assert_close(sums["mlm_accuracy"], (sum(hits), len(hits)), REFERENCE)
+    expected = sum(losses)
+    if order_weight:
+        assert_close(sums["order_loss"], (sum(orders), 6), REFERENCE)
+        assert_close(sums["order_accuracy"], (sum(right), 6), REFERENCE)
+        expected += order_weight * round(0.15 * 29) * sum(orders)
+    else:
+        assert "order_loss" not in sums
+    assert_close(loss, expected, REFERENCE)
+    assert_close(sums["loss"], (expected, len(losses)), REFERENCE)
+
+
+def test_the_parts_of_a_batch_add_up(small):
+    """Sums and gradients of two halves are those of the whole, so accumulation changes nothing."""
+    model, params, data = small
+    loss_fn = pretrain.make_loss(model, pretrain.vocabulary_of(data.tokenizer), ObjectiveConfig())
+    batch = batch_of(data, 8)
+    grad = jax.jit(jax.grad(loss_fn, has_aux=True), static_argnums=2)
+    whole = grad(params, batch, None)
+    halves = [
+        grad(params, {name: rows[part] for name, rows in batch.items()}, None)
+        for part in (slice(0, 4), slice(4, 8))
+    ]
+    assert_close(jax.tree.map(jnp.add, *halves), whole, REFERENCE)
+
+
+def test_training_asks_something_else_every_step_and_evaluation_never(small):
+    model, params, data = small
+    loss_fn = jax.jit(
+        pretrain.make_loss(model, pretrain.vocabulary_of(data.tokenizer), ObjectiveConfig())
+    )
+    batch = batch_of(data, 7)
+    first, second = (loss_fn(params, batch, jax.random.key(seed))[0] for seed in (1, 2))
+    assert abs(float(first - second)) > 1e-3
+    assert float(loss_fn(params, batch, None)[0]) == float(loss_fn(params, batch, None)[0])
+
+
+def test_a_run_leaves_a_result_and_a_folder_to_load(finished):
+    folder, result, data = finished
+    assert json.loads((folder / "run/result.json").read_text()) == result
+    assert result["kind"] == "pretrain"
+    assert result["partial"]  # six of 3,000 steps
+    valid = result["valid"]
+    assert valid["perplexity"] == pytest.approx(math.exp(valid["mlm_loss"]))
+    assert result["valid_examples"] == min(20, len(data.splits["valid"]))
+    model, variables = from_pretrained(folder / "run/model")
+    assert isinstance(model, NystromformerForPreTraining)
+    assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == result["parameters"]
+    again, _ = runs.pretrained(folder / "text", folder / "run")
+    assert again == result
+
+
+def test_scoring_again_gives_the_same_numbers(finished, tmp_path):
+    folder, result, data = finished
+    config = runs.pretrain_sections(folder / "text")
+    run = pretrain.prepare(config)
+    with Workdir(folder / "run", config, paths=pretrain.PATHS) as workdir:
+        again = pretrain.score_again(run, data, workdir)
+    assert_close(again["valid"], result["valid"], SAME_ARITHMETIC)
+    with (
+        Workdir(tmp_path / "new", config, paths=pretrain.PATHS) as workdir,
+        pytest.raises(NotFinished, match="holds no finished run"),
+    ):
+        pretrain.score_again(run, data, workdir)
+
+
+def test_a_run_goes_on_from_the_model_of_another(finished, tmp_path):
+    """Its first state is the other's model: at a rate of nearly nothing so is its last."""
+    text, _, data = finished
+    folder = text / "run/model"
+    config = runs.changed(
+        runs.pretrain_config.get_config("checkpoint"),
+        {
+            **{name: values for name, values in runs.PRETRAIN.items() if name in ("train", "log")},
+            "data": {**runs.PRETRAIN["data"], "dir": str(next((text / "text").iterdir()))},
+            "init": {"checkpoint": str(folder)},
+            "model": {"dropout_rate": 0.0},
+            "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0},
+        },
+    )
+    run = pretrain.prepare(config)
+    assert corpus.load(run.data).tokenizer.sha256 == data.tokenizer.sha256
+    with Workdir(tmp_path / "second", config, paths=pretrain.PATHS) as workdir:
+        pretrain.train(run, corpus.load(run.data), workdir)
+    (one, first), (other, second) = (
+        from_pretrained(folder),
+        from_pretrained(tmp_path / "second/model"),
+    )
+    assert one == other
+    assert_close(second, first, SAME_ARITHMETIC)
+
+
+def test_sizes_beside_a_checkpoint_are_refused(finished, tmp_path):
+    checkpoint = str(finished[0] / "run/model")
+    config = runs.pretrain_sections(tmp_path / "text", init={"checkpoint": checkpoint})
+    with pytest.raises(
+        ValueError, match=r"model\.\w+: with init\.checkpoint the sizes are the check"
+    ):
+        pretrain.prepare(config)
+
+
+def test_a_tokenizer_that_the_checkpoint_has_no_rows_for_is_refused(finished, tmp_path):
+    config = runs.pretrain_sections(tmp_path / "other", data={"vocab_size": 80})
+    larger = corpus.load(pretrain.prepare(config).data)
+    larger.tokenizer.save(tmp_path / "larger")
+    config = runs.changed(
+        runs.pretrain_config.get_config("checkpoint"),
+        {
+            "data": {**config["data"], "tokenizer": str(tmp_path / "larger")},
+            "init": {"checkpoint": str(finished[0] / "run/model")},
+            "train": {"batch_size": 8},
+        },
+    )
+    run = pretrain.prepare(config)
+    with (
+        Workdir(tmp_path / "run", config, paths=pretrain.PATHS) as workdir,
+        pytest.raises(
+            ValueError, match=r"The tokenizer has 62 tokens and the model 60: they do not"
+        ),
+    ):
+        pretrain.train(run, corpus.load(run.data), workdir)
+
+
+def test_other_data_in_the_same_folder_are_refused(finished):
+    folder, _, _ = finished
+    with pytest.raises(ConfigDiffers, match=r"data\.vocab_size: 60 in the run, 70 now"):
+        runs.pretrained(folder / "text", folder / "run", data={"vocab_size": 70})
+
+
+def test_the_baselines_are_those_of_counts(finished):
+    _, _, data = finished
+    special = set(data.tokenizer.special_ids)
+    counts = {}
+    for name, pairs in data.splits.items():
+        counts[name] = np.zeros(data.tokenizer.vocab_size)
+        for index in range(len(pairs)):
+            row = pairs.batch(np.array([index]), 29)
+            real = int(row["first_len"][0] + row["second_len"][0]) + 3
+            for token in row["inputs"][0][:real].tolist():
+                counts[name][token] += token not in special
+    best = counts["train"].argmax()
+    found = pretrain.baselines(data)
+    assert found["mlm_accuracy"] == pytest.approx(counts["valid"][best] / counts["valid"].sum())
+    rates = (counts["train"] + 1) / (counts["train"] + 1).sum()
+    expected = -(counts["valid"] * np.log(rates)).sum() / counts["valid"].sum()
+    assert found["mlm_loss"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_other_attentions_train_too(tmp_path, attention):
+    result, _ = runs.pretrained(
+        tmp_path / "text",
+        tmp_path / "run",
+        f"demo,attention={attention}",
+        attention={"conv_kernel_size": 0} if attention == "softmax" else {},
+    )
+    assert result["attention"] == attention
+    assert from_pretrained(tmp_path / "run/model")[0].config.attention == attention

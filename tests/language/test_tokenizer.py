@@ -1,0 +1,259 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
+
+from language.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from tests.language import texts
+
+BERT = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *"abcét[].", "##b", "##c", "##cb", "a##"]
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "the", "Ġ", "t", "h", "e", "Ġt", "Ġthe", "th", "<mask>"]
+MERGES = "#version: 0.2\nt h\nth e\nĠ the\n"
+
+
+def write_bert(folder, name="vocab.txt"):
+    return texts.write(folder / name, "\n".join(BERT) + "\n")
+
+
+def write_roberta(folder, prefix=""):
+    vocabulary = {token: i for i, token in enumerate([*ROBERTA, "model"])}
+    texts.write(folder / f"{prefix}vocab.json", json.dumps(vocabulary))
+    return texts.write(folder / f"{prefix}merges.txt", MERGES)
+
+
+def metaspace():
+    """A Unigram model that holds "[MASK]" as a word, as ALBERT's does."""
+    special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    scores = [
+        *((token, 0.0) for token in special),
+        ("▁the", -1.0),
+        ("▁", -9.0),
+        *((c, -5.0) for c in "the[MASK]"),
+    ]
+    backend = tokenizers.Tokenizer(models.Unigram(scores, unk_id=1))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens(special)
+    return backend
+
+
+def tokens(tokenizer, text):
+    [ids] = tokenizer.encode([text])
+    return [tokenizer.backend.id_to_token(id) for id in ids]
+
+
+def starts(tokenizer):
+    marked = np.flatnonzero(tokenizer.word_starts())
+    return {tokenizer.backend.id_to_token(int(id)) for id in marked}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train_tokenizer(texts.documents(97), 211)
+
+
+# --- Files
+
+
+def test_a_vocabulary_of_bert(tmp_path):
+    tokenizer = load_tokenizer(write_bert(tmp_path))
+    assert tokenizer.vocab_size == len(BERT)
+    assert (tokenizer.pad_id, tokenizer.unk_id) == (0, 1)
+    assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (2, 3, 4)
+    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+    assert tokens(tokenizer, "Abcb ÉT.x") == ["a", "##b", "##cb", "[UNK]", ".", "[UNK]"]
+    assert tokenizer.decode([5, 13, 6]) == "ab b"
+
+
+def test_a_vocabulary_of_bert_keeps_capitals_when_it_is_told(tmp_path):
+    path = write_bert(tmp_path)
+    assert tokens(load_tokenizer(path, lowercase=False), "A a") == ["[UNK]", "a"]
+    texts.write(tmp_path / "tokenizer_config.json", '{"do_lower_case": false}')
+    assert tokens(load_tokenizer(tmp_path), "A a") == ["[UNK]", "a"]
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "", "x.vocab.json", "x.merges.txt"])
+def test_a_byte_level_vocabulary(tmp_path, name):
+    write_roberta(tmp_path, "x." if name.startswith("x.") else "")
+    tokenizer = load_tokenizer(tmp_path / name)
+    assert tokenizer.vocab_size == len(ROBERTA) + 1
+    assert tokenizer.special_ids == (0, 1, 2, 3, 12)
+    assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id) == (0, 2, 1)
+    assert tokens(tokenizer, "the the") == ["the", "Ġthe"]
+    assert tokenizer.decode([4, 10]) == "the the"
+
+
+def test_a_tokenizer_json_is_read_without_what_would_cut_and_pad(tmp_path):
+    backend = metaspace()
+    backend.save(str(tmp_path / "plain.json"))
+    backend.enable_truncation(2)
+    backend.enable_padding(length=7)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert [len(ids) for ids in tokenizer.encode(["the the the", ""])] == [3, 0]
+    assert tokenizer.sha256 == load_tokenizer(tmp_path / "plain.json").sha256
+    assert tokenizer.special_ids == (0, 1, 2, 3, 4)
+
+
+def test_ids_end_before_the_size_where_some_are_missing():
+    backend = metaspace()
+    backend.add_tokens(["added"])
+    tokenizer = Tokenizer.of(backend, "x")
+    assert tokenizer.vocab_size == max(backend.get_vocab().values()) + 1
+    assert tokenizer.word_starts().shape == (tokenizer.vocab_size,)
+
+
+# --- What it knows
+
+
+def test_where_words_begin(tmp_path):
+    bert = load_tokenizer(write_bert(tmp_path / "bert"))
+    assert starts(bert) == {token for token in BERT if not token.startswith("##")}
+    roberta = load_tokenizer(write_roberta(tmp_path / "roberta"))
+    assert starts(roberta) == {"Ġ", "Ġt", "Ġthe", "<s>", "<pad>", "</s>", "<unk>", "<mask>"}
+    metaspace().save(str(tmp_path / "tokenizer.json"))
+    assert starts(load_tokenizer(tmp_path)) >= {"▁the", "▁", "<pad>", "[MASK]"}
+    assert not starts(load_tokenizer(tmp_path)) & set("the")
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "metaspace", "trained"])
+def test_no_text_makes_a_special_token(tmp_path, kind, trained):
+    tokenizer = trained
+    if kind == "metaspace":
+        metaspace().save(str(tmp_path / "tokenizer.json"))
+        tokenizer = load_tokenizer(tmp_path)
+    elif kind != "trained":
+        write = {"bert": write_bert, "roberta": write_roberta}[kind]
+        tokenizer = load_tokenizer(write(tmp_path))
+    encoded = tokenizer.encode(["a [MASK] b", "[CLS]the[SEP]", "<s> <mask></s><pad>", "[PAD]"])
+    special = {*tokenizer.special_ids} - {tokenizer.unk_id}
+    assert special.isdisjoint(id for ids in encoded for id in ids)
+    assert encoded[1]
+
+
+def test_the_name_of_a_special_token_is_text_like_any_other(tmp_path):
+    bert = load_tokenizer(write_bert(tmp_path))
+    assert tokens(bert, "a[MASK]b") == ["a", "[", "[UNK]", "]", "b"]
+
+
+def test_other_tokenizers_have_other_hashes(tmp_path, trained):
+    path = write_bert(tmp_path)
+    hashes = {load_tokenizer(path).sha256, load_tokenizer(path, lowercase=False).sha256}
+    assert len({*hashes, trained.sha256}) == 3
+    assert load_tokenizer(path).sha256 in hashes
+
+
+# --- Training
+
+
+def test_the_same_texts_give_the_same_bytes_in_every_process(tmp_path, trained):
+    script = (
+        "import sys, pathlib\n"
+        "from tests.language import texts\n"
+        "from language.tokenizer import train_tokenizer\n"
+        "train_tokenizer(iter(texts.documents(97)), 211).save(pathlib.Path(sys.argv[1]))\n"
+    )
+    trained.save(tmp_path / "here")
+    for seed in ("1", "2"):
+        subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / seed)],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            check=True,
+        )
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            assert (tmp_path / seed / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+
+
+def test_a_trained_tokenizer_knows_its_words(trained):
+    assert trained.special_ids == (0, 1, 2, 3, 4)
+    assert trained.vocab_size <= 211
+    assert tokens(trained, "Cat mountain CAFÉ.") == ["cat", "mountain", "cafe", "."]
+    assert trained.decode(trained.encode(["the cat sat."])[0]) == "the cat sat."
+
+
+def test_capitals_are_kept_when_asked_for():
+    cased = train_tokenizer(texts.documents(97), 211, lowercase=False)
+    assert tokens(cased, "café") == ["café"]
+    assert tokens(cased, "The cat") == ["The", "cat"]
+
+
+def test_every_part_of_the_training_text_has_tokens(trained):
+    unknown = [
+        id for ids in trained.encode(texts.documents(97)) for id in ids if id == trained.unk_id
+    ]
+    assert unknown == []
+
+
+def test_what_is_saved_is_what_transformers_opens(tmp_path, trained):
+    transformers = pytest.importorskip("transformers")
+    trained.save(tmp_path)
+    assert load_tokenizer(tmp_path).sha256 == trained.sha256
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    [first], [second] = trained.encode(["The cat sat."]), trained.encode(["Over the river."])
+    assert theirs("The cat sat.", "Over the river.").input_ids == [
+        *(trained.cls_id, *first, trained.sep_id),
+        *(*second, trained.sep_id),
+    ]
+    assert (theirs.mask_token_id, theirs.pad_token_id) == (trained.mask_id, trained.pad_id)
+
+
+# --- Faults
+
+
+def test_no_tokenizer_is_one_clear_sentence(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no tokenizer .*/x: set data\.tokenizer to tok"):
+        load_tokenizer(tmp_path / "x")
+    with pytest.raises(FileNotFoundError, match=r"holds no tokenizer: it needs tokenizer\.json"):
+        load_tokenizer(tmp_path)
+    texts.write(tmp_path / "vocab.json", "{}")
+    with pytest.raises(FileNotFoundError, match=r"needs both merges\.txt and vocab\.json of"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b"{"),
+        ("tokenizer.json", b"\xff"),
+        ("tokenizer.json", b"[]"),
+        ("tokenizer.json", b'{"model": {"type": "none"}}'),
+        ("vocab.txt", b"One text\nand another\n"),
+        ("vocab.txt", b"[UNK]\na\na\n"),
+        ("vocab.txt", b"[PAD]\n<unk>\n[CLS]\n[SEP]\n[MASK]\n"),
+        ("vocab.txt", b"[UNK]\n\xff\n"),
+        ("vocab.txt", b""),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=rf"/{name} is no tokenizer \(.*\): it needs to be"
+    ) as caught:
+        load_tokenizer(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_special_tokens_that_are_missing_are_named(tmp_path):
+    texts.write(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\na\n")
+    with pytest.raises(ValueError, match=r"no token \[SEP\] or </s> and \[MASK\] or <mask>, which"):
+        load_tokenizer(tmp_path / "vocab.txt")
+
+
+def test_a_tokenizer_that_does_not_say_where_words_begin_is_refused(tmp_path):
+    vocabulary = {token: i for i, token in enumerate(BERT)}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    backend.post_processor = processors.TemplateProcessing()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="does not say where words begin"):
+        load_tokenizer(tmp_path)
+
+
+def test_too_small_a_vocabulary_and_no_text_are_one_clear_sentence():
+    with pytest.raises(ValueError, match=r"of 20 tokens is too small .* Raise data\.vocab_size"):
+        train_tokenizer(texts.documents(97), 20)
+    with pytest.raises(ValueError, match="no text to train"):
+        train_tokenizer([" \n"], 20)

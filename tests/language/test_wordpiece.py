@@ -1,0 +1,106 @@
+import itertools
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from language import wordpiece
+
+SPECIAL = ["[PAD]", "[UNK]"]
+
+
+def words(count, seed=0, letters="abcdefg"):
+    """Word counts with many ties."""
+    rng = random.Random(seed)
+    return Counter("".join(rng.choices(letters, k=rng.randint(1, 9))) for _ in range(count))
+
+
+def by_the_book(counts, vocab_size, first):
+    """Counts all pairs of all words anew for every piece."""
+    spelt = {word: [word[0], *(f"##{c}" for c in word[1:])] for word in counts}
+    pieces = sorted({c for word in counts for c in word})
+    pieces += sorted({f"##{c}" for word in counts for c in word[1:]})
+    while len(first) + len(pieces) < vocab_size:
+        pairs = Counter()
+        for word, parts in spelt.items():
+            for pair in itertools.pairwise(parts):
+                pairs[pair] += counts[word]
+        best = min(pairs, key=lambda p: (-pairs[p], *map(pieces.index, p)), default=None)
+        if best is None or pairs[best] < 2:
+            break
+        piece = best[0] + best[1].removeprefix("##")
+        if piece not in pieces:
+            pieces.append(piece)
+        for parts in spelt.values():
+            i = 0
+            while i < len(parts) - 1:
+                if tuple(parts[i : i + 2]) == best:
+                    parts[i : i + 2] = [piece]
+                i += 1
+    return [*first, *pieces]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("letters", ["a", "ab", "abcdefg"])
+def test_the_pieces_are_those_of_counting_all_pairs_anew(seed, letters):
+    counts = words(211, seed, letters)
+    assert wordpiece.learn(counts, 97, SPECIAL) == by_the_book(counts, 97, SPECIAL)
+
+
+def test_the_order_of_the_words_does_not_matter():
+    counts = words(1009)
+    shuffled = list(counts.items())
+    random.Random(1).shuffle(shuffled)
+    assert wordpiece.learn(dict(shuffled), 307, SPECIAL) == wordpiece.learn(counts, 307, SPECIAL)
+
+
+def test_every_process_learns_the_same():
+    script = (
+        "from tests.language.test_wordpiece import *\n"
+        "print(repr(wordpiece.learn(words(503), 211, SPECIAL)))"
+    )
+    expected = repr(wordpiece.learn(words(503), 211, SPECIAL))
+    for seed in ("1", "2"):
+        printed = subprocess.run(
+            [sys.executable, "-c", script],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert printed.strip() == expected
+
+
+def test_the_vocabulary_has_the_size_asked_for_and_no_token_twice():
+    vocabulary = wordpiece.learn(words(1009), 211, SPECIAL)
+    assert len(vocabulary) == len(set(vocabulary)) == 211
+    assert vocabulary[:2] == SPECIAL
+
+
+def test_letters_that_look_like_our_marks_make_no_token_twice():
+    vocabulary = wordpiece.learn({"##a": 50, "xa": 40}, 100, [])
+    assert len(vocabulary) == len(set(vocabulary))
+    assert "xa" in vocabulary
+
+
+def test_a_pair_that_occurs_once_makes_no_piece():
+    assert wordpiece.learn({"ab": 1, "cd": 2}, 100, []) == [
+        *"abcd",
+        *("##b", "##d"),
+        "cd",
+    ]
+
+
+def test_the_rarest_letters_are_left_out():
+    counts = {"ab": 30_000, "aç": 3, "é": 4}
+    assert wordpiece.learn(counts, 100, []) == ["a", "b", "é", "##b", "ab"]
+
+
+def test_more_letters_than_tokens_are_one_clear_sentence():
+    with pytest.raises(
+        ValueError, match=r"of 15 tokens is too small.* 2 special tokens and 14 .* need 16\. Raise"
+    ):
+        wordpiece.learn(words(211), 15, SPECIAL)
+    assert len(wordpiece.learn(words(211), 16, SPECIAL)) == 16

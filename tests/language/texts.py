@@ -1,0 +1,66 @@
+"""Small corpora in every form that a corpus comes in."""
+
+import gzip
+import json
+import random
+
+WORDS = (
+    "the",
+    "of",
+    "and",
+    "a",
+    "in",
+    "to",
+    "cat",
+    "dog",
+    "café",
+    "river",
+    "mountain",
+    "sat",
+    "over",
+)
+
+
+def sentence(rng):
+    words = rng.choices(WORDS, k=rng.randint(3, 13))
+    return f"{' '.join(words).capitalize()}."
+
+
+def documents(count, seed=0, most_lines=3):
+    """Documents as the readers give them: lines of a few sentences each."""
+    rng = random.Random(seed)
+    return [
+        "\n".join(
+            " ".join(sentence(rng) for _ in range(rng.randint(1, 4)))
+            for _ in range(rng.randint(1, most_lines))
+        )
+        for _ in range(count)
+    ]
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = text.encode()
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    return path
+
+
+def in_form(form, docs, folder):
+    """Writes documents; returns the path to read them from."""
+    if form == "file":
+        for i, doc in enumerate(docs):
+            write(folder / "many" / f"{i // 7:03d}" / f"{i:05d}.txt", doc)
+        return folder / "many"
+    text = {
+        "blank_line": "\n" + "\n\n \n".join(docs),
+        "heading": "\n".join(
+            f" = Title {i} = \n \n{doc}\n = = Part = = \n== Other ==" for i, doc in enumerate(docs)
+        ),
+        "close_heading": "\n".join(
+            f"= Title {i} =\n{doc}\n== Part ==" for i, doc in enumerate(docs)
+        ),
+        "line": "\n".join(doc.replace("\n", " ") for doc in docs),
+        "jsonl": "\n".join(json.dumps({"id": 1, "text": f"\n{doc}\n\n"}) for doc in docs),
+    }
+    name = {"jsonl": "all.jsonl", "jsonl.gz": "all.jsonl.gz", "blank_line.gz": "all.txt.gz"}
+    return write(folder / form / name.get(form, "all.txt"), text[form.removesuffix(".gz")])
