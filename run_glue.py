@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
     from language import finetune, glue, tokenizer  # here: a wrong flag is answered without jax
     from nystromformer_jax import training
 
-    results = {}
+    results, failed = {}, 0
     try:
         configs = _configs()
         training.enable_compilation_cache(cache.cache_dir() / "xla")
@@ -56,15 +56,24 @@ def main(argv: list[str]) -> int:
             tokens = tokenizer.load_tokenizer(run.init.folder)
             data = glue.load(run.data, tokens)
             with training.Workdir(folder, configs[folder], paths=finetune.PATHS) as workdir:
+                finished = workdir.result is not None
                 if MODE.value == "export":
                     print(f"Wrote {finetune.write_export(run, workdir)}.", flush=True)
                     continue
                 if MODE.value == "eval":
                     results[folder] = finetune.score_again(run, data, workdir)
                 else:
-                    results[folder] = finetune.train(run, data, tokens, workdir)
-            sentence = finetune.sentence(results[folder])
-            print(f"{sentence} Everything is in {folder}.", flush=True)
+                    try:
+                        results[folder] = finetune.train(run, data, tokens, workdir)
+                    except training.LossNotFinite as error:
+                        if not SEARCH.value:
+                            raise
+                        failed = refuse(f"{folder}: {error}", exit_code=1)
+                        continue
+            end = f"Everything is in {folder}."
+            if finished and MODE.value == "train":
+                end = f"It had finished before; nothing was trained. See {folder}."
+            print(f"{finetune.sentence(results[folder])} {end}", flush=True)
     except training.Interrupted as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
@@ -74,7 +83,7 @@ def main(argv: list[str]) -> int:
         return refuse(str(error))
     if SEARCH.value and results:
         print(finetune.best_of(results))
-    return 0
+    return failed
 
 
 def _configs() -> dict[Path, dict[str, Any]]:
@@ -83,6 +92,10 @@ def _configs() -> dict[Path, dict[str, Any]]:
     first = config["train"]["seed"]
     base = WORKDIR.value or command_line.default_folder()
     if SEARCH.value:
+        if SEEDS.value > 1:
+            raise ValueError(
+                "--search tries one seed; leave --seeds out, or set config.train.seed."
+            )
         return {
             Path(f"{base}-search/batch{batch_size}-rate{rate}-seed{first}"): {
                 **config,

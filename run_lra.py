@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
         except training.Interrupted as stop:
             print(stop, file=sys.stderr)
             return stop.exit_code
-        except (training.ConfigDiffers, training.WorkdirBusy, training.NotFinished) as error:
+        except (ValueError, training.WorkdirBusy) as error:
             return refuse(str(error))
         except (training.LossNotFinite, OSError) as error:
             return refuse(str(error), exit_code=1)

@@ -10,7 +10,9 @@ folder that `from_pretrained` reads, with its tokenizer.
 Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch 32, rate 3e-5, 4 epochs; for MRPC the best
 on validation of batch 8, 16, 32 and rate 2, 3, 4, 5e-5 (`--search`). Warm-up over 5 % of the steps and
 weight decay 0.01: the authors' code/run_glue.py at 5689313.
-Lengths hold nearly all examples of a task; IMDb's reviews are cut at 512 tokens.
+Differs: linear decay from a warm-up that starts at zero, where theirs is OneCycleLR, β₁ cycled with it.
+Lengths hold nearly all examples of a task; IMDb's reviews are cut at 512 tokens. With 64 landmarks an
+example of at most 64 tokens is attended to exactly: all of SST-2 and CoLA, most of the others.
 """
 
 from ml_collections import ConfigDict
@@ -53,7 +55,8 @@ def get_config(argument: str = "sst2") -> ConfigDict:
         "workers": 0,
     }
     config.model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
-    config.attention = language.attention(options.pop("attention", ""), options)
+    attention = options.pop("attention", "")
+    config.attention = language.attention(attention, options, of_checkpoint=True)
     config.optimizer = {
         "learning_rate": 3e-5,
         "warmup_share": 0.05,

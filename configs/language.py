@@ -44,24 +44,25 @@ def parse(argument: str) -> tuple[str, dict[str, str]]:
     return name, options
 
 
-def attention(name: str, options: dict[str, str]) -> dict[str, Any]:
-    """The section "attention": takes its options out of `options`; what is left there is unknown.
+def attention(name: str, options: dict[str, str], *, of_checkpoint: bool) -> dict[str, Any]:
+    """The section "attention".
 
     Args:
       name: One of `ATTENTIONS`; empty for a checkpoint's own.
       options: What `parse` gave, without what the config takes for itself.
+      of_checkpoint: Whether there is a checkpoint, whose values stand where `options` have none.
 
     Raises:
       ValueError: An unknown attention or option.
     """
     if name and name not in ATTENTIONS:
         raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
-    section: dict[str, Any] = {"name": name, **(ATTENTIONS[name] if name else {})}
+    defaults = ATTENTIONS[name] if name else {}
+    section: dict[str, Any] = {"name": name, **({} if of_checkpoint else defaults)}
     for option, value in options.items():
-        if option not in section or option == "name":
-            known = [known for known in section if known != "name"]
+        if option not in defaults:
             where = f"{name} attention" if name else "The checkpoint's own attention"
-            raise ValueError(f"{where} has no option {option!r}{nearest(option, known)}")
+            raise ValueError(f"{where} has no option {option!r}{nearest(option, defaults)}")
         try:
             section[option] = ast.literal_eval(value)
         except (SyntaxError, ValueError):

@@ -9,6 +9,7 @@ Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch 256, AdamW with
 0.999, weight decay 0.01, 10,000 steps of warm-up, linear decay; 0.5 M steps of BERT-base, 0.1 M of
 BERT-small, 64 landmarks. Convolution: the authors' 33 at 512 tokens, 65 at 4,096 (`nystrom-512/config.json`
 at 5689313, and its deleted neighbour of 4,096).
+Differs: the authors' code has OneCycleLR, with β₁ cycled by its default. As there, all parameters decay.
 Data: documents of text files, JSON lines or a prepared tensorflow-datasets set; a WordPiece vocabulary is
 trained on them unless data.tokenizer names one. The paper has BookCorpus and English Wikipedia, which come
 to nobody by a download of ours.
@@ -46,7 +47,7 @@ def get_config(argument: str = "small") -> ConfigDict:
     except ValueError as error:
         raise ValueError(f"max_len must be a number of tokens: {error}") from None
     attention = options.pop("attention", "" if size == "checkpoint" else "nystrom")
-    if attention == "nystrom":
+    if attention == "nystrom" and size != "checkpoint":
         if demo:
             options.setdefault("num_landmarks", "16")
             options.setdefault("conv_kernel_size", "17")
@@ -75,7 +76,7 @@ def get_config(argument: str = "small") -> ConfigDict:
         "order_weight": 1.0,
     }
     config.model = {**MODEL, **SIZES[size]}
-    config.attention = language.attention(attention, options)
+    config.attention = language.attention(attention, options, of_checkpoint=size == "checkpoint")
     config.optimizer = {
         "learning_rate": 1e-3 if demo else 1e-4,
         "schedule": "linear",

@@ -38,6 +38,7 @@ from nystromformer_jax.training import (
     peak_bytes,
     read_sections,
     replicated,
+    require_whole_length,
     score,
     weighted,
 )
@@ -189,10 +190,12 @@ def prepare(config: Mapping[str, Any]) -> Run:
             f" {init.checkpoint}: lower it."
         )
     mesh = make_mesh(sections["mesh"])
+    require_whole_length(mesh)
     run = Run(
         config, data, init, sections, mesh, NystromformerForSequenceClassification(description)
     )
     run.fit_config(1).check_batches(mesh)
+    jax.eval_shape(_make_params(run))  # for the model's own errors
     return run
 
 
@@ -211,16 +214,16 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
     make_params = _make_params(run)
     eval_step = make_logits_step(run.model, run.mesh)
 
-    def start_params() -> Any:
+    start_params = None
+    if run.init.reads_weights and not workdir.has_checkpoints:
         seed = fit_config.train.seed
-        return read_params(run.init, config, NystromformerForSequenceClassification, seed)
-
+        start_params = read_params(run.init, config, NystromformerForSequenceClassification, seed)
     outcome = fit(
         workdir,
         fit_config,
         mesh=run.mesh,
         make_params=make_params,
-        start_params=start_params if run.init.reads_weights else None,
+        start_params=start_params,
         loss_fn=make_loss(run.model, data.task),
         eval_step=eval_step,
         training=_examples(run, data.splits["train"]),

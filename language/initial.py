@@ -1,16 +1,20 @@
 """What a run starts from: sizes in the config, or a checkpoint's sizes and, or not, its weights."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import flax.linen as nn
-from nystromformer_jax.pretrained import from_pretrained, read_config
 
+from harness.cache import user_path
 from language.tokenizer import Tokenizer
 from nystromformer_jax import NystromformerConfig
+from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.training import from_mapping
+
+_logger = logging.getLogger(__name__)
 
 __all__ = ["InitConfig", "check_tokenizer", "model_config", "read_params"]
 
@@ -38,11 +42,15 @@ class InitConfig:
                 "init.from_scratch: takes the sizes of init.checkpoint, which is empty; set that, or"
                 " leave init.from_scratch at False."
             )
+        if self.quirks != "none" and not self.checkpoint:
+            raise ValueError(
+                f"init.quirks={self.quirks}: says how init.checkpoint is read, and that is empty."
+            )
 
     @property
     def folder(self) -> Path:
         """The checkpoint's folder."""
-        return Path(self.checkpoint).expanduser()
+        return user_path(self.checkpoint)
 
     @property
     def reads_weights(self) -> bool:
@@ -86,7 +94,20 @@ def model_config(
             f"attention.{min(options)}: needs attention.name, which is empty (the checkpoint's own)."
         )
     sizes.pop("vocab_size", None)
-    return read_config(init.folder, quirks=init.quirks, **{**model, **options, **sizes})
+    changes = {**model, **options, **sizes}
+    from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # for its errors
+    config = read_config(init.folder, quirks=init.quirks, **changes)
+    theirs = read_config(init.folder, attention=config.attention).max_len
+    if config.max_len != theirs:
+        how = "repeats them" if config.max_len > theirs else "takes the first ones"
+        _logger.info(
+            "%s has %d positions; data.max_len=%d %s.",
+            init.checkpoint,
+            theirs,
+            config.max_len,
+            how,
+        )
+    return config
 
 
 def read_params(
@@ -107,5 +128,5 @@ def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig) -> None:
     if tokenizer.vocab_size > config.vocab_size:
         raise ValueError(
             f"The tokenizer has {tokenizer.vocab_size:,} tokens and the model {config.vocab_size:,}:"
-            " they do not belong together. Set data.tokenizer to the checkpoint's own, or leave it empty."
+            " they do not belong together. Take the checkpoint's own tokenizer."
         )

@@ -90,6 +90,7 @@ class Asked:
       positions: [B K], where tokens are asked for.
       targets: [B K], the tokens that were there.
       weights: [B K], 1 where a position is asked for, 0 where it only fills up.
+      wanted: [B], how many tokens the share comes to; with whole words a few less are asked for.
       order: [B], 1 where the sentence that came second stands first.
     """
 
@@ -99,6 +100,7 @@ class Asked:
     positions: Array
     targets: Array
     weights: Array
+    wanted: Array
     order: Array
 
 
@@ -135,12 +137,13 @@ def ask(
         if config.order_weight > 0:
             order = jax.random.bernoulli(swap_rng).astype(jnp.int32)
         tokens, mask, types = arrange(tokens, first, second, order)
-        positions, weights = choose(mask_rng, tokens, mask, vocabulary, config)
+        wanted = jnp.maximum(1, jnp.round(config.mask_rate * mask.sum())).astype(jnp.int32)
+        positions, weights = choose(mask_rng, tokens, mask, wanted, vocabulary, config)
         targets = tokens[positions]
         replaced = replace(mask_rng, targets, vocabulary, config)
         replaced = jnp.where(weights > 0, replaced, targets)
         tokens = tokens.at[positions].set(replaced, unique_indices=True)
-        return Asked(tokens, mask, types, positions, targets, weights, order)
+        return Asked(tokens, mask, types, positions, targets, weights, wanted, order)
 
     return jax.vmap(row)(example, inputs, first_len, second_len)
 
@@ -165,10 +168,11 @@ def choose(
     rng: Array,
     tokens: Int[Array, " L"],
     mask: Bool[Array, " L"],
+    wanted: Int[Array, ""],
     vocabulary: Vocabulary,
     config: ObjectiveConfig,
 ) -> tuple[Int[Array, " K"], Float[Array, " K"]]:
-    """The positions that are asked for, words in random order, and 1 at those that count."""
+    """The positions of at most `wanted` tokens, words in random order, and 1 at those that count."""
     length = tokens.shape[0]
     is_ordinary = np.zeros(len(vocabulary.word_starts), bool)
     is_ordinary[vocabulary.ordinary_ids] = True
@@ -184,7 +188,6 @@ def choose(
     # A word's last token in this order tells whether all of it fits.
     rank = jnp.where(candidates[by_lot], jnp.arange(length), 0)
     last = jnp.zeros(length, jnp.int32).at[word[by_lot]].max(rank)
-    wanted = jnp.maximum(1, jnp.round(config.mask_rate * mask.sum())).astype(jnp.int32)
     fits = candidates & (last[word] < jnp.minimum(wanted, config.predictions(length)))
     positions = by_lot[: config.predictions(length)]
     return positions, fits[positions].astype(jnp.float32)

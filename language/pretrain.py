@@ -34,6 +34,7 @@ from nystromformer_jax.training import (
     make_mesh,
     peak_bytes,
     read_sections,
+    require_whole_length,
     score,
     weighted,
 )
@@ -77,10 +78,13 @@ def prepare(config: Mapping[str, Any]) -> Run:
     if init.checkpoint and not data.tokenizer:
         data = dataclasses.replace(data, tokenizer=init.checkpoint)
     mesh = make_mesh(sections["mesh"])
+    require_whole_length(mesh)
     fit_config = FitConfig.of(sections)
     fit_config.check_batches(mesh)
     run = Run(config, data, sections["objective"], init, fit_config, mesh)
-    _model_config(run, data.vocab_size)  # for its errors; a tokenizer that is read has its own size
+    # For its errors, and those of the model; a tokenizer that is read has a size of its own.
+    model = NystromformerForPreTraining(_model_config(run, data.vocab_size))
+    jax.eval_shape(_make_params(run, model))
     return run
 
 
@@ -98,9 +102,11 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
     model = NystromformerForPreTraining(config)
     make_params = _make_params(run, model)
 
-    def start_params() -> Any:
-        return read_params(run.init, config, NystromformerForPreTraining, run.fit.train.seed)
-
+    start_params = None
+    if run.init.reads_weights and not workdir.has_checkpoints:
+        start_params = read_params(
+            run.init, config, NystromformerForPreTraining, run.fit.train.seed
+        )
     loss_fn = make_loss(model, vocabulary_of(corpus.tokenizer), run.objective)
     eval_step = make_eval_step(loss_fn, run.mesh)
     outcome = fit(
@@ -108,7 +114,7 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         run.fit,
         mesh=run.mesh,
         make_params=make_params,
-        start_params=start_params if run.init.reads_weights else None,
+        start_params=start_params,
         loss_fn=loss_fn,
         eval_step=eval_step,
         training=examples(corpus.splits["train"], run.data.max_len),
@@ -116,8 +122,6 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         select="loss",
     )
     params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
-    count = len(corpus.splits["valid"])
-    scored = min(count, run.fit.eval.max_examples) or count
     save_model(workdir.path / "model", model, params, corpus)
     train_config = run.fit.train
     result = {
@@ -126,7 +130,7 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         "init": run.init.checkpoint,
         "seed": train_config.seed,
         "valid": _with_perplexity(outcome.best_metrics),
-        "valid_examples": scored,
+        "valid_examples": _scored(run, corpus),
         "baselines": baselines(corpus),
         "best_step": outcome.best_step,
         "total_steps": train_config.total_steps,
@@ -139,7 +143,7 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         **workdir.environment,
         "config_sha256": workdir.config_sha256,
         "data_sha256": corpus.sha256,
-        "partial": train_config.total_steps < train_config.budget_steps or scored < count,
+        "partial": bool(run.data.examples) or train_config.total_steps < train_config.budget_steps,
     }
     workdir.write_result(result)
     return result
@@ -150,9 +154,12 @@ def make_loss(
 ) -> Any:
     """The loop's loss: cross-entropy of the asked tokens, and of the order.
 
-    The gradient is that of mean token loss + `order_weight` · mean order loss, but that the second mean
-    is over the tokens that could be asked for instead of those that were, a few per cent more. So it adds
-    up exactly over accumulated parts of a batch.
+        (Σ token losses + order_weight · Σ wanted · order loss) / Σ wanted
+
+    with the sums over a batch's tokens and pairs, and `wanted` the tokens that a pair's share comes to. So
+    the order's loss is a mean that weighs pairs by their length, the tokens' is one but for the few per
+    cent that whole words leave out, and both add up exactly over the parts of a batch. (Accumulated parts
+    ask for other words than the undivided batch, as their dropout is another.)
     """
 
     def loss_fn(
@@ -186,14 +193,14 @@ def make_loss(
         right = token_logits.argmax(axis=-1) == asked.targets
         sums = {"mlm_loss": mlm_loss, "mlm_accuracy": weighted(right.ravel(), weights.ravel())}
         loss_sum = mlm_loss[0]
+        wanted = batch["weights"] * asked.wanted
         if objective.order_weight > 0:
             order_loss = weighted(order_losses, batch["weights"])
             guessed = order_logits.argmax(axis=-1) == asked.order
             sums["order_loss"] = order_loss
             sums["order_accuracy"] = weighted(guessed, batch["weights"])
-            tokens_a_pair = objective.predictions(asked.inputs.shape[1])
-            loss_sum = loss_sum + objective.order_weight * tokens_a_pair * order_loss[0]
-        sums["loss"] = (loss_sum, jnp.maximum(mlm_loss[1], 1))
+            loss_sum = loss_sum + objective.order_weight * (wanted * order_losses).sum()
+        sums["loss"] = (loss_sum, wanted.sum())
         return loss_sum, sums
 
     return loss_fn
@@ -256,7 +263,8 @@ def score_again(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         make_loss(model, vocabulary_of(corpus.tokenizer), run.objective), run.mesh
     )
     pairs = examples(corpus.splits["valid"], run.data.max_len)
-    return {**result, "valid": _with_perplexity(score(eval_step, params, pairs, run.fit, run.mesh))}
+    valid = _with_perplexity(score(eval_step, params, pairs, run.fit, run.mesh))
+    return {**result, "valid": valid, "valid_examples": _scored(run, corpus)}
 
 
 def sentence(result: Mapping[str, Any]) -> str:
@@ -282,6 +290,12 @@ def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], A
     tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
     seed = run.fit.train.seed
     return lambda: model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
+
+
+def _scored(run: Run, corpus: Corpus) -> int:
+    """How many pairs of the held-out documents are scored."""
+    count = len(corpus.splits["valid"])
+    return min(count, run.fit.eval.max_examples) or count
 
 
 def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:

@@ -34,6 +34,7 @@ from nystromformer_jax.training import (
     make_mesh,
     peak_bytes,
     read_sections,
+    require_whole_length,
     score,
     weighted,
 )
@@ -108,11 +109,7 @@ def prepare(config: Mapping[str, Any]) -> Run:
     kind = DualEncoder if task.pairs else Classifier
     model = kind(model_config, make_core(attention, **options), task.num_classes)
     mesh = make_mesh(sections["mesh"])
-    if mesh.shape["sequence"] > 1:
-        raise ValueError(
-            f"mesh.sequence={mesh.shape['sequence']}: splitting the length over devices is not there"
-            " yet; leave it at 1, and mesh.data at -1 for all devices."
-        )
+    require_whole_length(mesh)
     fit_config.check_batches(mesh)
     # Traced, not compiled: what the model itself refuses (an even kernel, say) it refuses here.
     jax.eval_shape(lambda: _init(model, length))

@@ -96,23 +96,25 @@ def test_the_next_one_fine_tunes_and_a_third_exports(pretrained, tmp_path):
     assert (code, output) == (0, f"Wrote {tmp_path / 'run/model.jax_export'}.\n"), errors
 
 
-def test_a_search_tries_all_and_names_the_best(pretrained, tmp_path):
+def test_a_search_tries_all_says_which_broke_and_names_the_best(pretrained, tmp_path):
     folder, _ = pretrained
     code, output, errors = call(
         "run_glue.py",
         "--config=configs/glue.py:mrpc,max_len=19",
         f"--config.data.dir={fakes.write_task(tmp_path, 'mrpc')}",
         f"--config.init.checkpoint={folder / 'run/model'}",
-        "--config.train.total_steps=2",
+        "--config.train.total_steps=3",
         "--search",
-        "--batch_sizes=4,8",
-        "--learning_rates=1e-5",
+        "--batch_sizes=4",
+        "--learning_rates=1e-5,1e38,2e-5",
         f"--workdir={tmp_path / 'run'}",
         cache=tmp_path / "cache",
     )
-    assert (code, "Traceback" in errors) == (0, False), errors
+    assert (code, "Traceback" in errors) == (1, False), errors
+    assert "batch4-rate1e38-seed0: " in errors
+    assert "became NaN or infinite" in errors
     assert len(list((tmp_path / "run-search").glob("*/result.json"))) == 2
-    assert "Best of 2 by validation f1: batch " in output
+    assert "Best of 2 by validation f1: batch 4, rate " in output
 
 
 @pytest.mark.parametrize(

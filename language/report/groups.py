@@ -70,7 +70,7 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
         first = found.setdefault(key, {}).setdefault(run.seed, run)
         if first is not run:
             left_out.append(
-                f"{run.folder} is left out: {first.folder} has the same task, setting and seed."
+                f"{run.folder.name} is left out: {first.folder.name} has the same task, setting and seed."
             )
     members = [tuple(own[seed] for seed in sorted(own)) for own in found.values()]
     groups = []

@@ -151,6 +151,7 @@ def read_run(folder: Path) -> Run | None:
             **_flat(read_object(config) if config.is_file() else {}),
             "attention": result["attention"],
             "init": _origin(str(result.get("init") or "")),
+            "data": str(result.get("data_sha256") or "")[:8],
         },
         metrics=read_metrics(metrics) if metrics.is_file() else [],
         result=result,

@@ -28,6 +28,7 @@ from nystromformer_jax.training.mesh import (
     make_mesh,
     place,
     replicated,
+    require_whole_length,
 )
 
 # Data, optimizer, metrics
@@ -90,6 +91,7 @@ __all__ = [
     "read_json",
     "read_sections",
     "replicated",
+    "require_whole_length",
     "score",
     "training_batches",
     "weighted",

@@ -63,7 +63,7 @@ def fit(
     validation: Examples,
     select: str = "accuracy",
     summarize: Callable[[list[Any]], dict[str, float]] = metrics.total_means,
-    start_params: Callable[[], Any] | None = None,
+    start_params: Any = None,
 ) -> Outcome:
     """Trains in `run`'s folder from its latest checkpoint, or from the start, to the last step.
 
@@ -79,8 +79,7 @@ def fit(
         select: The validation metric to choose by: the lowest if its name ends in "loss", else the
             highest; the earliest of equals.
         summarize: Makes metrics of what `eval_step` gives; see `evaluate`.
-        start_params: Reads the parameters that a new run starts from, shaped as `make_params` makes
-            them; None: those that `make_params` makes.
+        start_params: What a new run starts from, shaped as `make_params` makes it; None: what that makes.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C; everything is saved.
@@ -128,8 +127,10 @@ def fit(
             if start_params is None:
                 state = jax.jit(make_first_state, out_shardings=replicated(mesh))()
             else:
-                given = jax.device_put(start_params(), replicated(mesh))
-                state = jax.jit(make_state, out_shardings=replicated(mesh))(given)
+                given = jax.device_put(start_params, replicated(mesh))
+                make_from = jax.jit(make_state, donate_argnums=0, out_shardings=replicated(mesh))
+                state = make_from(given)
+                del given, start_params
             totals, record = no_totals(), Record()
         log = stack.enter_context(
             RunLog(run.path, keep_bytes=record.metrics_bytes, events=config.log.events)
@@ -159,6 +160,7 @@ def fit(
         while True:
             # ---- 3. Evaluate; after a resume first, if the signal came in the middle of one -----
             if is_due(config.eval.every_steps) and record.evaluated_step != step:
+                _require_finite(totals, logged_step, step, checkpointer)
                 valid_batches = evaluation_batches(
                     validation,
                     batch_size=config.eval_batch_size,
@@ -274,6 +276,6 @@ def _require_finite(totals: Sums, before: int, step: int, checkpointer: Checkpoi
     where = f"the latest checkpoint is of step {saved[-1]}" if saved else "nothing was saved yet"
     raise LossNotFinite(
         f"{', '.join(bad)} became NaN or infinite between steps {before + 1} and {step};"
-        f" {where}. Lower optimizer.learning_rate, lengthen optimizer.warmup_steps or set"
+        f" {where}. Lower optimizer.learning_rate, lengthen its warm-up or set"
         " optimizer.clip_norm=1, in a new --workdir; log.every_steps=1 finds the step."
     )

@@ -8,7 +8,14 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["MeshConfig", "batch_sharding", "make_mesh", "place", "replicated"]
+__all__ = [
+    "MeshConfig",
+    "batch_sharding",
+    "make_mesh",
+    "place",
+    "replicated",
+    "require_whole_length",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +54,19 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     # Auto, not the default Explicit: flax.linen's Dropout and constraints break under Explicit.
     axis_types = (AxisType.Auto, AxisType.Auto)
     return jax.make_mesh((data, sequence), ("data", "sequence"), axis_types, devices=devices)
+
+
+def require_whole_length(mesh: Mesh) -> None:
+    """Refuses a mesh that would split the length, which no trainer does yet.
+
+    Raises:
+        ValueError: "sequence" is longer than 1.
+    """
+    if mesh.shape["sequence"] > 1:
+        raise ValueError(
+            f"mesh.sequence={mesh.shape['sequence']}: splitting the length over devices is not there"
+            " yet; leave it at 1, and mesh.data at -1 for all devices."
+        )
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

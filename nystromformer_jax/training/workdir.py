@@ -76,7 +76,8 @@ class Workdir:
         self._lock = _lock(self.path)
         try:
             config_file = self.path / "config.json"
-            if config_file.exists():
+            self._is_new = not config_file.exists()
+            if not self._is_new:
                 _refuse_another(self.path, read_json(config_file), config, paths)
             else:
                 write_json(config_file, config)
@@ -92,8 +93,25 @@ class Workdir:
     def __enter__(self) -> "Workdir":
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        # What was refused before anything was trained leaves no run, so that the corrected command has one.
+        refused = kind is not None and issubclass(kind, (ValueError, OSError, ImportError))
+        if self._is_new and refused and not self._has_begun:
+            for name in ("config.json", "data.json", "environment.json"):
+                (self.path / name).unlink(missing_ok=True)
         os.close(self._lock)  # and with it the lock
+
+    @property
+    def _has_begun(self) -> bool:
+        metrics = self.path / "metrics.jsonl"
+        return self.has_checkpoints or (metrics.exists() and metrics.stat().st_size > 0)
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether there is a state to go on from."""
+        return self.checkpoints.is_dir() and any(
+            folder.name.isdigit() for folder in self.checkpoints.iterdir()
+        )
 
     @property
     def checkpoints(self) -> Path:
@@ -109,9 +127,9 @@ class Workdir:
         file = self.path / "data.json"
         if not file.exists():
             write_json(file, {"sha256": sha256})
-        elif read_json(file)["sha256"] != sha256:
+        elif (known := str(read_json(file).get("sha256"))) != sha256:
             raise ConfigDiffers(
-                f"{self.path} holds a run on other data (sha256 {read_json(file)['sha256'][:12]}…,"
+                f"{self.path} holds a run on other data (sha256 {known[:12]}…,"
                 f" {sha256[:12]}… now). Pass another --workdir for a new run, or the run's own data"
                 " to go on with it."
             )

@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from nystromformer_jax.training import (
+    CheckpointConfig,
     EvalConfig,
     FitConfig,
     LogConfig,
@@ -30,6 +31,7 @@ from nystromformer_jax.training import (
     make_schedule,
     make_train_step,
     place,
+    require_whole_length,
     training_batches,
 )
 from tests.training import tiny
@@ -330,21 +332,16 @@ def test_clipping_bounds_the_update():
     np.testing.assert_allclose(updates["kernel"], [-0.3e-3, -0.4e-3], rtol=1e-3)
 
 
-def test_a_run_starts_from_parameters_that_are_read(tmp_path):
-    """At a rate of nearly nothing they are what comes out; they are read once, and not on resuming."""
+def test_a_run_starts_from_parameters_that_are_given(tmp_path):
+    """At a rate of nearly nothing they are what comes out; a resumed run has its own."""
     given = {"kernel": np.full((tiny.FEATURES, tiny.CLASSES), 0.25, np.float32)}
-    calls = []
-
-    def read():
-        calls.append(1)
-        return given
-
     still = OptimizerConfig(learning_rate=1e-30, warmup_steps=0)
     short = dataclasses.replace(tiny.config(total_steps=10), optimizer=still)
-    outcome = tiny.train(tmp_path, short, start_params=read)
+    outcome = tiny.train(tmp_path, short, start_params=given)
     assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
-    tiny.train(tmp_path, short, start_params=read)
-    assert len(calls) == 1
+    assert (given["kernel"] == 0.25).all()  # what the caller has is the caller's
+    tiny.train(tmp_path, short, start_params={"kernel": 0 * given["kernel"]})
+    assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
 
 
 def test_a_trainer_may_make_its_metrics_of_whole_outputs(tmp_path):
@@ -363,3 +360,25 @@ def test_a_trainer_may_make_its_metrics_of_whole_outputs(tmp_path):
     outcome = tiny.train(tmp_path, eval_step=eval_step, summarize=summarize, select="median")
     assert outcome.best_metrics["rows"] == 37
     assert outputs == [5, 5, 5]  # 37 examples in batches of 8, three times
+
+
+def test_a_state_that_is_not_finite_is_not_evaluated(tmp_path):
+    """The trainer's metrics could not be made of it, and its sentence would hide ours."""
+
+    def summarize(batches):
+        raise AssertionError("evaluated")
+
+    wild = OptimizerConfig(learning_rate=1e38, warmup_steps=0)
+    rarely = {"log": LogConfig(every_steps=100), "checkpoint": CheckpointConfig(every_steps=100)}
+    settings = dataclasses.replace(tiny.config(**rarely), optimizer=wild)
+    with pytest.raises(LossNotFinite, match="became NaN or infinite between steps 1 and 10"):
+        tiny.train(tmp_path, settings, summarize=summarize)
+    assert "valid" not in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_a_mesh_that_splits_the_length_is_refused():
+    require_whole_length(make_mesh(MeshConfig(data=8)))
+    with pytest.raises(
+        ValueError, match=r"mesh\.sequence=2: splitting the length .* not there yet"
+    ):
+        require_whole_length(make_mesh(MeshConfig(data=4, sequence=2)))

@@ -130,3 +130,42 @@ def test_another_thread_count_warns(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("NPROC", "31")
     with caplog.at_level(logging.WARNING), Workdir(tmp_path, CONFIG):
         assert "cpu_threads was 32, is 31" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, ImportError])
+def test_what_is_refused_before_anything_was_trained_leaves_no_run(tmp_path, error):
+    def refuse():
+        with Workdir(tmp_path / "run", CONFIG) as run:
+            run.require_data("1" * 64)
+            raise error("a tokenizer of another model")
+
+    with pytest.raises(error):
+        refuse()
+    corrected = changed("model", num_layers=3)
+    with Workdir(tmp_path / "run", corrected) as run:
+        run.require_data("2" * 64)
+    assert json.loads((tmp_path / "run/config.json").read_text())["model"] == {"num_layers": 3}
+
+
+@pytest.mark.parametrize("begun", ["checkpoint", "metrics", "before", "interrupted"])
+def test_what_has_begun_stays(tmp_path, begun):
+    path = tmp_path / "run"
+    if begun == "before":
+        with Workdir(path, CONFIG):
+            pass
+    error = KeyboardInterrupt if begun == "interrupted" else ValueError
+
+    def stop():
+        with Workdir(path, CONFIG) as run:
+            assert not run.has_checkpoints
+            if begun == "checkpoint":
+                (run.checkpoints / "7").mkdir(parents=True)
+                assert run.has_checkpoints
+            if begun == "metrics":
+                (path / "metrics.jsonl").write_text("{}\n")
+            raise error
+
+    with pytest.raises(error):
+        stop()
+    with pytest.raises(ConfigDiffers):
+        Workdir(path, changed("model", num_layers=3))
