@@ -53,13 +53,14 @@ def main(argv: list[str]) -> int:
         if missing := [folder for folder in runs if MODE.value != "train" and not folder.is_dir()]:
             return refuse(f"--mode={MODE.value} needs a finished run; there is no {missing[0]}")
         for folder, run in runs.items():
+            if MODE.value == "export":
+                with training.Workdir(folder, configs[folder], paths=finetune.PATHS) as workdir:
+                    print(f"Wrote {finetune.write_export(run, workdir)}.", flush=True)
+                continue
             tokens = tokenizer.load_tokenizer(run.init.folder)
             data = glue.load(run.data, tokens)
             with training.Workdir(folder, configs[folder], paths=finetune.PATHS) as workdir:
                 finished = workdir.result is not None
-                if MODE.value == "export":
-                    print(f"Wrote {finetune.write_export(run, workdir)}.", flush=True)
-                    continue
                 if MODE.value == "eval":
                     results[folder] = finetune.score_again(run, data, workdir)
                 else:

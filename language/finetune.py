@@ -16,7 +16,13 @@ from jax.sharding import Mesh
 
 from language import glue
 from language.glue import EncodedSplit, GlueConfig, GlueData, GlueTask
-from language.initial import InitConfig, check_tokenizer, model_config, read_params
+from language.initial import (
+    InitConfig,
+    check_tokenizer,
+    model_config,
+    read_params,
+    require_packages,
+)
 from language.tokenizer import Tokenizer
 from nystromformer_jax import NystromformerForSequenceClassification
 from nystromformer_jax.export import export_model
@@ -172,6 +178,7 @@ def prepare(config: Mapping[str, Any]) -> Run:
       ValueError: One sentence that names the section and key, what came and what is known.
       FileNotFoundError: There is no checkpoint.
     """
+    require_packages()
     sections = read_sections(config, SECTIONS, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]
     if not init.checkpoint:
@@ -232,8 +239,9 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
         summarize=lambda batches: _scores(data.task, *_joined(batches)),
     )
     params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
-    save_pretrained(workdir.path / "model", run.model, {"params": params})
-    tokenizer.save(workdir.path / "model")
+    saved = workdir.path / "model"
+    save_pretrained(saved, run.model, {"params": params}, more=tokenizer.token_ids)
+    tokenizer.save(saved, config.max_len)
     scores = _score_all(run, data, fit_config, eval_step, params, workdir.path / "predictions")
     shortened = (
         run.sections["train"].total_steps or fit_config.eval.max_examples or run.data.examples

@@ -1,6 +1,7 @@
 """What a run starts from: sizes in the config, or a checkpoint's sizes and, or not, its weights."""
 
 import dataclasses
+import importlib.util
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from nystromformer_jax.training import from_mapping
 
 _logger = logging.getLogger(__name__)
 
-__all__ = ["InitConfig", "check_tokenizer", "model_config", "read_params"]
+__all__ = ["InitConfig", "check_tokenizer", "model_config", "read_params", "require_packages"]
 
 # What may be asked of a checkpoint's model beside its attention.
 OF_A_CHECKPOINT = ("dropout_rate", "attention_dropout_rate", "dtype")
@@ -56,6 +57,19 @@ class InitConfig:
     def reads_weights(self) -> bool:
         """Whether the run starts from weights that are there."""
         return bool(self.checkpoint) and not self.from_scratch
+
+
+def require_packages() -> None:
+    """Refuses to begin what would end in a missing package.
+
+    Raises:
+      ImportError: One of the extra `language` is not installed.
+    """
+    for name in ("tokenizers", "safetensors", "sklearn", "scipy"):
+        if importlib.util.find_spec(name) is None:
+            raise ImportError(
+                f"The package {name} is not installed: pip install -e '.[language]' in the clone."
+            )
 
 
 def model_config(

@@ -83,6 +83,8 @@ class WordCounter:
             if len(raw) > MAX_WORDS:
                 words += bert_words(raw, self.lowercase)
                 raw.clear()
+                if len(words) > 4 * MAX_WORDS:  # a compressed file is a piece of any size
+                    words = Counter(_most_frequent(words, 2 * MAX_WORDS))
         words += bert_words(raw, self.lowercase)
         counts = {"documents": documents, "words": _most_frequent(words)}
         (folder / _COUNTS).write_text(json.dumps(counts), encoding="utf-8")

@@ -13,7 +13,13 @@ import optax
 from jax.sharding import Mesh
 
 from language.corpus import Corpus, CorpusConfig, Pairs
-from language.initial import InitConfig, check_tokenizer, model_config, read_params
+from language.initial import (
+    InitConfig,
+    check_tokenizer,
+    model_config,
+    read_params,
+    require_packages,
+)
 from language.masking import ObjectiveConfig, Vocabulary, ask
 from language.tokenizer import Tokenizer
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining
@@ -73,6 +79,7 @@ def prepare(config: Mapping[str, Any]) -> Run:
     Raises:
       ValueError: One sentence that names the section and key, what came and what is known.
     """
+    require_packages()
     sections = read_sections(config, SECTIONS, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]
     if init.checkpoint and not data.tokenizer:
@@ -224,8 +231,9 @@ def save_model(
     folder: Path, model: NystromformerForPreTraining, params: Any, corpus: Corpus
 ) -> None:
     """Writes the model in Hugging Face's layout, its tokenizer beside it."""
-    save_pretrained(folder, model, {"params": params})
-    corpus.tokenizer.save(folder)
+    tokenizer = corpus.tokenizer
+    save_pretrained(folder, model, {"params": params}, more=tokenizer.token_ids)
+    tokenizer.save(folder, model.config.max_len)
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:

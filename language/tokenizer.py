@@ -106,11 +106,27 @@ class Tokenizer:
         starts[list(self.special_ids)] = True
         return starts
 
-    def save(self, folder: Path) -> None:
-        """Writes `tokenizer.json`, and beside it what transformers needs to open the folder."""
+    @property
+    def token_ids(self) -> dict[str, int]:
+        """The special ids by their names in a Hugging Face `config.json`."""
+        return {
+            "pad_token_id": self.pad_id,
+            "bos_token_id": self.cls_id,
+            "eos_token_id": self.sep_id,
+        }
+
+    def save(self, folder: Path, max_len: int | None = None) -> None:
+        """Writes `tokenizer.json`, and beside it what transformers needs to open the folder.
+
+        Args:
+          folder: made if missing.
+          max_len: tokens that the model takes, for others to know.
+        """
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            **({} if max_len is None else {"model_max_length": max_len}),
             **{
                 f"{name}_token": self.backend.id_to_token(getattr(self, f"{name}_id"))
                 for name in SPECIAL_TOKENS

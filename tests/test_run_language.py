@@ -74,6 +74,11 @@ def test_one_command_pretrains_and_says_where(pretrained):
         "model.safetensors",
         "tokenizer.json",
     }
+    config = json.loads((folder / "run/model/config.json").read_text())
+    assert (config["pad_token_id"], config["bos_token_id"], config["eos_token_id"]) == (0, 2, 3)
+    tokens = json.loads((folder / "run/model/tokenizer_config.json").read_text())
+    assert tokens["model_max_length"] == 29
+    assert "token_type_ids" in tokens["model_input_names"]
 
 
 def test_the_next_one_fine_tunes_and_a_third_exports(pretrained, tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nystromformer_jax.pretrained import authors, files
-from nystromformer_jax.pretrained.folder import make_model, make_variables, save
+from nystromformer_jax.pretrained.folder import make_model, make_variables, save_pretrained
 from nystromformer_jax.pretrained.names import Model
 from nystromformer_jax.pretrained.source import Source, read_source
 
@@ -58,7 +58,7 @@ def convert(
     model = make_model(found, model_class, "none", changes)
     variables = make_variables(model, found, tensors, 0, changes)
     del tensors
-    save(dest, model, variables, _kept(raw, model.config.num_labels))
+    save_pretrained(dest, model, variables, more=_kept(raw, model.config.num_labels))
     copies = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     with ExitStack() as stack:
         for give_name in [

@@ -109,7 +109,11 @@ def read_config(
 
 
 def save_pretrained(
-    folder: str | os.PathLike[str], model: nn.Module, variables: Mapping[str, Any]
+    folder: str | os.PathLike[str],
+    model: nn.Module,
+    variables: Mapping[str, Any],
+    *,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes config.json and model.safetensors in the layout of Hugging Face's Nyströmformer.
 
@@ -125,18 +129,12 @@ def save_pretrained(
       folder: Made if missing.
       model: Of `nystromformer_jax.models`.
       variables: What `model.init` gives: {"params": …}.
+      more: Other fields of config.json, such as the tokenizer's `pad_token_id`.
 
     Raises:
       ValueError: Another model, or parameters that are not its.
       ImportError: Without the package safetensors.
     """
-    save(Path(folder), model, variables, {})
-
-
-def save(
-    folder: Path, model: nn.Module, variables: Mapping[str, Any], more: Mapping[str, Any]
-) -> None:
-    """`save_pretrained` with `more` in config.json."""
     if type(model) not in MODELS.values():
         raise ValueError(
             f"save_pretrained takes one of {', '.join(MODELS)}, got a {type(model).__name__}."
@@ -148,7 +146,8 @@ def save(
         )
     config: NystromformerConfig = model.config
     tensors = write_tensors(model, variables["params"])
-    files.write_folder(folder, {**write_config(type(model), config), **more}, tensors)
+    fields = {**write_config(type(model), config), **(more or {})}
+    files.write_folder(Path(folder), fields, tensors)
     if differences := differences_upstream(type(model), config):
         _logger.info("transformers reads %s, but %s.", folder, "; ".join(differences))
 

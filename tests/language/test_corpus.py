@@ -301,9 +301,16 @@ def test_data_are_prepared_once_and_again_after_a_change(path, caplog):
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads /proc")
-@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])  # a compressed file is a single piece
-def test_the_corpus_is_never_held_in_memory(tmp_path, suffix):
-    """Nine times the text takes no more memory: a process of its own each, and its peak."""
+@pytest.mark.parametrize(
+    ("suffix", "many", "allowed"),
+    [
+        (".txt", 180, 4.5),
+        # A compressed file is a single piece, of which some lists of numbers are held.
+        pytest.param(".txt.gz", 500, 12, marks=pytest.mark.slow(minutes=0.5)),
+    ],
+)
+def test_the_corpus_is_never_held_in_memory(tmp_path, suffix, many, allowed):
+    """Many times the text takes little more memory: a process of its own each, and its peak."""
     script = (
         "import pathlib, re, sys\n"
         "from language import corpus, documents\n"
@@ -313,7 +320,7 @@ def test_the_corpus_is_never_held_in_memory(tmp_path, suffix):
         "print(re.search(r'VmHWM:\\s+(\\d+) kB', pathlib.Path('/proc/self/status').read_text())[1])"
     )
     peaks = []
-    for copies in (20, 180):
+    for copies in (20, many):
         text = "\n\n".join([*DOCS, ""] * copies)
         path = texts.write(tmp_path / f"{copies}{suffix}", text)
         printed = subprocess.run(
@@ -324,8 +331,8 @@ def test_the_corpus_is_never_held_in_memory(tmp_path, suffix):
             text=True,
         ).stdout
         peaks.append(int(printed))
-    assert len(text) > 6 * 2**20
-    assert peaks[1] - peaks[0] < 4.5 * 2**10  # KiB; held, the text alone would take more
+    assert len(text) > (allowed + 1.5) * 2**20
+    assert peaks[1] - peaks[0] < allowed * 2**10  # KiB; held, the text alone would take more
 
 
 # --- Faults
