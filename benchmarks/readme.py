@@ -33,6 +33,15 @@ def _groups() -> list[Any]:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "attention": lambda: attention.headline(_json("benchmarks/cpu")),
     "efficiency": lambda: tables.headline(_json("efficiency/cpu")),
+    "listops-short": lambda: report.task_table(
+        _groups(),
+        "listops-short",
+        "attention",
+        "seeds",
+        "test accuracy, %",
+        "binomial error",
+        "95 % interval",
+    ),
     "table3": lambda: report.table3(_groups()),
 }
 

@@ -28,6 +28,15 @@ class Table(NamedTuple):
         """Whether each column holds numbers, which stand to the right; the first names its row."""
         return [place > 0 and name not in WORDS for place, name in enumerate(self.columns)]
 
+    def take(self, *columns: str) -> "Table":
+        """The same rows with these columns alone."""
+        places = [list(self.columns).index(name) for name in columns]
+        sections = [
+            (title, [[row[place] for place in places] for row in own])
+            for title, own in self.sections
+        ]
+        return Table(columns, sections)
+
     def markdown(self) -> str:
         """The table for a page of Markdown."""
         rows = [self.columns, ["---:" if right else "---" for right in self.of_numbers]]

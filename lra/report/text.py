@@ -48,8 +48,13 @@ def table3(groups: Sequence[Group]) -> str:
     return tables.benchmark_table(groups).markdown()
 
 
-def task_table(groups: Sequence[Group], task: str) -> str:
+def task_table(groups: Sequence[Group], task: str, *columns: str) -> str:
     """One task's settings in Markdown, a row each, over what trivial predictors score.
+
+    Args:
+      groups: From `read_groups`.
+      task: Whose.
+      *columns: Which columns; none: all.
 
     Raises:
       ValueError: No group is of the task.
@@ -58,4 +63,5 @@ def task_table(groups: Sequence[Group], task: str) -> str:
     if not own:
         known = ", ".join(tasks_of(groups)) or "none"
         raise ValueError(f"there is no run of {task!r}; there are runs of {known}.")
-    return tables.task_groups_table(own).markdown()
+    table = tables.task_groups_table(own)
+    return (table.take(*columns) if columns else table).markdown()

@@ -1,5 +1,7 @@
 """Tables keep their columns, whatever a cell holds."""
 
+import pytest
+
 from harness.tables import Table
 
 TABLE = Table(
@@ -21,3 +23,11 @@ def test_markdown_keeps_every_cell_in_its_column():
 def test_only_numbers_stand_to_the_right():
     assert TABLE.of_numbers == [False, False, True]
     assert Table(["steps"], []).of_numbers == [False]  # the first names its row
+
+
+def test_columns_can_be_taken_out():
+    table = Table(["run", "a", "b"], [("", [["x", "1", "2"]]), ("Others", [["y", "3", "4"]])])
+    taken = table.take("run", "b")
+    assert taken == Table(("run", "b"), [("", [["x", "2"]]), ("Others", [["y", "4"]])])
+    with pytest.raises(ValueError, match="'c' is not in list"):
+        table.take("c")
