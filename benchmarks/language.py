@@ -14,14 +14,12 @@ after every cell, and the same command goes on where it was stopped.
 import argparse
 import itertools
 import json
-import resource
-import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
+from benchmarks.steps import needed_bytes, timed
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
 
@@ -83,19 +81,7 @@ def measure(length: int, attention: str, limit: float) -> dict[str, Any]:
     step, make, compiled_bytes = compiled_step(length, attention, 1, "float32", jax.devices()[0])
     if compiled_bytes is None or compiled_bytes > limit:
         return {"fits": False, "compiled_bytes": compiled_bytes}
-    state, totals, batch = make()
-    seconds = []
-    for _ in range(1 + STEPS):
-        began = time.perf_counter()
-        state, totals, loss = step(state, totals, batch)
-        loss.block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    return {
-        "fits": True,
-        "compiled_bytes": compiled_bytes,
-        "step_seconds": statistics.median(seconds[1:]),
-        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    }
+    return {"fits": True, "compiled_bytes": compiled_bytes, **timed(step, *make(), STEPS)}
 
 
 def largest_batch(length: int, attention: str, topology: str, limit: float) -> dict[str, Any]:
@@ -184,14 +170,7 @@ def compiled_step(
         if not is_out_of_memory(error):
             raise
         return None, None, None
-    memory = compiled.memory_analysis()
-    needed = (
-        memory.temp_size_in_bytes
-        + memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-    )
-    return compiled, lambda: (*jax.jit(make)(), training.place(batch, mesh)), needed
+    return compiled, lambda: (*jax.jit(make)(), training.place(batch, mesh)), needed_bytes(compiled)
 
 
 def markdown(results: dict[str, Any]) -> str:

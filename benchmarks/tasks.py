@@ -12,14 +12,12 @@ import argparse
 import importlib
 import itertools
 import json
-import resource
-import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
+from benchmarks.steps import needed_bytes, timed
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
 
@@ -85,20 +83,7 @@ def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
         # Memory grows with the batch, so much smaller ones need not be tried one by one.
         shares = max(1, int(compiled_bytes / limit).bit_length() - 1)
         batch_size = max(1, batch_size >> shares)
-    state, totals, batch = arguments()
-    seconds = []
-    for _ in range(1 + STEPS):
-        began = time.perf_counter()
-        state, totals, loss = step(state, totals, batch)
-        loss.block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    return {
-        **row,
-        "fits": True,
-        "step_seconds": statistics.median(seconds[1:]),
-        "loss": float(loss),
-        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-    }
+    return {**row, "fits": True, **timed(step, *arguments(), STEPS)}
 
 
 def _config(task: str, attention: str) -> dict[str, Any]:
@@ -143,14 +128,7 @@ def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
 
     shapes = jax.eval_shape(make)
     compiled = step.lower(*shapes, jax.eval_shape(lambda: batch)).compile()
-    memory = compiled.memory_analysis()
-    taken = (
-        memory.temp_size_in_bytes
-        + memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-    )
-    return compiled, lambda: (*make(), training.place(batch, run.mesh)), taken
+    return compiled, lambda: (*make(), training.place(batch, run.mesh)), needed_bytes(compiled)
 
 
 def markdown(results: dict[str, Any]) -> str:

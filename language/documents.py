@@ -4,9 +4,6 @@ A source is read in numbered pieces of a few megabytes, in any order and by seve
 piece after the other gives every document once, in order. Only one document is held at a time.
 """
 
-# The methods of a source are described once, in `Source`.
-# ruff: noqa: D102
-
 import dataclasses
 import functools
 import gzip
@@ -101,13 +98,16 @@ class TextFiles:
 
     @property
     def num_pieces(self) -> int:
+        """See `Source`."""
         return len(self.pieces)
 
     def stamp(self) -> Mapping[str, object]:
+        """See `Source`."""
         kind = "json lines" if self.is_json else "text"
         return {"kind": kind, "documents": self.documents, **raw_files.stamp(self.files)}
 
     def read(self, piece: int) -> Iterator[str]:
+        """See `Source`."""
         for section in self.pieces[piece]:
             try:
                 yield from self._documents(section)
@@ -140,12 +140,15 @@ class TfdsTexts:
 
     @property
     def num_pieces(self) -> int:
+        """See `Source`."""
         return -(-self.num_examples // EXAMPLES_A_PIECE)
 
     def stamp(self) -> Mapping[str, object]:
+        """See `Source`."""
         return {"kind": "tfds", "documents": "line", **self.reader.stamp()}
 
     def read(self, piece: int) -> Iterator[str]:
+        """See `Source`."""
         start = piece * EXAMPLES_A_PIECE
         rows = range(start, min(start + EXAMPLES_A_PIECE, self.num_examples))
         for row, example in zip(rows, self.reader.examples("train", ("text",), rows), strict=True):

@@ -23,7 +23,7 @@ from nystromformer_jax.training.metrics import Sums
 from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
 from nystromformer_jax.training.run_log import RunLog
-from nystromformer_jax.training.speed import Progress, Stopwatch, figures
+from nystromformer_jax.training.speed import Progress, Stopwatch, figures, peak_bytes
 from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
 from nystromformer_jax.training.train_step import (
     EvalStep,
@@ -45,6 +45,16 @@ class Outcome:
     best_metrics: dict[str, float]  # of the validation at that step
     train_seconds: float  # all of it, evaluation and saving included, over all processes
     speed: dict[str, float]  # step_seconds, examples_per_second, input_share; empty if one step
+
+    @property
+    def cost(self) -> dict[str, float | None]:
+        """What `result.json` says of it: seconds, speed where it is known, the process's memory."""
+        names = ("step_seconds", "examples_per_second", "input_share")
+        return {
+            "train_seconds": self.train_seconds,
+            **{name: self.speed.get(name) for name in names},
+            "peak_bytes": peak_bytes(),
+        }
 
 
 class LossNotFinite(RuntimeError):
