@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from harness import huge_pages
+
 PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "nystrom-attention", "numpy")
 
 
@@ -39,6 +41,7 @@ def main() -> int:
     results: dict[str, Any] = {
         "machine": {
             "processor": processor(),
+            "huge_pages": huge_pages.in_use(),
             "cores": os.cpu_count(),
             "device": jax.devices()[0].device_kind,
             "torch_threads": torch.get_num_threads(),
@@ -64,4 +67,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    huge_pages.restart()
     sys.exit(main())

@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks import cells
 from benchmarks.steps import needed_bytes, timed
+from harness import huge_pages
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
 
@@ -61,6 +62,7 @@ def main() -> int:
         {
             "machine": {
                 "processor": processor(),
+                "huge_pages": huge_pages.in_use(),
                 "topology": given.topology,
                 **describe_environment(),
             },
@@ -208,4 +210,5 @@ def _cost(row: dict[str, Any] | None) -> str:
 
 
 if __name__ == "__main__":
+    huge_pages.restart()
     sys.exit(main())

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import cells
 from benchmarks.steps import needed_bytes, timed
+from harness import huge_pages
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
 
@@ -51,7 +52,11 @@ def main() -> int:
         "benchmarks.tasks",
         given.out,
         {
-            "machine": {"processor": processor(), **describe_environment()},
+            "machine": {
+                "processor": processor(),
+                "huge_pages": huge_pages.in_use(),
+                **describe_environment(),
+            },
             "memory": given.memory,
         },
         ("task", "attention"),
@@ -163,4 +168,5 @@ def _line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    huge_pages.restart()
     sys.exit(main())

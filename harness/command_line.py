@@ -16,6 +16,7 @@ from typing import Any
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
+from harness import huge_pages
 from harness.spelling import nearest
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -38,6 +39,7 @@ def define_config(form: str, is_ours: Callable[[str], bool]) -> Any:
 
 def run(main: Callable[[list[str]], int]) -> None:
     """Parses the flags, calls `main` with what is left, and exits with the code it returns."""
+    huge_pages.restart()
     app.run(lambda argv: _run(main, argv), flags_parser=_parse)
 
 

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness import huge_pages
 from lra.efficiency.bench import ATTENTIONS, PASSES, Bench
 from lra.efficiency.plot import plot
 from lra.efficiency.tables import markdown, row_line, slopes
@@ -141,4 +142,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    huge_pages.restart()
     sys.exit(main())

@@ -12,6 +12,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 import nystromformer_jax
+from harness import huge_pages
 from lra.efficiency.compiled import Compiled, compile_ahead, is_out_of_memory, topology_device
 from lra.timing import added_bytes, available_bytes, interleaved, processor
 from nystromformer_jax import SelfAttention, make_core
@@ -97,6 +98,7 @@ class Bench:
             self.settings |= {
                 "processor": processor(),
                 "cpu_threads": environment["cpu_threads"],
+                "huge_pages": huge_pages.in_use(),
                 "repeats": repeats,
                 "memory_limit_gib": memory_limit,
             }

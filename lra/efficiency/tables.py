@@ -149,7 +149,8 @@ def _machine(settings: Mapping[str, Any]) -> str:
     if settings["topology"]:
         return f"compiled for {settings['device']} ({settings['topology']}), not run"
     device = "" if settings["device"] == "cpu" else f"{settings['device']} beside "
-    return f"{device}{settings['processor']}, {settings['cpu_threads']} threads"
+    pages = ", huge pages" if settings["huge_pages"] else ""
+    return f"{device}{settings['processor']}, {settings['cpu_threads']} threads{pages}"
 
 
 def _what_is_what(settings: Mapping[str, Any]) -> str:

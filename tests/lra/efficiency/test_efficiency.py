@@ -38,6 +38,7 @@ def made_results(rows):
         "topology": None,
         "processor": "Abacus",
         "cpu_threads": 3,
+        "huge_pages": False,
         "repeats": 5,
         "memory_limit_gib": None,
         "versions": {"jax": "1.2.3"},
