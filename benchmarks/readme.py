@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report as attention
+from benchmarks import tasks
 from lra import report
 from lra.efficiency import tables
 
@@ -43,6 +44,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         "95 % interval",
     ),
     "table3": lambda: report.table3(_groups()),
+    "tasks": lambda: tasks.markdown(_json("tasks/cpu")),
 }
 
 

@@ -8,8 +8,9 @@ def markdown(results: dict[str, Any]) -> str:
     """Tables of medians; a ratio above 1 says how much faster ours is."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    pages = ", huge pages" if machine["huge_pages"] else ""
     lines = [
-        f"`{results['command']}` on {machine['cores']} cores of {machine['processor']}, float32;",
+        f"`{results['command']}` on {machine['cores']} cores of {machine['processor']}{pages}, float32;",
         f"Python {machine['python']}, {versions}.",
         "Medians, rivals in turn in one process; × is the rival's time over ours.",
         "",

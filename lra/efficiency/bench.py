@@ -185,7 +185,8 @@ class Bench:
             except JaxRuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-                row |= {"fits": False, "reason": str(error).splitlines()[0]}
+                # What the compiler said was too little.
+                row |= {"fits": False, "reason": str(error).splitlines()[0], "peak_bytes": None}
             else:
                 cases[attention] = case
         for attention, seconds in interleaved(cases, repeats=self.repeats).items():

@@ -115,6 +115,18 @@ def test_what_needs_more_than_the_limit_does_not_fit_and_is_not_run(tmp_path, mo
     assert "MiB, does not fit |" in (tmp_path / "out" / "cpu.md").read_text()
 
 
+def test_what_ran_out_of_memory_needed_more_than_the_compiler_said(monkeypatch):
+    def fail(self, *_):
+        raise JaxRuntimeError("INTERNAL: YNNPACK operation failed: error")
+
+    monkeypatch.setattr(Bench, "_params", fail)
+    bench = Bench(heads=2, head_dim=4, dtype="float32", repeats=3, memory_limit=1, topology=None)
+    (row,) = bench.measure(["softmax"], 32, 1, "forward")
+    assert not row["fits"]
+    assert row["temp_bytes"] is not None
+    assert tables.figure_of(row, "peak_bytes") is None
+
+
 def test_a_power_of_the_length_is_its_slope():
     rows = [
         made_row("softmax", length, mebibytes=3 * length**2, ms=0.1 * length**0.5)
