@@ -2,9 +2,9 @@
 
     python -m benchmarks.tasks --out results/tasks/cpu
 
-Each cell is a process of its own. It takes the config's batch, or the largest half, quarter … of it whose
-step the compiler puts under `--memory` GiB, trains five steps on made-up tokens of that shape, and says how
-long a step took and how much memory the process held at most. "does not fit" means: not at batch 1.
+Each cell is a process of its own that is given `--memory` GiB. It takes the config's batch, or the largest
+half, quarter … of it whose step fits, trains five steps on made-up tokens of that shape, and says how long
+a step took and how much memory the process held at most. "does not fit" means: not at batch 1.
 The table is written after every cell, and the same command goes on where it was stopped.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
-from benchmarks.steps import needed_bytes, timed
+from benchmarks.steps import forget_peak, limit_memory, needed_bytes, timed
 from harness import huge_pages
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
@@ -69,6 +69,11 @@ def main() -> int:
 
 def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
     """One cell: the batch that fits, seconds a step (median), bytes by compiler and by process."""
+    from jax.errors import JaxRuntimeError
+
+    from lra.efficiency.compiled import is_out_of_memory
+
+    limit_memory(limit)
     config = _config(task, attention)
     batch_size, asked = config["train"]["batch_size"], config["train"]["batch_size"]
     while True:
@@ -82,13 +87,17 @@ def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
             "compiled_bytes": compiled_bytes,
         }
         if compiled_bytes <= limit:
-            break
+            try:
+                return {**row, "fits": True, **timed(step, *arguments(), STEPS)}
+            except JaxRuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                forget_peak()
         if batch_size == 1:
             return {**row, "fits": False}
         # Memory grows with the batch, so much smaller ones need not be tried one by one.
         shares = max(1, int(compiled_bytes / limit).bit_length() - 1)
         batch_size = max(1, batch_size >> shares)
-    return {**row, "fits": True, **timed(step, *arguments(), STEPS)}
 
 
 def _config(task: str, attention: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from jax.errors import JaxRuntimeError
 
 from benchmarks import tasks
 
@@ -42,21 +43,42 @@ def test_figures_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch, caps
     assert "of another machine, version or --memory, or damaged" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(1e12, 8), (120e6, 4), (1.0, 1)])
-def test_the_batch_is_halved_until_its_step_fits(limit, expected, monkeypatch):
+@pytest.mark.parametrize(
+    ("limit", "held", "expected"),
+    [(1e12, 1e12, 8), (120e6, 1e12, 4), (1e12, 60e6, 2), (1e12, 1.0, 1), (1.0, 1e12, 1)],
+)
+def test_the_batch_is_halved_until_its_step_fits(limit, held, expected, monkeypatch):
+    """By what the compiler says, and by what a step then takes."""
+
     def compiled_step(config):
-        size = config["train"]["batch_size"]
+        needed = 30_000_000 * config["train"]["batch_size"]
 
         def step(state, totals, batch):
+            if needed > held:
+                raise JaxRuntimeError("INTERNAL: YNNPACK operation failed: error")
             return state, totals, Loss()
 
-        return step, lambda: (None, None, None), 30_000_000 * size
+        return step, lambda: (None, None, None), needed
 
     class Loss(float):
         def block_until_ready(self):
             return self
 
+    monkeypatch.setattr(tasks, "limit_memory", lambda _: None)
     monkeypatch.setattr(tasks, "_compiled_step", compiled_step)
     monkeypatch.setattr(tasks, "_config", lambda task, attention: {"train": {"batch_size": 8}})
     found = tasks.measure("listops", "nystrom", limit)
-    assert (found["batch_size"], found["fits"]) == (expected, limit > 1)
+    assert (found["batch_size"], found["fits"]) == (expected, min(limit, held) > 1)
+
+
+def test_other_errors_of_a_step_are_not_taken_for_want_of_memory(monkeypatch):
+    def fail(config):
+        def step(*_):
+            raise JaxRuntimeError("INTERNAL: something else")
+
+        return step, lambda: (None, None, None), 1
+
+    monkeypatch.setattr(tasks, "limit_memory", lambda _: None)
+    monkeypatch.setattr(tasks, "_compiled_step", fail)
+    with pytest.raises(JaxRuntimeError, match="something else"):
+        tasks.measure("listops", "nystrom", 1e12)
