@@ -4,11 +4,11 @@
     python -m benchmarks.language --out results/language/v5e --topology=v5e:1x1  # the largest batch that fits
 
 The step is the real one: 12 layers of 768, 12 heads, 30,000 tokens, masked words and sentence order,
-dropout, backward, AdamW. Here each cell is a process of its own: float32, batch 1, the median of three
-steps, and the most memory that the process held. For a TPU the step is compiled ahead of time in bfloat16,
-nothing is run: memory is what its compiler says, which grows in a straight line with the batch, so that two
-batches tell the largest; it is compiled too, and one more is seen to be refused. The table is rewritten
-after every cell, and the same command goes on where it was stopped.
+dropout, backward, AdamW. Here each cell is a process of its own that is given `--memory` GiB: float32,
+batch 1, the median of three steps, and the most memory that it held. For a TPU the step is compiled ahead
+of time in bfloat16, nothing is run: memory is what its compiler says, which grows in a straight line with
+the batch, so that two batches tell the largest; it is compiled too, and one more is seen to be refused. The
+table is rewritten after every cell, and the same command goes on where it was stopped.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
-from benchmarks.steps import needed_bytes, timed
+from benchmarks.steps import limit_memory, needed_bytes, timed
 from harness import huge_pages
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
@@ -80,10 +80,12 @@ def measure(length: int, attention: str, limit: float) -> dict[str, Any]:
     """Seconds a step at batch 1, and the most memory that this process held."""
     import jax
 
+    limit_memory(limit)
     step, make, compiled_bytes = compiled_step(length, attention, 1, "float32", jax.devices()[0])
-    if compiled_bytes is None or compiled_bytes > limit:
-        return {"fits": False, "compiled_bytes": compiled_bytes}
-    return {"fits": True, "compiled_bytes": compiled_bytes, **timed(step, *make(), STEPS)}
+    cost = None
+    if compiled_bytes is not None and compiled_bytes <= limit:
+        cost = timed(step, make, STEPS)
+    return {"fits": cost is not None, "compiled_bytes": compiled_bytes, **(cost or {})}
 
 
 def largest_batch(length: int, attention: str, topology: str, limit: float) -> dict[str, Any]:

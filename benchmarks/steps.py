@@ -8,8 +8,13 @@ import contextlib
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from jax.errors import JaxRuntimeError
+
+from lra.efficiency.compiled import is_out_of_memory
 
 STATUS = Path("/proc/self/status")
 
@@ -20,12 +25,6 @@ def limit_memory(limit_bytes: float) -> None:
         reserved = 1024 * (_kibibytes("VmData") - _kibibytes("RssAnon"))  # stacks never touched
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (int(limit_bytes) + reserved, hard))
-
-
-def forget_peak() -> None:
-    """Starts this process's peak anew, where the system can."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 def needed_bytes(compiled: Any) -> int:
@@ -40,14 +39,24 @@ def needed_bytes(compiled: Any) -> int:
     return taken
 
 
-def timed(step: Any, state: Any, totals: Any, batch: Any, steps: int) -> dict[str, float]:
-    """Median seconds of `steps` steps after one more, the last loss, and the process's peak."""
+def timed(step: Any, make: Callable[[], Any], steps: int) -> dict[str, float] | None:
+    """Median seconds of `steps` steps after one more, the last loss, and the process's peak.
+
+    None where the memory does not suffice.
+    """
     seconds = []
-    for _ in range(1 + steps):
-        began = time.perf_counter()
-        state, totals, loss = step(state, totals, batch)
-        loss.block_until_ready()
-        seconds.append(time.perf_counter() - began)
+    try:
+        state, totals, batch = make()
+        for _ in range(1 + steps):
+            began = time.perf_counter()
+            state, totals, loss = step(state, totals, batch)
+            loss.block_until_ready()
+            seconds.append(time.perf_counter() - began)
+    except JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        _forget_peak()
+        return None
     return {
         "step_seconds": statistics.median(seconds[1:]),
         "loss": float(loss),
@@ -59,6 +68,11 @@ def _peak_kibibytes() -> int:
     if STATUS.is_file():
         return _kibibytes("VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _forget_peak() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def _kibibytes(name: str) -> int:

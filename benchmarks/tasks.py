@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
-from benchmarks.steps import forget_peak, limit_memory, needed_bytes, timed
+from benchmarks.steps import limit_memory, needed_bytes, timed
 from harness import huge_pages
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
@@ -69,10 +69,6 @@ def main() -> int:
 
 def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
     """One cell: the batch that fits, seconds a step (median), bytes by compiler and by process."""
-    from jax.errors import JaxRuntimeError
-
-    from lra.efficiency.compiled import is_out_of_memory
-
     limit_memory(limit)
     config = _config(task, attention)
     batch_size, asked = config["train"]["batch_size"], config["train"]["batch_size"]
@@ -86,13 +82,8 @@ def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
             "batch_size": batch_size,
             "compiled_bytes": compiled_bytes,
         }
-        if compiled_bytes <= limit:
-            try:
-                return {**row, "fits": True, **timed(step, *arguments(), STEPS)}
-            except JaxRuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                forget_peak()
+        if compiled_bytes <= limit and (cost := timed(step, arguments, STEPS)):
+            return {**row, "fits": True, **cost}
         if batch_size == 1:
             return {**row, "fits": False}
         # Memory grows with the batch, so much smaller ones need not be tried one by one.

@@ -18,7 +18,7 @@ try:
 except MemoryError:
     print("refused")
 print(steps._peak_kibibytes() // 1024)
-steps.forget_peak()
+steps._forget_peak()
 print(steps._peak_kibibytes() // 1024)
 """
 
@@ -34,4 +34,4 @@ def test_a_process_holds_no_more_than_its_limit():
     )
     said, before, after = output.stdout.split()
     assert said == "refused"
-    assert int(before) >= 100 > int(after)
+    assert int(before) - int(after) > 50
