@@ -4,7 +4,6 @@ On a CPU the compiler does not see what its fused operations take for themselves
 limits itself: what needs more then fails with an error, and is not killed by the system.
 """
 
-import contextlib
 import resource
 import statistics
 import time
@@ -55,24 +54,12 @@ def timed(step: Any, make: Callable[[], Any], steps: int) -> dict[str, float] | 
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        _forget_peak()
         return None
     return {
         "step_seconds": statistics.median(seconds[1:]),
         "loss": float(loss),
-        "peak_bytes": 1024 * _peak_kibibytes(),
+        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
-
-
-def _peak_kibibytes() -> int:
-    if STATUS.is_file():
-        return _kibibytes("VmHWM")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def _forget_peak() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 def _kibibytes(name: str) -> int:

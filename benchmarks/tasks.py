@@ -12,9 +12,10 @@ import argparse
 import importlib
 import itertools
 import json
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from benchmarks import cells
 from benchmarks.steps import limit_memory, needed_bytes, timed
@@ -40,9 +41,13 @@ def main() -> int:
     parser.add_argument("--memory", type=float, default=16.0, help="GiB that a step may take")
     parser.add_argument("--out", type=Path, help="where to write, without an ending")
     parser.add_argument("--cell", nargs=2, metavar=("TASK", "ATTENTION"), help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.cell:
-        print(json.dumps(measure(*given.cell, limit=given.memory * GIB)))
+        row = measure(*given.cell, limit=given.memory * GIB, batch_size=given.batch)
+        if not row["fits"] and row["batch_size"] > 1:
+            _start_again(given, row["batch_size"] // 2)
+        print(json.dumps(row))
         return 0
     if given.out is None:
         parser.error("pass --out=results/tasks/cpu, or another place to write to")
@@ -67,11 +72,16 @@ def main() -> int:
     )
 
 
-def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
-    """One cell: the batch that fits, seconds a step (median), bytes by compiler and by process."""
+def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dict[str, Any]:
+    """One cell: the batch, seconds a step (median), bytes by compiler and by process.
+
+    It is the largest batch that fits by the compiler, from `batch_size` down (0: from the config's). If its
+    step then runs out of memory all the same, the row does not fit.
+    """
     limit_memory(limit)
     config = _config(task, attention)
-    batch_size, asked = config["train"]["batch_size"], config["train"]["batch_size"]
+    asked = config["train"]["batch_size"]
+    batch_size = batch_size or asked
     while True:
         config["train"]["batch_size"] = batch_size
         step, arguments, compiled_bytes = _compiled_step(config)
@@ -82,13 +92,20 @@ def measure(task: str, attention: str, limit: float) -> dict[str, Any]:
             "batch_size": batch_size,
             "compiled_bytes": compiled_bytes,
         }
-        if compiled_bytes <= limit and (cost := timed(step, arguments, STEPS)):
-            return {**row, "fits": True, **cost}
+        if compiled_bytes <= limit:
+            cost = timed(step, arguments, STEPS)
+            return {**row, "fits": cost is not None, **(cost or {})}
         if batch_size == 1:
             return {**row, "fits": False}
         # Memory grows with the batch, so much smaller ones need not be tried one by one.
         shares = max(1, int(compiled_bytes / limit).bit_length() - 1)
         batch_size = max(1, batch_size >> shares)
+
+
+def _start_again(given: argparse.Namespace, batch_size: int) -> NoReturn:
+    """The cell with a smaller batch, in memory that nothing was left in."""
+    own = [f"--memory={given.memory}", f"--batch={batch_size}", "--cell", *given.cell]
+    os.execv(sys.executable, [sys.executable, "-m", "benchmarks.tasks", *own])
 
 
 def _config(task: str, attention: str) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""A process that measures holds no more than it is given, and starts its peak anew."""
+"""A process that measures holds no more than it is given."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks import steps
 
 PROGRAM = """
 from benchmarks import steps
@@ -17,13 +19,10 @@ try:
     print("held")
 except MemoryError:
     print("refused")
-print(steps._peak_kibibytes() // 1024)
-steps._forget_peak()
-print(steps._peak_kibibytes() // 1024)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux's own")
+@pytest.mark.skipif(not steps.STATUS.is_file(), reason="Linux's own")
 def test_a_process_holds_no_more_than_its_limit():
     output = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -32,6 +31,4 @@ def test_a_process_holds_no_more_than_its_limit():
         text=True,
         check=True,
     )
-    said, before, after = output.stdout.split()
-    assert said == "refused"
-    assert int(before) - int(after) > 50
+    assert output.stdout == "refused\n"

@@ -1,6 +1,8 @@
 """The table of what training costs, from made-up rows; measuring itself takes an hour."""
 
 import json
+import os
+import sys
 
 import pytest
 from jax.errors import JaxRuntimeError
@@ -43,12 +45,13 @@ def test_figures_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch, caps
     assert "of another machine, version or --memory, or damaged" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("limit", "held", "expected"),
-    [(1e12, 1e12, 8), (120e6, 1e12, 4), (1e12, 60e6, 2), (1e12, 1.0, 1), (1.0, 1e12, 1)],
-)
-def test_the_batch_is_halved_until_its_step_fits(limit, held, expected, monkeypatch):
-    """By what the compiler says, and by what a step then takes."""
+class Loss(float):
+    def block_until_ready(self):
+        return self
+
+
+def compile_to(monkeypatch, held):
+    """Steps that need 30 MB an example, where a process may hold `held` bytes."""
 
     def compiled_step(config):
         needed = 30_000_000 * config["train"]["batch_size"]
@@ -60,15 +63,32 @@ def test_the_batch_is_halved_until_its_step_fits(limit, held, expected, monkeypa
 
         return step, lambda: (None, None, None), needed
 
-    class Loss(float):
-        def block_until_ready(self):
-            return self
-
     monkeypatch.setattr(tasks, "limit_memory", lambda _: None)
     monkeypatch.setattr(tasks, "_compiled_step", compiled_step)
     monkeypatch.setattr(tasks, "_config", lambda task, attention: {"train": {"batch_size": 8}})
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1e12, 8), (120e6, 4), (1.0, 1)])
+def test_the_batch_is_halved_until_its_step_fits(limit, expected, monkeypatch):
+    compile_to(monkeypatch, held=1e12)
     found = tasks.measure("listops", "nystrom", limit)
-    assert (found["batch_size"], found["fits"]) == (expected, min(limit, held) > 1)
+    assert (found["batch_size"], found["fits"]) == (expected, limit > 1)
+
+
+def test_a_step_that_runs_out_of_memory_is_tried_with_half_in_a_fresh_process(monkeypatch, capsys):
+    compile_to(monkeypatch, held=60e6)
+
+    def execute(program, command):
+        assert command[:3] == [program, "-m", "benchmarks.tasks"]
+        monkeypatch.setattr("sys.argv", command[2:])
+        sys.exit(tasks.main())
+
+    monkeypatch.setattr(os, "execv", execute)
+    monkeypatch.setattr("sys.argv", ["tasks", "--memory=15", "--cell", "text", "softmax"])
+    with pytest.raises(SystemExit, match="0"):
+        tasks.main()
+    row = json.loads(capsys.readouterr().out)
+    assert (row["batch_size"], row["config_batch_size"], row["fits"]) == (2, 8, True)
 
 
 def test_other_errors_of_a_step_are_not_taken_for_want_of_memory(monkeypatch):
