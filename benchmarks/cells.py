@@ -1,6 +1,7 @@
 """A table measured cell by cell, each in a process of its own; what was stopped goes on."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -18,18 +19,21 @@ def collect(
     cells: Iterable[tuple[str, ...]],
     *,
     arguments: Iterable[str],
+    again: Callable[[dict[str, Any]], list[str]] = lambda row: [],
     markdown: Callable[[dict[str, Any]], str],
     line: Callable[[dict[str, Any]], str],
 ) -> int:
     """Measures what is missing in `out`.json and keeps `out`.md beside it; returns the exit code.
 
     Args:
-        program: `python -m program … --cell *cell` prints a cell's row as its last line.
+        program: `python -m program … --cell *cell` prints a cell's row as its last line. A row printed before
+            stands where the system then kills the process for want of memory.
         out: Where to write, without an ending.
         settings: What all rows must share, such as the machine; it stands beside them in the JSON.
         axes: The keys of a row that together say which cell it is.
         cells: A value for every axis, as words of a command line.
         arguments: The program's other arguments.
+        again: Arguments to measure the cell once more with, because of its row; none: the row stands.
         markdown: Makes the table.
         line: Makes a line of progress of a row.
     """
@@ -56,17 +60,25 @@ def collect(
     for cell in cells:
         if cell in done:
             continue
-        child = subprocess.run(
-            [sys.executable, "-m", program, *arguments, "--cell", *cell],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if child.returncode:
-            print(f"{program}: {' '.join(cell)} ended with {child.returncode}.", file=sys.stderr)
-            return 1
-        results["rows"].append(json.loads(child.stdout.splitlines()[-1]))
-        print(line(results["rows"][-1]), flush=True)
+        more: list[str] = []
+        while True:
+            child = subprocess.run(
+                [sys.executable, "-m", program, *arguments, *more, "--cell", *cell],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            printed = child.stdout.splitlines()
+            if child.returncode and not (child.returncode == -signal.SIGKILL and printed):
+                print(
+                    f"{program}: {' '.join(cell)} ended with {child.returncode}.", file=sys.stderr
+                )
+                return 1
+            row = json.loads(printed[-1])
+            if not (more := again(row)):
+                break
+        results["rows"].append(row)
+        print(line(row), flush=True)
         write_json(file, results)
         Path(f"{out}.md").write_text(markdown(results), encoding="utf-8")
     return 0

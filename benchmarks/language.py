@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
-from benchmarks.steps import limit_memory, needed_bytes, timed
+from benchmarks.steps import needed_bytes, timed, volunteer
 from harness import huge_pages
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
@@ -80,11 +80,13 @@ def measure(length: int, attention: str, limit: float) -> dict[str, Any]:
     """Seconds a step at batch 1, and the most memory that this process held."""
     import jax
 
-    limit_memory(limit)
+    volunteer()
     step, make, compiled_bytes = compiled_step(length, attention, 1, "float32", jax.devices()[0])
     cost = None
     if compiled_bytes is not None and compiled_bytes <= limit:
-        cost = timed(step, make, STEPS)
+        refused = {"length": length, "attention": attention, "fits": False}
+        print(json.dumps({**refused, "compiled_bytes": compiled_bytes}), flush=True)
+        cost = timed(step, make, STEPS, limit)
     return {"fits": cost is not None, "compiled_bytes": compiled_bytes, **(cost or {})}
 
 

@@ -1,9 +1,6 @@
-"""A training step that is compiled: the bytes that it needs, and the seconds that it takes.
+"""A training step that is compiled: the bytes that it needs, and the seconds that it takes."""
 
-On a CPU the compiler does not see what its fused operations take for themselves, so a process that measures
-limits itself: what needs more then fails with an error, and is not killed by the system.
-"""
-
+import contextlib
 import resource
 import statistics
 import time
@@ -15,15 +12,11 @@ from jax.errors import JaxRuntimeError
 
 from lra.efficiency.compiled import is_out_of_memory
 
-STATUS = Path("/proc/self/status")
 
-
-def limit_memory(limit_bytes: float) -> None:
-    """From now on this process holds no more than that, where the system can see to it (Linux)."""
-    if STATUS.is_file():
-        reserved = 1024 * (_kibibytes("VmData") - _kibibytes("RssAnon"))  # stacks never touched
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (int(limit_bytes) + reserved, hard))
+def volunteer() -> None:
+    """Makes this process the one that the system kills should memory run out (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def needed_bytes(compiled: Any) -> int:
@@ -38,10 +31,13 @@ def needed_bytes(compiled: Any) -> int:
     return taken
 
 
-def timed(step: Any, make: Callable[[], Any], steps: int) -> dict[str, float] | None:
+def timed(
+    step: Any, make: Callable[[], Any], steps: int, limit_bytes: float
+) -> dict[str, float] | None:
     """Median seconds of `steps` steps after one more, the last loss, and the process's peak.
 
-    None where the memory does not suffice.
+    None where memory runs out, or the peak is above the limit: on a CPU the compiler does not see what its
+    fused operations take for themselves.
     """
     seconds = []
     try:
@@ -51,6 +47,9 @@ def timed(step: Any, make: Callable[[], Any], steps: int) -> dict[str, float] | 
             state, totals, loss = step(state, totals, batch)
             loss.block_until_ready()
             seconds.append(time.perf_counter() - began)
+            peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            if peak_bytes > limit_bytes:
+                return None
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -58,10 +57,5 @@ def timed(step: Any, make: Callable[[], Any], steps: int) -> dict[str, float] | 
     return {
         "step_seconds": statistics.median(seconds[1:]),
         "loss": float(loss),
-        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "peak_bytes": peak_bytes,
     }
-
-
-def _kibibytes(name: str) -> int:
-    lines = STATUS.read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))

@@ -12,13 +12,12 @@ import argparse
 import importlib
 import itertools
 import json
-import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from benchmarks import cells
-from benchmarks.steps import limit_memory, needed_bytes, timed
+from benchmarks.steps import needed_bytes, timed, volunteer
 from harness import huge_pages
 from lra.timing import processor
 from nystromformer_jax.training import describe_environment
@@ -44,10 +43,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.cell:
-        row = measure(*given.cell, limit=given.memory * GIB, batch_size=given.batch)
-        if not row["fits"] and row["batch_size"] > 1:
-            _start_again(given, row["batch_size"] // 2)
-        print(json.dumps(row))
+        print(json.dumps(measure(*given.cell, limit=given.memory * GIB, batch_size=given.batch)))
         return 0
     if given.out is None:
         parser.error("pass --out=results/tasks/cpu, or another place to write to")
@@ -67,6 +63,7 @@ def main() -> int:
         ("task", "attention"),
         itertools.product(given.tasks, given.attentions),
         arguments=[f"--memory={given.memory}"],
+        again=_with_half,
         markdown=markdown,
         line=_line,
     )
@@ -75,10 +72,10 @@ def main() -> int:
 def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dict[str, Any]:
     """One cell: the batch, seconds a step (median), bytes by compiler and by process.
 
-    It is the largest batch that fits by the compiler, from `batch_size` down (0: from the config's). If its
-    step then runs out of memory all the same, the row does not fit.
+    It is the largest batch that fits by the compiler, from `batch_size` down (0: from the config's). What
+    is known of it is printed before its step runs, which may take more memory than the compiler says.
     """
-    limit_memory(limit)
+    volunteer()
     config = _config(task, attention)
     asked = config["train"]["batch_size"]
     batch_size = batch_size or asked
@@ -93,7 +90,8 @@ def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dic
             "compiled_bytes": compiled_bytes,
         }
         if compiled_bytes <= limit:
-            cost = timed(step, arguments, STEPS)
+            print(json.dumps({**row, "fits": False}), flush=True)
+            cost = timed(step, arguments, STEPS, limit)
             return {**row, "fits": cost is not None, **(cost or {})}
         if batch_size == 1:
             return {**row, "fits": False}
@@ -102,10 +100,10 @@ def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dic
         batch_size = max(1, batch_size >> shares)
 
 
-def _start_again(given: argparse.Namespace, batch_size: int) -> NoReturn:
-    """The cell with a smaller batch, in memory that nothing was left in."""
-    own = [f"--memory={given.memory}", f"--batch={batch_size}", "--cell", *given.cell]
-    os.execv(sys.executable, [sys.executable, "-m", "benchmarks.tasks", *own])
+def _with_half(row: dict[str, Any]) -> list[str]:
+    if row["fits"] or row["batch_size"] == 1:
+        return []
+    return [f"--batch={row['batch_size'] // 2}"]
 
 
 def _config(task: str, attention: str) -> dict[str, Any]:

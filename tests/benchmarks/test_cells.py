@@ -1,0 +1,56 @@
+"""Cells in processes of their own: what is killed for want of memory is tried again with less."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import cells
+
+PROGRAM = """
+import json, os, signal, sys
+
+size = next((int(word[7:]) for word in sys.argv if word.startswith("--size=")), 8)
+name = sys.argv[sys.argv.index("--cell") + 1]
+if name == "broken":
+    sys.exit(3)
+if name == "silent":
+    os.kill(os.getpid(), signal.SIGKILL)
+print(json.dumps({"name": name, "size": size, "fits": False}), flush=True)
+if size > 2:
+    os.kill(os.getpid(), signal.SIGKILL)
+print(json.dumps({"name": name, "size": size, "fits": True}))
+"""
+
+
+def collect(folder, monkeypatch, *names):
+    (folder / "cellprogram.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    return cells.collect(
+        "cellprogram",
+        folder / "out/table",
+        {"machine": "Abacus"},
+        ("name",),
+        [(name,) for name in names],
+        arguments=[],
+        again=lambda row: [] if row["fits"] else [f"--size={row['size'] // 2}"],
+        markdown=lambda results: f"{len(results['rows'])} rows\n",
+        line=str,
+    )
+
+
+def test_a_killed_cell_is_measured_again_as_told(tmp_path, monkeypatch):
+    assert collect(tmp_path, monkeypatch, "one", "two") == 0
+    results = json.loads((tmp_path / "out/table.json").read_text())
+    assert results["rows"] == [{"name": name, "size": 2, "fits": True} for name in ("one", "two")]
+    assert (tmp_path / "out/table.md").read_text() == "2 rows\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize(("name", "code"), [("broken", 3), ("silent", -9)])
+def test_a_cell_that_says_nothing_ends_the_table_with_its_code(
+    tmp_path, monkeypatch, capsys, name, code
+):
+    assert collect(tmp_path, monkeypatch, "one", name, "two") == 1
+    assert capsys.readouterr().err == f"cellprogram: {name} ended with {code}.\n"
+    assert len(json.loads((tmp_path / "out/table.json").read_text())["rows"]) == 1
