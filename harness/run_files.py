@@ -51,3 +51,9 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def shown(folder: Path) -> str:
+    """A folder's path from here if it lies below, else its whole path: for people, on any machine."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)

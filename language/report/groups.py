@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from harness.run_files import shown
 from harness.statistics import t_interval
 from language.glue.tasks import TASKS
 from language.report.results import Run
@@ -70,7 +71,8 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
         first = found.setdefault(key, {}).setdefault(run.seed, run)
         if first is not run:
             left_out.append(
-                f"{run.folder.name} is left out: {first.folder.name} has the same task, setting and seed."
+                f"{shown(run.folder)} is left out: {shown(first.folder)} has the same task, setting and"
+                " seed."
             )
     members = [tuple(own[seed] for seed in sorted(own)) for own in found.values()]
     groups = []

@@ -5,6 +5,7 @@ import re
 import statistics
 from collections.abc import Hashable, Iterable, Sequence
 
+from harness.run_files import shown
 from harness.statistics import Summary, binomial_error, summarize
 from lra.report.labels import label_settings, setting_of
 from lra.report.published import TITLES
@@ -119,7 +120,8 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
         first = found.setdefault(key, {}).setdefault(run.seed, run)
         if first is not run:
             left_out.append(
-                f"{run.folder} is left out: {first.folder} has the same task, setting and seed."
+                f"{shown(run.folder)} is left out: {shown(first.folder)} has the same task, setting and"
+                " seed."
             )
     members = [tuple(sorted(found[key].values(), key=lambda run: run.seed)) for key in found]
     labels = label_settings(

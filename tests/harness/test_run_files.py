@@ -2,9 +2,11 @@
 
 import math
 
+from pathlib import Path
+
 import pytest
 
-from harness.run_files import finite, read_metrics, read_object
+from harness.run_files import finite, read_metrics, read_object, shown
 
 
 def test_objects(tmp_path):
@@ -41,3 +43,9 @@ def test_another_line_that_is_broken_is_named(line, tmp_path):
 def test_what_json_has_no_word_for_becomes_none():
     values = {"a": math.nan, "b": [1.5, -math.inf, {"c": (math.inf, 2, True, "nan")}]}
     assert finite(values) == {"a": None, "b": [1.5, None, {"c": [None, 2, True, "nan"]}]}
+
+
+def test_a_folder_is_shown_from_here_if_it_lies_below(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "runs/a") == str(Path("runs/a"))
+    assert shown(tmp_path.parent) == str(tmp_path.parent)
