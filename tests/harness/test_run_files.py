@@ -1,7 +1,6 @@
 """A run's files are read whole, but for a last line that was cut; what is no JSON is one sentence."""
 
 import math
-
 from pathlib import Path
 
 import pytest
