@@ -10,6 +10,7 @@ Source: glibc manual, "Memory Allocation Tunables"; Linux, admin-guide/mm/transh
 """
 
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -41,10 +42,10 @@ def _undecided() -> bool:
 
 def _available() -> bool:
     """Whether glibc knows the tunable, the kernel gives on request only, and the command can be repeated."""
+    library, version = platform.libc_ver()
     try:
-        library, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
         knows = library == "glibc" and tuple(map(int, version.split(".")[:2])) >= SINCE
-        on_request = "[madvise]" in KERNEL_SETTING.read_text()
-    except (AttributeError, OSError, ValueError):  # no Linux, or no glibc
+        on_request = "[madvise]" in KERNEL_SETTING.read_text(encoding="utf-8")
+    except (OSError, ValueError):  # no Linux, or a version of another form
         return False
     return knows and on_request and Path(sys.argv[0]).is_file()

@@ -1,7 +1,6 @@
 """Cells in processes of their own: what is killed for want of memory is tried again with less."""
 
 import json
-import sys
 
 import pytest
 
@@ -46,7 +45,6 @@ def test_a_killed_cell_is_measured_again_as_told(tmp_path, monkeypatch):
     assert (tmp_path / "out/table.md").read_text() == "2 rows\n"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize(("name", "code"), [("broken", 3), ("silent", -9)])
 def test_a_cell_that_says_nothing_ends_the_table_with_its_code(
     tmp_path, monkeypatch, capsys, name, code
