@@ -3,7 +3,7 @@
 XLA's CPU backend allocates a step's temporaries anew for every step. Linux hands such memory out in pages
 of 4 KiB, each at the price of a fault and of zeros written, unless the allocator asks for huge ones. glibc
 asks if its tunable says so, and reads its tunables as a process starts; so the program starts itself again,
-as the same process. Results do not change.
+as the same process. Losses stay the same to the last bit.
 
 Whoever has set the tunable, `GLIBC_TUNABLES=glibc.malloc.hugetlb=0` too, has decided.
 Source: glibc manual, "Memory Allocation Tunables"; Linux, admin-guide/mm/transhuge.
