@@ -188,6 +188,7 @@ def test_every_part_of_the_training_text_has_tokens(trained):
     assert unknown == []
 
 
+@pytest.mark.peers
 def test_what_is_saved_is_what_transformers_opens(tmp_path, trained):
     transformers = pytest.importorskip("transformers")
     trained.save(tmp_path)

@@ -15,6 +15,7 @@ from tests.helpers import OTHER_FRAMEWORK, assert_close, mask_of_lengths
 authors = pytest.importorskip(
     "tests.pretrained.authors", reason="needs the extra `peers`", exc_type=ImportError
 )
+pytestmark = pytest.mark.peers
 torch = authors.torch
 nn = torch.nn
 

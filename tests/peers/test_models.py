@@ -20,6 +20,7 @@ from tests.helpers import GRADIENT, OTHER_FRAMEWORK, assert_close, mask_of_lengt
 modules = pytest.importorskip(
     "tests.peers.modules", reason="needs the extra `peers`", exc_type=ImportError
 )
+pytestmark = pytest.mark.peers
 pytest.importorskip("safetensors", reason="needs the extra `language`")
 torch = modules.torch
 with warnings.catch_warnings():

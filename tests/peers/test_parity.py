@@ -9,6 +9,7 @@ from tests.helpers import REFERENCE, assert_close, mask_of_lengths
 modules = pytest.importorskip(
     "tests.peers.modules", reason="needs the extra `peers`", exc_type=ImportError
 )
+pytestmark = pytest.mark.peers
 EMBED, LANDMARKS = modules.EMBED, modules.LANDMARKS
 
 LENGTH = 6 * LANDMARKS

@@ -11,6 +11,7 @@ from tests.helpers import HALF, REFERENCE, SAME_ARITHMETIC, assert_close, mask_o
 modules = pytest.importorskip(
     "tests.peers.modules", reason="needs the extra `peers`", exc_type=ImportError
 )
+pytestmark = pytest.mark.peers
 EMBED, HEADS, LANDMARKS, WIDTH = modules.EMBED, modules.HEADS, modules.LANDMARKS, modules.WIDTH
 torch = modules.torch
 

@@ -22,6 +22,7 @@ pytest.importorskip("safetensors", reason="needs the extra `language`")
 authors = pytest.importorskip(
     "tests.pretrained.authors", reason="needs the extra `peers`", exc_type=ImportError
 )
+pytestmark = pytest.mark.peers
 torch = authors.torch
 nn = torch.nn
 

@@ -74,7 +74,7 @@ def test_thirty_kills_at_random_moments_change_no_bit(uninterrupted, tmp_path):
         workdir.mkdir(exist_ok=True)
         process = start(workdir, 0.03)
         try:
-            process.communicate(timeout=moments.uniform(0.5, 7.0))
+            process.communicate(timeout=moments.uniform(0.5, 5.0))
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
