@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from harness.run_files import finite
 from language.glue.tasks import TASKS
-from language.report import tables
+from language.report import gains, tables
 from language.report.groups import Group
 from language.report.published import COLUMNS, REMARK, SOURCE, TABLE_2, URL
 from language.report.results import Run
@@ -31,6 +31,13 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], picture: str) -> 
             " the paper: such a number is a little too good.",
             tables.table_2(groups).markdown().rstrip("\n"),
             f"[{SOURCE}]({URL}). {REMARK}",
+        ]
+    if found := gains.find_gains(groups):
+        parts += [
+            "## What pretraining gives",
+            "The same runs from the checkpoint and from scratch: means over the seeds that both have, and"
+            " the standard error of the difference over examples, each paired with itself.",
+            gains.table(found).markdown().rstrip("\n"),
         ]
     pretraining = [group for group in groups if not group.task]
     if pretraining:
@@ -77,6 +84,7 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
             "published_percent": {
                 model: dict(zip(titles, values, strict=True)) for model, values in TABLE_2.items()
             },
+            "gains": [gains.numbers(gain) for gain in gains.find_gains(groups)],
             "settings": [_setting(group) for group in groups],
         }
     )

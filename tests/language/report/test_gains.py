@@ -1,0 +1,84 @@
+"""A pretrained model and the same from scratch, compared example by example."""
+
+import math
+
+import numpy as np
+import pytest
+
+from language.glue import TASKS, write_predictions
+from language.report import gains, page
+from tests.language.report.runs import groups_in, write_glue
+
+LABELS = np.array([0, 1, 0, 1, 1, 0, 1])
+
+
+def write_run(
+    folder, right, *, task="sst2", split="valid", seed=0, scratch=False, ids=None, **more
+):
+    """A run that got the examples in `right` right."""
+    write_glue(folder, task, seed=seed, from_scratch=scratch, **more)
+    guesses = np.where(np.isin(np.arange(len(LABELS)), right), LABELS, 1 - LABELS)
+    ids = np.array([str(i) for i in range(len(LABELS))] if ids is None else ids)
+    write_predictions(TASKS[task], split, ids, guesses, folder / "predictions", labels=LABELS)
+
+
+def scratch_config(**optimizer):
+    return {"init": {"from_scratch": True}, "optimizer": optimizer}
+
+
+def test_the_error_is_of_differences_on_the_same_examples(tmp_path):
+    """Seeds 0 and 1 of both; what only one has does not count."""
+    write_run(tmp_path / "a0", [0, 1, 2, 3, 4, 5])
+    write_run(tmp_path / "a1", [0, 1, 2, 3, 4], seed=1)
+    write_run(tmp_path / "a2", [], seed=2)
+    write_run(tmp_path / "b0", [0, 1, 2], scratch=True, config=scratch_config())
+    write_run(tmp_path / "b1", [0, 1, 6], seed=1, scratch=True, config=scratch_config())
+    (gain,) = gains.find_gains(groups_in(tmp_path))
+    differences = np.array([0, 0, 0.5, 1, 1, 0.5, -0.5])
+    assert gain.seeds == (0, 1)
+    assert gain.examples == 7
+    assert gain.accuracies == pytest.approx((11 / 14, 6 / 14))
+    assert gain.difference == pytest.approx(differences.mean())
+    assert gain.error == pytest.approx(differences.std(ddof=1) / math.sqrt(7))
+    text = gains.table([gain]).markdown()
+    assert "| 0, 1 | 7 | 42.86 | 78.57 | +35.71 ± 21.03 |" in text
+
+
+def test_examples_are_paired_by_their_names_and_not_by_their_places(tmp_path):
+    write_run(tmp_path / "a", [0, 1, 2])
+    names = ["3", "1", "2", "0", "4", "5", "6"]
+    write_run(tmp_path / "b", [3, 1, 2], scratch=True, config=scratch_config(), ids=names)
+    (gain,) = gains.find_gains(groups_in(tmp_path))
+    assert gain.error == 0
+
+
+def test_other_examples_are_refused(tmp_path):
+    write_run(tmp_path / "a", [0])
+    write_run(tmp_path / "b", [0], scratch=True, config=scratch_config(), ids=list("bcdefgh"))
+    with pytest.raises(ValueError, match="answered other examples"):
+        gains.find_gains(groups_in(tmp_path))
+
+
+def test_only_the_start_may_differ(tmp_path):
+    write_run(tmp_path / "a", [0])
+    config = scratch_config(learning_rate=1e-3)
+    write_run(tmp_path / "b", [0], scratch=True, config=config)
+    assert gains.find_gains(groups_in(tmp_path)) == []
+
+
+def test_without_predictions_there_is_no_gain(tmp_path):
+    write_run(tmp_path / "a", [0])
+    write_glue(tmp_path / "b", seed=0, from_scratch=True, config=scratch_config())
+    assert gains.find_gains(groups_in(tmp_path)) == []
+
+
+def test_imdbs_are_of_the_test_set_and_stand_in_the_report(tmp_path):
+    write_run(tmp_path / "a", [0, 1], task="imdb", split="test")
+    write_run(tmp_path / "b", [0], task="imdb", split="test", scratch=True, config=scratch_config())
+    groups = groups_in(tmp_path)
+    text = page.markdown(groups, [], "picture.png")
+    assert "## What pretraining gives" in text
+    assert "| IMDb |" in text
+    (found,) = page.numbers(groups)["gains"]
+    assert found["task"] == "imdb"
+    assert found["difference"] == pytest.approx(1 / 7)
