@@ -45,6 +45,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="where to write, without an ending")
     parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.topology:  # nothing runs on a TPU that is there, and only one process may hold it
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
     if given.cell:
         length, attention = int(given.cell[0]), given.cell[1]
         measured = (
