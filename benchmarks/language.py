@@ -100,28 +100,38 @@ def largest_batch(length: int, attention: str, topology: str, limit: float) -> d
 
     device = topology_device(topology)
     sizes: dict[int, int | None] = {}
-
-    def fits(batch_size: int) -> bool:
-        if batch_size not in sizes:
-            sizes[batch_size] = compiled_step(length, attention, batch_size, "bfloat16", device)[2]
-        size = sizes[batch_size]
-        return size is not None and size <= limit
-
-    batch_size = 1
-    if fits(1) and fits(2):
-        small, large = sizes[1] or 0, sizes[2] or 0
-        batch_size = max(2, int((limit - small) // max(large - small, 1)) + 1)
-        while not fits(batch_size):
-            batch_size -= max(1, batch_size // 32)
-        while fits(batch_size + 1):
-            batch_size += 1
-    elif not fits(1):
-        batch_size = 0
+    low, high = 0, 0  # the largest batch that fits, and the smallest that does not, if any
+    guess, misses = 1, 0
+    while high != low + 1:
+        size = compiled_step(length, attention, guess, "bfloat16", device)[2]
+        sizes[guess] = size
+        if size is not None and size <= limit:
+            low, misses = guess, 0
+        else:
+            high, misses = guess, misses + 1
+        known = {batch: needed for batch, needed in sizes.items() if needed is not None}
+        guess = _next_batch(known, low, high, limit, misses)
     return {
-        "fits": batch_size > 0,
-        "largest_batch": batch_size,
+        "fits": low > 0,
+        "largest_batch": low,
         "compiled_bytes": {str(size): needed for size, needed in sorted(sizes.items())},
     }
+
+
+def _next_batch(known: dict[int, int], low: int, high: int, limit: float, misses: int) -> int:
+    """Where the straight line through the two largest batches known meets the limit.
+
+    Between `low` and `high`; after a miss, which may say nothing but that it is one, ever farther below.
+    """
+    if len(known) < 2:
+        guess = 8 * max(low, 1)
+    else:
+        small, large = sorted(known)[-2:]
+        slope = max((known[large] - known[small]) / (large - small), 1)
+        guess = large + int((limit - known[large]) // slope)
+    if high:
+        guess = min(guess, high - (2**misses - 1 if misses else 1))
+    return max(guess, low + 1)
 
 
 def compiled_step(

@@ -100,6 +100,8 @@ class Run:
 def find_runs(folders: Iterable[Path]) -> list[Path]:
     """The run folders at or below `folders`, sorted, each once; symbolic links below are not followed.
 
+    Runs of the language model are passed over.
+
     Raises:
       FileNotFoundError: A folder is not there, or holds no run.
     """
@@ -110,16 +112,25 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
         runs = []
         for place, below, files in os.walk(folder):
             if {"config.json", "metrics.jsonl"} <= set(files):
-                runs.append(Path(place))
                 below.clear()
+                if not _is_of_language(Path(place)):
+                    runs.append(Path(place))
         if not runs:
             raise FileNotFoundError(
-                f"{folder} holds no run: config.json and metrics.jsonl are needed;"
+                f"{folder} holds no run of the benchmark: config.json and metrics.jsonl are needed;"
                 " pass --workdir's folder, or one above it."
             )
         for run in runs:
             found.setdefault(run.resolve(), run)
     return [found[path] for path in sorted(found)]
+
+
+def _is_of_language(folder: Path) -> bool:
+    """Whether it is a run of pretraining or fine-tuning, whose configs say what they start from."""
+    try:
+        return "init" in read_object(folder / "config.json")
+    except ValueError:
+        return False  # `read_run` says what is wrong
 
 
 def read_run(folder: Path) -> Run:

@@ -29,8 +29,16 @@ def test_a_folder_without_runs_is_refused(tmp_path):
         find_runs([tmp_path / "nowhere"])
     write_run(tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    with pytest.raises(FileNotFoundError, match=r"holds no run: config\.json and metrics"):
+    with pytest.raises(FileNotFoundError, match=r"holds no run of the benchmark: config\.json and metrics"):
         find_runs([tmp_path])
+
+
+def test_runs_of_the_language_model_are_passed_over(tmp_path):
+    write_run(tmp_path / "ours")
+    write_run(tmp_path / "reviews", task="imdb", config={"init": {"checkpoint": ""}})
+    assert [folder.name for folder in find_runs([tmp_path])] == ["ours"]
+    with pytest.raises(FileNotFoundError, match="holds no run of the benchmark"):
+        find_runs([tmp_path / "reviews"])
 
 
 @pytest.mark.parametrize("cut", ['{"step": 30, "trai', "{", '{"ste\xff'])
