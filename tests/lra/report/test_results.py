@@ -29,7 +29,9 @@ def test_a_folder_without_runs_is_refused(tmp_path):
         find_runs([tmp_path / "nowhere"])
     write_run(tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    with pytest.raises(FileNotFoundError, match=r"holds no run of the benchmark: config\.json and metrics"):
+    with pytest.raises(
+        FileNotFoundError, match=r"holds no run of the benchmark: config\.json and metrics"
+    ):
         find_runs([tmp_path])
 
 
