@@ -7,6 +7,7 @@ Functions of query, key and value come first; Modules own parameters and nothing
 
 # Attention, as functions of query, key and value
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
+from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 
 # The map it stands for: its factors, and single rows
 from nystromformer_jax.factors import NystromFactors, nystrom_attention_rows, nystrom_factors
@@ -84,5 +85,6 @@ __all__ = [
     "nystrom_factors",
     "pinv_residual",
     "segment_means",
+    "sharded_nystrom_attention",
     "softmax_attention",
 ]

@@ -119,16 +119,19 @@ def nystrom_attention(
     matrix scaled by its own norms, products associated from the right.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
-    check_inputs(query, key, value, mask)
-    check_query_mask(query, key, mask, query_mask)
-    check_landmarks(num_landmarks, min(query.shape[1], key.shape[1]), landmark_layout)
-    check_pinv(pinv_iters, pinv_start)
-    check_convolution(query, key, conv_kernel)
-    if implementation not in get_args(Implementation):
-        raise ValueError(
-            f"implementation must be one of {', '.join(map(repr, get_args(Implementation)))},"
-            f" got {implementation!r}."
-        )
+    check_arguments(
+        query,
+        key,
+        value,
+        mask,
+        query_mask,
+        conv_kernel,
+        num_landmarks=num_landmarks,
+        pinv_iters=pinv_iters,
+        pinv_start=pinv_start,
+        landmark_layout=landmark_layout,
+        implementation=implementation,
+    )
     return _nystrom_attention(
         query,
         key,
@@ -143,6 +146,33 @@ def nystrom_attention(
         mask_conv=mask_conv,
         normalize_rows=normalize_rows,
     )
+
+
+def check_arguments(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    query_mask: Array | None,
+    conv_kernel: Array | None,
+    *,
+    num_landmarks: int,
+    pinv_iters: int,
+    pinv_start: str,
+    landmark_layout: str,
+    implementation: str,
+) -> None:
+    """Refuses what `nystrom_attention` cannot take, in words."""
+    check_inputs(query, key, value, mask)
+    check_query_mask(query, key, mask, query_mask)
+    check_landmarks(num_landmarks, min(query.shape[1], key.shape[1]), landmark_layout)
+    check_pinv(pinv_iters, pinv_start)
+    check_convolution(query, key, conv_kernel)
+    if implementation not in get_args(Implementation):
+        raise ValueError(
+            f"implementation must be one of {', '.join(map(repr, get_args(Implementation)))},"
+            f" got {implementation!r}."
+        )
 
 
 # Compiled as a whole, so that a call outside of jit costs one compilation and not one an operation.

@@ -1,12 +1,16 @@
 """Nyström attention with the convolution of the value."""
 
+import functools
+
 import flax.linen as nn
+import jax
 
 from nystromformer_jax.attention import Implementation, find_landmarks, nystrom_attention
 from nystromformer_jax.cores.convolution import conv_kernel_param
 from nystromformer_jax.inputs import check_query_mask, where_real
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.pinv import Start, pinv_residual
+from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 from nystromformer_jax.typing import Array, Bool, Float
 
 
@@ -24,6 +28,8 @@ class NystromAttention(nn.Module):
       mask_conv: Whether the convolution sees zeros at padding.
       normalize_rows: Whether rows of the attention map are made to sum to one.
       implementation: `"auto"` or `"xla"`.
+      sequence_axis: Of the ambient mesh (`jax.set_mesh`): the length is split over it, see
+        `sharded_nystrom_attention`. None: it is whole.
     """
 
     num_landmarks: int = 64
@@ -34,6 +40,7 @@ class NystromAttention(nn.Module):
     mask_conv: bool = True
     normalize_rows: bool = False
     implementation: Implementation = "auto"
+    sequence_axis: str | None = None
 
     @nn.compact
     def __call__(
@@ -50,7 +57,18 @@ class NystromAttention(nn.Module):
         del deterministic
         if self.is_mutable_collection("diagnostics") and not self.is_initializing():
             self.sow("diagnostics", "pinv_residual", self._residual(query, key, mask, query_mask))
-        return nystrom_attention(
+        attend = nystrom_attention
+        if self.sequence_axis is not None and not self.is_initializing():
+            mesh = jax.sharding.get_abstract_mesh()
+            if self.sequence_axis not in mesh.shape:
+                raise ValueError(
+                    f"sequence_axis={self.sequence_axis!r} needs a mesh with that axis around the call:"
+                    f" with jax.set_mesh(mesh): …; the axes there are {mesh.axis_names}."
+                )
+            attend = functools.partial(
+                sharded_nystrom_attention, mesh=mesh, axis=self.sequence_axis
+            )
+        return attend(
             query,
             key,
             value,

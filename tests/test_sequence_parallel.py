@@ -1,0 +1,310 @@
+"""Attention with its length split over eight devices is the attention of one."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from nystromformer_jax.attention import nystrom_attention
+from nystromformer_jax.cores import NystromAttention
+from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
+from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh
+from nystromformer_jax.training.collectives import find_collectives
+from nystromformer_jax.training.topology import topology_devices
+from tests.helpers import (
+    GRADIENT,
+    HALF,
+    HALF_GRADIENT,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    random_inputs,
+)
+
+M, BATCH, HEADS, DIM = 7, 8, 2, 5
+
+
+def mesh_of(data, sequence):
+    return make_mesh(MeshConfig(data=data, sequence=sequence))
+
+
+def masks_of_all_kinds(length):
+    """Eight examples: whole, short, few tokens, none, M and M + 1 far apart, with holes, late."""
+    positions = np.arange(length)
+    return jnp.asarray(
+        [
+            *(positions < count for count in (length, 20, 3, 0)),
+            positions % 9 == 4,
+            positions % 8 == 3,
+            np.random.default_rng(length).random(length) < 0.5,
+            positions >= 30,
+        ]
+    )
+
+
+def other_masks_of_all_kinds(length):
+    """In another order, so that few queries meet many keys, and many few."""
+    return jnp.roll(masks_of_all_kinds(length), 3, axis=0)
+
+
+def random_kernel(rngs, width):
+    return jax.random.normal(next(rngs), (HEADS, width)) if width else None
+
+
+def split_over(mesh, tree):
+    return jax.tree.map(lambda x: jax.device_put(x, batch_sharding(mesh, x.shape)), tree)
+
+
+def assert_same(rngs, shape, inputs, *, width=0, num_landmarks=M, pinv_iters=2, **options):
+    """Output where queries are real, and the gradients of each example and each kernel."""
+    mesh = mesh_of(*shape)
+    mask, query_mask = (options.pop(name, None) for name in ("mask", "query_mask"))
+    real = mask if query_mask is None and len({x.shape[1] for x in inputs}) == 1 else query_mask
+    cotangent = jax.random.normal(next(rngs), inputs[0].shape)
+    if real is not None:
+        cotangent = jnp.where(real[..., None, None], cotangent, 0)
+
+    def output_and_gradients(attention, inputs, kernel, masks):
+        def total(inputs, kernel):
+            output = attention(
+                *inputs,
+                conv_kernel=kernel,
+                num_landmarks=num_landmarks,
+                pinv_iters=pinv_iters,
+                **masks,
+                **options,
+            )
+            return (output * cotangent).sum(), output
+
+        differentiate = jax.value_and_grad(total, argnums=(0, 1), has_aux=True)
+        (_, output), gradients = jax.jit(differentiate)(inputs, kernel)
+        return output, jax.tree.map(list, gradients)
+
+    kernel, masks = random_kernel(rngs, width), {"mask": mask, "query_mask": query_mask}
+    expected, expected_gradients = output_and_gradients(nystrom_attention, inputs, kernel, masks)
+    attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
+    actual, gradients = output_and_gradients(
+        attention, split_over(mesh, inputs), kernel, split_over(mesh, masks)
+    )
+    half = inputs[0].dtype == jnp.bfloat16
+    assert_close(actual, expected, HALF if half else REFERENCE, where=real)
+    assert_close(gradients, expected_gradients, HALF_GRADIENT if half else GRADIENT)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "num_landmarks"),
+    [
+        pytest.param((1, 8), 64, 8, id="whole segments on each device"),
+        pytest.param((4, 2), 56, 7, id="segments across devices"),
+        pytest.param((2, 4), 61, 7, id="a length that devices do not divide"),
+        pytest.param((1, 8), 11, 7, id="devices without a token"),
+    ],
+)
+def test_every_mesh_gives_one_devices_result(rngs, shape, length, num_landmarks):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    assert_same(rngs, shape, inputs, width=5, num_landmarks=num_landmarks)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "dtype"), [((1, 8), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)]
+)
+def test_any_mask_will_do(rngs, shape, length, dtype):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, dtype=dtype)
+    assert_same(rngs, shape, inputs, width=5, mask=masks_of_all_kinds(length))
+
+
+def test_queries_may_have_a_mask_of_their_own(rngs):
+    masks = {"mask": masks_of_all_kinds(61), "query_mask": other_masks_of_all_kinds(61)}
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
+    assert_same(rngs, (2, 4), inputs, width=5, **masks, mask_conv=False)
+
+
+@pytest.mark.parametrize(("length", "key_length"), [(64, 43), (61, 40)])
+def test_keys_may_have_a_length_of_their_own(rngs, length, key_length):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
+    assert_same(rngs, (2, 4), inputs)
+
+
+def test_rows_may_be_normalized_where_there_are_keys(rngs):
+    masks = {
+        "mask": masks_of_all_kinds(43).at[:, 0].set(True),
+        "query_mask": other_masks_of_all_kinds(61),
+    }
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM, key_length=43)
+    assert_same(rngs, (2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "num_landmarks", "options"),
+    [
+        pytest.param((2, 4), 63, 7, {"landmark_layout": "mlpen"}, id="mlpen"),
+        pytest.param((1, 8), 64, 8, {"landmark_layout": "hf", "mask_conv": False}, id="hf"),
+    ],
+)
+def test_other_codes_landmarks_are_theirs(rngs, shape, length, num_landmarks, options):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    masks = {"mask": masks_of_all_kinds(length)}
+    assert_same(rngs, shape, inputs, width=5, num_landmarks=num_landmarks, **masks, **options)
+
+
+def test_compiled_or_not_it_is_the_same_and_stays_split(rngs):
+    mesh = mesh_of(2, 4)
+    inputs = split_over(mesh, random_inputs(rngs, BATCH, 64, HEADS, DIM))
+    attention = functools.partial(sharded_nystrom_attention, mesh=mesh, num_landmarks=M)
+    output, compiled = attention(*inputs), jax.jit(attention)(*inputs)
+    assert_close(compiled, output, SAME_ARITHMETIC)
+    for split in (output, compiled):
+        assert {shard.data.shape[1] for shard in split.addressable_shards} == {16}
+
+
+def test_what_stands_at_masked_positions_reaches_nothing(rngs):
+    mesh, mask, query_mask = mesh_of(2, 4), masks_of_all_kinds(61), other_masks_of_all_kinds(61)
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
+    cotangent = jnp.where(query_mask[..., None, None], 1 + inputs[0], 0)
+    kernel = random_kernel(rngs, 5)
+
+    @functools.partial(jax.grad, argnums=(0, 1, 2, 3), has_aux=True)
+    def gradients_and_output(query, key, value, kernel):
+        attention = functools.partial(sharded_nystrom_attention, mesh=mesh, num_landmarks=M)
+        output = attention(query, key, value, mask=mask, query_mask=query_mask, conv_kernel=kernel)
+        return (output * cotangent).sum(), output
+
+    gradients_and_output = jax.jit(gradients_and_output)
+
+    def holding(filler):
+        real = (query_mask, mask, mask)
+        held = [
+            jnp.where(own[..., None, None], x, filler) for x, own in zip(inputs, real, strict=True)
+        ]
+        return gradients_and_output(*held, kernel)
+
+    expected_gradients, expected = holding(0.0)
+    gradients, output = holding(jnp.nan)
+    assert_close(output, expected, SAME_ARITHMETIC, where=query_mask)
+    assert_close(gradients, expected_gradients, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "key_length", "layout"),
+    [
+        ((8, 1), 61, 61, "real"),
+        ((1, 8), 5, 61, "real"),
+        ((1, 8), 61, 7, "real"),
+        ((1, 8), 7, 7, "hf"),
+    ],
+)
+def test_one_device_or_no_more_positions_than_landmarks_split_nothing(
+    rngs, shape, length, key_length, layout
+):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
+    options = {"num_landmarks": M, "landmark_layout": layout}
+    attention = functools.partial(sharded_nystrom_attention, mesh=mesh_of(*shape), **options)
+    assert "shard_map" not in str(jax.make_jaxpr(attention)(*inputs))
+    assert_close(attention(*inputs), nystrom_attention(*inputs, **options), SAME_ARITHMETIC)
+
+
+def test_what_cannot_be_split_is_refused_in_words(rngs):
+    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
+    attention = functools.partial(sharded_nystrom_attention, *inputs)
+    with pytest.raises(
+        ValueError, match=r"width 19 reads 9 positions .* hold 8 of 61 each; take f"
+    ):
+        attention(mesh=mesh_of(1, 8), num_landmarks=M, conv_kernel=random_kernel(rngs, 19))
+    with pytest.raises(
+        ValueError, match=r"one of the mesh's, \('data', 'sequence'\); got 'length'"
+    ):
+        attention(mesh=mesh_of(1, 8), num_landmarks=M, axis="length")
+    with pytest.raises(ValueError, match=r"num_landmarks \(M\) must be a whole number"):
+        attention(mesh=mesh_of(1, 8), num_landmarks=0)
+
+
+class TestCore:
+    CORE = functools.partial(NystromAttention, num_landmarks=M, conv_kernel_size=5)
+
+    def test_splits_over_the_ambient_mesh(self, rngs):
+        mesh, mask = mesh_of(2, 4), masks_of_all_kinds(61)
+        inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
+        whole, split = self.CORE(), self.CORE(sequence_axis="sequence")
+        params = whole.init(next(rngs), *inputs, mask, deterministic=True)
+        expected = whole.apply(params, *inputs, mask, deterministic=True)
+        with jax.set_mesh(mesh):
+            actual = split.apply(params, *inputs, mask, deterministic=True)
+        assert_close(actual, expected, REFERENCE, where=mask)
+
+    def test_needs_a_mesh_to_apply_and_none_to_begin(self, rngs):
+        inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
+        split, init_rng = self.CORE(sequence_axis="sequence"), next(rngs)
+        params = split.init(init_rng, *inputs, deterministic=True)
+        expected = self.CORE().init(init_rng, *inputs, deterministic=True)
+        assert_close(params, expected, SAME_ARITHMETIC)
+        with pytest.raises(
+            ValueError, match=r"sequence_axis='sequence' needs a mesh .* jax\.set_mesh"
+        ):
+            split.apply(params, *inputs, deterministic=True)
+
+
+def received_bytes(mesh, length, heads, dim, width, dtype, *, masked, backwards, **options):
+    """What all collectives together bring to each device."""
+
+    def spec(shape, dtype, *axes):
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def attend(query, key, value, kernel, mask):
+        masks = {"mask": mask, "conv_kernel": kernel}
+        return sharded_nystrom_attention(query, key, value, mesh=mesh, **masks, **options)
+
+    def total(*arguments):
+        return attend(*arguments).astype(jnp.float32).sum()
+
+    tokens = spec((1, length, heads, dim), dtype, None, "sequence")
+    kernel = spec((heads, width), jnp.float32)
+    mask = spec((1, length), bool, None, "sequence") if masked else None
+    function = jax.grad(total, argnums=(0, 1, 2, 3)) if backwards else attend
+    compiled = jax.jit(function).lower(tokens, tokens, tokens, kernel, mask).compile()
+    return sum(found.nbytes for found in find_collectives(compiled.as_text()).values())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_devices_exchange_landmarks_and_edges_whatever_the_length(masked, backwards):
+    devices, num_landmarks, width = 8, 8, 5
+    landmarks = num_landmarks * HEADS * DIM
+    edges = 2 * (width // 2) * HEADS * DIM
+    # Of queries, of keys, and what they collected with a maximum and a sum.
+    numbers = 3 * landmarks + 2 * num_landmarks * HEADS + edges
+    if masked:  # counts of tokens, and the values of few keys
+        numbers += devices + landmarks
+    if backwards:
+        numbers += 3 * landmarks + edges + HEADS * width + (landmarks if masked else 0)
+
+    received = functools.partial(
+        received_bytes,
+        masked=masked,
+        backwards=backwards,
+        num_landmarks=num_landmarks,
+        pinv_iters=1,
+    )
+    for length in (512, 4096):
+        nbytes = received(mesh_of(1, devices), length, HEADS, DIM, width, jnp.float32)
+        assert nbytes == 4 * numbers
+
+
+@pytest.mark.slow(minutes=0.4)
+@pytest.mark.parametrize("topology", ["v5e:2x4", "v5e:4x4"])
+@pytest.mark.parametrize(
+    ("masked", "backwards", "most"),
+    [(False, False, 0.3), (False, True, 0.8), (True, False, 0.6), (True, True, 1.5)],
+)
+def test_tpus_exchange_less_than_so_many_mebibytes(topology, masked, backwards, most):
+    pytest.importorskip("libtpu")
+    mesh = make_mesh(MeshConfig(data=1, sequence=-1), topology_devices(topology))
+    received = functools.partial(
+        received_bytes, masked=masked, backwards=backwards, num_landmarks=64
+    )
+    short, long = (received(mesh, length, 8, 64, 33, jnp.bfloat16) for length in (16_384, 131_072))
+    assert short == long
+    assert 0 < short <= most * 2**20
