@@ -13,6 +13,7 @@ from harness.command_line import refuse
 CONFIG = command_line.define_config(
     "configs/glue.py:TASK[,attention=NAME][,option=value …]", lambda name: name == "glue"
 )
+HOSTS = command_line.define_hosts()
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
 )
@@ -47,6 +48,8 @@ def main(argv: list[str]) -> int:
 
     results, failed = {}, 0
     try:
+        training.join(training.HostsConfig(**HOSTS()))
+        command_line.start_logging(quiet=not training.is_first())
         configs = _configs()
         training.enable_compilation_cache(cache.cache_dir() / "xla")
         runs = {folder: finetune.prepare(config) for folder, config in configs.items()}
@@ -59,7 +62,10 @@ def main(argv: list[str]) -> int:
                 continue
             tokens = tokenizer.load_tokenizer(run.init.folder)
             data = glue.load(run.data, tokens)
-            with training.Workdir(folder, configs[folder], paths=finetune.PATHS) as workdir:
+            with (
+                training.naming_the_lost(),
+                training.Workdir(folder, configs[folder], paths=finetune.PATHS) as workdir,
+            ):
                 finished = workdir.result is not None
                 if MODE.value == "eval":
                     results[folder] = finetune.score_again(run, data, workdir)
@@ -74,7 +80,10 @@ def main(argv: list[str]) -> int:
             end = f"Everything is in {folder}."
             if finished and MODE.value == "train":
                 end = f"It had finished before; nothing was trained. See {folder}."
-            print(f"{finetune.sentence(results[folder])} {end}", flush=True)
+            if training.is_first():
+                print(f"{finetune.sentence(results[folder])} {end}", flush=True)
+    except training.ProcessLost as error:
+        command_line.end_now(str(error))
     except training.Interrupted as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
@@ -82,7 +91,7 @@ def main(argv: list[str]) -> int:
         return refuse(str(error), exit_code=1)
     except (ValueError, OSError, ImportError, training.WorkdirBusy) as error:
         return refuse(str(error))
-    if SEARCH.value and results:
+    if SEARCH.value and results and training.is_first():
         print(finetune.best_of(results))
     return failed
 

@@ -12,6 +12,7 @@ CONFIG = command_line.define_config(
     "configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]",
     lambda name: name not in ("glue", "pretrain"),
 )
+HOSTS = command_line.define_hosts()
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
 )
@@ -36,6 +37,8 @@ def main(argv: list[str]) -> int:
     seeds = range(first, first + SEEDS.value)
     configs = {seed: command_line.with_seed(CONFIG.value, seed) for seed in seeds}
     try:
+        training.join(training.HostsConfig(**HOSTS()))
+        command_line.start_logging(quiet=not training.is_first())
         runs = {seed: train.prepare(config) for seed, config in configs.items()}
         folders = {seed: _workdir(seed) for seed in configs}
         if MODE.value == "eval":
@@ -50,10 +53,15 @@ def main(argv: list[str]) -> int:
     results = []
     for seed, run in runs.items():
         try:
-            with training.Workdir(folders[seed], configs[seed]) as workdir:
+            with (
+                training.naming_the_lost(),
+                training.Workdir(folders[seed], configs[seed]) as workdir,
+            ):
                 finished = workdir.result is not None
                 score = train.score_again if MODE.value == "eval" else train.train
                 results.append(score(run, task, workdir))
+        except training.ProcessLost as error:
+            command_line.end_now(str(error))
         except training.Interrupted as stop:
             print(stop, file=sys.stderr)
             return stop.exit_code
@@ -64,8 +72,9 @@ def main(argv: list[str]) -> int:
         end = f"Everything is in {folders[seed]}."
         if finished and MODE.value == "train":
             end = f"It had finished before; nothing was trained. See {folders[seed]}."
-        print(f"{report.sentence(results[-1])} {end}", flush=True)
-    if SEEDS.value > 1:
+        if training.is_first():
+            print(f"{report.sentence(results[-1])} {end}", flush=True)
+    if SEEDS.value > 1 and training.is_first():
         print(report.sentence_over_seeds(results))
     return 0
 

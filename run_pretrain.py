@@ -11,6 +11,7 @@ from harness.command_line import refuse
 CONFIG = command_line.define_config(
     "configs/pretrain.py[:SIZE[,attention=NAME][,option=value …]]", lambda name: name == "pretrain"
 )
+HOSTS = command_line.define_hosts()
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
 )
@@ -31,15 +32,22 @@ def main(argv: list[str]) -> int:
     config = CONFIG.value.to_dict()
     folder = Path(WORKDIR.value or f"{command_line.default_folder()}-seed{config['train']['seed']}")
     try:
+        training.join(training.HostsConfig(**HOSTS()))
+        command_line.start_logging(quiet=not training.is_first())
         run = pretrain.prepare(config)
         if MODE.value == "eval" and not folder.is_dir():
             return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
         training.enable_compilation_cache(cache.cache_dir() / "xla")
         data = corpus.load(run.data)
-        with training.Workdir(folder, config, paths=pretrain.PATHS) as workdir:
+        with (
+            training.naming_the_lost(),
+            training.Workdir(folder, config, paths=pretrain.PATHS) as workdir,
+        ):
             finished = workdir.result is not None
             score = pretrain.score_again if MODE.value == "eval" else pretrain.train
             result = score(run, data, workdir)
+    except training.ProcessLost as error:
+        command_line.end_now(str(error))
     except training.Interrupted as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
@@ -50,7 +58,8 @@ def main(argv: list[str]) -> int:
     end = f"Everything is in {folder}, the model in {folder / 'model'}."
     if finished and MODE.value == "train":
         end = f"It had finished before; nothing was trained. See {folder}."
-    print(f"{pretrain.sentence(result)} {end}", flush=True)
+    if training.is_first():
+        print(f"{pretrain.sentence(result)} {end}", flush=True)
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jax.errors import JaxRuntimeError
 
-from lra.efficiency.compiled import is_out_of_memory
+from nystromformer_jax.training.topology import is_out_of_memory
 
 
 def volunteer() -> None:

@@ -146,8 +146,8 @@ def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
         names = ("loss", "accuracy", "grad_norm")
         return state, {name: (jnp.float32(0), jnp.float32(0)) for name in names}
 
-    shapes = jax.eval_shape(make)
-    compiled = step.lower(*shapes, jax.eval_shape(lambda: batch)).compile()
+    shapes = training.step_shapes(run.mesh, *jax.eval_shape(make), jax.eval_shape(lambda: batch))
+    compiled = step.lower(*shapes).compile()
     return compiled, lambda: (*make(), training.place(batch, run.mesh)), needed_bytes(compiled)
 
 

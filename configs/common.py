@@ -95,9 +95,9 @@ def base(argument: str) -> ConfigDict:
                 "cycle_beta1": False,
             },
             "attention": attention,
-            "train": {"seed": 0, "accumulation": 1, "budget_steps": 0},
+            "train": {"seed": 0, "accumulation": 1, "remat": False, "budget_steps": 0},
             "eval": {"max_examples": 0, "batch_size": 0},
-            "mesh": {"data": -1, "sequence": 1},
+            "mesh": {"data": -1, "sequence": 1, "shard_params": False},
             "checkpoint": {"every_steps": 500},
             "log": {"every_steps": 50, "events": True},
         }

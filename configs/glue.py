@@ -72,6 +72,7 @@ def get_config(argument: str = "sst2") -> ConfigDict:
         "batch_size": 32,
         "seed": 0,
         "accumulation": 1,
+        "remat": False,
     }
     config.eval = {"every_steps": 0, "max_examples": 0, "batch_size": 0}
     config.log.every_steps = 20

@@ -75,7 +75,7 @@ def base() -> ConfigDict:
     return ConfigDict(
         {
             "init": {"checkpoint": "", "from_scratch": False, "quirks": "none"},
-            "mesh": {"data": -1, "sequence": 1},
+            "mesh": {"data": -1, "sequence": 1, "shard_params": False},
             "checkpoint": {"every_steps": 1000},
             "log": {"every_steps": 100, "events": True},
         }

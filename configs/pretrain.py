@@ -93,6 +93,7 @@ def get_config(argument: str = "small") -> ConfigDict:
         "batch_size": 64 if demo else 256,
         "seed": 0,
         "accumulation": 1,
+        "remat": False,
         "budget_steps": STEPS[size],
     }
     config.eval = {

@@ -5,13 +5,14 @@ answered before `main`, so without loading jax if `main` imports it.
 """
 
 import logging
+import os
 import re
 import runpy
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
@@ -37,6 +38,19 @@ def define_config(form: str, is_ours: Callable[[str], bool]) -> Any:
     return config_flags.DEFINE_config_file("config", help_string=form)
 
 
+def define_hosts() -> Callable[[], dict[str, Any]]:
+    """Defines the flags of a run of several processes; gives a function for their values."""
+    known = [
+        flags.DEFINE_boolean(
+            "distributed", False, "Join the processes that a TPU pod, SLURM or Open MPI started."
+        ),
+        flags.DEFINE_string("coordinator", "", "HOST:PORT of the first of several processes."),
+        flags.DEFINE_integer("num_processes", 0, "How many there are, with --coordinator."),
+        flags.DEFINE_integer("process_id", -1, "Which this is, from 0, with --coordinator."),
+    ]
+    return lambda: {flag.name: flag.value for flag in known}
+
+
 def run(main: Callable[[list[str]], int]) -> None:
     """Parses the flags, calls `main` with what is left, and exits with the code it returns."""
     huge_pages.restart()
@@ -49,6 +63,13 @@ def refuse(message: str, exit_code: int = 2) -> int:
     return exit_code
 
 
+def end_now(message: str) -> NoReturn:
+    """Prints one line and ends with exit code 1, without waiting for other processes of the run."""
+    refuse(message)
+    sys.stdout.flush()
+    os._exit(1)
+
+
 def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
     """A sentence about an argument that is no flag or a missing `--config`, or None."""
     if len(argv) > 1:
@@ -58,9 +79,10 @@ def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
     return None
 
 
-def start_logging() -> None:
-    """Our own messages as plain lines, of others' only warnings."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+def start_logging(*, quiet: bool = False) -> None:
+    """Our own messages as plain lines, of others' (and if `quiet` of our own) only warnings."""
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(message)s", force=True)
     for chatty in ("absl", "jax", "orbax", "grain"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,21 +33,24 @@ from nystromformer_jax.training import (
     EvalStep,
     Examples,
     FitConfig,
+    Job,
     LogConfig,
     MeshConfig,
     OptimizerConfig,
     TrainConfig,
     Workdir,
+    check_length,
     fit,
+    is_first,
     load_params,
     make_mesh,
+    on_mesh,
     read_sections,
     replicated,
-    require_whole_length,
     score,
+    sequence_axis,
     weighted,
 )
-from nystromformer_jax.training.mesh import batch_sharding
 from nystromformer_jax.typing import Array
 
 PATHS = ("data.dir", "data.workers")
@@ -64,6 +67,7 @@ class BudgetConfig:
       batch_size: examples of one update.
       seed: of order, dropout, and parameters that the checkpoint lacks.
       accumulation: parts that a batch is computed in.
+      remat: whether a layer's insides are computed again for the gradient.
     """
 
     epochs: float
@@ -71,6 +75,7 @@ class BudgetConfig:
     total_steps: int = 0
     seed: int = 0
     accumulation: int = 1
+    remat: bool = False
 
     def __post_init__(self) -> None:
         if not self.epochs > 0:
@@ -81,9 +86,14 @@ class BudgetConfig:
 
     def over(self, examples: int) -> TrainConfig:
         """In steps, for so many training examples."""
-        rest = {"seed": self.seed, "accumulation": self.accumulation}
         steps = self.total_steps or math.ceil(self.epochs * examples / max(self.batch_size, 1))
-        return TrainConfig(total_steps=steps, batch_size=self.batch_size, **rest)
+        return TrainConfig(
+            total_steps=steps,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            accumulation=self.accumulation,
+            remat=self.remat,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,13 +175,18 @@ class Run:
             train=train,
             optimizer=sections["optimizer"].over(train.total_steps),
             eval=sections["eval"].over(math.ceil(examples / train.batch_size)),
+            mesh=sections["mesh"],
             checkpoint=sections["checkpoint"],
             log=sections["log"],
         )
 
 
-def prepare(config: Mapping[str, Any]) -> Run:
+def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
     """Checks a config before anything is prepared, written or compiled.
+
+    Args:
+      config: Sections of plain values.
+      devices: What to lay the mesh out on; None: all there are.
 
     Raises:
       ValueError: One sentence that names the section and key, what came and what is known.
@@ -195,12 +210,15 @@ def prepare(config: Mapping[str, Any]) -> Run:
             f"data.max_len={data.max_len} is more than the {description.max_len} positions of"
             f" {init.checkpoint}: lower it."
         )
-    mesh = make_mesh(sections["mesh"])
-    require_whole_length(mesh)
+    mesh = make_mesh(sections["mesh"], devices)
+    description = dataclasses.replace(
+        description, sequence_axis=sequence_axis(mesh), remat=sections["train"].remat
+    )
     run = Run(
         config, data, init, sections, mesh, NystromformerForSequenceClassification(description)
     )
     run.fit_config(1).check_batches(mesh)
+    check_length(mesh, data.max_len, "data.max_len")
     jax.eval_shape(_make_params(run))  # for the model's own errors
     return run
 
@@ -239,9 +257,11 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
     )
     params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
     saved = workdir.path / "model"
-    save_pretrained(saved, run.model, {"params": params}, more=tokenizer.token_ids)
-    tokenizer.save(saved, config.max_len)
-    scores = _score_all(run, data, fit_config, eval_step, params, workdir.path / "predictions")
+    if is_first():
+        save_pretrained(saved, run.model, {"params": params}, more=tokenizer.token_ids)
+        tokenizer.save(saved, config.max_len)
+    predictions = workdir.path / "predictions" if is_first() else None
+    scores = _score_all(run, data, fit_config, eval_step, params, predictions)
     shortened = (
         run.sections["train"].total_steps or fit_config.eval.max_examples or run.data.examples
     )
@@ -291,12 +311,33 @@ def write_export(run: Run, workdir: Workdir) -> Path:
     """
     workdir.require_result()
     variables = {"params": jax.device_get(_best_params(run, workdir))}
-    exported = export_model(run.model, variables, length=run.data.max_len)
+    whole = dataclasses.replace(run.model.config, sequence_axis=None)  # for one device
+    model = NystromformerForSequenceClassification(whole)
+    exported = export_model(model, variables, length=run.data.max_len)
     file = workdir.path / "model.jax_export"
     partial = file.with_suffix(".partial")
     partial.write_bytes(exported.serialize())
     partial.rename(file)
     return file
+
+
+def job(run: Run, examples: int) -> Job:
+    """The training step of a run on so many training examples."""
+    tokens = jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32)
+    task = glue.TASKS[run.data.task]
+    label = jax.ShapeDtypeStruct((), jnp.float32 if task.is_regression else jnp.int32)
+    return Job(
+        config=run.fit_config(examples),
+        mesh=run.mesh,
+        make_params=_make_params(run),
+        loss_fn=make_loss(run.model, task),
+        row={
+            "inputs": tokens,
+            "mask": jax.ShapeDtypeStruct(tokens.shape, bool),
+            "types": tokens,
+            "labels": label,
+        },
+    )
 
 
 def make_loss(model: NystromformerForSequenceClassification, task: GlueTask) -> Any:
@@ -325,8 +366,7 @@ def make_logits_step(model: NystromformerForSequenceClassification, mesh: Mesh) 
         logits = _logits(model, params, batch, None)
         return {"logits": logits, "labels": batch["labels"], "weights": batch["weights"]}
 
-    whole = replicated(mesh)
-    return jax.jit(logits_step, in_shardings=(whole, batch_sharding(mesh)), out_shardings=whole)
+    return jax.jit(on_mesh(logits_step, mesh), out_shardings=replicated(mesh))
 
 
 def sentence(result: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,18 +29,21 @@ from nystromformer_jax.training import (
     EvalConfig,
     Examples,
     FitConfig,
+    Job,
     LogConfig,
     MeshConfig,
     OptimizerConfig,
     TrainConfig,
     Workdir,
+    check_length,
     fit,
+    is_first,
     load_params,
     make_eval_step,
     make_mesh,
     read_sections,
-    require_whole_length,
     score,
+    sequence_axis,
     weighted,
 )
 from nystromformer_jax.typing import Array
@@ -72,8 +75,12 @@ class Run:
     mesh: Mesh
 
 
-def prepare(config: Mapping[str, Any]) -> Run:
+def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
     """Checks a config before anything is prepared, written or compiled.
+
+    Args:
+      config: Sections of plain values.
+      devices: What to lay the mesh out on; None: all there are.
 
     Raises:
       ValueError: One sentence that names the section and key, what came and what is known.
@@ -83,10 +90,10 @@ def prepare(config: Mapping[str, Any]) -> Run:
     data, init = sections["data"], sections["init"]
     if init.checkpoint and not data.tokenizer:
         data = dataclasses.replace(data, tokenizer=init.checkpoint)
-    mesh = make_mesh(sections["mesh"])
-    require_whole_length(mesh)
+    mesh = make_mesh(sections["mesh"], devices)
     fit_config = FitConfig.of(sections)
     fit_config.check_batches(mesh)
+    check_length(mesh, data.max_len, "data.max_len")
     run = Run(config, data, sections["objective"], init, fit_config, mesh)
     # For its errors, and those of the model; a tokenizer that is read has a size of its own.
     model = NystromformerForPreTraining(_model_config(run, data.vocab_size))
@@ -128,7 +135,8 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         select="loss",
     )
     params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
-    save_model(workdir.path / "model", model, params, corpus)
+    if is_first():
+        save_model(workdir.path / "model", model, params, corpus)
     train_config = run.fit.train
     result = {
         "kind": "pretrain",
@@ -149,6 +157,35 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
     }
     workdir.write_result(result)
     return result
+
+
+def job(run: Run, vocabulary: Vocabulary | None = None) -> Job:
+    """The training step of a run.
+
+    Args:
+      run: The run.
+      vocabulary: Of the corpus; None: as many tokens as the config says, which costs the same.
+    """
+    if vocabulary is None:
+        size = run.data.vocab_size
+        if run.init.checkpoint:
+            size = _model_config(run, size).vocab_size
+        starts = np.ones(size, bool)
+        vocabulary = Vocabulary.of(mask_id=0, special_ids=(0,), word_starts=starts)
+    else:
+        size = len(vocabulary.word_starts)
+    model = NystromformerForPreTraining(_model_config(run, size))
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    return Job(
+        config=run.fit,
+        mesh=run.mesh,
+        make_params=_make_params(run, model),
+        loss_fn=make_loss(model, vocabulary, run.objective),
+        row={
+            "inputs": jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32),
+            **dict.fromkeys(("first_len", "second_len", "example"), number),
+        },
+    )
 
 
 def make_loss(
@@ -285,7 +322,9 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 def _model_config(run: Run, vocab_size: int) -> NystromformerConfig:
     sizes = {"vocab_size": vocab_size, "max_len": run.data.max_len}
-    return model_config(run.config["model"], run.config["attention"], run.init, **sizes)
+    config = model_config(run.config["model"], run.config["attention"], run.init, **sizes)
+    axis = sequence_axis(run.mesh)
+    return dataclasses.replace(config, sequence_axis=axis, remat=run.fit.train.remat)
 
 
 def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], Any]:

@@ -99,6 +99,7 @@ class SequenceEncoder(nn.Module):
 
     config: ModelConfig
     make_core: Callable[..., nn.Module]
+    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -143,9 +144,10 @@ class SequenceEncoder(nn.Module):
             bias_init=init.bias,
         )
         final_norm = functools.partial(nn.LayerNorm, epsilon=config.layer_norm_epsilon)
-        x = Encoder(config.num_layers, make_block, final_norm, name="encoder")(
-            x, mask, deterministic=deterministic
+        encoder = Encoder(
+            config.num_layers, make_block, final_norm, remat=self.remat, name="encoder"
         )
+        x = encoder(x, mask, deterministic=deterministic)
         if config.pooling in ("first", "cls"):
             return x[:, 0].astype(jnp.float32)
         if config.pooling == "all_mean":
@@ -163,6 +165,7 @@ class Classifier(nn.Module):
       config: Sizes.
       make_core: Makes the attention; see `nystromformer_jax.make_core`.
       num_classes: C.
+      remat: See `nystromformer_jax.Encoder`.
 
     Source: the authors' LRA model (mlpen/Nystromformer, `LRA/code/model.py`, `model_wrapper.py`).
     Differs: the mean is over real tokens, unless `config.pooling` says otherwise.
@@ -173,13 +176,14 @@ class Classifier(nn.Module):
     config: ModelConfig
     make_core: Callable[..., nn.Module]
     num_classes: int
+    remat: bool = False
 
     @nn.compact
     def __call__(
         self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
     ) -> Float[Array, "B C"]:
         """Gives the logits of token ids; `mask` is True at real tokens."""
-        encoder = SequenceEncoder(self.config, self.make_core, name="sequence_encoder")
+        encoder = SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
         pooled = encoder(inputs, mask, deterministic=deterministic)
         return _head(pooled, self.config.mlp_dim, self.num_classes)
 
@@ -191,6 +195,7 @@ class DualEncoder(nn.Module):
       config: Sizes.
       make_core: Makes the attention; see `nystromformer_jax.make_core`.
       num_classes: C.
+      remat: See `nystromformer_jax.Encoder`.
 
     Source: Tay et al. 2020, section 3.3 and the authors' `LRA/code/model_wrapper.py`. The official code
     passes the head x and y alone.
@@ -202,6 +207,7 @@ class DualEncoder(nn.Module):
     config: ModelConfig
     make_core: Callable[..., nn.Module]
     num_classes: int
+    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -214,7 +220,7 @@ class DualEncoder(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "B C"]:
         """Gives the logits of pairs of token ids; masks are True at real tokens."""
-        encoder = SequenceEncoder(self.config, self.make_core, name="sequence_encoder")
+        encoder = SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
         # Both texts of a pair side by side: where the batch is split over devices, no pair is torn apart.
         pooled = encoder(
             _side_by_side(inputs1, inputs2),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -22,19 +22,21 @@ from nystromformer_jax.training import (
     EvalConfig,
     Examples,
     FitConfig,
+    Job,
     LogConfig,
     MeshConfig,
     OptimizerConfig,
     TrainConfig,
     Workdir,
+    check_length,
     fit,
     from_mapping,
     load_params,
     make_eval_step,
     make_mesh,
     read_sections,
-    require_whole_length,
     score,
+    sequence_axis,
     weighted,
 )
 from nystromformer_jax.typing import Array
@@ -74,8 +76,12 @@ def is_partial(run: Run, task: Task) -> bool:
     return not info.has_all(task) or fewer_scored or fewer_steps
 
 
-def prepare(config: Mapping[str, Any]) -> Run:
+def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
     """Checks a config before anything is prepared, written or compiled.
+
+    Args:
+      config: Sections of plain values.
+      devices: What to lay the mesh out on; None: all there are.
 
     Raises:
       ValueError: One sentence that names the section and key, what came and what is known.
@@ -105,11 +111,14 @@ def prepare(config: Mapping[str, Any]) -> Run:
     if "seed" in {field.name for field in dataclasses.fields(CORES[attention])}:
         options.setdefault("seed", fit_config.train.seed)  # of what it samples once
     from_mapping(CORES[attention], options, "attention")  # for its errors
+    mesh = make_mesh(sections["mesh"], devices)
+    if attention == "nystrom":  # the others' lengths are the compiler's to split
+        options["sequence_axis"] = sequence_axis(mesh)
     kind = DualEncoder if task.pairs else Classifier
-    model = kind(model_config, make_core(attention, **options), task.num_classes)
-    mesh = make_mesh(sections["mesh"])
-    require_whole_length(mesh)
+    core = make_core(attention, **options)
+    model = kind(model_config, core, task.num_classes, remat=fit_config.train.remat)
     fit_config.check_batches(mesh)
+    check_length(mesh, length, "data.padded_len" if data_config.padded_len else "data.max_len")
     # Traced, not compiled: what the model itself refuses (an even kernel, say) it refuses here.
     jax.eval_shape(lambda: _init(model, length))
     return Run(config, data_config, fit_config, mesh, attention, model)
@@ -180,6 +189,22 @@ def score_again(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
         "test_accuracy": scores["test"]["accuracy"],
         "test_examples": _scored(run, task, "test"),
     }
+
+
+def job(run: Run) -> Job:
+    """The training step of a run, for which no data are needed."""
+    length = run.data.padding.padded_len
+    row = {
+        key: jax.ShapeDtypeStruct((length,), bool if key.startswith("mask") else jnp.int32)
+        for key in run.model.batch_keys
+    }
+    return Job(
+        config=run.fit,
+        mesh=run.mesh,
+        make_params=make_params(run),
+        loss_fn=make_loss(run.model),
+        row={**row, "labels": jax.ShapeDtypeStruct((), jnp.int32)},
+    )
 
 
 def make_loss(model: Classifier | DualEncoder) -> Any:

@@ -51,6 +51,9 @@ class NystromformerConfig:
       classifier_activation: between the two layers of the sequence classifier; None for `activation`.
       initializer_range: standard deviation of kernels and embeddings.
       dtype: of activations; parameters, layer norms' statistics and logits stay float32.
+      sequence_axis: of the ambient mesh, over which Nyström attention splits the length; None: it is
+        whole. This and `remat` say how the model is computed, and are not saved with it.
+      remat: see `Encoder`.
     """
 
     vocab_size: int
@@ -76,6 +79,8 @@ class NystromformerConfig:
     classifier_activation: Activation | None = "tanh"
     initializer_range: float = 0.02
     dtype: Literal["float32", "bfloat16"] = "float32"
+    sequence_axis: str | None = None
+    remat: bool = False
 
     def __post_init__(self) -> None:
         for name in (
@@ -133,6 +138,7 @@ class NystromformerConfig:
                 pinv_start=self.pinv_start,
                 landmark_layout=self.landmark_layout,
                 implementation=self.implementation,
+                sequence_axis=self.sequence_axis,
                 **convolution,
             )
         if self.attention == "softmax":
@@ -213,7 +219,7 @@ class Nystromformer(nn.Module):
             kernel_init=_kernel_init(config),
         )
         self.embeddings = Embeddings(config)
-        self.encoder = Encoder(config.num_layers, block, final_norm=None)
+        self.encoder = Encoder(config.num_layers, block, final_norm=None, remat=config.remat)
 
     def __call__(
         self,

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.typing import Array, Bool, Float
+
+SEQUENCE_AXIS = "sequence"  # of the meshes of `nystromformer_jax.training`
 
 Initializer = Callable[..., Array]
 Dtype = Any
@@ -27,8 +30,11 @@ def over_tokens(layer: nn.Module, x: Float[Array, "*tokens E"]) -> Float[Array, 
     """Applies a dense layer to all leading axes at once: one `[tokens, E]` matmul, backwards too.
 
     Left to itself, the gradient of the layer's kernel contracts over two axes, which costs a quarter
-    of a training step on a CPU.
+    of a training step on a CPU. Where the ambient mesh splits the length it is left to itself: one axis
+    of batch and length would have to be gathered.
     """
+    if jax.sharding.get_abstract_mesh().shape.get(SEQUENCE_AXIS, 1) > 1:
+        return layer(x)
     flat = layer(x.reshape(-1, x.shape[-1]))
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
 
@@ -284,11 +290,13 @@ class Encoder(nn.Module):
       num_layers: How many blocks.
       make_block: Makes a block; for example `functools.partial(EncoderBlock, 2, make_core, 128)`.
       final_norm: Makes the last layer norm; None for none (post-norm blocks end in one).
+      remat: Whether a block's insides are computed again for the gradient instead of kept.
     """
 
     num_layers: int
     make_block: Callable[..., nn.Module]
     final_norm: Callable[..., nn.Module] | None = functools.partial(nn.LayerNorm, epsilon=1e-5)
+    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -299,6 +307,12 @@ class Encoder(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "B L E"]:
         """Encodes `x`; `mask` is True at real tokens."""
+
+        def apply(block: nn.Module, x: Array, mask: Array | None) -> Array:
+            return block(x, mask, deterministic=deterministic)
+
+        if self.remat:
+            apply = nn.remat(apply)
         for layer in range(self.num_layers):
-            x = self.make_block(name=f"layer_{layer}")(x, mask, deterministic=deterministic)
+            x = apply(self.make_block(name=f"layer_{layer}"), x, mask)
         return x if self.final_norm is None else self.final_norm(name="final_norm")(x)

@@ -13,10 +13,11 @@ from jax.errors import JaxRuntimeError
 
 import nystromformer_jax
 from harness import huge_pages
-from lra.efficiency.compiled import Compiled, compile_ahead, is_out_of_memory, topology_device
+from lra.efficiency.compiled import Compiled, compile_ahead
 from lra.timing import added_bytes, available_bytes, interleaved, processor
 from nystromformer_jax import SelfAttention, make_core
 from nystromformer_jax.spelling import nearest
+from nystromformer_jax.training.topology import is_out_of_memory, topology_devices
 from nystromformer_jax.training.workdir import describe_environment
 
 # What the tables call an attention: its core and the core's options. Any nystrom-M is known.
@@ -81,7 +82,7 @@ class Bench:
         """
         self.heads, self.embed_dim, self.dtype = heads, heads * head_dim, jnp.dtype(dtype)
         self.repeats, self.runs = repeats, topology is None
-        self.device = topology_device(topology) if topology else jax.devices()[0]
+        self.device = topology_devices(topology)[0] if topology else jax.devices()[0]
         self.name = topology.replace(":", "-") if topology else self.device.platform
         environment = describe_environment()
         packages = ("python", "jax", "jaxlib", "flax", "numpy")

@@ -20,15 +20,27 @@ from nystromformer_jax.training.workdir import (
     write_json,
 )
 
-# Devices
+# Devices, and the processes that have them
 from nystromformer_jax.training.compilation_cache import enable_compilation_cache
+from nystromformer_jax.training.hosts import (
+    HostsConfig,
+    ProcessLost,
+    barrier,
+    is_first,
+    join,
+    naming_the_lost,
+)
 from nystromformer_jax.training.mesh import (
     MeshConfig,
     batch_sharding,
+    check_length,
+    host_share,
     make_mesh,
+    on_mesh,
     place,
     replicated,
-    require_whole_length,
+    sequence_axis,
+    state_sharding,
 )
 
 # Data, optimizer, metrics
@@ -38,6 +50,7 @@ from nystromformer_jax.training.pipeline import Examples, evaluation_batches, tr
 from nystromformer_jax.training.speed import peak_bytes
 
 # The two compiled steps, and the loop
+from nystromformer_jax.training.job import Job
 from nystromformer_jax.training.loop import LossNotFinite, Outcome, fit
 from nystromformer_jax.training.scoring import score
 from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
@@ -47,6 +60,7 @@ from nystromformer_jax.training.train_step import (
     evaluate,
     make_eval_step,
     make_train_step,
+    step_shapes,
 )
 
 # isort: on
@@ -58,20 +72,25 @@ __all__ = [
     "EvalStep",
     "Examples",
     "FitConfig",
+    "HostsConfig",
     "Interrupted",
+    "Job",
     "LogConfig",
     "LossNotFinite",
     "MeshConfig",
     "NotFinished",
     "OptimizerConfig",
     "Outcome",
+    "ProcessLost",
     "StopSignals",
     "Stopping",
     "TrainConfig",
     "TrainState",
     "Workdir",
     "WorkdirBusy",
+    "barrier",
     "batch_sharding",
+    "check_length",
     "config_sha256",
     "describe_environment",
     "enable_compilation_cache",
@@ -79,6 +98,9 @@ __all__ = [
     "evaluation_batches",
     "fit",
     "from_mapping",
+    "host_share",
+    "is_first",
+    "join",
     "load_params",
     "make_eval_step",
     "make_mesh",
@@ -86,13 +108,17 @@ __all__ = [
     "make_schedule",
     "make_train_step",
     "means",
+    "naming_the_lost",
+    "on_mesh",
     "peak_bytes",
     "place",
     "read_json",
     "read_sections",
     "replicated",
-    "require_whole_length",
     "score",
+    "sequence_axis",
+    "state_sharding",
+    "step_shapes",
     "training_batches",
     "weighted",
     "write_json",

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from nystromformer_jax.training.mesh import replicated
@@ -67,8 +67,10 @@ class Checkpointer:
     def __enter__(self) -> "Checkpointer":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._manager.close()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        # A save that is in progress needs every process; after an error one of them may be gone.
+        if kind is None or jax.process_count() == 1:
+            self._manager.close()
 
     def steps(self) -> list[int]:
         """The steps that can be restored, in order."""
@@ -94,15 +96,24 @@ class Checkpointer:
         self._manager.wait_until_finished()
 
     def restore(
-        self, step: int, state: TrainState, totals: Sums, mesh: Mesh
+        self, step: int, state: TrainState, totals: Sums, mesh: Mesh, lies: TrainState
     ) -> tuple[TrainState, Sums, Record]:
-        """Reads a step onto `mesh`, whatever mesh wrote it; arguments are `jax.eval_shape`s."""
-        optimizer = {"step": state.step, "opt_state": state.opt_state}
+        """Reads a step onto `mesh`, whatever mesh and however many hosts wrote it.
+
+        Args:
+            step: Which.
+            state: Its `jax.eval_shape`.
+            totals: The same of the sums.
+            mesh: Where to.
+            lies: The shardings of the state there.
+        """
+        shapes = jax.tree.map(_placed, state, lies)
+        optimizer = {"step": shapes.step, "opt_state": shapes.opt_state}
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(_on(mesh, state.params)),
-                optimizer=ocp.args.StandardRestore(_on(mesh, optimizer)),
+                params=ocp.args.StandardRestore(shapes.params),
+                optimizer=ocp.args.StandardRestore(optimizer),
                 totals=ocp.args.StandardRestore(_on(mesh, totals)),
                 record=ocp.args.JsonRestore(),
             ),
@@ -142,6 +153,8 @@ class _Keep(preservation_policy.PreservationPolicy):
 
 def _on(mesh: Mesh, tree: Any) -> Any:
     """`tree` of shapes, to be restored whole on every device of `mesh`."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated(mesh)), tree
-    )
+    return jax.tree.map(lambda leaf: _placed(leaf, replicated(mesh)), tree)
+
+
+def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

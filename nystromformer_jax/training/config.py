@@ -7,6 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from nystromformer_jax.training.checkpoint import CheckpointConfig
+from nystromformer_jax.training.mesh import MeshConfig
 from nystromformer_jax.training.optimizer import OptimizerConfig
 
 __all__ = ["EvalConfig", "FitConfig", "LogConfig", "TrainConfig"]
@@ -20,6 +21,7 @@ class TrainConfig:
     batch_size: int  # examples of one update, over all devices, hosts and accumulated parts
     seed: int = 0
     accumulation: int = 1  # parts that a batch is computed in, one after the other
+    remat: bool = False  # whether a layer's insides are computed again for the gradient, not kept
     budget_steps: int = 0  # steps of a whole run, where they are not the task's; 0: the task's
 
     def __post_init__(self) -> None:
@@ -60,6 +62,7 @@ class FitConfig:
     train: TrainConfig
     optimizer: OptimizerConfig
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 

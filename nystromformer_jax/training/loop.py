@@ -18,7 +18,8 @@ from jax.sharding import Mesh
 from nystromformer_jax.training import metrics
 from nystromformer_jax.training.checkpoint import Checkpointer, Record
 from nystromformer_jax.training.config import FitConfig
-from nystromformer_jax.training.mesh import place, replicated
+from nystromformer_jax.training.hosts import is_first
+from nystromformer_jax.training.mesh import host_share, place, replicated, state_sharding
 from nystromformer_jax.training.metrics import Sums
 from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
@@ -31,6 +32,7 @@ from nystromformer_jax.training.train_step import (
     TrainState,
     evaluate,
     make_train_step,
+    totals_shape,
 )
 from nystromformer_jax.training.workdir import Workdir
 
@@ -98,7 +100,8 @@ def fit(
     """
     config.check_batches(mesh)
     total_steps, batch_size = config.train.total_steps, config.train.batch_size
-    host, hosts = jax.process_index(), jax.process_count()
+    host, hosts = host_share(mesh)
+    shard_params = config.mesh.shard_params
     stop = StopSignals()
     step = 0
     with ExitStack() as stack:
@@ -113,6 +116,7 @@ def fit(
             mesh,
             seed=config.train.seed,
             accumulation=config.train.accumulation,
+            shard_params=shard_params,
         )
 
         def make_state(params: Any) -> TrainState:
@@ -122,30 +126,42 @@ def fit(
             return make_state(make_params())
 
         state_shape = jax.eval_shape(make_first_state)
-        totals_shape = _totals_shape(loss_fn, state_shape.params, training, batch_size)
+        lies = state_sharding(mesh, state_shape, shard=shard_params)
+        example = training.make_batch(np.zeros(1, np.int64)) | {"weights": np.ones(1, np.float32)}
+        batch_shape = jax.eval_shape(
+            lambda: {
+                name: jnp.zeros((batch_size, *row.shape[1:]), row.dtype)
+                for name, row in example.items()
+            }
+        )
+        sums_shape = totals_shape(loss_fn, state_shape.params, batch_shape, mesh)
 
-        def no_totals() -> Sums:
-            return jax.device_put(metrics.zeros_like(totals_shape), replicated(mesh))
+        no_totals = jax.jit(lambda: metrics.zeros_like(sums_shape), out_shardings=replicated(mesh))
 
         # ---- 2. Where we are: the latest checkpoint, or the start -------------------------------
         checkpointer = stack.enter_context(Checkpointer(run.checkpoints))
         saved_steps = checkpointer.steps()
         if saved_steps:
             step = saved_steps[-1]
-            state, totals, record = checkpointer.restore(step, state_shape, totals_shape, mesh)
+            state, totals, record = checkpointer.restore(step, state_shape, sums_shape, mesh, lies)
         else:
             if start_params is None:
-                state = jax.jit(make_first_state, out_shardings=replicated(mesh))()
+                state = jax.jit(make_first_state, out_shardings=lies)()
             else:
-                given = jax.device_put(start_params, replicated(mesh))
-                make_from = jax.jit(make_state, donate_argnums=0, out_shardings=replicated(mesh))
+                given = jax.device_put(start_params, lies.params)
+                make_from = jax.jit(make_state, donate_argnums=0, out_shardings=lies)
                 state = make_from(given)
                 del given, start_params
             totals, record = no_totals(), Record()
         log = stack.enter_context(
-            RunLog(run.path, keep_bytes=record.metrics_bytes, events=config.log.events)
+            RunLog(
+                run.path,
+                keep_bytes=record.metrics_bytes,
+                events=config.log.events,
+                silent=not is_first(),
+            )
         )
-        progress = stack.enter_context(closing(Progress(step, total_steps)))
+        progress = stack.enter_context(closing(Progress(step, total_steps, silent=not is_first())))
         began = f"Going on from step {step} of {total_steps}" if step else f"{total_steps} steps"
         progress.say(f"{began}, {batch_size} examples each; the first one compiles.")
         batches = stack.enter_context(
@@ -168,6 +184,7 @@ def fit(
             return step > 0 and (step % every_steps == 0 or step == total_steps)
 
         while True:
+            stop.agree(step)
             # ---- 3. Evaluate; after a resume first, if the signal came in the middle of one -----
             if is_due(config.eval.every_steps) and record.evaluated_step != step:
                 _require_finite(totals, logged_step, step, checkpointer)
@@ -241,20 +258,6 @@ def fit(
         train_seconds=record.train_seconds,
         speed=figures(*timed, batch_size) if record.timed_steps else {},
     )
-
-
-def _totals_shape(loss_fn: LossFn, params: Any, training: Examples, batch_size: int) -> Any:
-    """The shape of what `train_step` adds up, found without running anything."""
-    row = training.make_batch(np.zeros(1, np.int64)) | {"weights": np.ones(1, np.float32)}
-    batch = {
-        name: jax.ShapeDtypeStruct((batch_size, *values.shape[1:]), values.dtype)
-        for name, values in row.items()
-    }
-    sums = jax.eval_shape(loss_fn, params, batch, jax.random.key(0))[1]
-    if "loss" not in sums:
-        raise ValueError(f"loss_fn's sums need a 'loss', got {', '.join(sorted(sums)) or 'none'}.")
-    scalar = jax.ShapeDtypeStruct((), jnp.float32)
-    return {**sums, "grad_norm": (scalar, scalar)}
 
 
 def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: str) -> bool:

@@ -63,8 +63,20 @@ class RunLog:
     they are never ahead of it and never doubled.
     """
 
-    def __init__(self, folder: Path, *, keep_bytes: int = 0, events: bool = True) -> None:
-        """Cuts `metrics.jsonl` back to `keep_bytes`, the size its checkpoint recorded."""
+    def __init__(
+        self, folder: Path, *, keep_bytes: int = 0, events: bool = True, silent: bool = False
+    ) -> None:
+        """Cuts `metrics.jsonl` back to `keep_bytes`, the size its checkpoint recorded.
+
+        Args:
+            folder: The run's.
+            keep_bytes: Of `metrics.jsonl`.
+            events: Whether to write TensorBoard's, too.
+            silent: Whether to write nothing at all, as all processes of a run but the first.
+        """
+        self._silent = silent
+        if silent:
+            return
         self._metrics = JsonLines(folder / "metrics.jsonl", keep_bytes)
         self._speed = JsonLines(folder / "speed.jsonl")
         self._events = _open_events(folder / "events") if events else None
@@ -75,6 +87,8 @@ class RunLog:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._silent:
+            return
         self._metrics.close()
         self._speed.close()
         if self._events is not None:
@@ -82,17 +96,20 @@ class RunLog:
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Records deterministic values. json writes floats with repr, so their bits can be compared."""
+        if self._silent:
+            return
         line = {"step": step, **values}
         self._metrics.write(line)
         self._write_events(line)
 
     def speed(self, step: int, values: Mapping[str, float]) -> None:
         """Records wall-clock figures."""
-        self._speed.write({"step": step, **values})
+        if not self._silent:
+            self._speed.write({"step": step, **values})
 
     def sync(self) -> int:
         """Puts `metrics.jsonl` on the disk; returns its size, for a checkpoint to record."""
-        return self._metrics.sync()
+        return 0 if self._silent else self._metrics.sync()
 
     def _write_events(self, line: Mapping[str, Any]) -> None:
         if self._events is not None:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
 from nystromformer_jax.training import metrics
 from nystromformer_jax.training.config import FitConfig
+from nystromformer_jax.training.mesh import host_share
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches
 from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
 from nystromformer_jax.training.train_step import EvalStep, evaluate
@@ -29,12 +29,13 @@ def score(
     Raises:
         Interrupted: SIGTERM or Ctrl-C; the same command does it again.
     """
+    host, hosts = host_share(mesh)
     batches = evaluation_batches(
         examples,
         batch_size=config.eval_batch_size,
         limit=config.eval.max_examples,
-        host=jax.process_index(),
-        hosts=jax.process_count(),
+        host=host,
+        hosts=hosts,
     )
     with StopSignals() as stop, closing(batches):
         try:

@@ -87,11 +87,12 @@ def peak_bytes() -> int:
 class Progress:
     """On stderr: a bar on a terminal, elsewhere one plain line a log step."""
 
-    def __init__(self, step: int, total_steps: int) -> None:
+    def __init__(self, step: int, total_steps: int, *, silent: bool = False) -> None:
         self._stream = sys.stderr
+        self._silent = silent
         self._step, self._total_steps = step, total_steps
         self._bar: tqdm | None = None
-        if self._stream.isatty():
+        if self._stream.isatty() and not silent:
             self._bar = tqdm(
                 total=total_steps,
                 initial=step,
@@ -123,7 +124,7 @@ class Progress:
         """Prints a line, above the bar where there is one."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
-        else:
+        elif not self._silent:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C as a wish: the loop finishes its step, saves, and ends."""
+"""SIGTERM and Ctrl-C as a wish: the loop finishes its step, saves, and ends.
+
+In a run of several processes a signal to any of them stops all at the same step, see `agree`.
+"""
 
 import os
 import signal
@@ -6,6 +9,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
+
+import jax
+from jax.experimental import multihost_utils
 
 __all__ = ["Interrupted", "StopSignals"]
 
@@ -32,7 +38,8 @@ class Stopping(Exception):
 class StopSignals:
     """While entered, SIGTERM and SIGINT only set `received`; afterwards the old handlers are back.
 
-    Outside the main thread, where Python allows no handlers, it never receives anything.
+    Outside the main thread, where Python allows no handlers, it never receives anything. With several
+    processes SIGTERM is jax's, which tells the others, and `received` is set by `agree` alone.
     """
 
     def __init__(self) -> None:
@@ -41,9 +48,19 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._previous[number] = signal.signal(number, self._receive)
+            alone = jax.process_count() == 1
+            handlers = {signal.SIGTERM: self._receive, signal.SIGINT: self._receive}
+            for number, handler in handlers.items() if alone else [(signal.SIGINT, _pass_on)]:
+                self._previous[number] = signal.signal(number, handler)
         return self
+
+    def agree(self, step: int) -> None:
+        """With several processes: sets `received` in all at the same step after one got a signal.
+
+        Every process calls it before every step.
+        """
+        if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+            self.received = signal.SIGTERM
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
@@ -63,3 +80,8 @@ class StopSignals:
             os.write(2, b"\nStopping: finishing this step, then saving.\n")
         else:
             os.write(2, b"\nStill saving; kill -9 would lose the steps since the last save.\n")
+
+
+def _pass_on(number: int, frame: FrameType | None) -> None:
+    """Makes Ctrl-C the signal that jax tells the other processes of."""
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -17,6 +17,8 @@ from typing import Any
 
 import jax
 
+from nystromformer_jax.training.hosts import barrier, is_first
+
 __all__ = [
     "ConfigDiffers",
     "NotFinished",
@@ -31,6 +33,7 @@ __all__ = [
 # What makes two runs the same run. mesh, checkpoint, log and eval may change on the way.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)
+HOW = ("train.remat",)  # how a run is computed, which changes no number beyond rounding
 
 
 class ConfigDiffers(ValueError):
@@ -47,6 +50,9 @@ class WorkdirBusy(RuntimeError):
 
 class Workdir:
     """Opens `path` for a run of `config`, alone; use it in a `with` statement.
+
+    In a run of several processes the first one alone takes the lock and writes; the folder must be one
+    that all of them see.
 
     Attributes:
         path: The folder.
@@ -73,13 +79,14 @@ class Workdir:
         self.path = path.absolute()
         self.config_sha256 = config_sha256(config, paths)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.path)
+        self._writes = is_first()
+        self._lock = _lock(self.path) if self._writes else None
         try:
             config_file = self.path / "config.json"
             self._is_new = not config_file.exists()
             if not self._is_new:
                 _refuse_another(self.path, read_json(config_file), config, paths)
-            else:
+            elif self._writes:
                 write_json(config_file, config)
             self.environment = self._check_environment()
             result_file = self.path / "result.json"
@@ -87,8 +94,9 @@ class Workdir:
                 read_json(result_file) if result_file.exists() else None
             )
         except BaseException:
-            os.close(self._lock)
+            self._unlock()
             raise
+        barrier("workdir")
 
     def __enter__(self) -> "Workdir":
         return self
@@ -96,10 +104,14 @@ class Workdir:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         # What was refused before anything was trained leaves no run, so that the corrected command has one.
         refused = kind is not None and issubclass(kind, (ValueError, OSError, ImportError))
-        if self._is_new and refused and not self._has_begun:
+        if self._writes and self._is_new and refused and not self._has_begun:
             for name in ("config.json", "data.json", "environment.json"):
                 (self.path / name).unlink(missing_ok=True)
-        os.close(self._lock)  # and with it the lock
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)  # and with it the lock
 
     @property
     def _has_begun(self) -> bool:
@@ -126,7 +138,8 @@ class Workdir:
         """
         file = self.path / "data.json"
         if not file.exists():
-            write_json(file, {"sha256": sha256})
+            if self._writes:
+                write_json(file, {"sha256": sha256})
         elif (known := str(read_json(file).get("sha256"))) != sha256:
             raise ConfigDiffers(
                 f"{self.path} holds a run on other data (sha256 {known[:12]}…,"
@@ -149,14 +162,16 @@ class Workdir:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`; the run is then finished."""
-        write_json(self.path / "result.json", result)
+        if self._writes:
+            write_json(self.path / "result.json", result)
         self.result = dict(result)
 
     def _check_environment(self) -> dict[str, Any]:
         """Records the environment of a new run; warns where a resumed one's bits may differ."""
         now, file = describe_environment(), self.path / "environment.json"
         if not file.exists():
-            write_json(file, now)
+            if self._writes:
+                write_json(file, now)
             return now
         then = _flat(read_json(file))
         changes = [
@@ -164,7 +179,7 @@ class Workdir:
             for key, value in _flat(now).items()
             if then.get(key) != value
         ]
-        if changes:
+        if changes and self._writes:
             logging.getLogger(__name__).warning(
                 "%s was started elsewhere, so its numbers may differ in their last bits: %s.",
                 self.path,
@@ -259,7 +274,7 @@ def _refuse_another(
 def _identity(config: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     """The config's identity as {dotted key: value}."""
     sections = {name: config[name] for name in IDENTITY if name in config}
-    left_out = set(paths)
+    left_out = {*paths, *HOW}
     return {key: value for key, value in _flat(sections).items() if key not in left_out}
 
 

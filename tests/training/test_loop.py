@@ -31,7 +31,6 @@ from nystromformer_jax.training import (
     make_schedule,
     make_train_step,
     place,
-    require_whole_length,
     training_batches,
 )
 from tests.training import tiny
@@ -374,11 +373,3 @@ def test_a_state_that_is_not_finite_is_not_evaluated(tmp_path):
     with pytest.raises(LossNotFinite, match="became NaN or infinite between steps 1 and 10"):
         tiny.train(tmp_path, settings, summarize=summarize)
     assert "valid" not in (tmp_path / "metrics.jsonl").read_text()
-
-
-def test_a_mesh_that_splits_the_length_is_refused():
-    require_whole_length(make_mesh(MeshConfig(data=8)))
-    with pytest.raises(
-        ValueError, match=r"mesh\.sequence=2: splitting the length .* not there yet"
-    ):
-        require_whole_length(make_mesh(MeshConfig(data=4, sequence=2)))

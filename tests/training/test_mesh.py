@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from nystromformer_jax.training import MeshConfig, make_mesh, place
+from nystromformer_jax.training import MeshConfig, check_length, make_mesh, place
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,16 @@ def test_minus_one_takes_what_is_left(config, shape):
     assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
 
 
-def test_rows_lie_on_devices_in_order():
+@pytest.mark.parametrize(
+    ("shape", "on_each"),
+    [((12,), (3,)), ((12, 4), (3, 2)), ((12, 5), (3, 5)), ((4, 2, 7), (1, 1, 7))],
+)
+def test_rows_and_lengths_lie_on_devices_in_order(shape, on_each):
     mesh = make_mesh(MeshConfig(data=4, sequence=2))
-    rows = np.arange(24).reshape(12, 2)
+    rows = np.arange(np.prod(shape)).reshape(shape)
     placed = place({"rows": rows}, mesh)["rows"]
     np.testing.assert_array_equal(placed, rows)
-    assert {shard.data.shape for shard in placed.addressable_shards} == {(3, 2)}
+    assert {shard.data.shape for shard in placed.addressable_shards} == {on_each}
 
 
 def test_what_does_not_fit_is_refused_in_words():
@@ -34,3 +38,10 @@ def test_what_does_not_fit_is_refused_in_words():
         MeshConfig(data=-1, sequence=-1)
     with pytest.raises(ValueError, match=r"mesh.data: needs a positive number or -1, got 0"):
         MeshConfig(data=0)
+
+
+def test_a_length_that_devices_cannot_share_is_refused_with_one_that_they_can():
+    mesh = make_mesh(MeshConfig(data=2, sequence=4))
+    check_length(mesh, 2000, "data.max_len")
+    with pytest.raises(ValueError, match=r"data.max_len=2001 .* mesh.sequence=4: .* example 2004"):
+        check_length(mesh, 2001, "data.max_len")

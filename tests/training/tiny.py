@@ -1,5 +1,6 @@
 """A dense layer on synthetic data: the smallest run that has everything. Also a script: see main."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,16 +14,20 @@ from nystromformer_jax.training import (
     EvalConfig,
     Examples,
     FitConfig,
+    HostsConfig,
     Interrupted,
     LogConfig,
     MeshConfig,
     OptimizerConfig,
+    ProcessLost,
     TrainConfig,
     Workdir,
     fit,
+    join,
     load_params,
     make_eval_step,
     make_mesh,
+    naming_the_lost,
     weighted,
 )
 
@@ -90,9 +95,21 @@ def last_params(workdir, step):
     return np.asarray(load_params(Path(workdir) / "checkpoints", step, make_params, mesh)["kernel"])
 
 
-if __name__ == "__main__":  # tiny.py WORKDIR SECONDS_A_STEP
+if (
+    __name__ == "__main__"
+):  # tiny.py WORKDIR SECONDS_A_STEP [--coordinator=… and so on: one of several]
+    folder, seconds, *flags = sys.argv[1:]
+    values = dict(flag.removeprefix("--").split("=") for flag in flags)
+    numbers = {name: int(value) for name, value in values.items() if name != "coordinator"}
+    join(HostsConfig(coordinator=values.get("coordinator", ""), **numbers))
+    devices = jax.devices() if flags else jax.devices()[:1]
     try:
-        train(sys.argv[1], config(60, events=True), seconds=float(sys.argv[2]))
+        with naming_the_lost():
+            mesh = make_mesh(MeshConfig(), devices)
+            train(folder, config(60, events=True), seconds=float(seconds), mesh=mesh)
     except Interrupted as interrupted:
         print(interrupted)
         sys.exit(interrupted.exit_code)
+    except ProcessLost as lost:
+        print(lost, flush=True)
+        os._exit(1)

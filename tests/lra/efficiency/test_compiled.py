@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lra.efficiency import compiled
+from nystromformer_jax.training.topology import topology_devices
 
 
 def test_a_program_tells_what_it_needs_and_runs():
@@ -20,44 +21,9 @@ def test_a_program_tells_what_it_needs_and_runs():
     np.testing.assert_array_equal(output, a @ b)
 
 
-def test_a_refusal_tells_how_much_was_needed():
-    message = "the total memory required for HLO temporaries (1.50G) exceeds available HBM (1.00G)."
-    assert compiled.needed_memory(message, 100, 10) == {
-        "argument_bytes": 100,
-        "output_bytes": 10,
-        "temp_bytes": 3 * 2**29,
-        "peak_bytes": 110 + 3 * 2**29,
-    }
-    assert compiled.needed_memory("too much", 100, 10)["peak_bytes"] is None
-
-
-def test_an_estimate_loses_a_second_an_operation_without_one_and_gets_it_back():
-    assert compiled.decoded_seconds(0.25) == 0.25
-    assert compiled.decoded_seconds(-2.75) == 0.25
-    assert compiled.decoded_seconds(-3.0) is None
-
-
-@pytest.mark.parametrize("name", ["v5e", "v5e:0x1", "v5e:1x", "", "v5e 1x1"])
-def test_what_is_no_topology_is_refused_before_libtpu_sees_it(name):
-    with pytest.raises(ValueError, match="such as v5e:1x1; got"):
-        compiled.topology_device(name)
-
-
-def test_a_missing_libtpu_is_a_sentence(monkeypatch):
-    monkeypatch.setattr(compiled.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"needs libtpu.*pip install 'jax\[tpu\]'"):
-        compiled.topology_device("v5e:1x1")
-
-
-def test_an_unknown_topology_is_a_sentence():
-    pytest.importorskip("libtpu")
-    with pytest.raises(ValueError, match=r"libtpu knows no TPU topology 'v9z:1x1' \(.*v9z\); it"):
-        compiled.topology_device("v9z:1x1")
-
-
 def test_a_tpus_compiler_counts_and_refuses():
     pytest.importorskip("libtpu")
-    device = compiled.topology_device("v5e:1x1")
+    device = topology_devices("v5e:1x1")[0]
     x = jax.ShapeDtypeStruct((1024, 512), jnp.float32)
     figures = compiled.compile_ahead(lambda x: jnp.tanh(x @ x.T), (x,), device).figures
     assert figures["argument_bytes"] == 4 * 1024 * 512

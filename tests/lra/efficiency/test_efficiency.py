@@ -6,8 +6,8 @@ from jax.errors import JaxRuntimeError
 from lra.efficiency import __main__ as efficiency
 from lra.efficiency import tables
 from lra.efficiency.bench import ATTENTIONS, PASSES, Bench, core_options
-from lra.efficiency.compiled import is_out_of_memory
 from nystromformer_jax.cores import make_core
+from nystromformer_jax.training.topology import is_out_of_memory
 
 TINY = ["--heads", "2", "--head_dim", "4", "--batch", "1", "--repeats", "3"]
 

@@ -1,0 +1,199 @@
+"""Every mesh trains as one device does: the same losses, the same parameters, the same dropout."""
+
+import jax
+import numpy as np
+import pytest
+
+from language import pretrain
+from lra import train
+from nystromformer_jax.training import place, replicated, state_sharding
+from nystromformer_jax.training.plan import make_plan
+from tests.helpers import REFERENCE, assert_close
+from tests.language import runs
+from tests.lra.test_tasks import small
+
+STEPS = 20
+NYSTROM = "nystrom,num_landmarks=6,conv_kernel_size=3"
+MESHES = {"data 8": (8, 1), "sequence 8": (1, 8), "2 × 4": (2, 4)}
+
+
+def lra_job(
+    name, devices, mesh, dropout_rate=0.0, argument=NYSTROM, dtype="float32", **train_section
+):
+    config = small(name, argument, max_len=64, padded_len=0)
+    config["model"] |= {"max_len": 64, "dropout_rate": dropout_rate, "dtype": dtype}
+    config["train"] |= {"total_steps": STEPS, **train_section}
+    config["mesh"] |= mesh
+    run = train.prepare(config, devices)
+    return train.job(run), ragged_texts(run)
+
+
+def ragged_texts(run):
+    random = np.random.default_rng(0)
+
+    def batch():
+        batch = {"labels": random.integers(0, run.model.num_classes, 8, np.int32)}
+        for key in run.model.batch_keys:
+            tokens = random.integers(1, 16, (8, 64), np.int32)
+            if key.startswith("mask"):  # lengths, then holes
+                lengths = np.array([64, 40, 3, 1, 64, 17, 33, 50])
+                batch[key] = (np.arange(64) < lengths[:, None]) & (random.random((8, 64)) < 0.9)
+                batch[key][:, 0] = True
+            else:
+                batch[key] = tokens
+        return {**batch, "weights": np.array([1] * 7 + [0], np.float32)}
+
+    return [batch() for _ in range(STEPS)]
+
+
+def language_job(folder, devices, mesh, dropout_rate=0.0):
+    sections = runs.pretrain_sections(
+        folder,
+        data={"max_len": 64},
+        model={"dropout_rate": dropout_rate},
+        train={"total_steps": STEPS},
+        mesh=mesh,
+    )
+    random = np.random.default_rng(0)
+
+    def batch():
+        first, second = (random.integers(1, 30, 8).astype(np.int32) for _ in range(2))
+        return {
+            "inputs": random.integers(1, 60, (8, 64), np.int32),
+            "first_len": first,
+            "second_len": second,
+            "example": random.integers(0, 999, 8, np.int32),
+            "weights": np.ones(8, np.float32),
+        }
+
+    return pretrain.job(pretrain.prepare(sections, devices)), [batch() for _ in range(STEPS)]
+
+
+def trained(job, batches):
+    """Losses, and the parameters, after all steps."""
+    shard = job.config.mesh.shard_params
+    state, totals = jax.eval_shape(job.start)
+    where = (state_sharding(job.mesh, state, shard=shard), replicated(job.mesh))
+    state, totals = jax.jit(job.start, out_shardings=where)()
+    step, losses = job.step(), []
+    for batch in batches:
+        state, totals, loss = step(state, totals, place(batch, job.mesh))
+        losses.append(float(loss))
+    return losses, jax.device_get(state.params), state
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory):
+    """What one device comes to, once a setting."""
+    known = {}
+
+    def result(make, *arguments, **options):
+        key = (
+            (make, *arguments[1:], *options.items())
+            if make is language_job
+            else (make, *arguments, *options.items())
+        )
+        if key not in known:
+            job, batches = make(*arguments, jax.devices()[:1], {"data": 1}, **options)
+            known[key] = trained(job, batches)
+        return known[key]
+
+    return result
+
+
+def slow_but(mesh, dropout_rate):
+    """All meshes, without dropout and with; the one that splits both ways with dropout is quick to know."""
+    marks = () if (mesh, dropout_rate) == ("2 × 4", 0.1) else pytest.mark.slow(minutes=0.1)
+    data, sequence = MESHES[mesh]
+    return pytest.param(
+        {"data": data, "sequence": sequence},
+        dropout_rate,
+        marks=marks,
+        id=f"{mesh}, dropout {dropout_rate}",
+    )
+
+
+CASES = [slow_but(mesh, dropout_rate) for mesh in MESHES for dropout_rate in (0.0, 0.1)]
+
+
+@pytest.mark.parametrize(("mesh", "dropout_rate"), CASES)
+@pytest.mark.parametrize(
+    "name", ["listops", pytest.param("retrieval", marks=pytest.mark.slow(minutes=0.1))]
+)
+def test_tasks_train_alike_on_every_mesh(one_device, name, mesh, dropout_rate):
+    losses, params, _ = one_device(lra_job, name, dropout_rate=dropout_rate)
+    own_losses, own_params, _ = trained(*lra_job(name, None, mesh, dropout_rate=dropout_rate))
+    assert_close(own_losses, losses, REFERENCE)
+    assert_close(own_params, params, REFERENCE)
+
+
+@pytest.mark.parametrize(("mesh", "dropout_rate"), CASES)
+def test_pretraining_trains_alike_on_every_mesh(one_device, tmp_path, mesh, dropout_rate):
+    losses, params, _ = one_device(language_job, tmp_path, dropout_rate=dropout_rate)
+    job, batches = language_job(tmp_path, None, mesh, dropout_rate)
+    own_losses, own_params, _ = trained(job, batches)
+    assert_close(own_losses, losses, REFERENCE)
+    assert_close(own_params, params, REFERENCE)
+
+
+def test_softmax_attention_is_split_by_the_compiler(one_device):
+    losses, params, _ = one_device(lra_job, "listops", argument="softmax")
+    mesh = {"data": 2, "sequence": 4}
+    own_losses, own_params, _ = trained(*lra_job("listops", None, mesh, argument="softmax"))
+    assert_close(own_losses, losses, REFERENCE)
+    assert_close(own_params, params, REFERENCE)
+
+
+def test_parts_rematerialisation_and_split_parameters_go_together(one_device):
+    """Accumulated parts drop others, so without dropout."""
+    losses, params, _ = one_device(lra_job, "retrieval", dropout_rate=0.0)
+    mesh = {"data": 2, "sequence": 4, "shard_params": True}
+    job, batches = lra_job("retrieval", None, mesh, remat=True, accumulation=2)
+    own_losses, own_params, state = trained(job, batches)
+    assert_close(own_losses, losses, REFERENCE)
+    assert_close(own_params, params, REFERENCE)
+    kernel = state.params["sequence_encoder"]["token_embedding"]["embedding"]
+    moment = state.opt_state[0].mu["sequence_encoder"]["token_embedding"]["embedding"]
+    for leaf in (kernel, moment):
+        assert leaf.size == 8 * leaf.addressable_shards[0].data.size
+
+
+def test_half_precision_goes_with_all_of_it():
+    mesh = {"data": 2, "sequence": 4, "shard_params": True}
+    job, batches = lra_job("listops", None, mesh, 0.1, dtype="bfloat16", remat=True, accumulation=2)
+    losses, params, _ = trained(job, batches)
+    assert np.isfinite(losses).all()
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("shard_params", [False, True])
+@pytest.mark.parametrize("shape", [(8, 1), (2, 4)])
+def test_a_plan_is_what_the_step_then_takes(shape, shard_params):
+    mesh = {"data": shape[0], "sequence": shape[1], "shard_params": shard_params}
+    job, batches = lra_job("listops", None, mesh)
+    plan = make_plan(job)
+    state, totals = jax.eval_shape(job.start)
+    where = (state_sharding(job.mesh, state, shard=shard_params), replicated(job.mesh))
+    state, totals = jax.jit(job.start, out_shardings=where)()
+    batch = place(batches[0], job.mesh)
+    step = job.step().lower(state, totals, batch).compile()
+    held = step(state, totals, batch), batch
+    first = job.mesh.devices.flat[0]
+    live = sum(
+        shard.data.nbytes
+        for leaf in jax.tree.leaves(held)
+        for shard in leaf.addressable_shards
+        if shard.device == first
+    )
+    real = live + step.memory_analysis().temp_size_in_bytes
+    assert plan.memory is not None
+    assert abs(plan.memory.total - real) < 0.1 * real
+    analysis = step.memory_analysis()
+    assert plan.memory.total == (
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        - analysis.alias_size_in_bytes
+        + analysis.temp_size_in_bytes
+        + analysis.generated_code_size_in_bytes
+    )
+    assert plan.collectives

@@ -1,0 +1,157 @@
+"""The search for the largest batch, and plans in words; what a step takes is in tests/test_meshes.py."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from nystromformer_jax.training import Job, MeshConfig, make_mesh, plan, planning
+from nystromformer_jax.training.collectives import Collectives
+from nystromformer_jax.training.plan import (
+    Memory,
+    Plan,
+    largest_that_fits,
+    make_plan,
+)
+from nystromformer_jax.training.topology import CHIPS, chip_of
+from tests.training import tiny
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize("limit", [1, 7, 8, 9, 100, 12_345])
+@pytest.mark.parametrize("base", [None, 0])
+@pytest.mark.parametrize("first", [1, 10])
+def test_on_a_straight_line_few_numbers_are_tried(limit, base, first):
+    tried = []
+
+    def needed(number):
+        tried.append(number)
+        return number * 10 if number * 10 <= 3 * limit * 10 else None
+
+    assert largest_that_fits(needed, 10 * limit + 5, first=first, base=base) == limit
+    assert limit + 1 in tried
+    assert len(tried) == len(set(tried)) <= 8
+
+
+@pytest.mark.parametrize("power", [0.5, 1.5, 2.0])
+@pytest.mark.parametrize("tells", [True, False])
+def test_on_a_curve_the_largest_is_found_all_the_same(power, tells):
+    tried = []
+
+    def needed(number):
+        tried.append(number)
+        size = 1000 * (100 + number**power)
+        return size if tells or size <= 150_000 else None
+
+    found = largest_that_fits(needed, 150_000)
+    assert found == int(50 ** (1 / power) + 1e-9)
+    assert len(tried) < 25
+
+
+def test_nothing_fits():
+    assert largest_that_fits(lambda number: 10 * number + 7, 5, first=4) == 0
+
+
+def row():
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+    return {"inputs": jax.ShapeDtypeStruct((tiny.FEATURES,), jnp.float32), "labels": number}
+
+
+def job(devices=8, **sections):
+    config = tiny.config(batch_size=16)
+    train = dataclasses.replace(config.train, **sections.get("train", {}))
+    mesh = MeshConfig(**sections.get("mesh", {}))
+    return Job(
+        config=dataclasses.replace(config, train=train, mesh=mesh),
+        mesh=make_mesh(mesh, jax.devices()[:devices]),
+        make_params=tiny.make_params,
+        loss_fn=tiny.loss_fn,
+        row=row(),
+    )
+
+
+def test_memory_is_counted_by_kind_on_one_device():
+    memory = make_plan(job()).memory
+    parameters = 4 * tiny.FEATURES * tiny.CLASSES
+    assert memory.params == parameters
+    assert memory.optimizer == 2 * parameters + 4 + 4 + 4  # both moments, the step, and two counts
+    assert memory.batch == 2 * 4 * (tiny.FEATURES + 1 + 1)
+
+
+def test_the_largest_batch_is_a_multiple_that_devices_and_parts_share(monkeypatch):
+    asked = []
+
+    def make_plan(job, limit_bytes, batch_size):
+        asked.append(batch_size)
+        return plan_of(1000 + 10 * batch_size)
+
+    monkeypatch.setattr(plan, "make_plan", make_plan)
+    found = plan.largest_batch(job(train={"accumulation": 2}), 1000 + 10 * 175)
+    assert found == 160
+    assert 176 in asked
+
+
+CONFIG = {
+    "train": {"remat": False},
+    "mesh": {"shard_params": False},
+    "attention": {"name": "nystrom"},
+}
+
+
+def plan_of(total, **values):
+    return Plan(
+        memory=None if total is None else Memory(1, 2, 3, 4, total - 15, 5),
+        fits=total is not None and total <= 16 * GIB,
+        **{"cycles": 3_000_000, "flops": 1e9, **values},
+    )
+
+
+def report(monkeypatch, plans, **options):
+    """A report on plans of ever less memory, and the changes that were asked for."""
+    asked = []
+
+    def make_job(config):
+        asked.append(config)
+        return job(train=dict(config["train"]), mesh=dict(config["mesh"]))
+
+    left = iter(plans)
+    monkeypatch.setattr(planning, "make_plan", lambda *arguments: next(left))
+    found = planning.report(
+        CONFIG, make_job, CHIPS["v5e"], topology="v5e:2x4", largest=False, **options
+    )
+    return found, asked
+
+
+def test_what_fits_is_told_with_time_and_cost(monkeypatch):
+    links = {"all-reduce": Collectives(2, 45_000_000)}
+    found, _ = report(monkeypatch, [plan_of(GIB, collectives=links)], price=3.6)
+    assert found.fits
+    assert "v5e:2x4: 8 device(s), data 8 × sequence 1; batch 16" in found.text
+    assert "together                                   1.00 GiB of 16.00 GiB\n" in found.text
+    # 3 million cycles at 1.5 GHz, 45 MB over a link of 45 GB/s.
+    assert "3 ms by the compiler's estimate: 2 ms computing, 1 ms communicating" in found.text
+    assert "30 steps, 0.1 seconds" in found.text
+    assert f"cost of the run    {8 * 30 * 0.003 / 3600 * 3.6:,.2f} (" in found.text
+
+
+def test_what_does_not_fit_is_told_with_what_would(monkeypatch):
+    plans = [plan_of(17 * GIB, reason="too much"), plan_of(17 * GIB), plan_of(GIB)]
+    found, asked = report(monkeypatch, plans)
+    assert not found.fits
+    assert "17.00 GiB of 16.00 GiB: DOES NOT FIT" in found.text
+    assert "--config.train.remat=True --config.mesh.shard_params=True" in found.text
+    assert asked[-1]["mesh"]["shard_params"]
+    assert not CONFIG["mesh"]["shard_params"]
+
+
+def test_where_nothing_would_fit_that_is_told(monkeypatch):
+    found, asked = report(monkeypatch, [plan_of(None)] + [plan_of(17 * GIB)] * 3)
+    assert "nothing of train.remat" in found.text
+    assert asked[-1]["train"]["accumulation"] == 2  # sixteen examples on eight devices
+
+
+def test_a_chip_without_sizes_is_a_sentence():
+    with pytest.raises(ValueError, match="No sizes are known of TPU 'v5x'"):
+        chip_of("v5x:2x2")
