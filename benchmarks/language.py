@@ -6,9 +6,9 @@
 The step is the real one: 12 layers of 768, 12 heads, 30,000 tokens, masked words and sentence order,
 dropout, backward, AdamW. Here each cell is a process of its own that is given `--memory` GiB: float32,
 batch 1, the median of three steps, and the most memory that it held. For a TPU the step is compiled ahead
-of time in bfloat16, nothing is run: memory is what its compiler says, which grows in a straight line with
-the batch, so that two batches tell the largest; it is compiled too, and one more is seen to be refused. The
-table is rewritten after every cell, and the same command goes on where it was stopped.
+of time in bfloat16, nothing is run: memory is what its compiler says, which grows almost in a straight line
+with the batch, so that few are tried; the largest is compiled, and one more is seen not to fit. The table
+is rewritten after every cell, and the same command goes on where it was stopped.
 """
 
 import argparse
@@ -96,48 +96,32 @@ def measure(length: int, attention: str, limit: float) -> dict[str, Any]:
 
 def largest_batch(length: int, attention: str, topology: str, limit: float) -> dict[str, Any]:
     """The largest batch whose step the TPU's compiler puts under `limit`, and the bytes of some batches."""
-    from lra.efficiency.compiled import topology_device
+    from nystromformer_jax.training.plan import largest_that_fits
+    from nystromformer_jax.training.topology import topology_devices
 
-    device = topology_device(topology)
+    device = topology_devices(topology)[0]
     sizes: dict[int, int | None] = {}
-    low, high = 0, 0  # the largest batch that fits, and the smallest that does not, if any
-    guess, misses = 1, 0
-    while high != low + 1:
-        size = compiled_step(length, attention, guess, "bfloat16", device)[2]
-        sizes[guess] = size
-        if size is not None and size <= limit:
-            low, misses = guess, 0
-        else:
-            high, misses = guess, misses + 1
-        known = {batch: needed for batch, needed in sizes.items() if needed is not None}
-        guess = _next_batch(known, low, high, limit, misses)
+
+    def needed(batch_size: int) -> int | None:
+        sizes[batch_size] = compiled_step(length, attention, batch_size, "bfloat16", device)[2]
+        return sizes[batch_size]
+
+    params = 3 * 4 * 110_000_000  # BERT-base and AdamW's two moments, near enough to begin with
+    largest = largest_that_fits(needed, limit, first=8, base=params)
     return {
-        "fits": low > 0,
-        "largest_batch": low,
-        "compiled_bytes": {str(size): needed for size, needed in sorted(sizes.items())},
+        "fits": largest > 0,
+        "largest_batch": largest,
+        "compiled_bytes": {str(size): bytes for size, bytes in sorted(sizes.items())},
     }
-
-
-def _next_batch(known: dict[int, int], low: int, high: int, limit: float, misses: int) -> int:
-    """Where the straight line through the two largest batches known meets the limit.
-
-    Between `low` and `high`; after a miss, which may say nothing but that it is one, ever farther below.
-    """
-    if len(known) < 2:
-        guess = 8 * max(low, 1)
-    else:
-        small, large = sorted(known)[-2:]
-        slope = max((known[large] - known[small]) / (large - small), 1)
-        guess = large + int((limit - known[large]) // slope)
-    if high:
-        guess = min(guess, high - (2**misses - 1 if misses else 1))
-    return max(guess, low + 1)
 
 
 def compiled_step(
     length: int, attention: str, batch_size: int, dtype: str, device: Any
 ) -> tuple[Any, Any, int | None]:
-    """The step, a function that makes its arguments, and the bytes that it needs; None: too many."""
+    """The step, a function that makes its arguments, and the bytes that it needs (None: unknown).
+
+    The first two are None where the compiler refuses it.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -145,8 +129,8 @@ def compiled_step(
 
     from language.masking import ObjectiveConfig, Vocabulary
     from language.pretrain import make_loss
-    from lra.efficiency.compiled import is_out_of_memory
     from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
+    from nystromformer_jax.training.topology import is_out_of_memory, needed_memory
 
     config = NystromformerConfig.preset(
         "base",
@@ -183,13 +167,14 @@ def compiled_step(
         zeros = {name: (jnp.float32(0), jnp.float32(0)) for name in (*sums, "grad_norm")}
         return state, zeros
 
-    shapes = jax.eval_shape(make)
+    shapes = training.step_shapes(mesh, *jax.eval_shape(make), jax.eval_shape(lambda: batch))
     try:
-        compiled = step.lower(*shapes, jax.eval_shape(lambda: batch)).compile()
+        compiled = step.lower(*shapes).compile()
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        return None, None, None
+        held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        return None, None, needed_memory(str(error), held, 0)["peak_bytes"]
     return compiled, lambda: (*jax.jit(make)(), training.place(batch, mesh)), needed_bytes(compiled)
 
 

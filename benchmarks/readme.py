@@ -1,4 +1,4 @@
-"""Puts the numbers of `results/` into README, between its marks: `python -m benchmarks.readme`.
+"""Puts the numbers of `results/` into README and docs, between marks: `python -m benchmarks.readme`.
 
 Behind `<!-- numbers: NAME -->`, up to `<!-- end -->`, stands what `BLOCKS[NAME]` makes of the JSON there.
 """
@@ -11,13 +11,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import language, plans, tasks
 from benchmarks import report as attention
-from benchmarks import tasks
+from language.report import gains
+from language.report import groups as language_groups
+from language.report import results as language_results
+from language.report import tables as language_tables
 from lra import report
 from lra.efficiency import tables
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "scaling.md")
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -29,6 +34,12 @@ def _json(name: str) -> Any:
 def _groups() -> list[Any]:
     groups, _ = report.read_groups([RESULTS])
     return groups
+
+
+@functools.cache
+def _language_groups() -> list[Any]:
+    runs = language_results.find_runs([RESULTS / "language"])
+    return language_groups.group_runs(runs)[0]
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
@@ -44,6 +55,15 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         "95 % interval",
     ),
     "table3": lambda: report.table3(_groups()),
+    "pretraining": lambda: language_tables.pretraining_table(
+        [group for group in _language_groups() if not group.task]
+    ).markdown(),
+    "fine-tuning": lambda: language_tables.table_2(_language_groups()).markdown(),
+    "gains": lambda: gains.table(gains.find_gains(_language_groups())).markdown(),
+    "language-cost": lambda: language.markdown(_json("language/cost")),
+    "language-v5e": lambda: language.markdown(_json("language/v5e")),
+    "plans": lambda: plans.markdown(_json("plans/table")),
+    "scaling": lambda: plans.scaling_markdown(_json("plans/scaling")),
     "tasks": lambda: tasks.markdown(_json("tasks/cpu")),
 }
 
@@ -58,14 +78,14 @@ def filled(text: str) -> str:
 
 
 def main() -> int:
-    """Rewrites README.md; returns the exit code."""
-    readme = ROOT / "README.md"
+    """Rewrites the pages; returns the exit code."""
     try:
-        text = filled(readme.read_text(encoding="utf-8"))
+        texts = {page: filled(page.read_text(encoding="utf-8")) for page in PAGES}
     except FileNotFoundError as error:
         print(f"benchmarks.readme: {error.filename} is not there yet.", file=sys.stderr)
         return 2
-    readme.write_text(text, encoding="utf-8")
+    for page, text in texts.items():
+        page.write_text(text, encoding="utf-8")
     return 0
 
 

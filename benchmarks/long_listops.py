@@ -1,0 +1,94 @@
+"""Trains on ListOps trees far longer than the benchmark's, their length split over devices.
+
+    python -m benchmarks.long_listops --length 65536 --devices 8
+
+Without accelerators --devices are virtual CPU devices. Trees are the benchmark's, put together as the
+arguments of further operators until they fill the length; labels are what they evaluate to. The model is
+that of configs/listops.py with Nyström attention.
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+from typing import Any
+
+
+def main() -> int:
+    """Trains a few steps; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.long_listops",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--length", type=int, default=65_536)
+    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=2)
+    given = parser.parse_args()
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={given.devices}"
+    os.environ.setdefault("NPROC", str(4 * given.devices))  # a collective needs a thread a device
+
+    import jax
+    import numpy as np
+
+    from configs import listops as config_file
+    from lra import train
+    from nystromformer_jax.training import peak_bytes, place
+
+    config = config_file.get_config("nystrom").to_dict()
+    config["data"] |= {"max_len": given.length}
+    config["model"] |= {"max_len": given.length}
+    config["mesh"] |= {"data": 1, "sequence": given.devices}
+    config["train"] |= {"batch_size": 1, "total_steps": given.steps}
+    run = train.prepare(config, jax.devices()[: given.devices])
+    job = train.job(run)
+    state, totals = jax.jit(job.start)()
+    step = job.step()
+    for number in range(given.steps):
+        tokens, label = long_tree(given.length, seed=number)
+        inputs = np.zeros((1, given.length), np.int32)
+        inputs[0, : len(tokens)] = tokens
+        batch = {
+            "inputs": inputs,
+            "mask": np.arange(given.length)[None] < len(tokens),
+            "labels": np.array([label], np.int32),
+            "weights": np.ones(1, np.float32),
+        }
+        began = time.perf_counter()
+        state, totals, loss = step(state, totals, place(batch, run.mesh))
+        print(
+            f"step {number + 1}: {len(tokens):,} tokens on {run.mesh.shape['sequence']} devices, loss"
+            f" {float(loss):.4f}, {time.perf_counter() - began:.1f} s"
+            f"{' with compilation' if number == 0 else ''}, at most {peak_bytes() / 2**30:.2f} GiB so far",
+            flush=True,
+        )
+    return 0
+
+
+def long_tree(length: int, seed: int) -> tuple[Any, int]:
+    """The tokens of a tree that almost fills `length`, and its value."""
+    import numpy as np
+
+    from lra.data import listops
+
+    draw = random.Random(seed)
+    chunk = listops.generate_chunk(seed, 0, 500, 2000)
+    short = [listops.decode(np.frombuffer(tree.tokens, np.uint8)) for tree in chunk.trees]
+    tree, room = draw.choice(short), True
+    while room:  # the tree so far becomes the first argument of another operator
+        operator, *arguments = draw.choice(listops.OPERATORS), tree
+        used = sum(len(text.split()) for text in arguments) + 2
+        while room and len(arguments) < listops.MAX_ARGS:
+            another = draw.choice(short)
+            used += len(another.split())
+            room = used <= length
+            arguments += [another] * room
+        if len(arguments) > 1:
+            tree = f"{operator} {' '.join(arguments)} ]"
+    return listops.encode(tree), listops.evaluate(tree)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""What training steps need of TPUs that are not here, by their compiler: tables for the docs.
+
+    python -m benchmarks.plans --out results/plans/table
+    python -m benchmarks.plans --scaling --out results/plans/scaling
+
+The first plans the paper's five tasks and BERT-base pretraining for three topologies, each with the
+config's own batch. The second plans ListOps on 1 to 256 chips of a v5e, once with the config's batch for
+all of them, once with 2 examples a chip; where there are more chips than examples the length is split,
+too. Needs libtpu (extra `plan`). The table is rewritten after every cell, and the same command goes on
+where it was stopped.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import importlib.metadata
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import cells
+from nystromformer_jax.training import describe_environment
+
+CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder", "pretrain:base")
+TOPOLOGIES = ("v5e:4x4", "v5p:2x2x2", "v6e:2x2")
+SCALES = {
+    1: "1x1",
+    2: "1x2",
+    4: "2x2",
+    8: "2x4",
+    16: "4x4",
+    32: "4x8",
+    64: "8x8",
+    128: "8x16",
+    256: "16x16",
+}
+FIXED = ("batch", "a chip")
+EACH = 2  # examples a chip
+GIB, MIB = 2**30, 2**20
+
+
+def main() -> int:
+    """Plans what is missing; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.plans",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--configs", nargs="+", default=CONFIGS)
+    parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
+    parser.add_argument("--chips", nargs="+", type=int, choices=SCALES, default=tuple(SCALES))
+    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    if given.cell:
+        planned = scaled(*given.cell) if given.scaling else planned_config(*given.cell)
+        print(json.dumps(planned))
+        return 0
+    if given.out is None:
+        parser.error("pass --out=results/plans/table, or another place to write to")
+    wanted = (
+        itertools.product(FIXED, map(str, given.chips))
+        if given.scaling
+        else itertools.product(given.configs, given.topologies)
+    )
+    return cells.collect(
+        "benchmarks.plans",
+        given.out,
+        {"versions": describe_environment()["versions"], "libtpu": _libtpu_version()},
+        ("fixed", "chips") if given.scaling else ("config", "topology"),
+        wanted,
+        arguments=["--scaling"] if given.scaling else [],
+        markdown=scaling_markdown if given.scaling else markdown,
+        line=str,
+    )
+
+
+def planned_config(name: str, topology: str) -> dict[str, Any]:
+    """A config's own training step on all chips of a topology."""
+    return {"config": name, "topology": topology, **_planned(_config(name), topology)}
+
+
+def scaled(fixed: str, chips: str) -> dict[str, Any]:
+    """ListOps' step on so many chips."""
+    config, count = _config("listops"), int(chips)
+    if fixed == "a chip":
+        config["train"]["batch_size"] = EACH * count
+    batch_size = config["train"]["batch_size"]
+    data = min(count, batch_size)
+    config["mesh"] |= {"data": data, "sequence": count // data}
+    return {
+        "fixed": fixed,
+        "chips": count,
+        "batch_size": batch_size,
+        "sequence": count // data,
+        **_planned(config, f"v5e:{SCALES[count]}"),
+    }
+
+
+def _config(name: str) -> dict[str, Any]:
+    file, _, argument = name.partition(":")
+    module = importlib.import_module(f"configs.{file}")
+    config: dict[str, Any] = module.get_config(*([argument] if argument else [])).to_dict()
+    if "objective" in config:
+        config["data"]["dir"] = "."  # the step needs no text
+        config["model"]["dtype"] = "bfloat16"
+    return config
+
+
+def _planned(config: dict[str, Any], topology: str) -> dict[str, Any]:
+    from language import pretrain
+    from lra import train
+    from nystromformer_jax.training.plan import make_plan
+    from nystromformer_jax.training.topology import chip_of, topology_devices
+
+    trainer: Any = pretrain if "objective" in config else train
+    job = trainer.job(trainer.prepare(config, topology_devices(topology)))
+    chip = chip_of(topology)
+    plan = make_plan(job, chip.memory_bytes)
+    return {
+        "steps": job.config.train.total_steps,
+        "devices": job.mesh.size,
+        "fits": plan.fits,
+        "memory": None if plan.memory is None else dataclasses.asdict(plan.memory),
+        "memory_bytes": None if plan.memory is None else plan.memory.total,
+        "flops": plan.flops,
+        "collectives": {
+            kind: dataclasses.asdict(found) for kind, found in plan.collectives.items()
+        },
+        "compute_seconds": plan.compute_seconds(chip),
+        "link_seconds": plan.link_seconds(chip),
+        "reason": plan.reason,
+    }
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """A table: configs and topologies down, memory by kind, communication and time across."""
+    kinds = ("params", "optimizer", "batch", "other", "temporaries", "code")
+    lines = [
+        "| config | chips | parameters, MiB | optimizer | batch | other | temporaries | program |"
+        " together | TFLOPs a chip | collectives, MiB | step, ms: computing + communicating | run, hours |",
+        "|---" * 13 + "|",
+    ]
+    for row in results["rows"]:
+        memory = row["memory"] or {}
+        sizes = [f"{memory[kind] / MIB:,.1f}" if memory else "" for kind in kinds]
+        together = f"{row['memory_bytes'] / MIB:,.0f}" if memory else ""
+        cells_ = [
+            f"`{row['config']}`",
+            f"{row['topology']} ({row['devices']})",
+            *sizes,
+            together if row["fits"] else f"{together} does not fit",
+            f"{row['flops'] / 1e12:.3g}" if row["flops"] else "",
+            f"{_bytes(row) / MIB:,.2f}",
+            _milliseconds(row),
+            f"{row['steps'] * _seconds(row) / 3600:,.3g}" if row["fits"] else "",
+        ]
+        lines.append(f"| {' | '.join(cells_)} |")
+    return "\n".join(lines) + "\n"
+
+
+def scaling_markdown(results: dict[str, Any]) -> str:
+    """A table: chips down; both ways to grow, with FLOPs, bytes and times of a chip, across."""
+    lines = [
+        "| fixed | chips (data × sequence) | batch | GFLOPs a chip | memory, MiB | collectives, MiB |"
+        " step, ms: computing + communicating |",
+        "|---" * 7 + "|",
+    ]
+    for row in sorted(results["rows"], key=lambda row: (FIXED.index(row["fixed"]), row["chips"])):
+        fixed = "batch of 32" if row["fixed"] == "batch" else f"{EACH} examples a chip"
+        shape = f"{row['chips'] // row['sequence']} × {row['sequence']}"
+        lines.append(
+            f"| {fixed} | {row['chips']} ({shape}) | {row['batch_size']} | {row['flops'] / 1e9:,.2f} |"
+            f" {row['memory_bytes'] / MIB:,.0f} | {_bytes(row) / MIB:,.2f} | {_milliseconds(row)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _bytes(row: dict[str, Any]) -> int:
+    return sum(found["nbytes"] for found in row["collectives"].values())
+
+
+def _seconds(row: dict[str, Any]) -> float:
+    return (row["compute_seconds"] or 0) + row["link_seconds"]
+
+
+def _milliseconds(row: dict[str, Any]) -> str:
+    if row["compute_seconds"] is None:
+        return ""
+    return f"{1e3 * row['compute_seconds']:.3g} + {1e3 * row['link_seconds']:.3g}"
+
+
+def _libtpu_version() -> str:
+    distribution: str = importlib.metadata.version("libtpu")
+    return distribution
+
+
+if __name__ == "__main__":
+    sys.exit(main())
