@@ -127,6 +127,7 @@ def test_tasks_train_alike_on_every_mesh(one_device, name, mesh, dropout_rate):
     assert_close(own_params, params, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.3)
 @pytest.mark.parametrize(("mesh", "dropout_rate"), CASES)
 def test_pretraining_trains_alike_on_every_mesh(one_device, tmp_path, mesh, dropout_rate):
     losses, params, _ = one_device(language_job, tmp_path, dropout_rate=dropout_rate)
@@ -136,6 +137,7 @@ def test_pretraining_trains_alike_on_every_mesh(one_device, tmp_path, mesh, drop
     assert_close(own_params, params, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_softmax_attention_is_split_by_the_compiler(one_device):
     losses, params, _ = one_device(lra_job, "listops", argument="softmax")
     mesh = {"data": 2, "sequence": 4}
@@ -158,6 +160,7 @@ def test_parts_rematerialisation_and_split_parameters_go_together(one_device):
         assert leaf.size == 8 * leaf.addressable_shards[0].data.size
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_half_precision_goes_with_all_of_it():
     mesh = {"data": 2, "sequence": 4, "shard_params": True}
     job, batches = lra_job("listops", None, mesh, 0.1, dtype="bfloat16", remat=True, accumulation=2)

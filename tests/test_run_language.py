@@ -101,6 +101,7 @@ def test_the_next_one_fine_tunes_and_a_third_exports(pretrained, tmp_path):
     assert (code, output) == (0, f"Wrote {tmp_path / 'run/model.jax_export'}.\n"), errors
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_a_search_tries_all_says_which_broke_and_names_the_best(pretrained, tmp_path):
     folder, _ = pretrained
     code, output, errors = call(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.cores import NystromAttention
@@ -50,17 +50,16 @@ def other_masks_of_all_kinds(length):
     return jnp.roll(masks_of_all_kinds(length), 3, axis=0)
 
 
-def random_kernel(rngs, width):
-    return jax.random.normal(next(rngs), (HEADS, width)) if width else None
+def random_kernel(rngs, width, dtype=jnp.float32):
+    return jax.random.normal(next(rngs), (HEADS, width), dtype) if width else None
 
 
 def split_over(mesh, tree):
     return jax.tree.map(lambda x: jax.device_put(x, batch_sharding(mesh, x.shape)), tree)
 
 
-def assert_same(rngs, shape, inputs, *, width=0, num_landmarks=M, pinv_iters=2, **options):
+def assert_same(rngs, mesh, inputs, *, width=0, num_landmarks=M, pinv_iters=2, **options):
     """Output where queries are real, and the gradients of each example and each kernel."""
-    mesh = mesh_of(*shape)
     mask, query_mask = (options.pop(name, None) for name in ("mask", "query_mask"))
     real = mask if query_mask is None and len({x.shape[1] for x in inputs}) == 1 else query_mask
     cotangent = jax.random.normal(next(rngs), inputs[0].shape)
@@ -83,7 +82,8 @@ def assert_same(rngs, shape, inputs, *, width=0, num_landmarks=M, pinv_iters=2, 
         (_, output), gradients = jax.jit(differentiate)(inputs, kernel)
         return output, jax.tree.map(list, gradients)
 
-    kernel, masks = random_kernel(rngs, width), {"mask": mask, "query_mask": query_mask}
+    kernel = random_kernel(rngs, width, inputs[0].dtype)
+    masks = {"mask": mask, "query_mask": query_mask}
     expected, expected_gradients = output_and_gradients(nystrom_attention, inputs, kernel, masks)
     attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
     actual, gradients = output_and_gradients(
@@ -105,7 +105,7 @@ def assert_same(rngs, shape, inputs, *, width=0, num_landmarks=M, pinv_iters=2, 
 )
 def test_every_mesh_gives_one_devices_result(rngs, shape, length, num_landmarks):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
-    assert_same(rngs, shape, inputs, width=5, num_landmarks=num_landmarks)
+    assert_same(rngs, mesh_of(*shape), inputs, width=5, num_landmarks=num_landmarks)
 
 
 @pytest.mark.parametrize(
@@ -113,19 +113,19 @@ def test_every_mesh_gives_one_devices_result(rngs, shape, length, num_landmarks)
 )
 def test_any_mask_will_do(rngs, shape, length, dtype):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, dtype=dtype)
-    assert_same(rngs, shape, inputs, width=5, mask=masks_of_all_kinds(length))
+    assert_same(rngs, mesh_of(*shape), inputs, width=5, mask=masks_of_all_kinds(length))
 
 
 def test_queries_may_have_a_mask_of_their_own(rngs):
     masks = {"mask": masks_of_all_kinds(61), "query_mask": other_masks_of_all_kinds(61)}
     inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
-    assert_same(rngs, (2, 4), inputs, width=5, **masks, mask_conv=False)
+    assert_same(rngs, mesh_of(2, 4), inputs, width=5, **masks, mask_conv=False)
 
 
 @pytest.mark.parametrize(("length", "key_length"), [(64, 43), (61, 40)])
 def test_keys_may_have_a_length_of_their_own(rngs, length, key_length):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
-    assert_same(rngs, (2, 4), inputs)
+    assert_same(rngs, mesh_of(2, 4), inputs)
 
 
 def test_rows_may_be_normalized_where_there_are_keys(rngs):
@@ -134,7 +134,7 @@ def test_rows_may_be_normalized_where_there_are_keys(rngs):
         "query_mask": other_masks_of_all_kinds(61),
     }
     inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM, key_length=43)
-    assert_same(rngs, (2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
+    assert_same(rngs, mesh_of(2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,9 @@ def test_rows_may_be_normalized_where_there_are_keys(rngs):
 def test_other_codes_landmarks_are_theirs(rngs, shape, length, num_landmarks, options):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
     masks = {"mask": masks_of_all_kinds(length)}
-    assert_same(rngs, shape, inputs, width=5, num_landmarks=num_landmarks, **masks, **options)
+    assert_same(
+        rngs, mesh_of(*shape), inputs, width=5, num_landmarks=num_landmarks, **masks, **options
+    )
 
 
 def test_compiled_or_not_it_is_the_same_and_stays_split(rngs):
@@ -158,6 +160,13 @@ def test_compiled_or_not_it_is_the_same_and_stays_split(rngs):
     assert_close(compiled, output, SAME_ARITHMETIC)
     for split in (output, compiled):
         assert {shard.data.shape[1] for shard in split.addressable_shards} == {16}
+
+
+def test_a_mesh_of_explicit_axes_will_do(rngs):
+    inputs = random_inputs(rngs, BATCH, 64, HEADS, DIM)
+    mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        assert_same(rngs, mesh, inputs, width=5, mask=masks_of_all_kinds(64))
 
 
 def test_what_stands_at_masked_positions_reaches_nothing(rngs):

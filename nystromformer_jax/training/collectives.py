@@ -19,7 +19,7 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_IDENTITY = re.compile(r'channel_id=\d+|op_name="[^"]*"')
+_IDENTITY = re.compile(r'channel_id=\d+|chain_id="\d+"|op_name="[^"]*"')
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 
@@ -54,9 +54,12 @@ def find_collectives(text: str) -> dict[str, Collectives]:
             if same in in_fusions:
                 continue
             in_fusions.add(same)
-        sizes = _sizes(operation[: operation.index(f" {name}(")])
+        types = operation[: operation.index(f" {name}(")]
         if name.endswith("-start") and kind in ("all-gather", "collective-permute"):
-            sizes = _results_of_start(sizes)
+            sizes = _sizes(types.replace("u32[]", ""))  # (operands …, results …) without contexts
+            sizes = sizes[len(sizes) // 2 :]
+        else:
+            sizes = _sizes(types)
         nbytes = sum(sizes)
         if kind == "reduce-scatter":
             nbytes *= _group_size(operation)
@@ -120,12 +123,6 @@ def _sizes(types: str) -> list[int]:
 def _itemsize(kind: str) -> int:
     bits = re.search(r"\d+", kind)
     return max(1, int(bits[0]) // 8) if bits else 1
-
-
-def _results_of_start(sizes: list[int]) -> list[int]:
-    """Of a started collective's (operands …, results …, contexts …) the results."""
-    arrays = [size for size in sizes if size > 4] or sizes
-    return arrays[len(arrays) // 2 :]
 
 
 def _group_size(operation: str) -> int:

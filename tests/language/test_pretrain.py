@@ -228,6 +228,7 @@ def test_the_baselines_are_those_of_counts(finished):
     assert found["mlm_loss"] == pytest.approx(expected)
 
 
+@pytest.mark.slow(minutes=0.2)
 @pytest.mark.parametrize("attention", ["softmax", "linear"])
 def test_other_attentions_train_too(tmp_path, attention):
     result, _ = runs.pretrained(

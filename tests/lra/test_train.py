@@ -217,7 +217,7 @@ def test_eight_trees_are_learnt_by_heart(tmp_path):
         ({"attention__landmarks": 3}, "did you mean attention.num_landmarks"),
         ({"train__batch_size": 9}, "multiple of 8"),
         ({"mesh__data": 3}, "cannot lay out 8"),
-        ({"mesh__data": 4, "mesh__sequence": 2}, "not there yet"),
+        ({"mesh__data": 1, "mesh__sequence": 8, "data__max_len": 63}, "multiple, for example 64"),
         ({"train__seed": 2**32}, r"below 2\*\*32"),
         ({"optimizer__learning_rate": "fast"}, "optimizer.learning_rate: needs a float"),
         ({"log__evry_steps": 3}, "did you mean log.every_steps"),

@@ -148,13 +148,7 @@ def test_bytes_are_those_of_every_array_of_the_result(operation, kind, nbytes):
             "bf16[16,8]{1,0:T(8,128)(2,1)S(1)}",
             256,
         ),
-        pytest.param(
-            "collective-permute",
-            "(f32[], f32[], u32[], u32[])",
-            "f32[]",
-            4,
-            marks=pytest.mark.xfail(reason="a context is taken for a second result"),
-        ),
+        ("collective-permute", "(f32[], f32[], u32[], u32[])", "f32[]", 4),
     ],
 )
 def test_what_starts_and_is_done_counts_once(kind, start, result, nbytes):
@@ -190,7 +184,6 @@ def test_one_collective_in_several_fusions_counts_once():
     assert find_collectives(looped) == {"all-gather": Collectives(11, 11 * 1024)}
 
 
-@pytest.mark.xfail(reason="channel and name are the same of both; the chain tells them apart")
 def test_two_collectives_in_several_fusions_count_twice():
     calls, fusions = in_three_fusions(chain=0)
     more_calls, more_fusions = in_three_fusions(chain=1)

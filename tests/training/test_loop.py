@@ -272,7 +272,7 @@ def test_time_adds_up_over_processes(tmp_path):
         raise KeyError("validation")
 
     with pytest.raises(KeyError):
-        tiny.train(tmp_path, validation=tiny.examples(37, on_batch=give_up), seconds=0.05)
+        tiny.train(tmp_path, validation=tiny.examples(37, on_batch=give_up), seconds=0.2)
     began = time.perf_counter()
     outcome = tiny.train(tmp_path)
     assert outcome.train_seconds > time.perf_counter() - began

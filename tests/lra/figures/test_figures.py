@@ -82,6 +82,7 @@ def test_a_nystrom_run_gives_three_pictures_and_all_their_numbers(
     assert all(math.isfinite(number) for number in numbers_in(found))
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_another_attention_takes_64_landmarks_or_what_it_is_given(
     tmp_path, few_numbers, named, monkeypatch, capsys
 ):
