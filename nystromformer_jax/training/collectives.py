@@ -131,4 +131,9 @@ def _group_size(operation: str) -> int:
         return int(iota[1])
     if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", operation):
         return listed[1].count(",") + 1
+    if named := re.search(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}", operation):
+        sizes = dict(re.findall(r"'([^']+)'=(\d+)", named[1]))
+        # Of a part of an axis its size is told: 'data':(1)2.
+        axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", named[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
     return 1

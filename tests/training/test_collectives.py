@@ -123,6 +123,17 @@ def test_both_branches_of_a_condition_count():
         ("(f32[1,3]{1,0}, f32[1,3]{1,0}) all-to-all(%p, %q)", "all-to-all", 24),
         ("f32[3]{0} reduce-scatter(%p), replica_groups={{0,1,2},{3,4,5}}", "reduce-scatter", 36),
         ("f32[3]{0} reduce-scatter(%p), replica_groups=[2,5]<=[10]", "reduce-scatter", 60),
+        (
+            "f32[3]{0} reduce-scatter(%p), replica_groups=mesh['data'=2,'sequence'=7] {'sequence'}",
+            "reduce-scatter",
+            84,
+        ),
+        (
+            "f32[3]{0} reduce-scatter(%p),"
+            " replica_groups=mesh['data'=2,'sequence'=6]{'data','sequence':(2)3}",
+            "reduce-scatter",
+            72,
+        ),
     ],
 )
 def test_bytes_are_those_of_every_array_of_the_result(operation, kind, nbytes):
