@@ -1,11 +1,12 @@
 """Softmax attention, the truth, and its Nyström approximation, as functions of query, key and value."""
 
 import functools
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax import kernels
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.inputs import (
     check_convolution,
@@ -15,10 +16,16 @@ from nystromformer_jax.inputs import (
 )
 from nystromformer_jax.landmarks import Layout, check_landmarks, segment_ids, segment_means
 from nystromformer_jax.pinv import Start, check_pinv, iterative_pinv
-from nystromformer_jax.steps import collect, distribute, scaled_logits, weighted_values
+from nystromformer_jax.steps import (
+    collect,
+    distribute,
+    landmark_kernel,
+    scaled_logits,
+    weighted_values,
+)
 from nystromformer_jax.typing import Array, Bool, Float
 
-Implementation = Literal["auto", "xla"]
+Implementation = Literal["auto", "xla", "pallas_tpu"]
 
 
 def softmax_attention(
@@ -106,7 +113,9 @@ def nystrom_attention(
         holds, up to W // 2 positions into real tokens, as Hugging Face's does.
       normalize_rows: Divides each row of the map by its sum, which six iterations leave near one,
         so that a constant value comes out as it went in. The peers do not.
-      implementation: `"auto"` chooses; `"xla"` is plain jnp.
+      implementation: `"pallas_tpu"` are kernels for TPUs, in O(M D) memory beside the arguments (on
+        other machines they are interpreted, slowly); `"xla"` is plain jnp; `"auto"` takes the kernels on a
+        TPU. What the kernels cannot serve goes by jnp, and the log says once why.
 
     Returns:
       The output in `query`'s dtype. A row with no real key is finite.
@@ -132,6 +141,26 @@ def nystrom_attention(
         landmark_layout=landmark_layout,
         implementation=implementation,
     )
+    whole = landmark_layout == "real" and min(query.shape[1], key.shape[1]) <= num_landmarks
+    if not whole and kernels.chosen(
+        implementation,
+        query,
+        conv_kernel,
+        num_landmarks=num_landmarks,
+        plain_only=_plain_only(landmark_layout, mask_conv, normalize_rows),
+    ):
+        return _by_kernels(
+            query,
+            key,
+            value,
+            mask,
+            query_mask,
+            conv_kernel,
+            num_landmarks=num_landmarks,
+            pinv_iters=pinv_iters,
+            pinv_start=pinv_start,
+            interpret=kernels.interpreted(),
+        )
     return _nystrom_attention(
         query,
         key,
@@ -146,6 +175,15 @@ def nystrom_attention(
         mask_conv=mask_conv,
         normalize_rows=normalize_rows,
     )
+
+
+def _plain_only(landmark_layout: Layout, mask_conv: bool, normalize_rows: bool) -> str:
+    """Why options are not for the kernels."""
+    if landmark_layout != "real":
+        return f"landmark_layout={landmark_layout!r} is not for them"
+    if not mask_conv:
+        return "mask_conv=False is not for them"
+    return "normalize_rows=True is not for them" if normalize_rows else ""
 
 
 def check_arguments(
@@ -173,6 +211,15 @@ def check_arguments(
             f"implementation must be one of {', '.join(map(repr, get_args(Implementation)))},"
             f" got {implementation!r}."
         )
+
+
+@functools.partial(
+    jax.jit, static_argnames=("num_landmarks", "pinv_iters", "pinv_start", "interpret")
+)
+def _by_kernels(*arguments: Array | None, **options: Any) -> Float[Array, "B L H D"]:
+    """`nystrom_attention` behind its checks, on a TPU."""
+    attend = functools.partial(kernels.kernel_attention, **options)
+    return kernels.on_each_device(attend, arguments, batched=5)
 
 
 # Compiled as a whole, so that a call outside of jit costs one compilation and not one an operation.
@@ -283,28 +330,6 @@ def find_landmarks(
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_alive, k_alive)
     inverse = iterative_pinv(kernel_2, num_iters=pinv_iters, start=pinv_start)
     return Landmarks(q_landmarks, k_landmarks, q_alive, k_alive, kernel_2, inverse)
-
-
-def landmark_kernel(
-    q_landmarks: Float[Array, "B M H D"],
-    k_landmarks: Float[Array, "B M H D"],
-    q_alive: Bool[Array, "B M"],
-    k_alive: Bool[Array, "B M"],
-) -> Float[Array, "B H M M"]:
-    """kernel_2 in at least float32; rows and columns of dead landmarks are zero.
-
-    Zeros stay zero through the pseudoinverse. Unit rows, as an identity would have them, are wrong
-    where live keys outnumber live queries.
-    """
-    dtype = jnp.promote_types(q_landmarks.dtype, jnp.float32)
-    logits = scaled_logits(
-        q_landmarks.astype(dtype),
-        k_landmarks.astype(dtype),
-        k_alive,
-        precision=jax.lax.Precision.HIGHEST,
-    )
-    alive = q_alive[:, None, :, None] & k_alive[:, None, None, :]
-    return jnp.where(alive, jax.nn.softmax(logits, axis=-1), 0)
 
 
 def _exact_for_few_keys(

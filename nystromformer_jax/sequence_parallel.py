@@ -11,7 +11,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from nystromformer_jax.attention import (
     Implementation,
     check_arguments,
-    landmark_kernel,
     nystrom_attention,
     with_ones,
 )
@@ -19,7 +18,7 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.inputs import where_real
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.pinv import Start, iterative_pinv
-from nystromformer_jax.steps import collect, distribute
+from nystromformer_jax.steps import collect, distribute, landmark_kernel
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 

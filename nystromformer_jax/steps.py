@@ -90,6 +90,28 @@ def distribute(
     return output + depthwise_convolution(value, conv_kernel).astype(query.dtype)
 
 
+def landmark_kernel(
+    q_landmarks: Float[Array, "B M H D"],
+    k_landmarks: Float[Array, "B M H D"],
+    q_alive: Bool[Array, "B M"],
+    k_alive: Bool[Array, "B M"],
+) -> Float[Array, "B H M M"]:
+    """kernel_2 in at least float32; rows and columns of dead landmarks are zero.
+
+    Zeros stay zero through the pseudoinverse. Unit rows, as an identity would have them, are wrong
+    where live keys outnumber live queries.
+    """
+    dtype = jnp.promote_types(q_landmarks.dtype, jnp.float32)
+    logits = scaled_logits(
+        q_landmarks.astype(dtype),
+        k_landmarks.astype(dtype),
+        k_alive,
+        precision=jax.lax.Precision.HIGHEST,
+    )
+    alive = q_alive[:, None, :, None] & k_alive[:, None, None, :]
+    return jnp.where(alive, jax.nn.softmax(logits, axis=-1), 0)
+
+
 def scaled_logits(
     query: Float[Array, "B L H D"],
     key: Float[Array, "B T H D"],

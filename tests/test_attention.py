@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from nystromformer_jax.attention import landmark_kernel, nystrom_attention, softmax_attention
+from nystromformer_jax.attention import nystrom_attention, softmax_attention
+from nystromformer_jax.steps import landmark_kernel
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.factors import nystrom_factors
 from tests.helpers import (

@@ -1,0 +1,127 @@
+"""Which implementation serves a call, and on which devices of a mesh."""
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, PartitionSpec
+
+from nystromformer_jax.kernels.attention import unsupported
+from nystromformer_jax.typing import Array
+
+BATCH_AXIS = "data"
+# Their kernels need more memory near the core than these have, or products that they cannot make.
+TOO_OLD = ("TPU v2", "TPU v3", "TPU v4")
+
+_log = logging.getLogger(__name__)
+
+
+def chosen(
+    implementation: str,
+    query: Array,
+    conv_kernel: Array | None,
+    *,
+    num_landmarks: int,
+    plain_only: str,
+) -> bool:
+    """Whether the kernels serve this call; where they were wanted and cannot, the log says once why.
+
+    Args:
+      implementation: As the user said.
+      query: Queries.
+      conv_kernel: The convolution's.
+      num_landmarks: M.
+      plain_only: Why the options are not for the kernels; empty if they are.
+    """
+    if implementation == "xla":
+        return False
+    platform, kind = _target()
+    if implementation == "auto" and platform != "tpu":
+        return False
+    reason = plain_only or unsupported(query, conv_kernel, num_landmarks=num_landmarks)
+    if not reason and implementation == "auto" and kind in TOO_OLD:
+        reason = f"they are for a v5e or later, not for a {kind}"
+    if not reason:
+        reason = _unplaceable(query)
+    if reason:
+        _say_once(reason)
+    return not reason
+
+
+def on_each_device(
+    function: Callable[..., Array], arguments: tuple[Any, ...], batched: int
+) -> Array:
+    """Calls `function` with each device's own part of the batch: compilers cannot split a kernel.
+
+    Args:
+      function: Of the arguments.
+      arguments: Arrays or None.
+      batched: How many of them, from the first on, begin with the batch.
+    """
+    axes, batch = _split_axes(arguments[0])
+    if not axes:
+        return function(*arguments)
+    own, whole = PartitionSpec(batch), PartitionSpec()
+    specs = tuple(own if index < batched else whole for index in range(len(arguments)))
+    # The outputs of kernels do not say over which axes they vary, so nobody can check it.
+    split = jax.shard_map(
+        function, in_specs=specs, out_specs=own, axis_names=set(axes), check_vma=False
+    )
+    return split(*arguments)
+
+
+def interpreted() -> bool:
+    """Whether kernels are to be interpreted, since there is no TPU to run them."""
+    return _target()[0] != "tpu"
+
+
+def _target() -> tuple[str, str]:
+    """Platform and kind of the devices that a trace is for: the ambient mesh's, or the default ones."""
+    mesh = jax.sharding.get_abstract_mesh()
+    device = None if mesh.empty else mesh.abstract_device
+    if device is not None:
+        return device.platform, device.device_kind
+    default: Any = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if isinstance(default, str):
+        default = jax.devices(default)[0]
+    default = default or jax.devices()[0]
+    return default.platform, default.device_kind
+
+
+def _split_axes(query: Array) -> tuple[tuple[str, ...], Any]:
+    """Axes of the ambient mesh that the compiler still has to split by, and those over the batch."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return (), None
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    axes = tuple(axis for axis, kind in types.items() if kind != AxisType.Manual)
+    if all(mesh.shape[axis] == 1 for axis in axes):
+        return (), None
+    if any(types[axis] == AxisType.Explicit for axis in axes):
+        return axes, jax.typeof(query).sharding.spec[0]
+    return axes, BATCH_AXIS if BATCH_AXIS in axes else None
+
+
+def _unplaceable(query: Array) -> str:
+    """Why the kernels cannot run on the devices of the ambient mesh; empty if they can."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        if jax.device_count() > 1 and not interpreted():
+            return (
+                "there are several devices and no mesh around the call to split the batch by:"
+                f" with jax.set_mesh(mesh), whose axis {BATCH_AXIS!r} is the batch's"
+            )
+        return ""
+    axes, batch = _split_axes(query)
+    over = (batch,) if isinstance(batch, str) else tuple(batch or ())
+    others = [axis for axis in axes if axis not in over and mesh.shape[axis] > 1]
+    if others:
+        return f"the mesh has an axis {others[0]!r}, and they split by {BATCH_AXIS!r}, the batch, alone"
+    return ""
+
+
+@functools.cache
+def _say_once(reason: str) -> None:
+    _log.warning("Nyström attention runs without its TPU kernels: %s.", reason)

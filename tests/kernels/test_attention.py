@@ -1,0 +1,195 @@
+"""The kernels, interpreted, against the plain steps: values, all gradients, and what padding may do."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from nystromformer_jax import nystrom_attention
+from nystromformer_jax.kernels import collect, distribute, segments
+from tests.helpers import (
+    GRADIENT,
+    HALF,
+    HALF_GRADIENT,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+    random_inputs,
+)
+
+# Length, heads, their dimension, landmarks, width of the convolution.
+SHAPES = [
+    (512, 2, 64, 64, 33),  # what benchmarks run, but for the batch and the number of heads
+    (300, 4, 32, 16, 35),  # a last block that reaches over the end
+    (300, 2, 32, 32, 0),  # half of the lanes
+    (173, 1, 128, 48, 129),
+    (389, 2, 64, 128, 65),
+]
+
+
+@pytest.fixture
+def short_blocks(monkeypatch):
+    """So short that sums, halos and the end of the sequence lie in different blocks."""
+    for module in (collect, distribute):
+        for name in ("FORWARD_BLOCK", "BACKWARD_BLOCK"):
+            monkeypatch.setattr(module, name, 128)
+    monkeypatch.setattr(segments, "BLOCK", 128)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+def masks_of_all_kinds(rngs, batch, length, num_landmarks):
+    """Holes; fewer tokens than landmarks, in the middle; none at all; padding behind."""
+    holes = jax.random.bernoulli(next(rngs), 0.7, (length,))
+    few = (jnp.arange(length) >= 11) & (jnp.arange(length) < 9 + num_landmarks)
+    none = jnp.zeros(length, bool)
+    short = mask_of_lengths([length - 37], length)[0]
+    return jnp.stack([holes, few, none, short])[:batch]
+
+
+def both(inputs, kernel, cotangent, **options):
+    """Output and gradients by the kernels, and by the plain steps in float32."""
+
+    def run(implementation, *arguments):
+        def attend(query, key, value, kernel):
+            return nystrom_attention(
+                query, key, value, conv_kernel=kernel, implementation=implementation, **options
+            )
+
+        output, pull_back = jax.vjp(attend, *arguments)
+        return output, pull_back(cotangent.astype(output.dtype))
+
+    wide = [None if x is None else x.astype(jnp.float32) for x in (*inputs, kernel)]
+    return run("pallas_tpu", *inputs, kernel), run("xla", *wide)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_one_block_holds_a_short_sequence(rngs, masked):
+    assert_same(rngs, (300, 4, 32, 16, 35), masked)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_they_are_the_plain_steps(rngs, short_blocks, shape, masked):
+    assert_same(rngs, shape, masked)
+
+
+@pytest.mark.slow(minutes=1)
+@pytest.mark.parametrize("length", [1024, 4096, 16384])
+@pytest.mark.parametrize("masked", [False, True])
+def test_they_are_the_plain_steps_at_length(rngs, length, masked):
+    assert_same(rngs, (length, 2, 64, 64, 33), masked)
+
+
+def assert_same(rngs, shape, masked):
+    length, heads, dim, num_landmarks, width = shape
+    inputs = random_inputs(rngs, 4, length, heads, dim)
+    mask = masks_of_all_kinds(rngs, 4, length, num_landmarks) if masked else None
+    kernel = jax.random.normal(next(rngs), (heads, width)) if width else None
+    cotangent = jax.random.normal(next(rngs), inputs[0].shape)
+    real = jnp.ones((4, length), bool) if mask is None else mask
+    cotangent = jnp.where(real[..., None, None], cotangent, 0)
+    actual, expected = both(inputs, kernel, cotangent, num_landmarks=num_landmarks, mask=mask)
+    assert_close(actual[0], expected[0], REFERENCE, where=real)
+    assert_close(actual[1], expected[1], REFERENCE)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_half_precision(rngs, masked):
+    inputs = random_inputs(rngs, 4, 512, 2, 64, dtype=jnp.bfloat16)
+    mask = masks_of_all_kinds(rngs, 4, 512, 64) if masked else None
+    real = jnp.ones((4, 512), bool) if mask is None else mask
+    kernel = jax.random.normal(next(rngs), (2, 33))
+    cotangent = jax.random.normal(next(rngs), inputs[0].shape, jnp.bfloat16)
+    cotangent = jnp.where(real[..., None, None], cotangent, 0)
+    actual, expected = both(inputs, kernel, cotangent, num_landmarks=64, mask=mask)
+    assert actual[0].dtype == actual[1][0].dtype == jnp.bfloat16
+    assert_close(actual[0], expected[0], HALF, where=real)
+    assert_close(actual[1], expected[1], HALF_GRADIENT)
+
+
+@pytest.mark.parametrize("width", [0, 5])
+def test_queries_may_have_a_mask_of_their_own(rngs, short_blocks, width):
+    inputs = random_inputs(rngs, 4, 300, 2, 64)
+    mask = masks_of_all_kinds(rngs, 4, 300, 16)
+    query_mask = mask[jnp.array([1, 3, 0, 2])]
+    kernel = jax.random.normal(next(rngs), (2, width)) if width else None
+    cotangent = jnp.where(query_mask[..., None, None], inputs[0] + 1, 0)
+    actual, expected = both(
+        inputs, kernel, cotangent, num_landmarks=16, mask=mask, query_mask=query_mask
+    )
+    assert_close(actual[0], expected[0], REFERENCE, where=query_mask)
+    assert_close(actual[1], expected[1], REFERENCE)
+
+
+def test_keys_may_be_longer_than_queries(rngs, short_blocks):
+    inputs = random_inputs(rngs, 4, 200, 2, 64, key_length=300)
+    mask = masks_of_all_kinds(rngs, 4, 300, 16)
+    query_mask = masks_of_all_kinds(rngs, 4, 200, 16)[jnp.array([3, 0, 2, 1])]
+    for masks in ({}, {"mask": mask, "query_mask": query_mask}):
+        real = jnp.ones((4, 200), bool) if not masks else query_mask
+        cotangent = jnp.where(real[..., None, None], inputs[0] + 1, 0)
+        actual, expected = both(inputs, None, cotangent, num_landmarks=16, **masks)
+        assert_close(actual[0], expected[0], REFERENCE, where=real)
+        assert_close(actual[1], expected[1], REFERENCE)
+
+
+def test_what_padding_holds_is_never_seen(rngs, short_blocks):
+    inputs = random_inputs(rngs, 4, 300, 2, 64)
+    mask = masks_of_all_kinds(rngs, 4, 300, 16)
+    real = mask[..., None, None]
+    kernel = jax.random.normal(next(rngs), (2, 33))
+
+    @functools.partial(jax.grad, argnums=(0, 1, 2, 3), has_aux=True)
+    def gradients_and_output(query, key, value, kernel):
+        output = nystrom_attention(
+            query,
+            key,
+            value,
+            num_landmarks=16,
+            mask=mask,
+            conv_kernel=kernel,
+            implementation="pallas_tpu",
+        )
+        return jnp.where(real, output * 3, 0).sum(), output
+
+    def holding(filler):
+        return gradients_and_output(*(jnp.where(real, x, filler) for x in inputs), kernel)
+
+    gradients, output = holding(jnp.nan)
+    expected_gradients, expected = holding(0.0)
+    assert jnp.isfinite(output).all()
+    assert (output == expected).all()
+    assert_close(gradients, expected_gradients, REFERENCE)
+    for gradient in gradients[:3]:
+        assert (jnp.where(real, 0, gradient) == 0).all()
+
+
+def test_an_example_is_the_same_alone(rngs):
+    inputs = random_inputs(rngs, 3, 300, 2, 64)
+    mask = masks_of_all_kinds(rngs, 3, 300, 16)
+    attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
+    together = attend(*inputs, mask=mask)
+    alone = attend(*(x[:1] for x in inputs), mask=mask[:1])
+    assert_close(together[:1], alone, SAME_ARITHMETIC)
+
+
+def test_gradients_agree_with_differences(rngs):
+    inputs = random_inputs(rngs, 1, 200, 2, 32)
+    direction = random_inputs(rngs, 1, 200, 2, 32)
+
+    def loss(*inputs):
+        output = nystrom_attention(*inputs, num_landmarks=16, implementation="pallas_tpu")
+        return jnp.sin(output).sum()
+
+    gradients = jax.grad(loss, argnums=(0, 1, 2))(*inputs)
+    slope = sum((g * d).sum() for g, d in zip(gradients, direction, strict=True))
+    step = 3e-3
+    ahead, behind = (
+        loss(*(x + sign * step * d for x, d in zip(inputs, direction, strict=True)))
+        for sign in (1, -1)
+    )
+    assert_close((ahead - behind) / (2 * step), slope, GRADIENT)
