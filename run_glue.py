@@ -48,6 +48,7 @@ def main(argv: list[str]) -> int:
 
     results, failed = {}, 0
     try:
+        command_line.leave_by(training.leave)
         training.join(training.HostsConfig(**HOSTS()))
         command_line.start_logging(quiet=not training.is_first())
         configs = _configs()

@@ -37,6 +37,7 @@ def main(argv: list[str]) -> int:
     seeds = range(first, first + SEEDS.value)
     configs = {seed: command_line.with_seed(CONFIG.value, seed) for seed in seeds}
     try:
+        command_line.leave_by(training.leave)
         training.join(training.HostsConfig(**HOSTS()))
         command_line.start_logging(quiet=not training.is_first())
         runs = {seed: train.prepare(config) for seed, config in configs.items()}

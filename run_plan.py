@@ -38,6 +38,10 @@ def main(argv: list[str]) -> int:
     from nystromformer_jax.training import planning, topology
 
     config = CONFIG.value.to_dict()
+    if PRICE.value and not TOPOLOGY.value:
+        return refuse("--price needs --topology: of the devices that are here no time is known.")
+    if EXAMPLES.value and not _counts_epochs(config):
+        return refuse("--examples is for a fine-tuning: this config says how many steps it takes.")
     try:
         devices = topology.topology_devices(TOPOLOGY.value) if TOPOLOGY.value else None
         chip = topology.chip_of(TOPOLOGY.value) if TOPOLOGY.value else None
@@ -55,13 +59,18 @@ def main(argv: list[str]) -> int:
     return 0 if report.fits else 1
 
 
+def _counts_epochs(config: Mapping[str, Any]) -> bool:
+    """Whether it is a fine-tuning."""
+    return "init" in config and "objective" not in config
+
+
 def _job(config: Mapping[str, Any], devices: Any) -> Any:
     """What the config's own trainer would train."""
     if "objective" in config:
         from language import pretrain
 
         return pretrain.job(pretrain.prepare(config, devices))
-    if "init" in config:
+    if _counts_epochs(config):
         from language import finetune
 
         if not EXAMPLES.value:

@@ -32,6 +32,7 @@ def main(argv: list[str]) -> int:
     config = CONFIG.value.to_dict()
     folder = Path(WORKDIR.value or f"{command_line.default_folder()}-seed{config['train']['seed']}")
     try:
+        command_line.leave_by(training.leave)
         training.join(training.HostsConfig(**HOSTS()))
         command_line.start_logging(quiet=not training.is_first())
         run = pretrain.prepare(config)

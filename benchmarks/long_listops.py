@@ -14,6 +14,8 @@ import sys
 import time
 from typing import Any
 
+SHORTEST, LONGEST = 500, 2000  # tokens of the benchmark's own trees
+
 
 def main() -> int:
     """Trains a few steps; returns the exit code."""
@@ -26,6 +28,13 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
     given = parser.parse_args()
+    if given.devices < 1 or given.steps < 1:
+        parser.error(f"--devices={given.devices} and --steps={given.steps} must be 1 or more")
+    if given.length < LONGEST:
+        parser.error(
+            f"--length={given.length} is too short for one of the benchmark's own trees,"
+            f" which have up to {LONGEST} tokens"
+        )
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={given.devices}"
     os.environ.setdefault("NPROC", str(4 * given.devices))  # a collective needs a thread a device
@@ -42,7 +51,10 @@ def main() -> int:
     config["model"] |= {"max_len": given.length}
     config["mesh"] |= {"data": 1, "sequence": given.devices}
     config["train"] |= {"batch_size": 1, "total_steps": given.steps}
-    run = train.prepare(config, jax.devices()[: given.devices])
+    try:
+        run = train.prepare(config, jax.devices()[: given.devices])
+    except ValueError as error:
+        parser.error(str(error))
     job = train.job(run)
     state, totals = jax.jit(job.start)()
     step = job.step()
@@ -74,7 +86,7 @@ def long_tree(length: int, seed: int) -> tuple[Any, int]:
     from lra.data import listops
 
     draw = random.Random(seed)
-    chunk = listops.generate_chunk(seed, 0, 500, 2000)
+    chunk = listops.generate_chunk(seed, 0, SHORTEST, LONGEST)
     short = [listops.decode(np.frombuffer(tree.tokens, np.uint8)) for tree in chunk.trees]
     tree, room = draw.choice(short), True
     while room:  # the tree so far becomes the first argument of another operator

@@ -12,8 +12,8 @@ where it was stopped.
 
 import argparse
 import dataclasses
-import importlib
 import importlib.metadata
+import importlib.util
 import itertools
 import json
 import sys
@@ -38,7 +38,7 @@ SCALES = {
 }
 FIXED = ("batch", "a chip")
 EACH = 2  # examples a chip
-GIB, MIB = 2**30, 2**20
+MIB = 2**20
 
 
 def main() -> int:
@@ -59,9 +59,14 @@ def main() -> int:
 
     jax.config.update("jax_platforms", "cpu")
     if given.cell:
-        planned = scaled(*given.cell) if given.scaling else planned_config(*given.cell)
+        try:
+            planned = scaled(*given.cell) if given.scaling else planned_config(*given.cell)
+        except (ValueError, OSError, ImportError) as error:
+            parser.error(str(error))
         print(json.dumps(planned))
         return 0
+    if importlib.util.find_spec("libtpu") is None:
+        parser.error("it needs libtpu: pip install -e '.[plan]' in the clone brings it")
     if given.out is None:
         parser.error("pass --out=results/plans/table, or another place to write to")
     wanted = (
@@ -130,9 +135,9 @@ def _planned(config: dict[str, Any], topology: str) -> dict[str, Any]:
         "memory": None if plan.memory is None else dataclasses.asdict(plan.memory),
         "memory_bytes": None if plan.memory is None else plan.memory.total,
         "flops": plan.flops,
-        "collectives": {
-            kind: dataclasses.asdict(found) for kind, found in plan.collectives.items()
-        },
+        "collectives": None
+        if plan.collectives is None
+        else {kind: dataclasses.asdict(found) for kind, found in plan.collectives.items()},
         "compute_seconds": plan.compute_seconds(chip),
         "link_seconds": plan.link_seconds(chip),
         "reason": plan.reason,
@@ -157,9 +162,9 @@ def markdown(results: dict[str, Any]) -> str:
             *sizes,
             together if row["fits"] else f"{together} does not fit",
             f"{row['flops'] / 1e12:.3g}" if row["flops"] else "",
-            f"{_bytes(row) / MIB:,.2f}",
+            _mebibytes(row),
             _milliseconds(row),
-            f"{row['steps'] * _seconds(row) / 3600:,.3g}" if row["fits"] else "",
+            f"{row['steps'] * _seconds(row) / 3600:,.3g}" if _milliseconds(row) else "",
         ]
         lines.append(f"| {' | '.join(cells_)} |")
     return "\n".join(lines) + "\n"
@@ -177,17 +182,19 @@ def scaling_markdown(results: dict[str, Any]) -> str:
         shape = f"{row['chips'] // row['sequence']} × {row['sequence']}"
         lines.append(
             f"| {fixed} | {row['chips']} ({shape}) | {row['batch_size']} | {row['flops'] / 1e9:,.2f} |"
-            f" {row['memory_bytes'] / MIB:,.0f} | {_bytes(row) / MIB:,.2f} | {_milliseconds(row)} |"
+            f" {row['memory_bytes'] / MIB:,.0f} | {_mebibytes(row)} | {_milliseconds(row)} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def _bytes(row: dict[str, Any]) -> int:
-    return sum(found["nbytes"] for found in row["collectives"].values())
+def _mebibytes(row: dict[str, Any]) -> str:
+    if row["collectives"] is None:
+        return ""
+    return f"{sum(found['nbytes'] for found in row['collectives'].values()) / MIB:,.2f}"
 
 
 def _seconds(row: dict[str, Any]) -> float:
-    return (row["compute_seconds"] or 0) + row["link_seconds"]
+    return row["compute_seconds"] + row["link_seconds"]
 
 
 def _milliseconds(row: dict[str, Any]) -> str:

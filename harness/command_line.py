@@ -10,6 +10,7 @@ import re
 import runpy
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +25,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 _is_ours: Callable[[str], bool] = bool  # of the name of a config file
+# Ends with an exit code where Python's own end would not do.
+_leave: Callable[[int], object] | None = None
 
 
 def define_config(form: str, is_ours: Callable[[str], bool]) -> Any:
@@ -45,8 +48,8 @@ def define_hosts() -> Callable[[], dict[str, Any]]:
             "distributed", False, "Join the processes that a TPU pod, SLURM or Open MPI started."
         ),
         flags.DEFINE_string("coordinator", "", "HOST:PORT of the first of several processes."),
-        flags.DEFINE_integer("num_processes", 0, "How many there are, with --coordinator."),
-        flags.DEFINE_integer("process_id", -1, "Which this is, from 0, with --coordinator."),
+        flags.DEFINE_integer("num_processes", None, "How many there are, with --coordinator.", 1),
+        flags.DEFINE_integer("process_id", None, "Which this is, from 0, with --coordinator.", 0),
     ]
     return lambda: {flag.name: flag.value for flag in known}
 
@@ -61,6 +64,12 @@ def refuse(message: str, exit_code: int = 2) -> int:
     """Prints one line, whatever the message holds; returns the exit code."""
     print(f"{_program()}: {' '.join(message.split())}", file=sys.stderr)
     return exit_code
+
+
+def leave_by(leave: Callable[[int], object]) -> None:
+    """From here on a process that fails ends by `leave`, which takes its exit code."""
+    global _leave
+    _leave = leave
 
 
 def end_now(message: str) -> NoReturn:
@@ -168,6 +177,14 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
     # The loop has handlers of its own, which save; these serve before and after it.
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        sys.exit(main(argv))
+        code = main(argv)
     except KeyboardInterrupt:
-        sys.exit(refuse("stopped by Ctrl-C; the same command starts again", exit_code=130))
+        code = refuse("stopped by Ctrl-C; the same command starts again", exit_code=130)
+    except Exception:
+        if _leave is None:
+            raise
+        traceback.print_exc()
+        code = 1
+    if _leave is not None and 0 < code < 128:  # those that a signal stops end together
+        _leave(code)
+    sys.exit(code)

@@ -26,13 +26,14 @@ shared=${SHARED:-/shared}
 [[ ${1:-} == run_*.py ]] || fail "the first argument must be a runner, such as run_lra.py; got '${1:-}'"
 [[ " $* " == *" --workdir=$shared/"* ]] || fail "pass --workdir=$shared/FOLDER, which all hosts see"
 
-# exec: xpk passes SIGTERM on to the shell that it starts, which so is Python itself. Exit codes 1, a host that
-# was lost, and 2, hosts that did not find each other, restart like 143; a wrong flag is refused as often, too.
+# exec: xpk passes SIGTERM on to the shell that it starts, which so is Python itself. Exit codes 1 and 134, a host
+# that was lost (134 where jax says so first), and 2, hosts that did not find each other, restart like 143; a wrong
+# flag is refused as often, too.
 printf -v arguments '%q ' "$@"
 xpk workload create \
   --cluster="$CLUSTER" --zone="$ZONE" --project="$PROJECT" --workload="${NAME:-nystromformer}" \
   --tpu-type="${TYPE:-v5litepod-16}" --num-slices="${SLICES:-1}" \
   --docker-image="$IMAGE" --storage="$STORAGE" \
   --env="NYSTROMFORMER_JAX_CACHE=$shared/cache" --env=PYTHONUNBUFFERED=1 \
-  --max-restarts=20 --restart-on-exit-codes=1,2 --termination-grace-period-seconds=300 \
+  --max-restarts=20 --restart-on-exit-codes=1,2,134 --termination-grace-period-seconds=300 \
   --command="exec python $arguments --distributed"

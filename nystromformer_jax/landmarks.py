@@ -84,7 +84,8 @@ def segment_means(
         size = member.sum(axis=2)
         weights = member / jnp.maximum(size, 1)[..., None].astype(accumulator)
         if mask is None:
-            means = jnp.einsum("ML,BLHD->BMHD", weights[0], x.astype(accumulator))
+            # In this order, D last: XLA's CPU cannot multiply what is transposed in bfloat16.
+            means = jnp.einsum("ML,BLHD->MBHD", weights[0], x.astype(accumulator)).swapaxes(0, 1)
         else:
             means = jnp.einsum("BML,BLHD->BMHD", weights, x.astype(accumulator))
         alive = jnp.broadcast_to(size > 0, (batch, num_landmarks))

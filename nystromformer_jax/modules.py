@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.dropout import Dropout
+from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
 from nystromformer_jax.typing import Array, Bool, Float
-
-SEQUENCE_AXIS = "sequence"  # of the meshes of `nystromformer_jax.training`
 
 Initializer = Callable[..., Array]
 Dtype = Any

@@ -21,6 +21,8 @@ from nystromformer_jax.pinv import Start, iterative_pinv
 from nystromformer_jax.steps import collect, distribute, landmark_kernel
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
+SEQUENCE_AXIS = "sequence"  # of the meshes of `nystromformer_jax.training`, which modules look for
+
 
 def sharded_nystrom_attention(
     query: Float[Array, "B L H D"],
@@ -28,7 +30,7 @@ def sharded_nystrom_attention(
     value: Float[Array, "B T H D"],
     *,
     mesh: Mesh | AbstractMesh,
-    axis: str = "sequence",
+    axis: str = SEQUENCE_AXIS,
     num_landmarks: int = 64,
     mask: Bool[Array, "B T"] | None = None,
     query_mask: Bool[Array, "B L"] | None = None,
@@ -43,19 +45,20 @@ def sharded_nystrom_attention(
     """`nystrom_attention` with L and T split over one axis of a mesh; the same result.
 
     Each device averages, collects and distributes for its own stretch of the sequence. Between them
-    go the landmarks (2 M D numbers a head), what the landmarks collected (M (D + 1)) and the edges
+    go the landmarks (2 M D numbers a head), what the landmarks collected (M (D + 2)) and the edges
     that the convolution reads (2 (W // 2) D), and about as much again backwards, whatever the length
     and however many devices; ring attention passes all keys and values around.
 
-    Any length and any mask will do: segments may cross from one device to the next, and a length
-    that the devices do not divide is padded here. Other axes of the mesh are left to the compiler,
-    so that the batch may be split over one. A sequence that is not longer than M is not split.
+    Any length and any mask will do: segments may cross from one device to the next. Only a length that
+    the devices divide stays split, though: another is padded here, and its output, cut back to that
+    length, is gathered whole. A sequence that is not longer than M is not split. Other axes of the
+    mesh are left to the compiler, so that the batch may be split over one.
 
     Arguments are those of `nystrom_attention`, and `mesh`, the devices, with `axis`, that of its axes over
     which L and T are split.
 
     Returns:
-      The output in `query`'s dtype, its length split over `axis`.
+      The output in `query`'s dtype, its length split over `axis` if the devices divide it.
 
     Raises:
       ValueError: What `nystrom_attention` refuses; an axis that the mesh does not have; a convolution
@@ -92,6 +95,9 @@ def sharded_nystrom_attention(
     length, key_length = query.shape[1], key.shape[1]
     whole = landmark_layout == "real" and min(length, key_length) <= num_landmarks
     if devices == 1 or whole or length == key_length == num_landmarks:
+        query, key, value, mask, query_mask = (
+            _laid(x, mesh, axis, split=False) for x in (query, key, value, mask, query_mask)
+        )
         return nystrom_attention(
             query,
             key,
@@ -149,7 +155,7 @@ def _sharded(
         own_query_mask = None
     elif own_query_mask is None and mask is not None:
         own_query_mask = jnp.ones(query.shape[:2], bool)
-    arguments = [_on_axis(x, mesh, axis) for x in (query, key, value, mask, own_query_mask)]
+    arguments = [_laid(x, mesh, axis) for x in (query, key, value, mask, own_query_mask)]
     split, whole = PartitionSpec(None, axis), PartitionSpec()
     body: Callable[..., Array] = functools.partial(
         _shard, axis=axis, length=length, key_length=key_length, **options
@@ -161,16 +167,21 @@ def _sharded(
         out_specs=split,
         axis_names={axis},
     )(*arguments, conv_kernel)
-    return output[:, :length]
+    if length % devices == 0:
+        return output
+    return _laid(output, mesh, axis, split=False)[:, :length]
 
 
-def _on_axis(x: Array | None, mesh: Mesh | AbstractMesh, axis: str) -> Array | None:
-    """`x` with its length over `axis`, where the mesh wants to be told (its axis is Explicit)."""
+def _laid(x: Any, mesh: Mesh | AbstractMesh, axis: str, *, split: bool = True) -> Any:
+    """`x` with its length over `axis` or whole, where the mesh wants to be told (its axis is Explicit)."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    wanted = axis if split else None
     if x is None or types[axis] != AxisType.Explicit:
         return x
     spec = list(jax.typeof(x).sharding.spec)
-    spec[1] = axis
+    if spec[1] == wanted:
+        return x
+    spec[1] = wanted
     return jax.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
 

@@ -2,10 +2,13 @@
 
 import dataclasses
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from nystromformer_jax.training import on_mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +41,14 @@ def assert_close(actual, expected, tolerance, where=None):
         difference = np.abs(one - other).max(initial=0.0)
         allowed = tolerance.relative * max(1.0, np.abs(other).max(initial=0.0))
         assert difference <= allowed, f"differs by {difference:.2e}, allowed are {allowed:.2e}"
+
+
+def rematerialises(job):
+    """Whether the loss of a job with softmax attention computes anything again for its gradient."""
+    state, _, batch = job.shapes()
+    loss = on_mesh(job.loss_fn, job.mesh)
+    jaxpr = jax.make_jaxpr(loss)(state.params, batch, jax.random.key(0))
+    return re.search(r"\b(remat2?|checkpoint)\[", str(jaxpr)) is not None
 
 
 def random_inputs(rngs, batch, length, heads, dim, key_length=None, dtype=jnp.float32):

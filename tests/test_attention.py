@@ -9,9 +9,9 @@ import pytest
 from jax.test_util import check_grads
 
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
-from nystromformer_jax.steps import landmark_kernel
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.factors import nystrom_factors
+from nystromformer_jax.steps import landmark_kernel
 from tests.helpers import (
     GRADIENT,
     HALF,

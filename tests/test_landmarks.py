@@ -3,8 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.landmarks import segment_ids, segment_means
-from tests.helpers import SAME_ARITHMETIC, assert_close
+from tests.helpers import HALF, HALF_GRADIENT, SAME_ARITHMETIC, assert_close, random_inputs
 
 
 def test_seven_tokens_make_three_segments_of_two_or_three():
@@ -47,6 +48,25 @@ def test_no_mask_is_a_mask_of_ones(rngs, length):
     x = jax.random.normal(next(rngs), (2, length, 3, 5))
     without = segment_means(x, 4)
     assert_close(without, segment_means(x, 4, jnp.ones((2, length), bool)), SAME_ARITHMETIC)
+
+
+def test_attention_over_uneven_segments_runs_in_half_precision(rngs):
+    """XLA's CPU refuses some layouts of a product in bfloat16, which the means must not hand on."""
+    inputs = random_inputs(rngs, 3, 130, 2, 8)
+
+    @jax.jit
+    def gradients_and_output(*inputs):
+        def total(*inputs):
+            output = nystrom_attention(*inputs, pinv_iters=1).astype(jnp.float32)
+            return (output**2).sum(), output
+
+        return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(*inputs)
+
+    expected_gradients, expected = gradients_and_output(*inputs)
+    half = [x.astype(jnp.bfloat16) for x in inputs]
+    gradients, output = gradients_and_output(*half)
+    assert_close(output, expected, HALF)
+    assert_close(gradients, expected_gradients, HALF_GRADIENT)
 
 
 def test_padding_anywhere_changes_nothing_whatever_it_holds(rngs):

@@ -1,5 +1,7 @@
 """Every mesh trains as one device does: the same losses, the same parameters, the same dropout."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from language import pretrain
 from lra import train
 from nystromformer_jax.training import place, replicated, state_sharding
 from nystromformer_jax.training.plan import make_plan
-from tests.helpers import REFERENCE, assert_close
+from tests.helpers import REFERENCE, assert_close, rematerialises
 from tests.language import runs
 from tests.lra.test_tasks import small
 
@@ -160,10 +162,45 @@ def test_parts_rematerialisation_and_split_parameters_go_together(one_device):
         assert leaf.size == 8 * leaf.addressable_shards[0].data.size
 
 
+@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("name", ["listops", "retrieval"])
+def test_tasks_compute_layers_again_if_told(name, remat):
+    job, _ = lra_job(name, None, {}, argument="softmax", remat=remat)
+    assert rematerialises(job) == remat
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_pretraining_computes_layers_again_if_told(tmp_path, remat):
+    argument = "demo,attention=softmax"
+    sections = runs.pretrain_sections(tmp_path, argument, train={"remat": remat})
+    assert rematerialises(pretrain.job(pretrain.prepare(sections))) == remat
+
+
+@pytest.mark.parametrize("shard_params", [False, True])
+def test_each_device_is_given_its_own_part_of_the_gradient(shard_params):
+    """By a constraint of its own: compilers may find as much by themselves, and need not."""
+    job, _ = lra_job("listops", None, {"data": 8, "shard_params": shard_params})
+    shapes = job.shapes()
+    split = sum(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(shapes[0].params))
+    assert (split > 0) == shard_params
+    [step] = jax.make_jaxpr(job.step())(*shapes).eqns
+    constraints = [
+        equation.params["sharding"]
+        for equation in step.params["jaxpr"].eqns
+        if equation.primitive.name == "sharding_constraint"
+    ]
+    parts = sum(not sharding.is_fully_replicated for sharding in constraints)
+    assert parts == 4 * split  # of the gradient; then of parameters and two moments
+
+
 @pytest.mark.slow(minutes=0.1)
 def test_half_precision_goes_with_all_of_it():
     mesh = {"data": 2, "sequence": 4, "shard_params": True}
     job, batches = lra_job("listops", None, mesh, 0.1, dtype="bfloat16", remat=True, accumulation=2)
+    products = re.findall(r"stablehlo.dot_general.*", job.step().lower(*job.shapes()).as_text())
+    projections = [product for product in products if "tensor<4x64x8x" in product]
+    assert projections
+    assert not any("f32" in product for product in projections)
     losses, params, _ = trained(job, batches)
     assert np.isfinite(losses).all()
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}

@@ -1,7 +1,9 @@
 """The command as a process: its exit codes, its sentences, and kill -9 in mid-run."""
 
+import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,6 +113,38 @@ def test_a_missing_data_folder_is_one_line_and_leaves_no_run_behind(tmp_path):
     assert errors.count("\n") == 1
     assert "basic_train.tsv" in errors
     assert not (tmp_path / "run").exists()
+
+
+def test_several_processes_say_the_same_of_a_folder_in_use(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    environment = {**os.environ, "XLA_FLAGS": "", "NPROC": "8"}
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = ["launch/local.py", "2", "run_lra.py", "--config=configs/listops.py", *SMALL]
+        done = subprocess.run(
+            [sys.executable, *command, f"--workdir={folder}"],
+            cwd=ROOT,
+            env={**environment, "NYSTROMFORMER_JAX_CACHE": str(tmp_path / "cache")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 2, done.stdout
+    said = re.findall(r"^\[(\d)\] run_lra.py: .* is in use by another process", done.stdout, re.M)
+    assert sorted(said) == ["0", "1"]
+    assert "Fatal" not in done.stdout
+    assert "aborted" not in done.stdout.lower()
+
+
+@pytest.mark.parametrize("flag", ["--num_processes=0", "--num_processes=-1", "--process_id=-1"])
+def test_half_a_run_of_several_processes_is_refused(flag):
+    code, _, errors = finish(start(flag))
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert flag.removeprefix("--").partition("=")[0] in errors
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def test_the_devices_that_are_here_are_planned_for():
     assert "8 device(s), data 2 × sequence 4; batch 8, length 64; layers remat" in done.stdout
     assert "optimizer state" in done.stdout
     assert "all-reduce" in done.stdout
-    assert "no estimate: only a TPU's compiler makes one" in done.stdout
+    assert "no estimate: only a TPU's compiler makes one; pass --topology" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,8 @@ def test_the_devices_that_are_here_are_planned_for():
         (["--topology=v5e"], "such as v5e:1x1; got 'v5e'"),
         (["--config.mesh.data=3"], "cannot lay out 8 device(s)"),
         (["--price=-1"], "price"),
+        (["--price=1.2"], "--price needs --topology"),
+        (["--examples=100"], "--examples is for a fine-tuning"),
     ],
 )
 def test_a_wrong_plan_is_one_line_and_exit_code_2(arguments, words):

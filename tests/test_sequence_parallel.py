@@ -9,9 +9,10 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from nystromformer_jax.attention import nystrom_attention
-from nystromformer_jax.cores import NystromAttention
+from nystromformer_jax.cores import NystromAttention, make_core
+from nystromformer_jax.modules import EncoderBlock
 from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
-from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh
+from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh, on_mesh
 from nystromformer_jax.training.collectives import find_collectives
 from nystromformer_jax.training.topology import topology_devices
 from tests.helpers import (
@@ -58,7 +59,9 @@ def split_over(mesh, tree):
     return jax.tree.map(lambda x: jax.device_put(x, batch_sharding(mesh, x.shape)), tree)
 
 
-def assert_same(rngs, mesh, inputs, *, width=0, num_landmarks=M, pinv_iters=2, **options):
+def assert_same(
+    rngs, mesh, inputs, *, width=0, num_landmarks=M, pinv_iters=2, placed=True, **options
+):
     """Output where queries are real, and the gradients of each example and each kernel."""
     mask, query_mask = (options.pop(name, None) for name in ("mask", "query_mask"))
     real = mask if query_mask is None and len({x.shape[1] for x in inputs}) == 1 else query_mask
@@ -86,9 +89,9 @@ def assert_same(rngs, mesh, inputs, *, width=0, num_landmarks=M, pinv_iters=2, *
     masks = {"mask": mask, "query_mask": query_mask}
     expected, expected_gradients = output_and_gradients(nystrom_attention, inputs, kernel, masks)
     attention = functools.partial(sharded_nystrom_attention, mesh=mesh)
-    actual, gradients = output_and_gradients(
-        attention, split_over(mesh, inputs), kernel, split_over(mesh, masks)
-    )
+    if placed:
+        inputs, masks = split_over(mesh, (inputs, masks))
+    actual, gradients = output_and_gradients(attention, inputs, kernel, masks)
     half = inputs[0].dtype == jnp.bfloat16
     assert_close(actual, expected, HALF if half else REFERENCE, where=real)
     assert_close(gradients, expected_gradients, HALF_GRADIENT if half else GRADIENT)
@@ -162,11 +165,30 @@ def test_compiled_or_not_it_is_the_same_and_stays_split(rngs):
         assert {shard.data.shape[1] for shard in split.addressable_shards} == {16}
 
 
-def test_a_mesh_of_explicit_axes_will_do(rngs):
-    inputs = random_inputs(rngs, BATCH, 64, HEADS, DIM)
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+def test_a_length_that_devices_do_not_divide_comes_back_whole(rngs, axis_type):
+    mesh = jax.make_mesh((8,), ("sequence",), (axis_type,))
+    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
+    output = sharded_nystrom_attention(*inputs, mesh=mesh, num_landmarks=M)
+    assert_close(output, nystrom_attention(*inputs, num_landmarks=M), REFERENCE)
+    assert output.sharding.is_fully_replicated
+
+
+@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize(
+    ("length", "num_landmarks"),
+    [
+        pytest.param(64, M, id="a length that devices divide"),
+        pytest.param(61, M, id="a length that devices do not divide"),
+        pytest.param(64, 67, id="no more positions than landmarks"),
+    ],
+)
+def test_a_mesh_of_explicit_axes_will_do(rngs, length, num_landmarks, placed):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    options = {"mask": masks_of_all_kinds(length), "num_landmarks": num_landmarks}
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
     with jax.set_mesh(mesh):
-        assert_same(rngs, mesh, inputs, width=5, mask=masks_of_all_kinds(64))
+        assert_same(rngs, mesh, inputs, width=5, placed=placed, **options)
 
 
 def test_what_stands_at_masked_positions_reaches_nothing(rngs):
@@ -253,6 +275,32 @@ class TestCore:
             ValueError, match=r"sequence_axis='sequence' needs a mesh .* jax\.set_mesh"
         ):
             split.apply(params, *inputs, deterministic=True)
+
+
+def test_a_block_around_the_attention_gathers_no_length():
+    mesh, length, width = mesh_of(1, 8), 512, 12
+    core = make_core("nystrom", num_landmarks=8, conv_kernel_size=5, sequence_axis="sequence")
+    block = EncoderBlock(2, core, 24)
+    params = jax.eval_shape(
+        lambda x: block.init(jax.random.key(0), x, deterministic=True),
+        jax.ShapeDtypeStruct((2, length, width), jnp.float32),
+    )
+    x = jax.ShapeDtypeStruct(
+        (2, length, width), jnp.float32, sharding=batch_sharding(mesh, (2, length))
+    )
+
+    def gradient(params, x):
+        return jax.grad(lambda x: (block.apply(params, x, deterministic=True) ** 2).sum())(x)
+
+    found = find_collectives(jax.jit(on_mesh(gradient, mesh)).lower(params, x).compile().as_text())
+    assert 0 < sum(kind.nbytes for kind in found.values()) < 2 * 4 * length * width
+
+
+def test_a_core_knows_one_name_of_the_axis(rngs):
+    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
+    split = NystromAttention(num_landmarks=M, sequence_axis="length")
+    with pytest.raises(ValueError, match=r"must be 'sequence' or None.*got 'length'"):
+        split.init(next(rngs), *inputs, deterministic=True)
 
 
 def received_bytes(mesh, length, heads, dim, width, dtype, *, masked, backwards, **options):

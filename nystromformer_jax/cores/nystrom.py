@@ -10,7 +10,7 @@ from nystromformer_jax.cores.convolution import conv_kernel_param
 from nystromformer_jax.inputs import check_query_mask, where_real
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.pinv import Start, pinv_residual
-from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
+from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS, sharded_nystrom_attention
 from nystromformer_jax.typing import Array, Bool, Float
 
 
@@ -28,8 +28,8 @@ class NystromAttention(nn.Module):
       mask_conv: Whether the convolution sees zeros at padding.
       normalize_rows: Whether rows of the attention map are made to sum to one.
       implementation: `"auto"` or `"xla"`.
-      sequence_axis: Of the ambient mesh (`jax.set_mesh`): the length is split over it, see
-        `sharded_nystrom_attention`. None: it is whole.
+      sequence_axis: `"sequence"`: the length is split over that axis of the ambient mesh
+        (`jax.set_mesh`), see `sharded_nystrom_attention`. None: it is whole.
     """
 
     num_landmarks: int = 64
@@ -55,6 +55,12 @@ class NystromAttention(nn.Module):
     ) -> Float[Array, "B L H D"]:
         """Attends; see `nystromformer_jax.nystrom_attention`. There is nothing random in it."""
         del deterministic
+        if self.sequence_axis not in (None, SEQUENCE_AXIS):
+            raise ValueError(
+                f"sequence_axis must be {SEQUENCE_AXIS!r} or None: the layers around the attention look"
+                f" for an axis of that name; got {self.sequence_axis!r}. Name the mesh's axis so, or"
+                " call sharded_nystrom_attention itself, which takes any."
+            )
         if self.is_mutable_collection("diagnostics") and not self.is_initializing():
             self.sow("diagnostics", "pinv_residual", self._residual(query, key, mask, query_mask))
         attend = nystrom_attention

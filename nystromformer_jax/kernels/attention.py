@@ -246,7 +246,9 @@ def _bias(keys: _Side) -> Float[Array, "B groups rows lanes"]:
     return _to_columns(packing, jnp.broadcast_to(bias[..., None], (*bias.shape, packing.num_heads)))
 
 
-def _to_columns(packing: Packing, *numbers: Float[Array, "B M H"]) -> Float[Array, "B groups rows lanes"]:
+def _to_columns(
+    packing: Packing, *numbers: Float[Array, "B M H"]
+) -> Float[Array, "B groups rows lanes"]:
     """Numbers of each landmark on the lanes of its row; the last fills the rest."""
     columns = [
         x.swapaxes(1, 2).reshape(packing.batch, packing.num_groups, packing.rows) for x in numbers

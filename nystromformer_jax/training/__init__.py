@@ -25,9 +25,9 @@ from nystromformer_jax.training.compilation_cache import enable_compilation_cach
 from nystromformer_jax.training.hosts import (
     HostsConfig,
     ProcessLost,
-    barrier,
     is_first,
     join,
+    leave,
     naming_the_lost,
 )
 from nystromformer_jax.training.mesh import (
@@ -88,7 +88,6 @@ __all__ = [
     "TrainState",
     "Workdir",
     "WorkdirBusy",
-    "barrier",
     "batch_sharding",
     "check_length",
     "config_sha256",
@@ -101,6 +100,7 @@ __all__ = [
     "host_share",
     "is_first",
     "join",
+    "leave",
     "load_params",
     "make_eval_step",
     "make_mesh",

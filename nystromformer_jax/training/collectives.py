@@ -47,9 +47,8 @@ def find_collectives(text: str) -> dict[str, Collectives]:
         kind = name.removesuffix("-start")
         if kind not in KINDS:
             continue
-        if (
-            fused
-        ):  # a TPU's compiler writes one collective into the fusions of its start, way and end
+        # A TPU's compiler writes one collective into the fusions of its start, way and end.
+        if fused:
             same = (kind, *_IDENTITY.findall(operation))
             if same in in_fusions:
                 continue

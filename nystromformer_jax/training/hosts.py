@@ -5,18 +5,37 @@ With one process nothing here does anything.
 
 import contextlib
 import dataclasses
+import os
+import sys
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
+import numpy as np
+from jax.errors import JaxRuntimeError
 from jax.experimental import multihost_utils
 
-__all__ = ["HostsConfig", "ProcessLost", "barrier", "is_first", "join", "naming_the_lost"]
+__all__ = [
+    "HostsConfig",
+    "ProcessLost",
+    "agree",
+    "is_first",
+    "join",
+    "leave",
+    "naming_the_lost",
+]
 
+# So long processes wait for each other at the start; jax's own default.
+JOIN_SECONDS = 300
 # A process that says nothing for so long is taken for dead, and all end.
 HEARTBEAT_SECONDS = 30
-# So long the first to finish waits for the others.
+# So long the first to finish waits for the others,
 SHUTDOWN_SECONDS = 60
+# and one that failed: most often they fail by the same reason at the same time.
+LEAVE_SECONDS = 10
+# Bytes of a refusal that others are told of.
+WORDS = 2000
 # What a collective says when the process at its other end is gone: gloo, GPUs' NCCL, the coordinator.
 _SIGNS_OF_LOSS = (
     "gloo",
@@ -28,6 +47,7 @@ _SIGNS_OF_LOSS = (
     "barrier",
     "unavailable",
 )
+_has_joined = threading.Event()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,11 +63,12 @@ class HostsConfig:
 
     distributed: bool = False
     coordinator: str = ""
-    num_processes: int = 0
-    process_id: int = -1
+    num_processes: int | None = None
+    process_id: int | None = None
 
     def __post_init__(self) -> None:
-        named = (bool(self.coordinator), self.num_processes > 0, self.process_id >= 0)
+        count, number = self.num_processes, self.process_id
+        named = (bool(self.coordinator), count is not None, number is not None)
         if any(named) and not all(named):
             raise ValueError(
                 "--coordinator=HOST:PORT, --num_processes and --process_id go together: pass all"
@@ -57,14 +78,18 @@ class HostsConfig:
             raise ValueError(
                 "--distributed asks the cluster, --coordinator does not: pass one of them."
             )
-        if self.coordinator and not self.coordinator.rpartition(":")[2].isdigit():
+        host, _, port = self.coordinator.rpartition(":")
+        if self.coordinator and not (host and port.isdecimal() and 0 < int(port) < 2**16):
             raise ValueError(
-                f"--coordinator needs a host and a port, such as 10.0.0.2:8476; got {self.coordinator!r}."
+                "--coordinator needs a host and a port from 1 to 65535, such as 10.0.0.2:8476; got"
+                f" {self.coordinator!r}."
             )
-        if all(named) and self.process_id >= self.num_processes:
+        if count is not None and count < 1:
+            raise ValueError(f"--num_processes needs a positive number, got {count}.")
+        if count is not None and number is not None and not 0 <= number < count:
             raise ValueError(
-                f"--process_id counts from 0 to {self.num_processes - 1}, the last of"
-                f" --num_processes={self.num_processes}; got {self.process_id}."
+                f"--process_id counts from 0 to {count - 1}, the last of --num_processes={count};"
+                f" got {number}."
             )
 
 
@@ -72,34 +97,65 @@ class ProcessLost(RuntimeError):
     """Another process of the run is gone, and nothing can be computed without it."""
 
 
-def join(config: HostsConfig) -> None:
+def join(config: HostsConfig, seconds: float = JOIN_SECONDS) -> None:
     """Makes this process one of the run's; to be called before anything asks jax for its devices.
 
+    Args:
+        config: Which processes.
+        seconds: How long they wait for each other.
+
     Raises:
-        ValueError: no cluster answers, or the other processes do not.
+        ValueError: no cluster answers, or not all of the processes have come.
     """
+    if not (config.coordinator or config.distributed):
+        return
+    named = (config.coordinator, config.num_processes, config.process_id)
     waits: dict[str, Any] = {
+        # Beyond ours, because jax does not raise when its time is up: it aborts.
+        "initialization_timeout": int(seconds) + 60,
         "heartbeat_timeout_seconds": HEARTBEAT_SECONDS,
         "shutdown_timeout_seconds": SHUTDOWN_SECONDS,
     }
-    try:
-        if config.coordinator:
-            jax.distributed.initialize(
-                config.coordinator,
-                config.num_processes,
-                config.process_id,
-                cluster_detection_method="deactivate",
-                **waits,
-            )
-        elif config.distributed:
-            jax.distributed.initialize(**waits)
-    except (ValueError, RuntimeError) as error:
-        where = config.coordinator or "a cluster"
-        raise ValueError(
-            f"The processes of the run did not find each other by {where}"
-            f" ({str(error).splitlines()[0].rstrip('.')}): start them all, and pass --coordinator,"
-            " --num_processes and --process_id where there is no cluster that knows them."
-        ) from error
+    failed: list[Exception] = []
+
+    def initialize() -> None:
+        try:
+            if config.coordinator:
+                jax.distributed.initialize(*named, cluster_detection_method="deactivate", **waits)
+            else:
+                jax.distributed.initialize(**waits)
+        except Exception as error:
+            failed.append(error)
+
+    joining = threading.Thread(target=initialize, daemon=True)
+    joining.start()
+    joining.join(seconds)
+    if not joining.is_alive() and not failed:
+        _has_joined.set()
+        return
+    error = failed[0] if failed else TimeoutError(f"they waited {seconds:g} s for each other")
+    if not isinstance(error, (ValueError, RuntimeError, TimeoutError)):
+        raise error
+    where = config.coordinator or "a cluster"
+    raise ValueError(
+        f"The processes of the run did not find each other by {where}"
+        f" ({str(error).splitlines()[0].rstrip('.')}): start them all, and pass --coordinator,"
+        " --num_processes and --process_id where there is no cluster that knows them."
+    ) from error
+
+
+def leave(exit_code: int) -> NoReturn:
+    """Ends this process, which failed, without waiting long for those that did not.
+
+    Left alone, Python's end would wait for them in jax, and then abort instead of giving the exit code.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if _has_joined.is_set():
+        leaving = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_SECONDS)
+    os._exit(exit_code)
 
 
 def is_first() -> bool:
@@ -107,10 +163,22 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def barrier(name: str) -> None:
-    """Returns when every process has come here; `name` is the same in all."""
+def agree(refusal: Exception | None) -> None:
+    """A barrier at which a process may say why it does not go on; then none of them does.
+
+    Raises:
+        Exception: `refusal`.
+        ValueError: another process's, the same sentence.
+    """
     if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(name)
+        words = "" if refusal is None else str(refusal) or repr(refusal)
+        own = np.frombuffer(words.encode()[:WORDS].ljust(WORDS, b"\0"), np.uint8)
+        every = multihost_utils.process_allgather(own)
+        said = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in every]
+        if refusal is None and any(said):
+            raise ValueError(next(filter(None, said)))
+    if refusal is not None:
+        raise refusal
 
 
 @contextlib.contextmanager
@@ -118,11 +186,7 @@ def naming_the_lost() -> Iterator[None]:
     """Turns what a collective raises when another process dies into `ProcessLost`."""
     try:
         yield
-    except (
-        RuntimeError,
-        ValueError,
-        OSError,
-    ) as error:  # jax's; and Orbax's, a timeout is an OSError
+    except (JaxRuntimeError, TimeoutError) as error:  # the latter is Orbax's
         text = " ".join(str(error).lower().split())
         if jax.process_count() == 1 or not any(sign in text for sign in _SIGNS_OF_LOSS):
             raise

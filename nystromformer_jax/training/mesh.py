@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
+
 __all__ = [
     "MeshConfig",
     "batch_sharding",
@@ -70,7 +72,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         )
     # Auto, not the default Explicit: flax.linen's Dropout and constraints break under Explicit.
     axis_types = (AxisType.Auto, AxisType.Auto)
-    mesh = jax.make_mesh((data, sequence), ("data", "sequence"), axis_types, devices=devices)
+    mesh = jax.make_mesh((data, sequence), ("data", SEQUENCE_AXIS), axis_types, devices=devices)
     rows = sorted(mesh.devices, key=_hosts)
     return Mesh(np.array(rows), mesh.axis_names, axis_types=axis_types)
 
@@ -104,7 +106,7 @@ def _hosts(row: np.ndarray) -> tuple[int, ...]:
 
 def sequence_axis(mesh: Mesh) -> str | None:
     """The axis over which the length is split; None where it is whole."""
-    return "sequence" if mesh.shape["sequence"] > 1 else None
+    return SEQUENCE_AXIS if mesh.shape[SEQUENCE_AXIS] > 1 else None
 
 
 def check_length(mesh: Mesh, length: int, name: str) -> None:
@@ -118,7 +120,7 @@ def check_length(mesh: Mesh, length: int, name: str) -> None:
     Raises:
         ValueError: it is no multiple of them.
     """
-    devices = mesh.shape["sequence"]
+    devices = mesh.shape[SEQUENCE_AXIS]
     if length % devices:
         raise ValueError(
             f"{name}={length} cannot be divided by mesh.sequence={devices}: pass a multiple, for"
@@ -128,8 +130,8 @@ def check_length(mesh: Mesh, length: int, name: str) -> None:
 
 def batch_sharding(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
     """Rows `[B …]` over "data"; those of a length, `[B L …]`, over "sequence", too, if it divides L."""
-    split = len(shape) > 1 and shape[1] % mesh.shape["sequence"] == 0
-    return NamedSharding(mesh, PartitionSpec("data", *["sequence"] * split))
+    split = len(shape) > 1 and shape[1] % mesh.shape[SEQUENCE_AXIS] == 0
+    return NamedSharding(mesh, PartitionSpec("data", *[SEQUENCE_AXIS] * split))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

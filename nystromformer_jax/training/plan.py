@@ -11,7 +11,7 @@ from jax.errors import JaxRuntimeError
 
 from nystromformer_jax.training.collectives import Collectives, estimated_cycles, find_collectives
 from nystromformer_jax.training.job import Job
-from nystromformer_jax.training.topology import Chip, is_out_of_memory, needed_memory
+from nystromformer_jax.training.topology import Chip, is_out_of_memory, needed_temporaries
 
 __all__ = ["Memory", "Plan", "largest_batch", "largest_that_fits", "make_plan"]
 
@@ -50,7 +50,7 @@ class Plan:
         memory: By kind; None where the compiler refused and did not say how much was missing.
         fits: Whether it is within the device's memory.
         flops: Of one device, loops as often as they run where the compiler says so; None: unknown.
-        collectives: By kind; empty for one device.
+        collectives: By kind; empty for one device; None: unknown, where jaxlib cannot print the program.
         cycles: What a TPU's compiler expects; see `estimated_cycles`.
         reason: What the compiler said if it refused.
     """
@@ -58,27 +58,29 @@ class Plan:
     memory: Memory | None
     fits: bool
     flops: float | None = None
-    collectives: Mapping[str, Collectives] = dataclasses.field(default_factory=dict)
+    collectives: Mapping[str, Collectives] | None = dataclasses.field(default_factory=dict)
     cycles: int | None = None
     reason: str = ""
 
     @property
-    def collective_bytes(self) -> int:
+    def collective_bytes(self) -> int | None:
         """Of all kinds."""
+        if self.collectives is None:
+            return None
         return sum(found.nbytes for found in self.collectives.values())
 
     def compute_seconds(self, chip: Chip) -> float | None:
         """The compiler's cycles on the chip's clock; on measured kernels such figures were off by 40 %."""
         return None if self.cycles is None else self.cycles / chip.hertz
 
-    def link_seconds(self, chip: Chip) -> float:
+    def link_seconds(self, chip: Chip) -> float | None:
         """What collectives take if all their bytes went through one link, and nothing was hidden."""
-        return self.collective_bytes / chip.link_rate
+        return None if self.collective_bytes is None else self.collective_bytes / chip.link_rate
 
     def step_seconds(self, chip: Chip) -> float | None:
         """Both after each other."""
-        compute = self.compute_seconds(chip)
-        return None if compute is None else compute + self.link_seconds(chip)
+        compute, links = self.compute_seconds(chip), self.link_seconds(chip)
+        return None if compute is None or links is None else compute + links
 
 
 def make_plan(job: Job, limit_bytes: int | float = math.inf, batch_size: int = 0) -> Plan:
@@ -96,7 +98,7 @@ def make_plan(job: Job, limit_bytes: int | float = math.inf, batch_size: int = 0
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        temporaries = needed_memory(str(error), 0, 0)["temp_bytes"]
+        temporaries = needed_temporaries(str(error))
         memory = None
         if temporaries is not None:
             memory = _memory(state, totals, batch, 0, temporaries, 0)
@@ -112,13 +114,16 @@ def make_plan(job: Job, limit_bytes: int | float = math.inf, batch_size: int = 0
         statistics.temp_size_in_bytes,
         statistics.generated_code_size_in_bytes,
     )
-    text = compiled.as_text()
+    try:
+        text = compiled.as_text()
+    except JaxRuntimeError:  # jaxlib reads the program before it prints it, and libtpu may be newer
+        text = None
     return Plan(
         memory,
         fits=memory.total <= limit_bytes,
         flops=(compiled.cost_analysis() or {}).get("flops"),
-        collectives=find_collectives(text),
-        cycles=estimated_cycles(text),
+        collectives=None if text is None else find_collectives(text),
+        cycles=None if text is None else estimated_cycles(text),
     )
 
 

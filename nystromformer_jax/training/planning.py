@@ -15,6 +15,8 @@ __all__ = ["Report", "report"]
 
 Config = Mapping[str, Mapping[str, Any]]
 
+UNPRINTED = "unknown: this jaxlib cannot print the compiled program; a newer one may"
+NO_TIME = "no estimate: only a TPU's compiler makes one; pass --topology, such as v5e:1x1"
 _NAMES = {
     "params": "parameters",
     "optimizer": "optimizer state",
@@ -62,9 +64,11 @@ def report(
         lines.append(f"what would fit     {_what_would_fit(config, make_job, limit)}")
     if largest and chip is not None:
         batch = largest_batch(job, limit, {job.config.train.batch_size: plan})
-        per_chip = f"{batch / job.mesh.size:g} a chip"
-        most = f"{batch} examples, {per_chip}" if batch else "none, not even one a chip"
-        lines.append(f"largest batch      {most}")
+        least = job.mesh.shape["data"] * job.config.train.accumulation
+        most = f"{batch} examples, {batch / job.mesh.size:g} a chip"
+        lines.append(
+            f"largest batch      {most if batch else f'none, not even {least} example(s)'}"
+        )
     return Report("\n".join(lines), plan.fits)
 
 
@@ -99,16 +103,19 @@ def _memory_lines(plan: Plan, chip: Chip | None) -> Iterator[str]:
 def _step_lines(plan: Plan) -> Iterator[str]:
     if plan.flops is not None:
         yield f"FLOPs of a step    {plan.flops:.3g} a device"
-    for kind, found in plan.collectives.items():
+    for kind, found in (plan.collectives or {}).items():
         yield f"{kind:18} {found.count} a step, {_bytes(found.nbytes)} to each device"
 
 
 def _time_lines(job: Job, plan: Plan, chip: Chip | None, price: float) -> Iterator[str]:
     steps = job.config.train.total_steps
-    if chip is None or (seconds := plan.step_seconds(chip)) is None:
-        yield "time               no estimate: only a TPU's compiler makes one"
+    if plan.collectives is None:
+        yield f"collectives, time  {UNPRINTED}"
         return
-    compute, links = plan.compute_seconds(chip) or 0.0, plan.link_seconds(chip)
+    if chip is None or (seconds := plan.step_seconds(chip)) is None:
+        yield f"time               {NO_TIME}"
+        return
+    compute, links = plan.compute_seconds(chip) or 0.0, plan.link_seconds(chip) or 0.0
     yield (
         f"time of a step     {_seconds(seconds)} by the compiler's estimate: {_seconds(compute)} computing,"
         f" {_seconds(links)} communicating if nothing hides it; ± 40 %, and input is not in it"
@@ -122,16 +129,21 @@ def _time_lines(job: Job, plan: Plan, chip: Chip | None, price: float) -> Iterat
 
 def _what_would_fit(config: Config, make_job: Callable[[Config], Job], limit: int | float) -> str:
     """Flags with which the step fits, as few as possible and in the order of what they cost."""
-    for changes in _smaller(config, make_job(config)):
+    job = make_job(config)
+    for changes in _smaller(config, job):
         changed = {name: dict(section) for name, section in config.items()}
         for key, value in changes.items():
             section, name = key.split(".")
             changed[section][name] = value
         if make_plan(make_job(changed), limit).fits:
             return " ".join(f"--config.{key}={value}" for key, value in changes.items())
+    others = ["a smaller train.batch_size", "a shorter length", "more chips"]
+    if job.mesh.shape["sequence"] == 1:
+        is_nystrom = config["attention"].get("name", "nystrom") == "nystrom"
+        others.append("mesh.sequence" if is_nystrom else "Nyström attention with mesh.sequence")
     return (
-        "nothing of train.remat, mesh.shard_params and train.accumulation: take a smaller"
-        " train.batch_size, a shorter length, more chips, or with Nyström attention mesh.sequence"
+        "nothing of train.remat, mesh.shard_params and train.accumulation: take"
+        f" {', '.join(others[:-1])} or {others[-1]}"
     )
 
 
@@ -145,10 +157,10 @@ def _smaller(config: Config, job: Job) -> Iterator[dict[str, Any]]:
     if not config["mesh"]["shard_params"] and job.mesh.size > 1:
         changes["mesh.shard_params"] = True
         yield dict(changes)
-    rows, parts = job.config.train.batch_size // data, 2 * job.config.train.accumulation
-    while parts <= rows and rows % parts == 0:
-        yield {**changes, "train.accumulation": parts}
-        parts *= 2
+    rows = job.config.train.batch_size // data
+    for parts in range(job.config.train.accumulation + 1, rows + 1):
+        if rows % parts == 0:
+            yield {**changes, "train.accumulation": parts}
 
 
 def _bytes(count: int) -> str:

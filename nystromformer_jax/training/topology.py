@@ -19,6 +19,7 @@ __all__ = [
     "decoded_seconds",
     "is_out_of_memory",
     "needed_memory",
+    "needed_temporaries",
     "topology_devices",
 ]
 
@@ -110,14 +111,19 @@ def is_out_of_memory(error: JaxRuntimeError) -> bool:
 
 def needed_memory(message: str, argument_bytes: int, output_bytes: int) -> dict[str, int | None]:
     """The memory of a program that its compiler refused; None for what the message does not tell."""
-    found = re.search(r"HLO temporaries \(([\d.]+)([KMGT]?)\)", message)
-    temp = round(float(found[1]) * UNITS[found[2]]) if found else None
+    temp = needed_temporaries(message)
     return {
         "argument_bytes": argument_bytes,
         "output_bytes": output_bytes,
         "temp_bytes": temp,
         "peak_bytes": None if temp is None else argument_bytes + output_bytes + temp,
     }
+
+
+def needed_temporaries(message: str) -> int | None:
+    """The bytes of temporaries in a compiler's refusal; None where it does not tell."""
+    found = re.search(r"HLO temporaries \(([\d.]+)([KMGT]?)\)", message)
+    return round(float(found[1]) * UNITS[found[2]]) if found else None
 
 
 def decoded_seconds(seconds: float) -> float | None:

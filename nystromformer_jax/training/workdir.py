@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from nystromformer_jax.training.hosts import barrier, is_first
+from nystromformer_jax.training.hosts import agree, is_first
 
 __all__ = [
     "ConfigDiffers",
@@ -74,29 +74,42 @@ class Workdir:
         Raises:
             WorkdirBusy: another process has the lock.
             ConfigDiffers: the folder belongs to another config; one sentence per difference.
+            ValueError: another process of the run says one of these.
         """
         config = json.loads(json.dumps(config))  # tuples become lists, as they will be read back
         self.path = path.absolute()
         self.config_sha256 = config_sha256(config, paths)
-        self.path.mkdir(parents=True, exist_ok=True)
         self._writes = is_first()
-        self._lock = _lock(self.path) if self._writes else None
+        self._lock: int | None = None
+        self._is_new = False
         try:
-            config_file = self.path / "config.json"
-            self._is_new = not config_file.exists()
-            if not self._is_new:
-                _refuse_another(self.path, read_json(config_file), config, paths)
-            elif self._writes:
-                write_json(config_file, config)
-            self.environment = self._check_environment()
-            result_file = self.path / "result.json"
-            self.result: dict[str, Any] | None = (
-                read_json(result_file) if result_file.exists() else None
-            )
-        except BaseException:
-            self._unlock()
+            for turn in (self._writes, not self._writes):  # what the first writes the others read
+                refusal: Exception | None = None
+                try:
+                    if turn:
+                        self._open(config, paths)
+                except Exception as error:
+                    refusal = error
+                agree(refusal)
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
-        barrier("workdir")
+
+    def _open(self, config: Mapping[str, Any], paths: Iterable[str]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self._writes:
+            self._lock = _lock(self.path)
+        config_file = self.path / "config.json"
+        self._is_new = not config_file.exists()
+        if not self._is_new:
+            _refuse_another(self.path, read_json(config_file), config, paths)
+        elif self._writes:
+            write_json(config_file, config)
+        self.environment = self._check_environment()
+        result_file = self.path / "result.json"
+        self.result: dict[str, Any] | None = (
+            read_json(result_file) if result_file.exists() else None
+        )
 
     def __enter__(self) -> "Workdir":
         return self

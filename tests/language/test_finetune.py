@@ -12,7 +12,7 @@ from language.finetune import BudgetConfig, RateConfig, ScoringConfig
 from language.tokenizer import load_tokenizer
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import Workdir
-from tests.helpers import OTHER_FRAMEWORK, assert_close
+from tests.helpers import OTHER_FRAMEWORK, assert_close, rematerialises
 from tests.language import runs
 from tests.language.glue import fakes
 
@@ -90,6 +90,13 @@ def test_attention_can_be_another_than_the_checkpoints(tmp_path, checkpoint):
         tmp_path, checkpoint, "mrpc", ",attention=softmax,conv_kernel_size=3"
     )
     assert result["attention"] == "softmax"
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_layers_are_computed_again_if_told(tmp_path, checkpoint, remat):
+    argument, changes = ",attention=softmax", {"train": {"remat": remat}}
+    config = runs.glue_sections("mrpc", tmp_path, checkpoint, argument, **changes)
+    assert rematerialises(finetune.job(finetune.prepare(config), 40)) == remat
 
 
 def test_the_best_of_a_search_is_the_first_of_the_best():

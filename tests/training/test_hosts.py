@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,8 +13,17 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.errors import JaxRuntimeError
 
-from nystromformer_jax.training import HostsConfig, MeshConfig, host_share, make_mesh
+from nystromformer_jax.training import (
+    HostsConfig,
+    MeshConfig,
+    ProcessLost,
+    WorkdirBusy,
+    host_share,
+    make_mesh,
+    naming_the_lost,
+)
 from tests.helpers import REFERENCE, assert_close
 from tests.training import tiny
 
@@ -100,12 +110,158 @@ def test_the_death_of_one_ends_the_others_in_a_minute_and_one_goes_on_alone(alon
 
 
 @pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer"), True),
+        (TimeoutError("Timed out while waiting for async_write_complete barrier."), True),
+        (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
+        (WorkdirBusy("/runs/barrier is in use by another process"), False),
+        (ValueError("/runs/heartbeat holds a run of another config"), False),
+        (FileNotFoundError("/runs/barrier: the network is unavailable"), False),
+    ],
+)
+def test_only_what_jax_and_orbax_say_of_a_loss_is_one(monkeypatch, error, lost):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ProcessLost if lost else type(error)), naming_the_lost():
+        raise error
+
+
+JOINS = """
+import sys
+from nystromformer_jax.training import HostsConfig, join, leave
+values = dict(flag.removeprefix("--").split("=") for flag in sys.argv[1:])
+count, number = int(values["num_processes"]), int(values["process_id"])
+try:
+    join(HostsConfig(coordinator=values["coordinator"], num_processes=count, process_id=number), SECONDS)
+except ValueError as error:
+    print(error)
+    leave(2)
+"""
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_processes_that_never_meet_say_so(number):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+    flags = [f"--coordinator={coordinator}", "--num_processes=2", f"--process_id={number}"]
+    done = subprocess.run(
+        [sys.executable, "-c", JOINS.replace("SECONDS", "0.5"), *flags],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "did not find each other by 127.0.0.1" in done.stdout
+    assert "waited 0.5 s for each other): start them all" in done.stdout
+
+
+@pytest.mark.slow(minutes=0.3)
+def test_one_that_fails_alone_ends_with_its_own_code(tmp_path):
+    script = tmp_path / "one_leaves.py"
+    wait = "import time\nif number:\n    leave(3)\ntime.sleep(100)\n"
+    script.write_text(JOINS.replace("SECONDS", "60") + wait)
+    began = time.monotonic()
+    done = launched(2, str(script))
+    assert done.returncode == 3, done.stdout
+    assert time.monotonic() - began < 60
+    assert "[1] F" not in done.stdout
+
+
+def test_what_one_refuses_all_refuse_and_nothing_is_left(tmp_path):
+    script, folder = tmp_path / "differs.py", tmp_path / "run"
+    open_it = f"""
+from pathlib import Path
+from nystromformer_jax.training import Workdir
+try:
+    Workdir(Path({str(folder)!r}), {{"train": {{"seed": number}}}})
+except ValueError as error:
+    print(error, flush=True)
+    leave(2)
+"""
+    script.write_text(JOINS.replace("SECONDS", "60") + open_it)
+    done = launched(2, str(script))
+    assert done.returncode == 2, done.stdout
+    said = re.findall(r"\[(\d)\] (.* train.seed: 0 in the run, 1 now\..*)", done.stdout)
+    assert sorted(number for number, _ in said) == ["0", "1"]
+    assert len({sentence for _, sentence in said}) == 1
+    assert not (folder / "config.json").exists()
+
+
+def launched(count, *command):
+    return subprocess.run(
+        [sys.executable, "launch/local.py", str(count), *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "NPROC": "8"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("count", ["0", "two", "²", "-1"])
+def test_a_number_of_processes_that_is_none_is_refused_in_words(count):
+    done = launched(count, "run_lra.py")
+    assert done.returncode == 2
+    wanted = "local.py: the first argument is the number of processes, 1 or more; got "
+    assert done.stdout == f"{wanted}{count!r}\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "code"), [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)]
+)
+def test_when_one_fails_the_others_are_stopped_and_its_code_is_told(tmp_path, after, code):
+    script = tmp_path / "fails.py"
+    second = "sys.argv[-1].endswith('=1')"
+    script.write_text(
+        f"import os, sys, time\nif {second}:\n    {after}\ntime.sleep(100)\nsys.exit(5)\n"
+    )
+    began = time.monotonic()
+    assert launched(2, str(script)).returncode == code
+    assert time.monotonic() - began < 20
+
+
+def test_a_second_signal_kills(tmp_path):
+    script = tmp_path / "deaf.py"
+    script.write_text(
+        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "launch/local.py", "1", str(script)],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+    )
+    while "deaf" not in run.stdout.readline():
+        assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert run.poll() is None
+    run.send_signal(signal.SIGTERM)
+    run.communicate(timeout=10)
+    assert run.returncode == 128 + 9
+
+
+@pytest.mark.parametrize(
     ("values", "words"),
     [
         ({"coordinator": "here:1234"}, "go together"),
         ({"num_processes": 2, "process_id": 0}, "go together"),
-        ({"coordinator": "here", "num_processes": 2, "process_id": 0}, "such as 10"),
+        ({"num_processes": 0}, "go together"),
+        ({"num_processes": -1}, "go together"),
+        ({"process_id": -1}, "go together"),
+        *(
+            ({"coordinator": name, "num_processes": 2, "process_id": 0}, "such as 10")
+            for name in ("here", ":1234", "here:", "here:0", "here:65536", "here:²")
+        ),
+        ({"coordinator": "here:1", "num_processes": 0, "process_id": 0}, "positive number, got 0"),
         ({"coordinator": "here:1", "num_processes": 2, "process_id": 2}, "from 0 to 1"),
+        ({"coordinator": "here:1", "num_processes": 2, "process_id": -1}, "got -1"),
         (
             {"coordinator": "h:1", "num_processes": 2, "process_id": 0, "distributed": True},
             "pass one of them",

@@ -1,11 +1,14 @@
 """Meshes from numbers, and batches on them."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import AxisType
 
 from nystromformer_jax.training import MeshConfig, check_length, make_mesh, place
+from nystromformer_jax.training import mesh as mesh_file
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,17 @@ def test_rows_and_lengths_lie_on_devices_in_order(shape, on_each):
     placed = place({"rows": rows}, mesh)["rows"]
     np.testing.assert_array_equal(placed, rows)
     assert {shard.data.shape for shard in placed.addressable_shards} == {on_each}
+
+
+@pytest.mark.usefixtures("no_annotations")
+def test_rows_of_a_host_follow_each_other_in_whatever_order_devices_come(monkeypatch):
+    hosts = [[2, 2], [0, 0], [1, 1], [0, 0], [2, 2], [1, 1]]
+    rows = np.array([[SimpleNamespace(process_index=host) for host in row] for row in hosts])
+    given = SimpleNamespace(devices=rows, axis_names=("data", "sequence"))
+    monkeypatch.setattr(mesh_file.jax, "make_mesh", lambda *arguments, **options: given)
+    monkeypatch.setattr(mesh_file, "Mesh", lambda devices, *names, **options: devices)
+    laid = make_mesh(MeshConfig(sequence=2), list(rows.flat))
+    assert [device.process_index for device in laid[:, 0]] == [0, 0, 1, 1, 2, 2]
 
 
 def test_what_does_not_fit_is_refused_in_words():

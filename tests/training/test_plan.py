@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.errors import JaxRuntimeError
 
 from nystromformer_jax.training import Job, MeshConfig, make_mesh, plan, planning
 from nystromformer_jax.training.collectives import Collectives
@@ -80,6 +81,42 @@ def test_memory_is_counted_by_kind_on_one_device():
     assert memory.batch == 2 * 4 * (tiny.FEATURES + 1 + 1)
 
 
+class Unprintable:
+    """A step, lowered, compiled: real but for its text."""
+
+    def __init__(self, real):
+        self.real = real
+
+    def lower(self, *shapes):
+        return Unprintable(self.real.lower(*shapes))
+
+    def compile(self):
+        return Unprintable(self.real.compile())
+
+    def as_text(self):
+        raise JaxRuntimeError("INTERNAL: RET_CHECK failure (hlo_instruction.cc:1)")
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+
+def test_a_program_that_cannot_be_printed_still_has_memory_and_flops(monkeypatch):
+    expected, real = make_plan(job()), Job.step
+    monkeypatch.setattr(Job, "step", lambda self: Unprintable(real(self)))
+    found = make_plan(job())
+    assert found.memory == expected.memory
+    assert found.flops == expected.flops
+    assert found.collectives is found.cycles is found.collective_bytes is None
+    chip = CHIPS["v5e"]
+    assert found.link_seconds(chip) is found.step_seconds(chip) is None
+    said = planning.report(CONFIG, lambda config: job(), chip, largest=False)
+    assert said.fits
+    line = (
+        "collectives, time  unknown: this jaxlib cannot print the compiled program; a newer one may"
+    )
+    assert line in said.text.splitlines()
+
+
 def test_the_largest_batch_is_a_multiple_that_devices_and_parts_share(monkeypatch):
     asked = []
 
@@ -108,7 +145,7 @@ def plan_of(total, **values):
     )
 
 
-def report(monkeypatch, plans, **options):
+def report(monkeypatch, plans, *, largest=None, config=CONFIG, **options):
     """A report on plans of ever less memory, and the changes that were asked for."""
     asked = []
 
@@ -118,8 +155,10 @@ def report(monkeypatch, plans, **options):
 
     left = iter(plans)
     monkeypatch.setattr(planning, "make_plan", lambda *arguments: next(left))
+    monkeypatch.setattr(planning, "largest_batch", lambda *arguments: largest)
+    chip, largest_too = CHIPS["v5e"], largest is not None
     found = planning.report(
-        CONFIG, make_job, CHIPS["v5e"], topology="v5e:2x4", largest=False, **options
+        config, make_job, chip, topology="v5e:2x4", largest=largest_too, **options
     )
     return found, asked
 
@@ -150,6 +189,47 @@ def test_where_nothing_would_fit_that_is_told(monkeypatch):
     found, asked = report(monkeypatch, [plan_of(None)] + [plan_of(17 * GIB)] * 3)
     assert "nothing of train.remat" in found.text
     assert asked[-1]["train"]["accumulation"] == 2  # sixteen examples on eight devices
+    assert found.text.endswith("a shorter length, more chips or mesh.sequence")
+
+
+def test_parts_are_all_that_divide_a_devices_rows(monkeypatch):
+    train = {"remat": True, "batch_size": 8 * 18, "accumulation": 3}
+    config = {**CONFIG, "train": train, "mesh": {"shard_params": True}}
+    found, asked = report(monkeypatch, [plan_of(17 * GIB)] * 4, config=config)
+    assert [changed["train"]["accumulation"] for changed in asked[-3:]] == [6, 9, 18]
+    assert "nothing of train.remat" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "sequence", "end"),
+    [
+        ("nystrom", 2, "a smaller train.batch_size, a shorter length or more chips"),
+        ("softmax", 2, "a smaller train.batch_size, a shorter length or more chips"),
+        ("softmax", 1, "more chips or Nyström attention with mesh.sequence"),
+    ],
+)
+def test_what_is_proposed_is_not_there_yet(monkeypatch, name, sequence, end):
+    mesh = {"shard_params": True, "sequence": sequence}
+    train = {"remat": True, "batch_size": 8}
+    config = {"train": train, "mesh": mesh, "attention": {"name": name}}
+    found, _ = report(monkeypatch, [plan_of(17 * GIB)] * 9, config=config)
+    assert found.text.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("largest", "sequence", "words"),
+    [
+        (160, 1, "160 examples, 20 a chip"),
+        (12, 4, "12 examples, 1.5 a chip"),
+        (0, 1, "none, not even 16 example(s)"),
+        (0, 4, "none, not even 4 example(s)"),
+    ],
+)
+def test_the_largest_batch_is_told(monkeypatch, largest, sequence, words):
+    config = {**CONFIG, "train": {"remat": True, "accumulation": 2}}
+    config["mesh"] = {"shard_params": True, "sequence": sequence}
+    found, _ = report(monkeypatch, [plan_of(GIB)], largest=largest, config=config)
+    assert f"largest batch      {words}" in found.text.splitlines()
 
 
 def test_a_chip_without_sizes_is_a_sentence():

@@ -14,6 +14,8 @@ def test_a_refusal_tells_how_much_was_needed():
         "peak_bytes": 110 + 3 * 2**29,
     }
     assert topology.needed_memory("too much", 100, 10)["peak_bytes"] is None
+    assert topology.needed_temporaries(message) == 3 * 2**29
+    assert topology.needed_temporaries("too much") is None
 
 
 def test_an_estimate_loses_a_second_an_operation_without_one_and_gets_it_back():

@@ -95,9 +95,8 @@ def last_params(workdir, step):
     return np.asarray(load_params(Path(workdir) / "checkpoints", step, make_params, mesh)["kernel"])
 
 
-if (
-    __name__ == "__main__"
-):  # tiny.py WORKDIR SECONDS_A_STEP [--coordinator=… and so on: one of several]
+# tiny.py WORKDIR SECONDS_A_STEP [--coordinator=… and so on: one of several]
+if __name__ == "__main__":
     folder, seconds, *flags = sys.argv[1:]
     values = dict(flag.removeprefix("--").split("=") for flag in flags)
     numbers = {name: int(value) for name, value in values.items() if name != "coordinator"}

@@ -1,0 +1,37 @@
+"""Long trees: their length, their value, and arguments that make none."""
+
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import long_listops
+from lra.data import listops
+
+
+@pytest.mark.parametrize("length", [2000, 5003])
+def test_trees_fill_the_length_and_are_worth_their_value(length):
+    tokens, value = long_listops.long_tree(length, seed=0)
+    assert length / 2 < len(tokens) <= length
+    assert listops.evaluate(listops.decode(np.asarray(tokens, np.uint8))) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--length=1000", "--devices=3"], "--length=1000 is too short"),
+        (["--length=100"], "which have up to 2000 tokens"),
+        (["--devices=0"], "--devices=0 and --steps=2 must be 1 or more"),
+        (["--steps=0"], "must be 1 or more"),
+        (["--length=2048", "--devices=3"], "cannot be divided by mesh.sequence=3"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(monkeypatch, capsys, arguments, words):
+    jax.devices()  # these stay: `main` asks for another number of them
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr(sys, "argv", ["long_listops", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        long_listops.main()
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]

@@ -1,0 +1,56 @@
+"""Tables of plans: what they cover, and what they say of a program that could not be printed."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import plans
+
+ROOT = Path(__file__).parents[2]
+
+
+def rows_of(table):
+    return json.loads((ROOT / "results/plans" / table).read_text())["rows"]
+
+
+def test_every_config_is_planned_for_every_topology():
+    covered = {(row["config"], row["topology"]) for row in rows_of("table.json")}
+    assert covered == set(itertools.product(plans.CONFIGS, plans.TOPOLOGIES))
+
+
+def test_both_ways_to_grow_are_planned_for_every_number_of_chips():
+    covered = {(row["fixed"], row["chips"]) for row in rows_of("scaling.json")}
+    assert covered == set(itertools.product(plans.FIXED, plans.SCALES))
+
+
+def test_what_is_unknown_stays_empty():
+    unknown = {"collectives": None, "compute_seconds": None, "link_seconds": None}
+    table = plans.markdown({"rows": [rows_of("table.json")[0] | unknown]})
+    assert table.endswith(" |  |  |  |\n")
+    table = plans.scaling_markdown({"rows": [rows_of("scaling.json")[0] | unknown]})
+    assert table.endswith(" |  |  |\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--out=x"], "it needs libtpu"),
+        (["--cell", "listops", "v5e:2x2"], "--topology needs libtpu"),
+        (["--cell", "lisstops", "v5e:2x2"], "No module named 'configs.lisstops'"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(monkeypatch, capsys, arguments, words):
+    find_spec = plans.importlib.util.find_spec
+    monkeypatch.setattr(
+        plans.importlib.util,
+        "find_spec",
+        lambda name: None if name == "libtpu" else find_spec(name),
+    )
+    monkeypatch.setattr(sys, "argv", ["plans", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        plans.main()
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
