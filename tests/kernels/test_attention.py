@@ -19,13 +19,17 @@ from tests.helpers import (
     random_inputs,
 )
 
-# Length, heads, their dimension, landmarks, width of the convolution.
+# Length, heads, their dimension, landmarks, width of the convolution, and whether there is a mask.
 SHAPES = [
-    (512, 2, 64, 64, 33),  # what benchmarks run, but for the batch and the number of heads
-    (300, 4, 32, 16, 35),  # a last block that reaches over the end
-    (300, 2, 32, 32, 0),  # half of the lanes
-    (173, 1, 128, 48, 129),
-    (389, 2, 64, 128, 65),
+    (300, 4, 32, 16, 35, True),  # a last block that reaches over the end
+    (300, 2, 32, 32, 0, False),  # half of the lanes
+    (173, 1, 128, 48, 129, True),
+]
+MORE_SHAPES = [
+    (389, 2, 64, 128, 65, True),
+    (389, 2, 64, 128, 65, False),
+    (173, 1, 128, 48, 129, False),
+    (300, 4, 32, 16, 35, False),
 ]
 
 
@@ -66,26 +70,34 @@ def both(inputs, kernel, cotangent, **options):
     return run("pallas_tpu", *inputs, kernel), run("xla", *wide)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_one_block_holds_a_short_sequence(rngs, masked):
-    assert_same(rngs, (300, 4, 32, 16, 35), masked)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("masked", [False, True])
-def test_they_are_the_plain_steps(rngs, short_blocks, shape, masked):
-    assert_same(rngs, shape, masked)
+def test_they_are_the_plain_steps(rngs, short_blocks, shape):
+    assert_same(rngs, shape)
 
 
-@pytest.mark.slow(minutes=1)
-@pytest.mark.parametrize("length", [1024, 4096, 16384])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.slow(minutes=0.5)
+@pytest.mark.parametrize("shape", MORE_SHAPES)
+def test_they_are_the_plain_steps_of_other_shapes(rngs, short_blocks, shape):
+    assert_same(rngs, shape)
+
+
+# What benchmarks run, but for the batch and the number of heads, in blocks as long as they are there.
+@pytest.mark.parametrize(
+    ("length", "masked"),
+    [
+        (512, False),
+        pytest.param(512, True, marks=pytest.mark.slow(minutes=0.2)),
+        pytest.param(4096, True, marks=pytest.mark.slow(minutes=0.2)),
+        pytest.param(16_384, False, marks=pytest.mark.slow(minutes=0.3)),
+        pytest.param(16_384, True, marks=pytest.mark.slow(minutes=0.3)),
+    ],
+)
 def test_they_are_the_plain_steps_at_length(rngs, length, masked):
-    assert_same(rngs, (length, 2, 64, 64, 33), masked)
+    assert_same(rngs, (length, 2, 64, 64, 33, masked))
 
 
-def assert_same(rngs, shape, masked):
-    length, heads, dim, num_landmarks, width = shape
+def assert_same(rngs, shape):
+    length, heads, dim, num_landmarks, width, masked = shape
     inputs = random_inputs(rngs, 4, length, heads, dim)
     mask = masks_of_all_kinds(rngs, 4, length, num_landmarks) if masked else None
     kernel = jax.random.normal(next(rngs), (heads, width)) if width else None
@@ -97,7 +109,7 @@ def assert_same(rngs, shape, masked):
     assert_close(actual[1], expected[1], REFERENCE)
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [True, pytest.param(False, marks=pytest.mark.slow(minutes=0.2))])
 def test_half_precision(rngs, masked):
     inputs = random_inputs(rngs, 4, 512, 2, 64, dtype=jnp.bfloat16)
     mask = masks_of_all_kinds(rngs, 4, 512, 64) if masked else None
@@ -111,7 +123,7 @@ def test_half_precision(rngs, masked):
     assert_close(actual[1], expected[1], HALF_GRADIENT)
 
 
-@pytest.mark.parametrize("width", [0, 5])
+@pytest.mark.parametrize("width", [5, pytest.param(0, marks=pytest.mark.slow(minutes=0.2))])
 def test_queries_may_have_a_mask_of_their_own(rngs, short_blocks, width):
     inputs = random_inputs(rngs, 4, 300, 2, 64)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
@@ -129,12 +141,12 @@ def test_keys_may_be_longer_than_queries(rngs, short_blocks):
     inputs = random_inputs(rngs, 4, 200, 2, 64, key_length=300)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     query_mask = masks_of_all_kinds(rngs, 4, 200, 16)[jnp.array([3, 0, 2, 1])]
-    for masks in ({}, {"mask": mask, "query_mask": query_mask}):
-        real = jnp.ones((4, 200), bool) if not masks else query_mask
-        cotangent = jnp.where(real[..., None, None], inputs[0] + 1, 0)
-        actual, expected = both(inputs, None, cotangent, num_landmarks=16, **masks)
-        assert_close(actual[0], expected[0], REFERENCE, where=real)
-        assert_close(actual[1], expected[1], REFERENCE)
+    cotangent = jnp.where(query_mask[..., None, None], inputs[0] + 1, 0)
+    actual, expected = both(
+        inputs, None, cotangent, num_landmarks=16, mask=mask, query_mask=query_mask
+    )
+    assert_close(actual[0], expected[0], REFERENCE, where=query_mask)
+    assert_close(actual[1], expected[1], REFERENCE)
 
 
 def test_what_padding_holds_is_never_seen(rngs, short_blocks):
@@ -177,6 +189,7 @@ def test_an_example_is_the_same_alone(rngs):
     assert_close(together[:1], alone, SAME_ARITHMETIC)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_gradients_agree_with_differences(rngs):
     inputs = random_inputs(rngs, 1, 200, 2, 32)
     direction = random_inputs(rngs, 1, 200, 2, 32)
