@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-__all__ = ["Collectives", "estimated_cycles", "find_collectives"]
+__all__ = ["Collectives", "estimated_cycles", "find_collectives", "kernel_costs"]
 
 KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 
@@ -20,6 +20,8 @@ _CALLED = re.compile(
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _IDENTITY = re.compile(r'channel_id=\d+|chain_id="\d+"|op_name="[^"]*"')
+_KERNEL = re.compile(r'op_name="[^"]*[/(]nystrom_(\w+)')
+_KERNEL_BYTES = re.compile(r'"cost_estimate":\{[^}]*"bytes_accessed":"(\d+)"')
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 
@@ -79,6 +81,15 @@ def estimated_cycles(text: str) -> int | None:
         if (found := _CYCLES.search(operation))
     ]
     return sum(cycles) if cycles else None
+
+
+def kernel_costs(text: str) -> list[tuple[str, int]]:
+    """Pallas kernels of a TPU's program, in order: their names, and the bytes that they say they move."""
+    return [
+        (found[1] if (found := _KERNEL.search(operation)) else "", times * int(cost[1]))
+        for times, operation, name, _ in _operations(text)
+        if name == "custom-call" and (cost := _KERNEL_BYTES.search(operation))
+    ]
 
 
 def _operations(text: str) -> Iterator[tuple[int, str, str, bool]]:

@@ -6,7 +6,12 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from nystromformer_jax.training import MeshConfig, make_mesh
-from nystromformer_jax.training.collectives import Collectives, estimated_cycles, find_collectives
+from nystromformer_jax.training.collectives import (
+    Collectives,
+    estimated_cycles,
+    find_collectives,
+    kernel_costs,
+)
 
 SPLIT = PartitionSpec(("data", "sequence"))
 
@@ -211,3 +216,16 @@ def test_cycles_are_summed_and_those_of_a_loop_as_often_as_it_runs():
     called = program("%c = f32[8] call(%p), to_apply=%body", cycles(3), body=[cycles(7)])
     assert estimated_cycles(called) == 3 + 7
     assert estimated_cycles(program("ROOT %a = f32[8]{0} add(%p, %p)")) is None
+
+
+def test_kernels_say_what_they_move_as_often_as_they_run():
+    def kernel(name, nbytes):
+        return (
+            f'%k = f32[8] custom-call(%p), metadata={{op_name="jit(f)/jvp({name})/pallas_call"}},'
+            f' backend_config={{"cost_estimate":{{"flops":"3","bytes_accessed":"{nbytes}"}}}}'
+        )
+
+    other = '%c = f32[8] custom-call(%p), custom_call_target="ConcatBitcast"'
+    text = program(kernel("nystrom_collect", 2), other, loop(5), body=[kernel("nystrom_sums", 7)])
+    assert kernel_costs(text) == [("collect", 2), ("sums", 35)]
+    assert kernel_costs(program(other)) == []

@@ -175,6 +175,11 @@ def test_what_fits_is_told_with_time_and_cost(monkeypatch):
     assert f"cost of the run    {8 * 30 * 0.003 / 3600 * 3.6:,.2f} (" in found.text
 
 
+def test_kernels_take_as_long_as_memory_brings_their_bytes(monkeypatch):
+    plan = plan_of(GIB, kernel_bytes=810_000_000)  # a v5e moves 810 GB a second
+    assert plan.compute_seconds(CHIPS["v5e"]) == pytest.approx(0.002 + 0.001)
+
+
 def test_what_does_not_fit_is_told_with_what_would(monkeypatch):
     plans = [plan_of(17 * GIB, reason="too much"), plan_of(17 * GIB), plan_of(GIB)]
     found, asked = report(monkeypatch, plans)

@@ -1,0 +1,297 @@
+"""What one attention needs of a TPU, by its compiler: memory, kernels and cycles. No TPU is needed.
+
+    python -m benchmarks.budget --out results/budget/tpu
+
+Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. Our kernels stand beside our plain form,
+a literal port of the peers' and exact attention; the kernels take what projections make, [B L E], and the
+others the layout that they like best, [B H L D]. Time is an estimate: of a kernel the larger of the cycles
+that the compiler's static profile counts and its bytes over the memory's bandwidth, of all other operations
+the compiler's own estimate. The floor is bandwidth alone: 7 L D numbers a head forward, 17 with the gradient.
+Needs libtpu (extra `plan`). The table is rewritten after every cell, and the same command goes on where it
+was stopped.
+"""
+
+import argparse
+import importlib.metadata
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
+TOPOLOGIES = ("v5e:1x1", "v5p:1x1x1", "v6e:1x1")
+FORMS = ("kernels", "plain", "literal", "exact")
+MODES = ("forward", "gradient")
+LENGTHS = (512, 4096, 16_384, 131_072)
+FLOOR = {"forward": 7, "gradient": 17}  # numbers of L D a head that are read or written
+MIB = 2**20
+
+
+def main() -> int:
+    """Compiles what is missing; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.budget",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
+    parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.profile:
+        topology, mode, length = given.profile
+        print(json.dumps(profiled(topology, mode, int(length))))
+        return 0
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    if given.cell:
+        topology, form, mode, length = given.cell
+        print(json.dumps(cell(topology, form, mode, int(length))))
+        return 0
+    if given.out is None:
+        parser.error("pass --out=results/budget/tpu, or another place to write to")
+    from benchmarks import cells
+    from nystromformer_jax.training import describe_environment
+    from nystromformer_jax.training.topology import topology_devices
+
+    try:
+        for topology in given.topologies:
+            topology_devices(topology)
+    except ValueError as error:
+        parser.error(str(error))
+    return cells.collect(
+        "benchmarks.budget",
+        given.out,
+        {
+            "versions": describe_environment()["versions"],
+            "libtpu": importlib.metadata.version("libtpu"),
+        },
+        ("topology", "form", "mode", "length"),
+        itertools.product(given.topologies, given.forms, MODES, map(str, given.lengths)),
+        arguments=[],
+        markdown=markdown,
+        line=str,
+    )
+
+
+def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
+    """One form at one length."""
+    from lra.efficiency.compiled import compile_ahead
+    from nystromformer_jax.training.collectives import estimated_cycles, kernel_costs
+    from nystromformer_jax.training.topology import chip_of, topology_devices
+
+    chip = chip_of(topology)
+    function, arguments, kept = program(form, mode, length)
+    compiled = compile_ahead(
+        _for_device(function, topology), arguments, topology_devices(topology)[0]
+    )
+    row = {
+        "topology": topology,
+        "form": form,
+        "mode": mode,
+        "length": length,
+        "fits": compiled.figures["fits"],
+        "temp_bytes": compiled.figures["temp_bytes"],
+        "kept_bytes": kept,
+        "compile_seconds": compiled.figures["compile_seconds"],
+        "floor_seconds": FLOOR[mode] * BATCH * HEADS * length * DIM * 2 / chip.memory_rate,
+    }
+    if compiled.run is None:
+        return row
+    text = compiled.run.as_text()  # type: ignore[attr-defined]
+    costs = kernel_costs(text)
+    rest = (estimated_cycles(text) or 0) / chip.hertz
+    kernels = []
+    if costs:
+        child = [
+            sys.executable,
+            "-m",
+            "benchmarks.budget",
+            "--profile",
+            topology,
+            mode,
+            str(length),
+        ]
+        printed = subprocess.run(child, stdout=subprocess.PIPE, text=True, check=True).stdout
+        cycles = json.loads(printed.splitlines()[-1])
+        kernels = [
+            {
+                "name": name,
+                "static_seconds": cycles[name] / chip.hertz,
+                "memory_seconds": nbytes / chip.memory_rate,
+            }
+            for name, nbytes in costs
+        ]
+    times = [max(kernel["static_seconds"], kernel["memory_seconds"]) for kernel in kernels]
+    return {**row, "kernels": kernels, "rest_seconds": rest, "seconds": sum(times) + rest}
+
+
+def program(form: str, mode: str, length: int) -> tuple[Callable[..., Any], tuple[Any, ...], int]:
+    """The function, shapes of its arguments, and the bytes kept for the gradient beside query, key, value."""
+    import jax
+    import jax.numpy as jnp
+
+    from benchmarks.literal import literal_attention
+    from nystromformer_jax import nystrom_attention, softmax_attention
+
+    flat = form == "kernels"
+    shape = (BATCH, length, HEADS * DIM) if flat else (BATCH, HEADS, length, DIM)
+    tokens = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    kernel = jax.ShapeDtypeStruct((HEADS, WIDTH), jnp.float32)
+
+    def forward(query: Any, key: Any, value: Any, conv_kernel: Any) -> Any:
+        tokens = (query, key, value)
+        if flat:
+            heads = [x.reshape(BATCH, length, HEADS, DIM) for x in tokens]
+        else:
+            heads = [x.swapaxes(1, 2) for x in tokens]
+        if form == "literal":
+            output = literal_attention(*heads, conv_kernel, LANDMARKS)
+        elif form == "exact":
+            output = softmax_attention(*heads)
+        else:
+            output = nystrom_attention(
+                *heads,
+                num_landmarks=LANDMARKS,
+                conv_kernel=conv_kernel,
+                implementation="pallas_tpu" if form == "kernels" else "xla",
+            )
+        return output.reshape(query.shape) if flat else output.swapaxes(1, 2)
+
+    def gradient(query: Any, key: Any, value: Any, conv_kernel: Any, cotangent: Any) -> Any:
+        output, pull_back = jax.vjp(forward, query, key, value, conv_kernel)
+        return output, pull_back(cotangent)
+
+    arguments = (tokens, tokens, tokens, kernel)
+    _, pull_back = jax.eval_shape(lambda *x: jax.vjp(forward, *x), *arguments)
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull_back))
+    if mode == "forward":
+        return forward, arguments, 0
+    return gradient, (*arguments, tokens), kept - 3 * tokens.size * 2
+
+
+def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
+    """Cycles of each kernel by the static profile, which libtpu writes if it is asked as it starts.
+
+    Each is compiled alone: the profile knows neither some of XLA's own operations nor an operand that shares
+    its memory with a result, and ends the process at them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_static_llo_profile_to={folder}"
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")
+        from lra.efficiency.compiled import compile_ahead
+        from nystromformer_jax.kernels import collect, distribute, segments
+        from nystromformer_jax.training.topology import topology_devices
+
+        made: dict[str, tuple[Callable[..., Any], list[Any]]] = {}
+        call = segments.call
+
+        def remember(
+            kernel: Any,
+            name: str,
+            blocks: Any,
+            inputs: Any,
+            outputs: Any,
+            *,
+            few: Any,
+            **options: Any,
+        ) -> Any:
+            specs = {key: spec for key, (_, spec) in inputs.items()}
+            alone = {key: value for key, value in options.items() if key != "aliases"}
+
+            def again(few: Any, *arrays: Any) -> Any:
+                given = dict(zip(specs, zip(arrays, specs.values(), strict=True), strict=True))
+                return call(kernel, name, blocks, given, outputs, few=few, **alone)
+
+            shapes = [few, *(array for array, _ in inputs.values())]
+            made[name] = again, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes]
+            return call(kernel, name, blocks, inputs, outputs, few=few, **options)
+
+        for module in (segments, collect, distribute):
+            module.call = remember  # type: ignore[attr-defined]
+        function, arguments, _ = program("kernels", mode, length)
+        jax.eval_shape(_for_device(function, topology), *arguments)
+        device = topology_devices(topology)[0]
+        found = {}
+        for name, (again, shapes) in made.items():
+            compile_ahead(again, tuple(shapes), device)
+            (file,) = Path(folder).glob("*nystrom_*.textproto")
+            cycles = re.search(r"estimated_cycles: (\d+)", file.read_text(encoding="utf-8"))
+            found[name] = int(cycles[1]) if cycles else 0
+            file.unlink()
+        return found
+
+
+def _for_device(function: Callable[..., Any], topology: str) -> Callable[..., Any]:
+    """`function`, traced for the topology's first device."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh
+
+    from nystromformer_jax.training.topology import topology_devices
+
+    mesh = Mesh(np.array(topology_devices(topology)[:1]), ("data",)).abstract_mesh
+
+    def traced(*arguments: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(mesh):
+            return function(*arguments)
+
+    return traced
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """A table: topologies, modes and lengths down; forms across."""
+    rows = {
+        (row["topology"], row["mode"], row["length"], row["form"]): row for row in results["rows"]
+    }
+    lines = [
+        "| chip | | length | floor, µs | kernels: µs | × floor | temporaries, MiB | kept, MiB |"
+        " plain: µs | temporaries, MiB | literal port: µs | temporaries, MiB | exact: µs |"
+        " temporaries, MiB |",
+        "|---" * 14 + "|",
+    ]
+    for topology, mode, length in dict.fromkeys(key[:3] for key in rows):
+        found = {form: rows.get((topology, mode, length, form)) for form in FORMS}
+        kernels = found["kernels"]
+        if kernels is None:
+            continue
+        parts = [
+            topology.partition(":")[0],
+            mode,
+            f"{length:,}",
+            f"{1e6 * kernels['floor_seconds']:,.0f}",
+            f"{1e6 * kernels['seconds']:,.0f}",
+            f"{kernels['seconds'] / kernels['floor_seconds']:.2f}",
+            f"{kernels['temp_bytes'] / MIB:,.1f}",
+            f"{kernels['kept_bytes'] / MIB:,.1f}" if mode == "gradient" else "",
+        ]
+        for form in FORMS[1:]:
+            parts += _time_and_memory(found[form], kernels)
+        lines.append(f"| {' | '.join(parts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _time_and_memory(row: dict[str, Any] | None, kernels: dict[str, Any]) -> list[str]:
+    if row is None:
+        return ["", ""]
+    temporaries = "" if row["temp_bytes"] is None else f"{row['temp_bytes'] / MIB:,.0f}"
+    if not row["fits"]:
+        return ["does not fit", temporaries]
+    ratio = row["seconds"] / kernels["seconds"]
+    return [f"{1e6 * row['seconds']:,.0f} ({ratio:.1f}×)", temporaries]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
