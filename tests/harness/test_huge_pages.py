@@ -46,14 +46,15 @@ def run_program(folder: Path, setting: str, tunables: str = "") -> list[str]:
 def test_starts_again_once_as_the_same_process_with_the_same_arguments(tmp_path):
     first, second, end = run_program(tmp_path, "always [madvise] never\n")
     assert first == second
-    assert end == "glibc.malloc.hugetlb=1 True ['an argument', '--flag=1'] 1"
+    assert end == f"{huge_pages.KEEP}:glibc.malloc.hugetlb=1 True ['an argument', '--flag=1'] 1"
 
 
 @glibc
 def test_keeps_the_other_tunables(tmp_path):
     *starts, end = run_program(tmp_path, "always [madvise] never\n", "glibc.malloc.check=0")
     assert len(starts) == 2
-    assert end.startswith("glibc.malloc.check=0:glibc.malloc.hugetlb=1 True ")
+    expected = f"glibc.malloc.check=0:{huge_pages.KEEP}:glibc.malloc.hugetlb=1 True "
+    assert end.startswith(expected)
 
 
 @pytest.mark.parametrize("choice", ["0", "2"])
