@@ -1,0 +1,135 @@
+"""When the kernels serve a call, on which devices, and what is said where they do not."""
+
+import functools
+import logging
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from nystromformer_jax import nystrom_attention
+from nystromformer_jax.kernels import choice
+from tests.helpers import REFERENCE, assert_close, random_inputs
+
+AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
+
+
+@pytest.fixture(autouse=True)
+def said_nothing_yet():
+    choice._say_once.cache_clear()
+
+
+def traced(shape=(4, 300, 2, 64), dtype=jnp.float32, implementation="auto", width=0, **options):
+    """The program of one attention, and what it sees."""
+    tokens = jax.ShapeDtypeStruct(shape, dtype)
+    kernel = jax.ShapeDtypeStruct((shape[2], width), jnp.float32) if width else None
+
+    def attend(query, key, value, kernel):
+        return nystrom_attention(
+            query,
+            key,
+            value,
+            conv_kernel=kernel,
+            implementation=implementation,
+            **{"num_landmarks": 16, **options},
+        )
+
+    return str(jax.make_jaxpr(attend)(tokens, tokens, tokens, kernel))
+
+
+def tpus(kind="TPU v5 lite", types=(AUTO,), **axes):
+    device = AbstractDevice(device_kind=kind, num_cores=1, platform="tpu")
+    mesh = AbstractMesh(tuple(axes.values()), tuple(axes), types, abstract_device=device)
+    return jax.sharding.use_abstract_mesh(mesh)
+
+
+def test_a_cpu_gets_the_plain_form_unless_asked():
+    assert "pallas_call" not in traced()
+    assert "pallas_call" not in traced(implementation="xla")
+    assert traced(implementation="pallas_tpu").count("pallas_call") > 0
+
+
+def test_tpus_get_the_kernels_each_for_its_own_examples(caplog):
+    with tpus(data=4, sequence=1, types=(AUTO, AUTO)):
+        program = traced()
+    assert "shard_map" in program
+    assert "pallas_call" in program
+    assert "f32[1,300,128]" in program  # of 4 examples one a device
+    with tpus(data=1):
+        assert "shard_map" not in traced()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"shape": (4, 300, 2, 40)}, "heads of 32, 64, 128, not of 40"),
+        ({"shape": (4, 300, 3, 64)}, "3 heads of 64 do not fill registers of 128"),
+        ({"dtype": jnp.float16}, "float32 and bfloat16, not float16"),
+        ({"num_landmarks": 24}, "a multiple of 16 up to 256, not 24"),
+        ({"num_landmarks": 272}, "a multiple of 16 up to 256, not 272"),
+        ({"width": 259}, "257 wide, not 259"),
+        ({"landmark_layout": "mlpen", "num_landmarks": 100}, "landmark_layout='mlpen'"),
+        ({"mask_conv": False}, "mask_conv=False"),
+        ({"normalize_rows": True}, "normalize_rows=True"),
+    ],
+)
+def test_what_they_cannot_serve_goes_plain_and_is_told_once(caplog, options, reason):
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert "pallas_call" not in traced(implementation="pallas_tpu", **options)
+    (record,) = caplog.records
+    assert reason in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("mesh", "reason"),
+    [
+        (functools.partial(tpus, "TPU v4", data=4), "for a v5e or later, not for a TPU v4"),
+        (
+            functools.partial(tpus, data=2, model=2, types=(AUTO, AUTO)),
+            "an axis 'model', and they split by 'data'",
+        ),
+    ],
+)
+def test_devices_that_they_cannot_run_on_go_plain(caplog, mesh, reason):
+    with caplog.at_level(logging.WARNING), mesh():
+        assert "pallas_call" not in traced()
+    assert reason in caplog.records[0].getMessage()
+
+
+def test_several_devices_without_a_mesh_go_plain(caplog, monkeypatch):
+    monkeypatch.setattr(choice, "_target", lambda: ("tpu", "TPU v5 lite"))
+    with caplog.at_level(logging.WARNING):
+        assert "pallas_call" not in traced()
+    assert "jax.set_mesh(mesh)" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
+def test_devices_together_compute_what_one_does(rngs, kind):
+    inputs = random_inputs(rngs, 4, 140, 2, 32)
+    mask = jax.random.bernoulli(next(rngs), 0.8, (4, 140))
+    kernel = jax.random.normal(next(rngs), (2, 5))
+
+    def loss(implementation, query, key, value, kernel):
+        output = nystrom_attention(
+            query,
+            key,
+            value,
+            num_landmarks=16,
+            mask=mask,
+            conv_kernel=kernel,
+            implementation=implementation,
+        )
+        return jnp.where(mask[..., None, None], jnp.sin(output), 0).sum()
+
+    gradient = jax.jit(jax.value_and_grad(loss, argnums=(1, 2, 3, 4)), static_argnums=0)
+    expected = gradient("xla", *inputs, kernel)
+    mesh = jax.make_mesh((4,), ("data",), (kind,), devices=jax.devices()[:4])
+    by_example = NamedSharding(mesh, PartitionSpec("data"))
+    with jax.set_mesh(mesh):
+        split = [jax.device_put(x, by_example) for x in inputs]
+        mask = jax.device_put(mask, by_example)
+        actual = gradient("pallas_tpu", *split, kernel)
+    assert_close(actual, expected, REFERENCE)
