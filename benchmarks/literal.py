@@ -42,7 +42,7 @@ def literal_attention(
 
 
 def _inverse(kernel: Float[Array, "B H M M"]) -> Float[Array, "B H M M"]:
-    identity = jnp.eye(kernel.shape[-1], dtype=kernel.dtype)
+    identity = jnp.eye(kernel.shape[-1], dtype=kernel.dtype)[None, None]
     inverse = kernel.mT / kernel.sum(axis=-2).max()
     for _ in range(6):
         product = jnp.matmul(kernel, inverse, precision="highest")

@@ -105,20 +105,23 @@ class Classifier(nn.Module):
 
     def forward(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Gives logits; `mask` is True at real tokens."""
-        positions = self.positions(torch.arange(inputs.shape[1]))
+        positions = self.positions(torch.arange(inputs.shape[1], device=inputs.device))
         x = self.dropout(self.tokens(inputs) + positions)
-        extended = additive(mask.numpy())
+        lowest = torch.finfo(torch.float32).min
+        extended = torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, lowest)
+        extended = extended[:, None, None]
         for block in self.blocks:
             x = block(x, extended)
         x = self.norm(x) * mask[..., None]
         return self.head(x.sum(1) / mask.sum(1, keepdim=True))
 
 
-def training_step(model: nn.Module, batch: dict[str, np.ndarray]) -> Any:
+def training_step(model: nn.Module, batch: dict[str, np.ndarray], device: str = "cpu") -> Any:
     """One update on a fixed batch by AdamW, as a function without arguments."""
+    model = model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.0)
     inputs, mask, labels = (
-        torch.tensor(batch[name]).long() if name != "mask" else torch.tensor(batch[name])
+        torch.tensor(batch[name], dtype=torch.bool if name == "mask" else torch.long).to(device)
         for name in ("inputs", "mask", "labels")
     )
     model.train()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import language, plans, tasks
+from benchmarks import budget, language, plans, tasks
 from benchmarks import report as attention
 from language.report import gains
 from language.report import groups as language_groups
@@ -22,7 +22,11 @@ from lra.efficiency import tables
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "scaling.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "performance.md",
+    ROOT / "docs" / "scaling.md",
+)
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -64,6 +68,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "language-v5e": lambda: language.markdown(_json("language/v5e")),
     "plans": lambda: plans.markdown(_json("plans/table")),
     "scaling": lambda: plans.scaling_markdown(_json("plans/scaling")),
+    "budget": lambda: budget.markdown(_json("budget/tpu")),
     "tasks": lambda: tasks.markdown(_json("tasks/cpu")),
 }
 

@@ -120,7 +120,6 @@ def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
     """The step, its arguments to be made, and the bytes that the compiler gives it."""
     import jax
     import jax.numpy as jnp
-    import numpy as np
 
     from lra import train
     from nystromformer_jax import training
@@ -128,17 +127,7 @@ def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
     run = train.prepare(config)
     optimizer = training.make_optimizer(run.fit.optimizer, run.fit.train.total_steps)
     step = training.make_train_step(train.make_loss(run.model), optimizer, run.mesh, seed=0)
-    random = np.random.default_rng(0)
-    rows, length = run.fit.train.batch_size, run.data.padding.padded_len
-    batch = {"labels": random.integers(0, run.model.num_classes, rows, np.int32)}
-    for key in run.model.batch_keys:
-        lengths = random.integers(length // 2, length + 1, rows)
-        if key.startswith("mask"):
-            batch[key] = np.arange(length) < lengths[:, None]
-        else:
-            high = config["model"]["vocab_size"]
-            batch[key] = random.integers(0, high, (rows, length), np.int32)
-    batch["weights"] = np.ones(rows, np.float32)
+    batch = made_up_batch(run)
 
     def make() -> tuple[Any, Any]:
         params = train.make_params(run)()
@@ -149,6 +138,24 @@ def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
     shapes = training.step_shapes(run.mesh, *jax.eval_shape(make), jax.eval_shape(lambda: batch))
     compiled = step.lower(*shapes).compile()
     return compiled, lambda: (*make(), training.place(batch, run.mesh)), needed_bytes(compiled)
+
+
+def made_up_batch(run: Any) -> dict[str, Any]:
+    """Tokens in the task's shapes, half to all of each row real."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    rows, length = run.fit.train.batch_size, run.data.padding.padded_len
+    batch = {"labels": random.integers(0, run.model.num_classes, rows, np.int32)}
+    for key in run.model.batch_keys:
+        lengths = random.integers(length // 2, length + 1, rows)
+        if key.startswith("mask"):
+            batch[key] = np.arange(length) < lengths[:, None]
+        else:
+            high = run.model.config.vocab_size
+            batch[key] = random.integers(0, high, (rows, length), np.int32)
+    batch["weights"] = np.ones(rows, np.float32)
+    return batch
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
         attention["conv_kernel_size"],
     )
     cases = {
-        "ours": _our_step(run, batch),
+        "ours": our_step(run, batch),
         "Hugging Face": peers.training_step(theirs, batch),
     }
     times = interleaved(cases, repeats=repeats, budget_seconds=300.0)
@@ -41,7 +41,8 @@ def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
     return row
 
 
-def _our_step(run: train.Run, batch: dict[str, np.ndarray]) -> Any:
+def our_step(run: train.Run, batch: dict[str, np.ndarray]) -> Any:
+    """One update on a fixed batch, as a function without arguments."""
     optimizer = training.make_optimizer(run.fit.optimizer, run.fit.train.total_steps)
     step = training.make_train_step(train.make_loss(run.model), optimizer, run.mesh, seed=0)
     params = train.make_params(run)()

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from nystromformer_jax import kernels
 from nystromformer_jax.attention import (
     Implementation,
     check_arguments,
@@ -115,6 +116,13 @@ def sharded_nystrom_attention(
             f" positions to each side, but {devices} devices hold {own} of {key_length} each; take"
             " fewer devices, a longer sequence or a narrower kernel."
         )
+    kernels.chosen(  # says why not
+        implementation,
+        query,
+        conv_kernel,
+        num_landmarks=num_landmarks,
+        plain_only="with the length split over devices they are not used",
+    )
     return _sharded(
         query, key, value, mask, query_mask, conv_kernel, mesh=mesh, axis=axis, **options
     )

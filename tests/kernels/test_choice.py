@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from nystromformer_jax import nystrom_attention
+from nystromformer_jax import nystrom_attention, sharded_nystrom_attention
 from nystromformer_jax.kernels import choice
 from tests.helpers import REFERENCE, assert_close, random_inputs
 
@@ -104,6 +104,17 @@ def test_several_devices_without_a_mesh_go_plain(caplog, monkeypatch):
     with caplog.at_level(logging.WARNING):
         assert "pallas_call" not in traced()
     assert "jax.set_mesh(mesh)" in caplog.records[0].getMessage()
+
+
+def test_a_split_length_goes_plain_and_is_told(caplog):
+    tokens = jax.ShapeDtypeStruct((4, 320, 2, 64), jnp.float32)
+    mesh = jax.make_mesh((8,), ("sequence",), (AUTO,))
+    attend = functools.partial(
+        sharded_nystrom_attention, mesh=mesh, num_landmarks=16, implementation="pallas_tpu"
+    )
+    with caplog.at_level(logging.WARNING):
+        assert "pallas_call" not in str(jax.make_jaxpr(attend)(tokens, tokens, tokens))
+    assert "the length split over devices" in caplog.records[0].getMessage()
 
 
 @pytest.mark.parametrize("kind", [AUTO, EXPLICIT])

@@ -1,0 +1,28 @@
+import jax
+
+from benchmarks.accelerator import attention, check
+from benchmarks.literal import literal_attention
+from nystromformer_jax import nystrom_attention
+from tests.helpers import OTHER_FRAMEWORK, assert_close, random_inputs
+
+
+def test_a_literal_port_is_the_same_function(rngs):
+    inputs = random_inputs(rngs, 2, 48, 3, 8)
+    kernel = jax.random.normal(next(rngs), (3, 5))
+    options = {"num_landmarks": 12, "pinv_start": "batch_max", "conv_kernel": kernel}
+    actual = literal_attention(*inputs, kernel, 12)
+    assert_close(actual, nystrom_attention(*inputs, **options), OTHER_FRAMEWORK)
+
+
+def test_half_precision_is_checked_against_the_processor():
+    row = check("bfloat16", masked=True)
+    assert row["passed"]
+    assert 0 < row["forward_error"] < 1e-2
+
+
+def test_every_form_is_timed_and_counted():
+    rows = {row["form"]: row for row in attention(1, 128, "forward", 1)}
+    assert set(rows) >= {"ours", "plain", "literal", "exact"}
+    for row in rows.values():
+        assert row["seconds"] > 0
+        assert row["kernels"] > 0
