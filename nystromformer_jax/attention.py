@@ -147,7 +147,9 @@ def nystrom_attention(
         query,
         conv_kernel,
         num_landmarks=num_landmarks,
-        plain_only=_plain_only(landmark_layout, mask_conv, normalize_rows),
+        plain_only=_plain_only(
+            {query.dtype, key.dtype, value.dtype}, landmark_layout, mask_conv, normalize_rows
+        ),
     ):
         return _by_kernels(
             query,
@@ -177,8 +179,12 @@ def nystrom_attention(
     )
 
 
-def _plain_only(landmark_layout: Layout, mask_conv: bool, normalize_rows: bool) -> str:
-    """Why options are not for the kernels."""
+def _plain_only(
+    dtypes: set[Any], landmark_layout: Layout, mask_conv: bool, normalize_rows: bool
+) -> str:
+    """Why types and options are not for the kernels."""
+    if len(dtypes) > 1:
+        return f"query, key and value are of several types, {', '.join(sorted(map(str, dtypes)))}"
     if landmark_layout != "real":
         return f"landmark_layout={landmark_layout!r} is not for them"
     if not mask_conv:

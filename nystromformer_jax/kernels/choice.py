@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -114,11 +115,16 @@ def _unplaceable(query: Array) -> str:
                 f" with jax.set_mesh(mesh), whose axis {BATCH_AXIS!r} is the batch's"
             )
         return ""
+    if jax.typeof(query).manual_axis_type.varying:
+        return "inside jax.shard_map they need check_vma=False"
     axes, batch = _split_axes(query)
     over = (batch,) if isinstance(batch, str) else tuple(batch or ())
     others = [axis for axis in axes if axis not in over and mesh.shape[axis] > 1]
     if others:
         return f"the mesh has an axis {others[0]!r}, and they split by {BATCH_AXIS!r}, the batch, alone"
+    parts = math.prod(mesh.shape[axis] for axis in over)
+    if query.shape[0] % parts:
+        return f"{parts} devices do not divide a batch of {query.shape[0]}"
     return ""
 
 

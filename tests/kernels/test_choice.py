@@ -91,12 +91,40 @@ def test_what_they_cannot_serve_goes_plain_and_is_told_once(caplog, options, rea
             functools.partial(tpus, data=2, model=2, types=(AUTO, AUTO)),
             "an axis 'model', and they split by 'data'",
         ),
+        (functools.partial(tpus, data=3), "3 devices do not divide a batch of 4"),
     ],
 )
 def test_devices_that_they_cannot_run_on_go_plain(caplog, mesh, reason):
     with caplog.at_level(logging.WARNING), mesh():
         assert "pallas_call" not in traced()
     assert reason in caplog.records[0].getMessage()
+
+
+def test_arrays_of_several_types_go_plain(caplog, rngs):
+    query, key, value = random_inputs(rngs, 1, 140, 2, 32)
+    with caplog.at_level(logging.WARNING):
+        nystrom_attention(
+            query, key.astype(jnp.bfloat16), value, num_landmarks=16, implementation="pallas_tpu"
+        )
+    assert "several types, bfloat16, float32" in caplog.records[0].getMessage()
+
+
+def test_a_checked_shard_map_goes_plain_and_an_unchecked_one_does_not(caplog):
+    mesh = jax.make_mesh((8,), ("data",), (AUTO,))
+    tokens = jax.ShapeDtypeStruct((8, 140, 2, 32), jnp.float32)
+    attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
+
+    def program(check_vma):
+        spec = PartitionSpec("data")
+        each = jax.shard_map(
+            attend, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec, check_vma=check_vma
+        )
+        return str(jax.make_jaxpr(each)(tokens, tokens, tokens))
+
+    assert "pallas_call" in program(check_vma=False)
+    with caplog.at_level(logging.WARNING):
+        assert "pallas_call" not in program(check_vma=True)
+    assert "check_vma=False" in caplog.records[0].getMessage()
 
 
 def test_several_devices_without_a_mesh_go_plain(caplog, monkeypatch):
