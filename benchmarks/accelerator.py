@@ -217,7 +217,7 @@ def _repeated(run: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[
 
 
 def _huggingface(batch: int, length: int, mode: str) -> Callable[[], Any] | None:
-    """Hugging Face's attention without its output projection's share; None where PyTorch has no GPU."""
+    """Hugging Face's module with its four projections, which ours has not here; None: PyTorch has no GPU."""
     if not _torch_has_the_device():
         return None
     import torch

@@ -93,7 +93,7 @@ def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
     chip = chip_of(topology)
     function, arguments, kept = program(form, mode, length)
     compiled = compile_ahead(
-        _for_device(function, topology), arguments, topology_devices(topology)[0]
+        for_device(function, topology), arguments, topology_devices(topology)[0]
     )
     row = {
         "topology": topology,
@@ -222,7 +222,7 @@ def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
         for module in (segments, collect, distribute):
             module.call = remember  # type: ignore[attr-defined]
         function, arguments, _ = program("kernels", mode, length)
-        jax.eval_shape(_for_device(function, topology), *arguments)
+        jax.eval_shape(for_device(function, topology), *arguments)
         device = topology_devices(topology)[0]
         found = {}
         for name, (again, shapes) in made.items():
@@ -234,7 +234,7 @@ def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
         return found
 
 
-def _for_device(function: Callable[..., Any], topology: str) -> Callable[..., Any]:
+def for_device(function: Callable[..., Any], topology: str) -> Callable[..., Any]:
     """`function`, traced for the topology's first device."""
     import jax
     import numpy as np

@@ -7,7 +7,7 @@ has got: one heap, which only grows. A step of the ListOps config: 350,000 fault
 none with both. glibc does so if its tunables say so, and reads them as a process starts; so the program
 starts itself again, as the same process. Losses stay the same to the last bit.
 
-Whoever has set the first tunable, `GLIBC_TUNABLES=glibc.malloc.hugetlb=0` too, has decided.
+Whoever has set that for huge pages, `GLIBC_TUNABLES=glibc.malloc.hugetlb=0` too, has decided.
 Source: glibc manual, "Memory Allocation Tunables"; Linux, admin-guide/mm/transhuge.
 """
 
@@ -31,7 +31,7 @@ def restart() -> None:
         return
     others = os.environ.get("GLIBC_TUNABLES")
     ours = f"{KEEP}:{TUNABLE}=1"
-    os.environ["GLIBC_TUNABLES"] = f"{others}:{ours}" if others else ours
+    os.environ["GLIBC_TUNABLES"] = f"{ours}:{others}" if others else ours
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

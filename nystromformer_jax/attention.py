@@ -115,7 +115,9 @@ def nystrom_attention(
         so that a constant value comes out as it went in. The peers do not.
       implementation: `"pallas_tpu"` are kernels for TPUs, in O(M D) memory beside the arguments (on
         other machines they are interpreted, slowly); `"xla"` is plain jnp; `"auto"` takes the kernels on a
-        TPU. What the kernels cannot serve goes by jnp, and the log says once why.
+        TPU. What the kernels cannot serve goes by jnp, and the log says once why. They are
+        differentiated once and backwards; `"xla"` in every way. A program for other devices than the
+        default ones or the ambient mesh's, such as one that `jax.export` makes, asks for its own.
 
     Returns:
       The output in `query`'s dtype. A row with no real key is finite.
@@ -144,11 +146,14 @@ def nystrom_attention(
     whole = landmark_layout == "real" and min(query.shape[1], key.shape[1]) <= num_landmarks
     if not whole and kernels.chosen(
         implementation,
-        query,
-        conv_kernel,
+        (query, key, value, mask, query_mask, conv_kernel),
         num_landmarks=num_landmarks,
         plain_only=_plain_only(
-            {query.dtype, key.dtype, value.dtype}, landmark_layout, mask_conv, normalize_rows
+            {query.dtype, key.dtype, value.dtype},
+            pinv_start,
+            landmark_layout,
+            mask_conv,
+            normalize_rows,
         ),
     ):
         return _by_kernels(
@@ -180,11 +185,17 @@ def nystrom_attention(
 
 
 def _plain_only(
-    dtypes: set[Any], landmark_layout: Layout, mask_conv: bool, normalize_rows: bool
+    dtypes: set[Any],
+    pinv_start: Start,
+    landmark_layout: Layout,
+    mask_conv: bool,
+    normalize_rows: bool,
 ) -> str:
     """Why types and options are not for the kernels."""
     if len(dtypes) > 1:
         return f"query, key and value are of several types, {', '.join(sorted(map(str, dtypes)))}"
+    if pinv_start != "exact":  # one device would see the largest sum of its own examples
+        return f"pinv_start={pinv_start!r} is not for them"
     if landmark_layout != "real":
         return f"landmark_layout={landmark_layout!r} is not for them"
     if not mask_conv:

@@ -118,8 +118,7 @@ def sharded_nystrom_attention(
         )
     kernels.chosen(  # says why not
         implementation,
-        query,
-        conv_kernel,
+        (query, key, value, mask, query_mask, conv_kernel),
         num_landmarks=num_landmarks,
         plain_only="with the length split over devices they are not used",
     )

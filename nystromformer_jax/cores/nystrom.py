@@ -27,7 +27,7 @@ class NystromAttention(nn.Module):
       landmark_layout: `"real"`, `"mlpen"` or `"hf"`.
       mask_conv: Whether the convolution sees zeros at padding.
       normalize_rows: Whether rows of the attention map are made to sum to one.
-      implementation: `"auto"` or `"xla"`.
+      implementation: `"auto"`, `"xla"` or `"pallas_tpu"`; see `nystrom_attention`.
       sequence_axis: `"sequence"`: the length is split over that axis of the ambient mesh
         (`jax.set_mesh`), see `sharded_nystrom_attention`. None: it is whole.
     """

@@ -1,4 +1,4 @@
-"""The whole of Nyström attention by kernels: five passes over the tokens and three back, five more."""
+"""The whole of Nyström attention by kernels: four passes over the tokens forward, and three back."""
 
 import functools
 from typing import Any, NamedTuple
@@ -10,10 +10,10 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.inputs import where_real
 from nystromformer_jax.kernels import collect, distribute, segments
 from nystromformer_jax.kernels.band import WIDEST, Convolution
-from nystromformer_jax.kernels.packing import LANES, MASKED_LOGIT, Packing
+from nystromformer_jax.kernels.packing import LANES, Packing
 from nystromformer_jax.landmarks import segment_ids
 from nystromformer_jax.pinv import Start, iterative_pinv
-from nystromformer_jax.steps import landmark_kernel
+from nystromformer_jax.steps import MASKED_LOGIT, landmark_kernel
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 HEAD_DIMS = (32, 64, 128)
@@ -125,7 +125,9 @@ def _forward(
         keys.ids,
         keys.few.astype(jnp.int32),
     )
-    maximum, total = (_from_columns(keys.packing, columns[..., lane]) for lane in (0, 1))
+    maximum, total = (
+        _from_columns(keys.packing, columns[..., lane]) for lane in (collect.MAXIMUM, collect.SUM)
+    )
     own = (own_query_mask is not None) & queries.few & ~keys.few
     landmark_values = _between(
         q_landmarks, k_landmarks, values, total, queries, keys, own, pinv_iters, pinv_start

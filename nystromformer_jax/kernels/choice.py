@@ -14,15 +14,14 @@ from nystromformer_jax.typing import Array
 
 BATCH_AXIS = "data"
 # Their kernels need more memory near the core than these have, or products that they cannot make.
-TOO_OLD = ("TPU v2", "TPU v3", "TPU v4")
+TOO_OLD = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
 
 _log = logging.getLogger(__name__)
 
 
 def chosen(
     implementation: str,
-    query: Array,
-    conv_kernel: Array | None,
+    arguments: tuple[Array | None, ...],
     *,
     num_landmarks: int,
     plain_only: str,
@@ -31,8 +30,7 @@ def chosen(
 
     Args:
       implementation: As the user said.
-      query: Queries.
-      conv_kernel: The convolution's.
+      arguments: Query, key, value, their masks, and the convolution's kernel.
       num_landmarks: M.
       plain_only: Why the options are not for the kernels; empty if they are.
     """
@@ -41,11 +39,12 @@ def chosen(
     platform, kind = _target()
     if implementation == "auto" and platform != "tpu":
         return False
-    reason = plain_only or unsupported(query, conv_kernel, num_landmarks=num_landmarks)
+    query: Any = arguments[0]
+    reason = plain_only or unsupported(query, arguments[-1], num_landmarks=num_landmarks)
     if not reason and implementation == "auto" and kind in TOO_OLD:
         reason = f"they are for a v5e or later, not for a {kind}"
     if not reason:
-        reason = _unplaceable(query)
+        reason = _unplaceable(arguments)
     if reason:
         _say_once(reason)
     return not reason
@@ -65,6 +64,11 @@ def on_each_device(
     if not axes:
         return function(*arguments)
     own, whole = PartitionSpec(batch), PartitionSpec()
+    if any(kind == AxisType.Explicit for kind in jax.sharding.get_abstract_mesh().axis_types):
+        arguments = tuple(
+            x if x is None else jax.reshard(x, own if index < batched else whole)
+            for index, x in enumerate(arguments)
+        )
     specs = tuple(own if index < batched else whole for index in range(len(arguments)))
     # The outputs of kernels do not say over which axes they vary, so nobody can check it.
     split = jax.shard_map(
@@ -105,8 +109,9 @@ def _split_axes(query: Array) -> tuple[tuple[str, ...], Any]:
     return axes, BATCH_AXIS if BATCH_AXIS in axes else None
 
 
-def _unplaceable(query: Array) -> str:
+def _unplaceable(arguments: tuple[Array | None, ...]) -> str:
     """Why the kernels cannot run on the devices of the ambient mesh; empty if they can."""
+    query: Any = arguments[0]
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         if jax.device_count() > 1 and not interpreted():
@@ -115,11 +120,13 @@ def _unplaceable(query: Array) -> str:
                 f" with jax.set_mesh(mesh), whose axis {BATCH_AXIS!r} is the batch's"
             )
         return ""
-    if jax.typeof(query).manual_axis_type.varying:
+    if any(x is not None and jax.typeof(x).manual_axis_type.varying for x in arguments):
         return "inside jax.shard_map they need check_vma=False"
     axes, batch = _split_axes(query)
     over = (batch,) if isinstance(batch, str) else tuple(batch or ())
     others = [axis for axis in axes if axis not in over and mesh.shape[axis] > 1]
+    if others == [BATCH_AXIS]:
+        return f"the batch is not split over the mesh's axis {BATCH_AXIS!r}"
     if others:
         return f"the mesh has an axis {others[0]!r}, and they split by {BATCH_AXIS!r}, the batch, alone"
     parts = math.prod(mesh.shape[axis] for axis in over)

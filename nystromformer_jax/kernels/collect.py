@@ -8,7 +8,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from nystromformer_jax.kernels.band import Band, Convolution
-from nystromformer_jax.kernels.packing import LANES, MASKED_LOGIT, Blocks, Packing, Part, call
+from nystromformer_jax.kernels.packing import LANES, Blocks, Packing, Part, call
+from nystromformer_jax.steps import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Float, Int
 
 MAXIMUM, SUM = 0, 1  # lanes of `columns`
@@ -216,7 +217,7 @@ def backward(
     }
     if band is not None and convolution is not None:
         matrices, to_kernel = jax.vjp(
-            lambda kernel: band.matrices(kernel[:, ::-1]), convolution.kernel
+            lambda kernel: band.matrices(kernel[:, ::-1].astype(jnp.float32)), convolution.kernel
         )
         inputs |= band.inputs(convolution.x, matrices, None)
         outputs["matrices_out"] = (
@@ -238,5 +239,5 @@ def backward(
     )
     kernel_gradient = None
     if matrices_out:
-        (kernel_gradient,) = to_kernel(matrices_out[0].sum(axis=0).astype(matrices.dtype))
+        (kernel_gradient,) = to_kernel(matrices_out[0].sum(axis=0))
     return key_out, value_out, q_landmarks_out, kernel_gradient

@@ -13,8 +13,8 @@ from jax.experimental.pallas import tpu as pltpu
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 LANES = 128
+ROWS = 128  # of landmarks, for which the lengths of blocks' parts are chosen
 VMEM_BYTES = 64 * 2**20  # of 128 MiB on a v5e and a v6e
-MASKED_LOGIT = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,8 @@ class Packing:
             right,
             (((over[0],), (over[1],)), ((), ())),
             preferred_element_type=jnp.float32,
-            precision=jax.lax.Precision.HIGHEST if exact else None,
+            # Said in any case: the user's default, which may be one, is not for bfloat16 in a kernel.
+            precision=jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT,
         )
 
     def to_diagonal(self, x: Float[Array, "M G·D"]) -> Float[Array, "G·M G·D"]:
@@ -141,7 +142,11 @@ class Blocks:
         return pl.BlockSpec((1, 1, *shape), lambda b, g, i, *_: (b, g, *zeros))
 
     def parts(self, refs: Any, size: int) -> Iterator["Part"]:
-        """The block in parts short enough that what is made of them stays in registers and near them."""
+        """The block in parts short enough that what is made of them stays near the registers.
+
+        With more rows of landmarks than `ROWS` they are shorter than `size`.
+        """
+        size = max(LANES, size * ROWS // max(ROWS, self.packing.rows) // LANES * LANES)
         for first in range(0, self.size, size):
             yield Part(self, refs, first, min(size, self.size - first))
 
@@ -224,7 +229,13 @@ def as_rows(flags: Float[Array, "1 S"], width: int) -> Float[Array, "S W"]:
     contract = (((0,), (0,)), ((), ()))
     left = jnp.broadcast_to(flags, (8, flags.shape[1]))
     right = jnp.ones((8, width), flags.dtype)
-    return jax.lax.dot_general(left, right, contract, preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(
+        left,
+        right,
+        contract,
+        preferred_element_type=jnp.float32,
+        precision=jax.lax.Precision.DEFAULT,
+    )
 
 
 def call(

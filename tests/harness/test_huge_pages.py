@@ -53,7 +53,7 @@ def test_starts_again_once_as_the_same_process_with_the_same_arguments(tmp_path)
 def test_keeps_the_other_tunables(tmp_path):
     *starts, end = run_program(tmp_path, "always [madvise] never\n", "glibc.malloc.check=0")
     assert len(starts) == 2
-    expected = f"glibc.malloc.check=0:{huge_pages.KEEP}:glibc.malloc.hugetlb=1 True "
+    expected = f"{huge_pages.KEEP}:glibc.malloc.hugetlb=1:glibc.malloc.check=0 True "
     assert end.startswith(expected)
 
 

@@ -72,6 +72,7 @@ def test_tpus_get_the_kernels_each_for_its_own_examples(caplog):
         ({"width": 259}, "257 wide, not 259"),
         ({"landmark_layout": "mlpen", "num_landmarks": 100}, "landmark_layout='mlpen'"),
         ({"mask_conv": False}, "mask_conv=False"),
+        ({"pinv_start": "batch_max"}, "pinv_start='batch_max'"),
         ({"normalize_rows": True}, "normalize_rows=True"),
     ],
 )
@@ -169,6 +170,5 @@ def test_devices_together_compute_what_one_does(rngs, kind):
     by_example = NamedSharding(mesh, PartitionSpec("data"))
     with jax.set_mesh(mesh):
         split = [jax.device_put(x, by_example) for x in inputs]
-        mask = jax.device_put(mask, by_example)
         actual = gradient("pallas_tpu", *split, kernel)
     assert_close(actual, expected, REFERENCE)
