@@ -1,4 +1,5 @@
 import jax
+import pytest
 
 from benchmarks.accelerator import attention, check
 from benchmarks.literal import literal_attention
@@ -20,6 +21,7 @@ def test_half_precision_is_checked_against_the_processor():
     assert 0 < row["forward_error"] < 1e-2
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_every_form_is_timed_and_counted():
     rows = {row["form"]: row for row in attention(1, 128, "forward", 1)}
     assert set(rows) >= {"ours", "plain", "literal", "exact"}

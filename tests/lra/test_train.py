@@ -82,27 +82,6 @@ def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(t
     assert now == written
 
 
-def test_ragged_data_compile_nothing_again(tmp_path, monkeypatch):
-    """200 steps of trees of all lengths; evaluations with a partial batch and one that is full."""
-    traces = []
-    make_loss = train.make_loss
-
-    def counted(model):
-        loss_fn = make_loss(model)
-
-        def count(params, batch, dropout_rng):
-            traces.append((batch["labels"].shape, dropout_rng is None))
-            return loss_fn(params, batch, dropout_rng)
-
-        return count
-
-    monkeypatch.setattr(train, "make_loss", counted)
-    config = small_config(train__total_steps=200, eval__every_steps=50, log__every_steps=100)
-    run(config, tmp_path / "run")
-    # For the names of its metrics, for the step, and for the evaluation.
-    assert sorted(traces) == [((8,), False), ((8,), False), ((16,), True)]
-
-
 def test_the_test_set_is_scored_with_the_best_parameters_not_the_last(tmp_path, monkeypatch):
     """Forty trees by heart: validation is best long before the end."""
     config = small_config(train__total_steps=80, eval__every_steps=5, log__every_steps=5)
@@ -185,7 +164,7 @@ def test_an_unfinished_run_cannot_be_scored(tmp_path):
 
 
 def test_training_and_evaluation_are_traced_once_on_ragged_data(tmp_path, monkeypatch):
-    config = small_config(train__total_steps=12)
+    config = small_config(train__total_steps=200, eval__every_steps=100, log__every_steps=100)
     prepared = train.prepare(config)
     task = data.load(prepared.data)
     traces = []
