@@ -28,6 +28,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_the_devices_that_are_here_are_planned_for():
     done = run(*SMALL, "--config.mesh.sequence=4", "--config.train.remat=True")
     assert done.returncode == 0, done.stderr
