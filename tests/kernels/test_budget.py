@@ -71,8 +71,8 @@ def test_memory_beside_the_arguments_does_not_grow_forward(length):
     pytest.importorskip("libtpu")
     row = budget.cell("v5e:1x1", "kernels", "forward", length)
     assert row["temp_bytes"] <= 8 * MIB  # 7.75, at 4,096
-    # 425 µs at 4,096 and 1.27 ms at 16,384, where the floor is 290 and 1,160 and the inverse takes 70.
-    assert row["seconds"] <= 1.2 * (row["floor_seconds"] + 107e-6)
+    # 188, 425, 1,293 and 9,520 µs, of which the inverse and what is small take 115.
+    assert row["seconds"] <= 1.1 * row["floor_seconds"] + 160e-6
 
 
 @pytest.mark.slow(minutes=1)
