@@ -161,7 +161,7 @@ def attention(batch: int, length: int, mode: str, repeats: int) -> list[dict[str
         if compiled.run is None:
             row["reason"] = compiled.figures["reason"]
             continue
-        text = compiled.run.as_text()  # type: ignore[attr-defined]
+        text = compiled.run.as_text()
         row["kernels"] = len(LAUNCHES.findall(text[text.index("\nENTRY") :]))
         cases[form] = _repeated(compiled.run, arguments)
     if (peer := _huggingface(batch, length, mode)) is not None:

@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
     }
     if compiled.run is None:
         return row
-    text = compiled.run.as_text()  # type: ignore[attr-defined]
+    text = compiled.run.as_text()
     costs = kernel_costs(text)
     rest = (estimated_cycles(text) or 0) / chip.hertz
     kernels = []
@@ -192,46 +192,38 @@ def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
 
         jax.config.update("jax_platforms", "cpu")
         from lra.efficiency.compiled import compile_ahead
-        from nystromformer_jax.kernels import collect, distribute, segments
         from nystromformer_jax.training.topology import topology_devices
 
-        made: dict[str, tuple[Callable[..., Any], list[Any]]] = {}
-        call = segments.call
-
-        def remember(
-            kernel: Any,
-            name: str,
-            blocks: Any,
-            inputs: Any,
-            outputs: Any,
-            *,
-            few: Any,
-            **options: Any,
-        ) -> Any:
-            specs = {key: spec for key, (_, spec) in inputs.items()}
-            alone = {key: value for key, value in options.items() if key != "aliases"}
-
-            def again(few: Any, *arrays: Any) -> Any:
-                given = dict(zip(specs, zip(arrays, specs.values(), strict=True), strict=True))
-                return call(kernel, name, blocks, given, outputs, few=few, **alone)
-
-            shapes = [few, *(array for array, _ in inputs.values())]
-            made[name] = again, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes]
-            return call(kernel, name, blocks, inputs, outputs, few=few, **options)
-
-        for module in (segments, collect, distribute):
-            module.call = remember  # type: ignore[attr-defined]
         function, arguments, _ = program("kernels", mode, length)
-        jax.eval_shape(for_device(function, topology), *arguments)
+        traced = jax.make_jaxpr(for_device(function, topology))(*arguments)
         device = topology_devices(topology)[0]
         found = {}
-        for name, (again, shapes) in made.items():
-            compile_ahead(again, tuple(shapes), device)
-            (file,) = Path(folder).glob("*nystrom_*.textproto")
+        for equation in pallas_calls(traced.jaxpr):
+
+            def alone(*arrays: Any, equation: Any = equation) -> Any:
+                parameters = {**equation.params, "input_output_aliases": ()}
+                return equation.primitive.bind(*arrays, **parameters)
+
+            shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+            compile_ahead(alone, tuple(shapes), device)
+            (file,) = Path(folder).glob("alone*.textproto")
+            name = equation.params["name"].removeprefix("nystrom_")
             cycles = re.search(r"estimated_cycles: (\d+)", file.read_text(encoding="utf-8"))
             found[name] = int(cycles[1]) if cycles else 0
             file.unlink()
         return found
+
+
+def pallas_calls(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a traced program that are kernels, wherever they stand."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "pallas_call":
+            yield equation
+            continue
+        for parameter in equation.params.values():
+            below = getattr(parameter, "jaxpr", parameter)
+            if hasattr(below, "eqns"):
+                yield from pallas_calls(below)
 
 
 def for_device(function: Callable[..., Any], topology: str) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ class Compiled:
     """
 
     figures: dict[str, Any]
-    run: Callable[..., Any] | None
+    run: jax.stages.Compiled | None
 
 
 def compile_ahead(
@@ -37,7 +37,8 @@ def compile_ahead(
     )
     lowered = jax.jit(function).lower(*shapes)
     began = time.perf_counter()
-    run, reason = None, None
+    run: jax.stages.Compiled | None = None
+    reason = None
     cost: Mapping[str, float] = {}
     try:
         run = lowered.compile()

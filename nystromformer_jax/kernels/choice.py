@@ -88,7 +88,7 @@ def _target() -> tuple[str, str]:
     device = None if mesh.empty else mesh.abstract_device
     if device is not None:
         return device.platform, device.device_kind
-    default: Any = jax.config.jax_default_device  # type: ignore[attr-defined]
+    default: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # made at run time
     if isinstance(default, str):
         default = jax.devices(default)[0]
     default = default or jax.devices()[0]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from benchmarks.budget import pallas_calls
 from nystromformer_jax import nystrom_attention
 from nystromformer_jax.kernels import collect, distribute, segments
 from tests.helpers import (
@@ -187,17 +188,16 @@ def test_the_users_precision_is_not_for_bfloat16_in_a_kernel():
     with jax.default_matmul_precision("highest"):
         program = jax.make_jaxpr(attend)(tokens, tokens, tokens)
 
-    def precisions(jaxpr, inside):
+    def precisions(jaxpr):
         for equation in jaxpr.eqns:
-            if inside and equation.primitive.name == "dot_general":
+            if equation.primitive.name == "dot_general":
                 yield equation.params["precision"]
-            within = inside or equation.primitive.name == "pallas_call"
-            for parameter in equation.params.values():
-                below = getattr(parameter, "jaxpr", parameter)
-                if hasattr(below, "eqns"):
-                    yield from precisions(below, within)
+            for branch in equation.params.get("branches", ()):
+                yield from precisions(branch.jaxpr)
 
-    found = set(precisions(program.jaxpr, inside=False))
+    kernels = [equation.params["jaxpr"] for equation in pallas_calls(program.jaxpr)]
+    found = {precision for kernel in kernels for precision in precisions(kernel)}
+    assert len(kernels) == 4
     assert found == {(jax.lax.Precision.DEFAULT, jax.lax.Precision.DEFAULT)}
 
 
