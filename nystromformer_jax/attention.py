@@ -1,7 +1,7 @@
 """Softmax attention, the truth, and its Nyström approximation, as functions of query, key and value."""
 
 import functools
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +9,16 @@ import jax.numpy as jnp
 from nystromformer_jax import kernels
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.inputs import (
-    check_convolution,
+    Implementation,
+    Inputs,
+    Options,
+    check_arguments,
     check_inputs,
     check_query_mask,
     where_real,
 )
-from nystromformer_jax.landmarks import Layout, check_landmarks, segment_ids, segment_means
-from nystromformer_jax.pinv import Start, check_pinv, iterative_pinv
+from nystromformer_jax.landmarks import Layout, segment_ids, segment_means
+from nystromformer_jax.pinv import Start, iterative_pinv
 from nystromformer_jax.steps import (
     collect,
     distribute,
@@ -24,8 +27,6 @@ from nystromformer_jax.steps import (
     weighted_values,
 )
 from nystromformer_jax.typing import Array, Bool, Float
-
-Implementation = Literal["auto", "xla", "pallas_tpu"]
 
 
 def softmax_attention(
@@ -129,52 +130,10 @@ def nystrom_attention(
     Differs: segments over real tokens, masks in all three factors, exact where it can be, each
     matrix scaled by its own norms, products associated from the right.
     """
-    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
-    check_arguments(
-        query,
-        key,
-        value,
-        mask,
-        query_mask,
-        conv_kernel,
-        num_landmarks=num_landmarks,
-        pinv_iters=pinv_iters,
-        pinv_start=pinv_start,
-        landmark_layout=landmark_layout,
-        implementation=implementation,
+    inputs = Inputs(
+        jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask, query_mask, conv_kernel
     )
-    whole = landmark_layout == "real" and min(query.shape[1], key.shape[1]) <= num_landmarks
-    if not whole and kernels.chosen(
-        implementation,
-        (query, key, value, mask, query_mask, conv_kernel),
-        num_landmarks=num_landmarks,
-        plain_only=_plain_only(
-            {query.dtype, key.dtype, value.dtype},
-            pinv_start,
-            landmark_layout,
-            mask_conv,
-            normalize_rows,
-        ),
-    ):
-        return _by_kernels(
-            query,
-            key,
-            value,
-            mask,
-            query_mask,
-            conv_kernel,
-            num_landmarks=num_landmarks,
-            pinv_iters=pinv_iters,
-            pinv_start=pinv_start,
-            interpret=kernels.interpreted(),
-        )
-    return _nystrom_attention(
-        query,
-        key,
-        value,
-        mask,
-        query_mask,
-        conv_kernel,
+    options = Options(
         num_landmarks=num_landmarks,
         pinv_iters=pinv_iters,
         pinv_start=pinv_start,
@@ -182,119 +141,57 @@ def nystrom_attention(
         mask_conv=mask_conv,
         normalize_rows=normalize_rows,
     )
+    check_arguments(inputs, options, implementation)
+    if not options.exact(inputs) and kernels.chosen(implementation, inputs, options):
+        return _by_kernels(inputs, options, interpret=kernels.interpreted())
+    return _nystrom_attention(inputs, options)
 
 
-def _plain_only(
-    dtypes: set[Any],
-    pinv_start: Start,
-    landmark_layout: Layout,
-    mask_conv: bool,
-    normalize_rows: bool,
-) -> str:
-    """Why types and options are not for the kernels."""
-    if len(dtypes) > 1:
-        return f"query, key and value are of several types, {', '.join(sorted(map(str, dtypes)))}"
-    if pinv_start != "exact":  # one device would see the largest sum of its own examples
-        return f"pinv_start={pinv_start!r} is not for them"
-    if landmark_layout != "real":
-        return f"landmark_layout={landmark_layout!r} is not for them"
-    if not mask_conv:
-        return "mask_conv=False is not for them"
-    return "normalize_rows=True is not for them" if normalize_rows else ""
-
-
-def check_arguments(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None,
-    query_mask: Array | None,
-    conv_kernel: Array | None,
-    *,
-    num_landmarks: int,
-    pinv_iters: int,
-    pinv_start: str,
-    landmark_layout: str,
-    implementation: str,
-) -> None:
-    """Refuses what `nystrom_attention` cannot take, in words."""
-    check_inputs(query, key, value, mask)
-    check_query_mask(query, key, mask, query_mask)
-    check_landmarks(num_landmarks, min(query.shape[1], key.shape[1]), landmark_layout)
-    check_pinv(pinv_iters, pinv_start)
-    check_convolution(query, key, conv_kernel)
-    if implementation not in get_args(Implementation):
-        raise ValueError(
-            f"implementation must be one of {', '.join(map(repr, get_args(Implementation)))},"
-            f" got {implementation!r}."
-        )
-
-
-@functools.partial(
-    jax.jit, static_argnames=("num_landmarks", "pinv_iters", "pinv_start", "interpret")
-)
-def _by_kernels(*arguments: Array | None, **options: Any) -> Float[Array, "B L H D"]:
+@functools.partial(jax.jit, static_argnames=("options", "interpret"))
+def _by_kernels(inputs: Inputs, options: Options, *, interpret: bool) -> Float[Array, "B L H D"]:
     """`nystrom_attention` behind its checks, on a TPU."""
-    attend = functools.partial(kernels.kernel_attention, **options)
-    return kernels.on_each_device(attend, arguments, batched=5)
+    return kernels.on_each_device(
+        lambda own: kernels.kernel_attention(own, options, interpret), inputs
+    )
 
 
 # Compiled as a whole, so that a call outside of jit costs one compilation and not one an operation.
-@functools.partial(
-    jax.jit,
-    static_argnames=(
-        "num_landmarks",
-        "pinv_iters",
-        "pinv_start",
-        "landmark_layout",
-        "mask_conv",
-        "normalize_rows",
-    ),
-)
-def _nystrom_attention(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    value: Float[Array, "B T H D"],
-    mask: Bool[Array, "B T"] | None,
-    own_query_mask: Bool[Array, "B L"] | None,
-    conv_kernel: Float[Array, "H W"] | None,
-    *,
-    num_landmarks: int,
-    pinv_iters: int,
-    pinv_start: Start,
-    landmark_layout: Layout,
-    mask_conv: bool,
-    normalize_rows: bool,
-) -> Float[Array, "B L H D"]:
+@functools.partial(jax.jit, static_argnames="options")
+def _nystrom_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H D"]:
     """`nystrom_attention` behind its checks."""
-    length, key_length = query.shape[1], key.shape[1]
-    query_mask = mask if own_query_mask is None else own_query_mask
-    if landmark_layout != "hf":  # Hugging Face averages in what padding holds
+    query, key, value, mask, own_query_mask, conv_kernel = inputs
+    query_mask, num_landmarks = inputs.query_mask, options.num_landmarks
+    if options.landmark_layout != "hf":  # Hugging Face averages in what padding holds
         query, key = where_real(query, query_mask), where_real(key, mask)
-    conv_value = where_real(value, mask) if mask_conv else value
+    conv_value = where_real(value, mask) if options.mask_conv else value
     value = where_real(value, mask)
-    real = landmark_layout == "real"
-    if (real and min(length, key_length) <= num_landmarks) or (
-        length == key_length == num_landmarks
-    ):
+    if options.exact(inputs):
         output = weighted_values(softmax_weights(query, key, mask), value).astype(query.dtype)
         return add_convolution(output, conv_value, conv_kernel)
 
     landmarks = find_landmarks(
-        query, key, mask, query_mask, num_landmarks, pinv_iters, pinv_start, landmark_layout
+        query,
+        key,
+        mask,
+        query_mask,
+        num_landmarks,
+        options.pinv_iters,
+        options.pinv_start,
+        options.landmark_layout,
     )
     # The sum of a row is its attention to ones.
-    attended = with_ones(value, mask) if normalize_rows else value
+    attended = with_ones(value, mask) if options.normalize_rows else value
     values, _, total = collect(landmarks.query, key, attended, mask=mask)
     collected = values / total[..., None]
     landmark_values = jnp.einsum(
         "BHNM,BMHD->BNHD", landmarks.inverse, collected, precision=jax.lax.Precision.HIGHEST
     )
+    real = options.landmark_layout == "real"
     if real and mask is not None:
         landmark_values = _exact_for_few_keys(landmark_values, attended, mask)
     few_queries = own_query_mask if real else None  # where they are `mask`, so are the keys few
     # The convolution rides in `distribute` where nothing has to happen to its output before.
-    plain = not normalize_rows and few_queries is None and conv_kernel is not None
+    plain = not options.normalize_rows and few_queries is None and conv_kernel is not None
     output = distribute(
         query,
         landmarks.key,
@@ -307,7 +204,7 @@ def _nystrom_attention(
         return output
     if few_queries is not None:
         output = _exact_for_few_queries(output, collected, few_queries)
-    if normalize_rows:
+    if options.normalize_rows:
         output = output[..., :-1] / output[..., -1:]
     return add_convolution(output, conv_value, conv_kernel)
 

@@ -1,9 +1,56 @@
-"""What attention functions ask of their arguments, in words, and how padding is kept out of them."""
+"""What Nyström attention is given, what it asks of that, in words, and how padding is kept out."""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
 
 from nystromformer_jax.convolution import check_kernel
+from nystromformer_jax.landmarks import Layout, check_landmarks
+from nystromformer_jax.pinv import Start, check_pinv
 from nystromformer_jax.typing import Array, Bool, Float
+
+Implementation = Literal["auto", "xla", "pallas_tpu"]
+
+
+class Inputs(NamedTuple):
+    """The arrays that `nystrom_attention` was given."""
+
+    query: Float[Array, "B L H D"]
+    key: Float[Array, "B T H D"]
+    value: Float[Array, "B T H D"]
+    mask: Bool[Array, "B T"] | None
+    own_query_mask: Bool[Array, "B L"] | None  # None: the queries carry `mask`
+    conv_kernel: Float[Array, "H W"] | None
+
+    @classmethod
+    def specs(cls, tokens: Any, conv_kernel: Any) -> Any:
+        """What `jax.shard_map` wants to know: one for all arrays over tokens, one for the kernel."""
+        return cls(tokens, tokens, tokens, tokens, tokens, conv_kernel)
+
+    @property
+    def query_mask(self) -> Bool[Array, "B L"] | None:
+        """Real queries."""
+        return self.mask if self.own_query_mask is None else self.own_query_mask
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """All else that it was told, but who computes it."""
+
+    num_landmarks: int
+    pinv_iters: int
+    pinv_start: Start
+    landmark_layout: Layout
+    mask_conv: bool
+    normalize_rows: bool
+
+    def exact(self, inputs: Inputs) -> bool:
+        """Whether the shapes alone ask for softmax attention: no more tokens than landmarks."""
+        lengths = inputs.query.shape[1], inputs.key.shape[1]
+        if self.landmark_layout == "real":
+            return min(lengths) <= self.num_landmarks
+        return set(lengths) == {self.num_landmarks}
 
 
 def where_real(
@@ -11,6 +58,22 @@ def where_real(
 ) -> Float[Array, "B L H D"]:
     """Zeros where `mask` is False, by selection: 0 · NaN is NaN."""
     return x if mask is None else jnp.where(mask[..., None, None], x, 0)
+
+
+def check_arguments(inputs: Inputs, options: Options, implementation: str) -> None:
+    """Refuses what `nystrom_attention` cannot take, in words."""
+    query, key, value, mask, own_query_mask, conv_kernel = inputs
+    check_inputs(query, key, value, mask)
+    check_query_mask(query, key, mask, own_query_mask)
+    shorter = min(query.shape[1], key.shape[1])
+    check_landmarks(options.num_landmarks, shorter, options.landmark_layout)
+    check_pinv(options.pinv_iters, options.pinv_start)
+    check_convolution(query, key, conv_kernel)
+    if implementation not in get_args(Implementation):
+        raise ValueError(
+            f"implementation must be one of {', '.join(map(repr, get_args(Implementation)))},"
+            f" got {implementation!r}."
+        )
 
 
 def check_inputs(query: Array, key: Array, value: Array, mask: Array | None) -> None:

@@ -1,7 +1,7 @@
 """Nyström attention with the length split over devices: what they exchange does not grow with it."""
 
+import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,14 +9,15 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from nystromformer_jax import kernels
-from nystromformer_jax.attention import (
-    Implementation,
-    check_arguments,
-    nystrom_attention,
-    with_ones,
-)
+from nystromformer_jax.attention import nystrom_attention, with_ones
 from nystromformer_jax.convolution import depthwise_convolution
-from nystromformer_jax.inputs import where_real
+from nystromformer_jax.inputs import (
+    Implementation,
+    Inputs,
+    Options,
+    check_arguments,
+    where_real,
+)
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.pinv import Start, iterative_pinv
 from nystromformer_jax.steps import collect, distribute, landmark_kernel
@@ -68,37 +69,25 @@ def sharded_nystrom_attention(
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–17; softmax over several devices as in
     flash-decoding (Dao et al. 2023).
     """
-    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
-    options: dict[str, Any] = {
-        "num_landmarks": num_landmarks,
-        "pinv_iters": pinv_iters,
-        "pinv_start": pinv_start,
-        "landmark_layout": landmark_layout,
-        "mask_conv": mask_conv,
-        "normalize_rows": normalize_rows,
-    }
-    check_arguments(
-        query,
-        key,
-        value,
-        mask,
-        query_mask,
-        conv_kernel,
+    inputs = Inputs(
+        jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask, query_mask, conv_kernel
+    )
+    options = Options(
         num_landmarks=num_landmarks,
         pinv_iters=pinv_iters,
         pinv_start=pinv_start,
         landmark_layout=landmark_layout,
-        implementation=implementation,
+        mask_conv=mask_conv,
+        normalize_rows=normalize_rows,
     )
+    check_arguments(inputs, options, implementation)
     if axis not in mesh.shape:
         raise ValueError(f"axis must be one of the mesh's, {tuple(mesh.shape)}; got {axis!r}.")
     devices = mesh.shape[axis]
-    length, key_length = query.shape[1], key.shape[1]
-    whole = landmark_layout == "real" and min(length, key_length) <= num_landmarks
-    if devices == 1 or whole or length == key_length == num_landmarks:
-        query, key, value, mask, query_mask = (
-            _laid(x, mesh, axis, split=False) for x in (query, key, value, mask, query_mask)
-        )
+    key_length = inputs.key.shape[1]
+    if devices == 1 or options.exact(inputs):
+        *arrays, conv_kernel = inputs
+        query, key, value, mask, query_mask = (_laid(x, mesh, axis, split=False) for x in arrays)
         return nystrom_attention(
             query,
             key,
@@ -107,7 +96,7 @@ def sharded_nystrom_attention(
             query_mask=query_mask,
             conv_kernel=conv_kernel,
             implementation=implementation,
-            **options,
+            **dataclasses.asdict(options),
         )
     own = -(-key_length // devices)
     if conv_kernel is not None and conv_kernel.shape[1] // 2 > own:
@@ -116,43 +105,17 @@ def sharded_nystrom_attention(
             f" positions to each side, but {devices} devices hold {own} of {key_length} each; take"
             " fewer devices, a longer sequence or a narrower kernel."
         )
-    kernels.chosen(  # says why not
-        implementation,
-        (query, key, value, mask, query_mask, conv_kernel),
-        num_landmarks=num_landmarks,
-        plain_only="with the length split over devices they are not used",
-    )
-    return _sharded(
-        query, key, value, mask, query_mask, conv_kernel, mesh=mesh, axis=axis, **options
-    )
+    if kernels.wanted(implementation):
+        kernels.say_once("with the length split over devices they are not used")
+    return _sharded(inputs, options, mesh=mesh, axis=axis)
 
 
-@functools.partial(
-    jax.jit,
-    static_argnames=(
-        "mesh",
-        "axis",
-        "num_landmarks",
-        "pinv_iters",
-        "pinv_start",
-        "landmark_layout",
-        "mask_conv",
-        "normalize_rows",
-    ),
-)
+@functools.partial(jax.jit, static_argnames=("options", "mesh", "axis"))
 def _sharded(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    value: Float[Array, "B T H D"],
-    mask: Bool[Array, "B T"] | None,
-    query_mask: Bool[Array, "B L"] | None,
-    conv_kernel: Float[Array, "H W"] | None,
-    *,
-    mesh: Mesh | AbstractMesh,
-    axis: str,
-    **options: Any,
+    inputs: Inputs, options: Options, *, mesh: Mesh | AbstractMesh, axis: str
 ) -> Float[Array, "B L H D"]:
     """Pads to whole shards, and gives each device its own."""
+    query, key, value, mask, query_mask, conv_kernel = inputs
     devices, length, key_length = mesh.shape[axis], query.shape[1], key.shape[1]
     carry = query_mask is None and length == key_length  # the queries carry the keys' mask
     query, own_query_mask = _padded(query, query_mask, devices)
@@ -162,18 +125,15 @@ def _sharded(
         own_query_mask = None
     elif own_query_mask is None and mask is not None:
         own_query_mask = jnp.ones(query.shape[:2], bool)
-    arguments = [_laid(x, mesh, axis) for x in (query, key, value, mask, own_query_mask)]
+    arrays = [_laid(x, mesh, axis) for x in (query, key, value, mask, own_query_mask)]
     split, whole = PartitionSpec(None, axis), PartitionSpec()
-    body: Callable[..., Array] = functools.partial(
-        _shard, axis=axis, length=length, key_length=key_length, **options
-    )
     output = jax.shard_map(
-        body,
+        functools.partial(_shard, options=options, axis=axis, length=length, key_length=key_length),
         mesh=mesh,
-        in_specs=(split, split, split, split, split, whole),
+        in_specs=(Inputs.specs(split, whole),),
         out_specs=split,
         axis_names={axis},
-    )(*arguments, conv_kernel)
+    )(Inputs._make([*arrays, conv_kernel]))
     if length % devices == 0:
         return output
     return _laid(output, mesh, axis, split=False)[:, :length]
@@ -205,29 +165,15 @@ def _padded(
 
 
 def _shard(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    value: Float[Array, "B T H D"],
-    mask: Bool[Array, "B T"] | None,
-    own_query_mask: Bool[Array, "B L"] | None,
-    conv_kernel: Float[Array, "H W"] | None,
-    *,
-    axis: str,
-    length: int,
-    key_length: int,
-    num_landmarks: int,
-    pinv_iters: int,
-    pinv_start: Start,
-    landmark_layout: Layout,
-    mask_conv: bool,
-    normalize_rows: bool,
+    inputs: Inputs, options: Options, *, axis: str, length: int, key_length: int
 ) -> Float[Array, "B L H D"]:
     """One device's part, after `nystrom_attention`'s own order of things; L and T are its own."""
-    query_mask = mask if own_query_mask is None else own_query_mask
-    real = landmark_layout == "real"
-    if landmark_layout != "hf":
+    query, key, value, mask, own_query_mask, conv_kernel = inputs
+    query_mask, num_landmarks = inputs.query_mask, options.num_landmarks
+    real = options.landmark_layout == "real"
+    if options.landmark_layout != "hf":
         query, key = where_real(query, query_mask), where_real(key, mask)
-    conv_value = where_real(value, mask) if mask_conv else value
+    conv_value = where_real(value, mask) if options.mask_conv else value
     value = where_real(value, mask)
 
     q_segments = _segments(query, query_mask if real else None, length, num_landmarks, axis)
@@ -236,9 +182,9 @@ def _shard(
     k_landmarks = _means(key, k_segments, axis)
     k_alive = k_segments.sizes > 0
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_segments.sizes > 0, k_alive)
-    inverse = iterative_pinv(kernel_2, num_iters=pinv_iters, start=pinv_start)
+    inverse = iterative_pinv(kernel_2, num_iters=options.pinv_iters, start=options.pinv_start)
 
-    attended = with_ones(value, mask) if normalize_rows else value
+    attended = with_ones(value, mask) if options.normalize_rows else value
     collected = _combined(*collect(q_landmarks, key, attended, mask=mask), axis)
     landmark_values = jnp.einsum(
         "BHNM,BMHD->BNHD", inverse, collected, precision=jax.lax.Precision.HIGHEST
@@ -257,7 +203,7 @@ def _shard(
         nearest = jnp.minimum(q_segments.ids, num_landmarks - 1)
         exact = jnp.take_along_axis(collected, nearest[..., None, None], axis=1)
         output = _where(few_queries, exact, output)
-    if normalize_rows:
+    if options.normalize_rows:
         output = output[..., :-1] / output[..., -1:]
     if conv_kernel is None:
         return output

@@ -5,9 +5,9 @@ import functools
 import flax.linen as nn
 import jax
 
-from nystromformer_jax.attention import Implementation, find_landmarks, nystrom_attention
+from nystromformer_jax.attention import find_landmarks, nystrom_attention
 from nystromformer_jax.cores.convolution import conv_kernel_param
-from nystromformer_jax.inputs import check_query_mask, where_real
+from nystromformer_jax.inputs import Implementation, check_query_mask, where_real
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.pinv import Start, pinv_residual
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS, sharded_nystrom_attention

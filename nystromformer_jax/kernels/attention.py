@@ -7,22 +7,36 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.convolution import depthwise_convolution
-from nystromformer_jax.inputs import where_real
+from nystromformer_jax.inputs import Inputs, Options, where_real
 from nystromformer_jax.kernels import collect, distribute, segments
 from nystromformer_jax.kernels.band import WIDEST, Convolution
 from nystromformer_jax.kernels.packing import LANES, Packing
 from nystromformer_jax.landmarks import segment_ids
-from nystromformer_jax.pinv import Start, iterative_pinv
+from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.steps import MASKED_LOGIT, landmark_kernel
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 HEAD_DIMS = (32, 64, 128)
 MOST_LANDMARKS = 256
 ROWS = 16  # of bfloat16 in a register
+SERVED = {
+    "pinv_start": "exact",
+    "landmark_layout": "real",
+    "mask_conv": True,
+    "normalize_rows": False,
+}
 
 
-def unsupported(query: Array, conv_kernel: Array | None, *, num_landmarks: int) -> str:
-    """Why these shapes are not for the kernels; empty if they are."""
+def unsupported(inputs: Inputs, options: Options) -> str:
+    """Why these arguments are not for the kernels; empty if they are."""
+    query, conv_kernel = inputs.query, inputs.conv_kernel
+    dtypes = {x.dtype for x in inputs[:3]}
+    if len(dtypes) > 1:
+        return f"query, key and value are of several types, {', '.join(sorted(map(str, dtypes)))}"
+    # With "batch_max" one device would see the largest sum of its own examples.
+    for name, served in SERVED.items():
+        if (given := getattr(options, name)) != served:
+            return f"{name}={given!r} is not for them"
     num_heads, head_dim = query.shape[2:]
     if query.dtype not in (jnp.float32, jnp.bfloat16):
         return f"they take float32 and bfloat16, not {query.dtype}"
@@ -30,43 +44,24 @@ def unsupported(query: Array, conv_kernel: Array | None, *, num_landmarks: int) 
         return f"they take heads of {', '.join(map(str, HEAD_DIMS))}, not of {head_dim}"
     if num_heads > LANES // head_dim and num_heads % (LANES // head_dim):
         return f"{num_heads} heads of {head_dim} do not fill registers of {LANES}"
-    if num_landmarks % ROWS or num_landmarks > MOST_LANDMARKS:
-        return f"num_landmarks must be a multiple of {ROWS} up to {MOST_LANDMARKS}, not {num_landmarks}"
+    if options.num_landmarks % ROWS or options.num_landmarks > MOST_LANDMARKS:
+        return (
+            f"num_landmarks must be a multiple of {ROWS} up to {MOST_LANDMARKS},"
+            f" not {options.num_landmarks}"
+        )
     if conv_kernel is not None and conv_kernel.shape[1] > WIDEST:
         return f"the convolution may be {WIDEST} wide, not {conv_kernel.shape[1]}"
     return ""
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8, 9))
-def kernel_attention(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    value: Float[Array, "B T H D"],
-    mask: Bool[Array, "B T"] | None,
-    own_query_mask: Bool[Array, "B L"] | None,
-    conv_kernel: Float[Array, "H W"] | None,
-    num_landmarks: int,
-    pinv_iters: int,
-    pinv_start: Start,
-    interpret: bool,
-) -> Float[Array, "B L H D"]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def kernel_attention(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
     """`nystrom_attention` with segments over real tokens and more of them than landmarks.
 
     Reads what padding holds and does not see it. Reverse-mode differentiation keeps the arguments and
     what has landmarks in place of tokens; the weights are made again.
     """
-    return _forward(
-        query,
-        key,
-        value,
-        mask,
-        own_query_mask,
-        conv_kernel,
-        num_landmarks,
-        pinv_iters,
-        pinv_start,
-        interpret,
-    )[0]
+    return _forward(inputs, options, interpret)[0]
 
 
 class _Side(NamedTuple):
@@ -97,25 +92,28 @@ def _side(
     return _Side(packing, ids[:, None], widths, sizes > 0, count <= num_landmarks)
 
 
-def _forward(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None,
-    own_query_mask: Array | None,
-    conv_kernel: Array | None,
-    num_landmarks: int,
-    pinv_iters: int,
-    pinv_start: Start,
-    interpret: bool,
-) -> tuple[Array, Any]:
-    query_mask = mask if own_query_mask is None else own_query_mask
-    queries = _side(query, query_mask, num_landmarks, interpret)
-    keys = _side(key, mask, num_landmarks, interpret)
+class _Sides(NamedTuple):
+    """What masks and shapes say."""
+
+    queries: _Side
+    keys: _Side
+    own: Bool[Array, " B"]  # few queries, with a mask of their own, over many keys
+
+    @classmethod
+    def of(cls, inputs: Inputs, options: Options, interpret: bool) -> "_Sides":
+        queries = _side(inputs.query, inputs.query_mask, options.num_landmarks, interpret)
+        keys = _side(inputs.key, inputs.mask, options.num_landmarks, interpret)
+        own = (inputs.own_query_mask is not None) & queries.few & ~keys.few
+        return cls(queries, keys, own)
+
+
+def _forward(inputs: Inputs, options: Options, interpret: bool) -> tuple[Array, Any]:
+    query, key, value, mask, own_query_mask, conv_kernel = inputs
+    sides = _Sides.of(inputs, options, interpret)
+    queries, keys, own = sides
     flat_query, flat_key, flat_value = (_flat(x) for x in (query, key, value))
-    nobody = jnp.zeros(query.shape[0], jnp.int32)
-    q_landmarks = segments.segment_sums(queries.packing, flat_query, queries.ids, nobody)
-    k_landmarks = segments.segment_sums(keys.packing, flat_key, keys.ids, nobody)
+    q_landmarks = segments.segment_sums(queries.packing, flat_query, queries.ids)
+    k_landmarks = segments.segment_sums(keys.packing, flat_key, keys.ids)
     q_landmarks, k_landmarks = q_landmarks / queries.sizes, k_landmarks / keys.sizes
     values, columns = collect.forward(
         keys.packing,
@@ -128,10 +126,7 @@ def _forward(
     maximum, total = (
         _from_columns(keys.packing, columns[..., lane]) for lane in (collect.MAXIMUM, collect.SUM)
     )
-    own = (own_query_mask is not None) & queries.few & ~keys.few
-    landmark_values = _between(
-        q_landmarks, k_landmarks, values, total, queries, keys, own, pinv_iters, pinv_start
-    )
+    landmark_values = _between(q_landmarks, k_landmarks, values, total, sides, options)
     # The kernel looks at padding of queries; where values have other padding the convolution goes apart.
     together = own_query_mask is None
     output = distribute.forward(
@@ -146,32 +141,17 @@ def _forward(
     ).reshape(query.shape)
     if conv_kernel is not None and not together:
         output += depthwise_convolution(where_real(value, mask), conv_kernel).astype(query.dtype)
-    kept = (query, key, value, mask, own_query_mask, conv_kernel)
-    made = (q_landmarks, k_landmarks, values, maximum, total)
-    return output, (kept, made)
+    return output, (inputs, (q_landmarks, k_landmarks, values, maximum, total))
 
 
-def _backward(
-    num_landmarks: int,
-    pinv_iters: int,
-    pinv_start: Start,
-    interpret: bool,
-    residuals: Any,
-    gradient: Array,
-) -> tuple[Array | None, ...]:
-    (query, key, value, mask, own_query_mask, conv_kernel), made = residuals
-    q_landmarks, k_landmarks, values, maximum, total = made
-    query_mask = mask if own_query_mask is None else own_query_mask
-    queries = _side(query, query_mask, num_landmarks, interpret)
-    keys = _side(key, mask, num_landmarks, interpret)
-    own = (own_query_mask is not None) & queries.few & ~keys.few
-    nobody = jnp.zeros(query.shape[0], jnp.int32)
+def _backward(options: Options, interpret: bool, residuals: Any, gradient: Array) -> tuple[Inputs]:
+    inputs, (q_landmarks, k_landmarks, values, maximum, total) = residuals
+    query, key, value, mask, _, conv_kernel = inputs
+    sides = _Sides.of(inputs, options, interpret)
+    queries, keys, own = sides
     flat_gradient = _flat(gradient)
 
-    between = functools.partial(
-        _between, queries=queries, keys=keys, own=own, pinv_iters=pinv_iters, pinv_start=pinv_start
-    )
-
+    between = functools.partial(_between, sides=sides, options=options)
     landmark_values, pull_back = jax.vjp(between, q_landmarks, k_landmarks, values, total)
     dquery, dk_landmarks, dlandmark_values = distribute.backward(
         queries.packing,
@@ -197,15 +177,16 @@ def _backward(
         None if conv_kernel is None else Convolution(flat_gradient, conv_kernel),
     )
     dq_landmarks = (dq_landmarks + dq_between) / queries.sizes
-    dquery = segments.add_to_members(queries.packing, dquery, dq_landmarks, queries.ids, nobody)
-    return (
-        dquery.reshape(query.shape),
-        dkey.reshape(key.shape),
-        dvalue.reshape(value.shape),
-        None,
-        None,
-        dconv_kernel,
+    dquery = segments.add_to_members(queries.packing, dquery, dq_landmarks, queries.ids)
+    gradients = Inputs(
+        query=dquery.reshape(query.shape),
+        key=dkey.reshape(key.shape),
+        value=dvalue.reshape(value.shape),
+        mask=None,
+        own_query_mask=None,
+        conv_kernel=dconv_kernel,
     )
+    return (gradients,)
 
 
 kernel_attention.defvjp(_forward, _backward)
@@ -216,13 +197,11 @@ def _between(
     k_landmarks: Float[Array, "B M E"],
     values: Float[Array, "B M E"],
     total: Float[Array, "B M H"],
-    queries: _Side,
-    keys: _Side,
-    own: Bool[Array, " B"],
-    pinv_iters: int,
-    pinv_start: Start,
+    sides: _Sides,
+    options: Options,
 ) -> Float[Array, "B M E"]:
     """What the landmarks hold, from what they collected."""
+    queries, keys, own = sides
     packing = keys.packing
     shape = (packing.batch, packing.num_landmarks, packing.num_heads, packing.head_dim)
     collected = values.reshape(shape) / total[..., None]
@@ -231,7 +210,9 @@ def _between(
     )
     # Three bfloat16 products for each, 1e-4: far below what a bfloat16 output shows.
     precision = jax.lax.Precision.HIGH if packing.dtype == jnp.bfloat16 else None
-    inverse = iterative_pinv(kernel_2, num_iters=pinv_iters, start=pinv_start, precision=precision)
+    inverse = iterative_pinv(
+        kernel_2, num_iters=options.pinv_iters, start=options.pinv_start, precision=precision
+    )
     held = jnp.einsum("BHNM,BMHD->BNHD", inverse, collected, precision=jax.lax.Precision.HIGHEST)
     held = jnp.where((keys.few | own)[:, None, None, None], collected, held)
     return held.reshape(values.shape)

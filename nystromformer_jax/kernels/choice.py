@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
+from nystromformer_jax.inputs import Implementation, Inputs, Options
 from nystromformer_jax.kernels.attention import unsupported
 from nystromformer_jax.typing import Array
 
@@ -19,62 +20,47 @@ TOO_OLD = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
 _log = logging.getLogger(__name__)
 
 
-def chosen(
-    implementation: str,
-    arguments: tuple[Array | None, ...],
-    *,
-    num_landmarks: int,
-    plain_only: str,
-) -> bool:
-    """Whether the kernels serve this call; where they were wanted and cannot, the log says once why.
-
-    Args:
-      implementation: As the user said.
-      arguments: Query, key, value, their masks, and the convolution's kernel.
-      num_landmarks: M.
-      plain_only: Why the options are not for the kernels; empty if they are.
-    """
-    if implementation == "xla":
+def chosen(implementation: Implementation, inputs: Inputs, options: Options) -> bool:
+    """Whether the kernels serve this call; where they were wanted and cannot, the log says once why."""
+    if not wanted(implementation):
         return False
-    platform, kind = _target()
-    if implementation == "auto" and platform != "tpu":
-        return False
-    query: Any = arguments[0]
-    reason = plain_only or unsupported(query, arguments[-1], num_landmarks=num_landmarks)
+    reason = unsupported(inputs, options)
+    _, kind = _target()
     if not reason and implementation == "auto" and kind in TOO_OLD:
         reason = f"they are for a v5e or later, not for a {kind}"
     if not reason:
-        reason = _unplaceable(arguments)
+        reason = _unplaceable(inputs)
     if reason:
-        _say_once(reason)
+        say_once(reason)
     return not reason
 
 
-def on_each_device(
-    function: Callable[..., Array], arguments: tuple[Any, ...], batched: int
-) -> Array:
-    """Calls `function` with each device's own part of the batch: compilers cannot split a kernel.
+def wanted(implementation: Implementation) -> bool:
+    """Whether the kernels are to serve, if they can."""
+    return implementation == "pallas_tpu" or (implementation == "auto" and _target()[0] == "tpu")
 
-    Args:
-      function: Of the arguments.
-      arguments: Arrays or None.
-      batched: How many of them, from the first on, begin with the batch.
-    """
-    axes, batch = _split_axes(arguments[0])
+
+@functools.cache
+def say_once(reason: str) -> None:
+    """Tells the log why kernels that were wanted do not serve."""
+    _log.warning("Nyström attention runs without its TPU kernels: %s.", reason)
+
+
+def on_each_device(function: Callable[[Inputs], Array], inputs: Inputs) -> Array:
+    """Calls `function` with each device's own part of the batch: compilers cannot split a kernel."""
+    axes, batch = _split_axes(inputs.query)
     if not axes:
-        return function(*arguments)
+        return function(inputs)
     own, whole = PartitionSpec(batch), PartitionSpec()
+    specs = Inputs.specs(own, whole)
     if any(kind == AxisType.Explicit for kind in jax.sharding.get_abstract_mesh().axis_types):
-        arguments = tuple(
-            x if x is None else jax.reshard(x, own if index < batched else whole)
-            for index, x in enumerate(arguments)
-        )
-    specs = tuple(own if index < batched else whole for index in range(len(arguments)))
+        pairs = zip(inputs, specs, strict=True)
+        inputs = Inputs._make(x if x is None else jax.reshard(x, spec) for x, spec in pairs)
     # The outputs of kernels do not say over which axes they vary, so nobody can check it.
     split = jax.shard_map(
-        function, in_specs=specs, out_specs=own, axis_names=set(axes), check_vma=False
+        function, in_specs=(specs,), out_specs=own, axis_names=set(axes), check_vma=False
     )
-    return split(*arguments)
+    return split(inputs)
 
 
 def interpreted() -> bool:
@@ -109,9 +95,8 @@ def _split_axes(query: Array) -> tuple[tuple[str, ...], Any]:
     return axes, BATCH_AXIS if BATCH_AXIS in axes else None
 
 
-def _unplaceable(arguments: tuple[Array | None, ...]) -> str:
+def _unplaceable(inputs: Inputs) -> str:
     """Why the kernels cannot run on the devices of the ambient mesh; empty if they can."""
-    query: Any = arguments[0]
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         if jax.device_count() > 1 and not interpreted():
@@ -120,9 +105,9 @@ def _unplaceable(arguments: tuple[Array | None, ...]) -> str:
                 f" with jax.set_mesh(mesh), whose axis {BATCH_AXIS!r} is the batch's"
             )
         return ""
-    if any(x is not None and jax.typeof(x).manual_axis_type.varying for x in arguments):
+    if any(x is not None and jax.typeof(x).manual_axis_type.varying for x in inputs):
         return "inside jax.shard_map they need check_vma=False"
-    axes, batch = _split_axes(query)
+    axes, batch = _split_axes(inputs.query)
     over = (batch,) if isinstance(batch, str) else tuple(batch or ())
     others = [axis for axis in axes if axis not in over and mesh.shape[axis] > 1]
     if others == [BATCH_AXIS]:
@@ -130,11 +115,6 @@ def _unplaceable(arguments: tuple[Array | None, ...]) -> str:
     if others:
         return f"the mesh has an axis {others[0]!r}, and they split by {BATCH_AXIS!r}, the batch, alone"
     parts = math.prod(mesh.shape[axis] for axis in over)
-    if query.shape[0] % parts:
-        return f"{parts} devices do not divide a batch of {query.shape[0]}"
+    if inputs.query.shape[0] % parts:
+        return f"{parts} devices do not divide a batch of {inputs.query.shape[0]}"
     return ""
-
-
-@functools.cache
-def _say_once(reason: str) -> None:
-    _log.warning("Nyström attention runs without its TPU kernels: %s.", reason)

@@ -245,14 +245,15 @@ def call(
     inputs: Mapping[str, tuple[Array, pl.BlockSpec]],
     outputs: Mapping[str, tuple[jax.ShapeDtypeStruct, pl.BlockSpec]],
     *,
-    few: Int[Array, " B"],
+    few: Int[Array, " B"] | None = None,
     scratch: Mapping[str, Any] = types.MappingProxyType({}),
     grid: tuple[int, ...] = (),
     aliases: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[Array, ...]:
     """Runs `kernel(refs)` over the grid, where `refs` has every input, output and scratch by its name.
 
-    `refs.few` is for scalars: whether an example has so few tokens that each is its own landmark.
+    `refs.few` is for scalars: whether an example has so few tokens that each is its own landmark. None
+    for a kernel that does not ask.
     `refs.step` is the block, and `refs.start` its first position; an example's blocks run in order, so
     that sums may be kept over them.
     """
@@ -285,7 +286,7 @@ def call(
         name=f"nystrom_{name}",
         cost_estimate=_cost(blocks, arrays, [shape for shape, _ in outputs.values()]),
         interpret=blocks.packing.interpret,
-    )(few, *arrays)
+    )(jnp.zeros(blocks.packing.batch, jnp.int32) if few is None else few, *arrays)
 
 
 def _cost(blocks: Blocks, inputs: Sequence[Array], outputs: Sequence[Any]) -> pl.CostEstimate:

@@ -18,7 +18,6 @@ def segment_sums(
     packing: Packing,
     x: Float[Array, "B L E"],
     ids: Int[Array, "_ 1 L"],
-    few: Int[Array, " B"],
 ) -> Float[Array, "B M E"]:
     """Sums of `x` by segment, in float32; a position whose id is M belongs to none, and is not seen."""
     blocks, grid, tokens, landmarks = _cut(packing, x)
@@ -39,7 +38,6 @@ def segment_sums(
         blocks,
         {"ids": (ids, blocks.ids(ids)), "x": (x, tokens)},
         {"sums": (shape, landmarks)},
-        few=few,
         grid=grid,
     )
     return sums
@@ -50,7 +48,6 @@ def add_to_members(
     x: Float[Array, "B L E"],
     own: Float[Array, "B M E"],
     ids: Int[Array, "_ 1 L"],
-    few: Int[Array, " B"],
 ) -> Float[Array, "B L E"]:
     """Adds to each position of `x` what its segment has; takes the memory of `x`."""
     blocks, grid, tokens, landmarks = _cut(packing, x)
@@ -68,7 +65,6 @@ def add_to_members(
         blocks,
         {"ids": (ids, blocks.ids(ids)), "own": (own, landmarks), "x": (x, tokens)},
         {"out": (jax.ShapeDtypeStruct(x.shape, x.dtype), tokens)},
-        few=few,
         grid=grid,
         aliases={"x": "out"},
     )

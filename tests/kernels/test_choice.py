@@ -17,7 +17,7 @@ AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
 @pytest.fixture(autouse=True)
 def said_nothing_yet():
-    choice._say_once.cache_clear()
+    choice.say_once.cache_clear()
 
 
 def traced(shape=(4, 300, 2, 64), dtype=jnp.float32, implementation="auto", width=0, **options):
