@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+MOST_BYTES = 2**32  # unpacked; the largest of the downloads has half a gigabyte
+
 
 @dataclasses.dataclass(frozen=True)
 class RawFiles:
@@ -39,7 +41,7 @@ class RawFiles:
         """Yields the name below the folder, and the content, of every wanted file; in no order.
 
         Raises:
-          ValueError: the archive is damaged, or holds a file twice.
+          ValueError: the archive is damaged, holds a file twice, or more than `MOST_BYTES`.
           OSError: a file cannot be read.
         """
         try:
@@ -66,12 +68,23 @@ class RawFiles:
         return dict(sorted(listing.items()))
 
     def _unpacked(self) -> Iterator[tuple[str, bytes]]:
-        seen = set()
+        seen, unpacked = set(), 0
+
+        def count(size: int) -> None:
+            nonlocal unpacked
+            unpacked += size
+            if unpacked > MOST_BYTES:
+                raise ValueError(
+                    f"{self.path} unpacks to more than {MOST_BYTES >> 20:,} MiB, which no download of"
+                    " this data does: download it again."
+                )
+
         with (
             gzip.open(self.path) as stream,
             tarfile.open(fileobj=stream, mode="r|") as archive,
         ):
             for member in archive:
+                count(member.size)
                 # Whatever stands before the root: "./", "/" or "../" lead nowhere from here.
                 _, _, name = f"/{member.name}".rpartition(f"/{self.root}/")
                 subfolder, slash, file_name = name.rpartition("/")
@@ -85,8 +98,8 @@ class RawFiles:
                 content = archive.extractfile(member)
                 assert content is not None  # of a file
                 yield name, content.read()
-            while stream.read(1 << 20):  # to the checksum at the end
-                pass
+            while piece := stream.read(1 << 20):  # to the checksum at the end
+                count(len(piece))
 
 
 def _unreadable(path: Path, error: OSError) -> OSError:

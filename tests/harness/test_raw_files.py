@@ -1,7 +1,9 @@
+import gzip
 import os
 
 import pytest
 
+from harness import raw_files as raw_files_module
 from harness.raw_files import RawFiles
 from tests.lra.data import fakes
 
@@ -86,3 +88,18 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(tmp_path):
     with pytest.raises(OSError, match=r"1\.txt cannot be read \(") as caught:
         list(raw_files(folder).read())
     assert caught.value.errno is None
+
+
+@pytest.mark.parametrize("where", ["wanted", "other", "behind"])
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, where):
+    monkeypatch.setattr(raw_files_module, "MOST_BYTES", 20_000)
+    zeros = bytes(20_001)
+    contents = {"wanted": {"a/1.txt": zeros}, "other": {"a/1.txt": b"1", "c/1.txt": zeros}}
+    path = fakes.write_archive(tmp_path / "top.tar.gz", contents.get(where, FILES), "top/")
+    if where == "behind":
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + zeros))
+    assert path.stat().st_size < 2_000
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        dict(raw_files(path).read())
+    monkeypatch.setattr(raw_files_module, "MOST_BYTES", 50_000)
+    assert dict(raw_files(path).read())

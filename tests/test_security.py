@@ -1,0 +1,102 @@
+"""What files from elsewhere may do to a machine: be read, and nothing else. See docs/security.md."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from lra.data.__main__ import main as prepare
+from tests.training import tiny
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(
+    path
+    for folder in ("nystromformer_jax", "harness", "lra", "language", "configs", "launch")
+    for path in (ROOT / folder).rglob("*.py")
+) + sorted(ROOT.glob("run_*.py"))
+
+# What runs code that it reads, writes where an archive says, or fetches something.
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "os.system",
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "marshal.loads",
+    "shutil.unpack_archive",
+    "yaml.load",
+}
+FORBIDDEN_METHODS = {"extractall", "urlopen", "urlretrieve"}
+FORBIDDEN_IMPORTS = {
+    "urllib.request",
+    "requests",
+    "http.client",
+    "shelve",
+    "dill",
+    "joblib",
+}
+REQUIRED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
+
+
+def offences(tree):
+    """Lines of calls and imports that are forbidden, or lack what makes them harmless."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        else:
+            names = set()
+        if names & FORBIDDEN_IMPORTS:
+            yield node.lineno
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        given = {word.arg: word.value for word in node.keywords}
+        if called in FORBIDDEN_CALLS or called.rpartition(".")[2] in FORBIDDEN_METHODS:
+            yield node.lineno
+        if "shell" in given:
+            yield node.lineno
+        if called in REQUIRED:
+            name, value = REQUIRED[called]
+            if name not in given or ast.literal_eval(given[name]) is not value:
+                yield node.lineno
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_that_is_read_is_run(path):
+    assert list(offences(ast.parse(path.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval(text)",
+        "pickle.loads(data)",
+        "archive.extractall(folder)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "torch.load(path, weights_only=False)",
+        "subprocess.run(words, shell=True)",
+        "import urllib.request",
+        "from urllib import request",
+    ],
+)
+def test_such_a_line_would_be_found(line):
+    assert list(offences(ast.parse(line))) == [1]
+
+
+def test_no_value_of_the_environment_is_written_by_a_run(tmp_path, monkeypatch):
+    secret = "correct-horse-battery-staple"
+    monkeypatch.setenv("SOME_TOKEN", secret)
+    tiny.train(tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"config.json", "environment.json", "metrics.jsonl"} <= {path.name for path in files}
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
+def test_missing_data_are_asked_for_and_never_fetched(capsys):
+    assert prepare(["text"]) == 2
+    assert "set --data_dir to the folder with the download" in capsys.readouterr().err
