@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     parser.add_argument("--repeats", type=int, default=9, help="rounds of all rivals")
     parser.add_argument("--config", default="listops", help="configs/NAME.py of the training step")
+    parser.add_argument("--data_dir", default="", help="of a config that needs a download")
     parser.add_argument("--out", type=Path, help="where to write, without an ending")
     given = parser.parse_args()
     try:
@@ -52,7 +53,12 @@ def main() -> int:
     }
     if given.only != "attention":
         config = importlib.import_module(f"configs.{given.config}").get_config().to_dict()
-        results["training_step"] = training_step.run(config, given.repeats)
+        config["data"]["dir"] = given.data_dir
+        try:
+            results["training_step"] = training_step.run(config, given.repeats)
+        except (OSError, ValueError) as error:
+            print(error, file=sys.stderr)
+            return 2
     if given.only != "step":
         results["attention"] = attention.run(given.lengths, given.repeats)
     if given.out is not None:
