@@ -51,7 +51,7 @@ from nystromformer_jax.models import (
 
 # isort: on
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Encoder",
