@@ -111,6 +111,17 @@ def test_a_class_token_stands_in_front_of_the_sequence(rngs):
     assert_close(turned, straight, REFERENCE)
 
 
+def test_a_class_token_sees_all_real_tokens_and_no_padding(rngs):
+    inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
+    mask = mask_of_lengths([13, 7], 13)
+    pooled, _ = pooled_by("cls", inputs, mask)
+    another = inputs % 10 + 1  # a different token everywhere
+    same, _ = pooled_by("cls", jnp.where(mask, inputs, another), mask)
+    assert_close(same, pooled, SAME_ARITHMETIC)
+    last, _ = pooled_by("cls", inputs.at[1, 6].set(another[1, 6]), mask)
+    assert jnp.abs(last - pooled)[1].max() > 1e-3
+
+
 def test_a_sequence_of_padding_alone_has_a_class_token_of_padding():
     inputs, mask = jnp.zeros((2, 13), jnp.int32), mask_of_lengths([13, 0], 13)
     pooled, _ = pooled_by("cls", inputs, mask)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nystromformer_jax.training import means, weighted
-from nystromformer_jax.training.metrics import add, zeros_like
+from nystromformer_jax.training.metrics import add, total_means, zeros_like
 
 
 def test_rows_of_weight_zero_count_for_nothing_whatever_they_hold():
@@ -30,6 +30,14 @@ def test_batches_of_different_sizes_add_up():
     assert (
         means(add(*parts), "train/") == {"train/loss": means(whole)["loss"]} == {"train/loss": 3.0}
     )
+
+
+def test_a_mean_over_batches_weighs_each_by_its_count():
+    batches = [
+        {"loss": (jnp.float32(6), jnp.float32(3))},
+        {"loss": (jnp.float32(14), jnp.float32(1))},
+    ]
+    assert total_means(batches) == {"loss": 5.0}
 
 
 def test_a_mean_of_nothing_is_nan():
