@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PAGES = (
     ROOT / "README.md",
+    ROOT / "docs" / "method.md",
     ROOT / "docs" / "performance.md",
     ROOT / "docs" / "scaling.md",
 )
@@ -44,6 +45,23 @@ def _groups() -> list[Any]:
 def _language_groups() -> list[Any]:
     runs = language_results.find_runs([RESULTS / "language"])
     return language_groups.group_runs(runs)[0]
+
+
+def _by_iteration(numbers: Any) -> str:
+    """What iterations of the pseudoinverse give on a trained model's kernels, and on random ones."""
+    of = {name: numbers["curves"][name]["by_iteration"]["exact"] for name in ("trained", "random")}
+    rows = [
+        "| iterations | residual, trained model | error of the output | residual, random inputs | error |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for iterations in (2, 4, 6, 8, 10, 12, 16, 20):
+        cells = [
+            f"{of[name][iterations][kind]['median']:.{digits}f}"
+            for name in of
+            for kind, digits in (("residual", 4), ("output_error", 3))
+        ]
+        rows.append(f"| {iterations} | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
@@ -69,6 +87,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "plans": lambda: plans.markdown(_json("plans/table")),
     "scaling": lambda: plans.scaling_markdown(_json("plans/scaling")),
     "budget": lambda: budget.markdown(_json("budget/tpu")),
+    "iterations": lambda: _by_iteration(_json("figures/listops-nystrom")),
     "tasks": lambda: tasks.markdown(_json("tasks/cpu")),
 }
 

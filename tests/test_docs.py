@@ -1,0 +1,172 @@
+"""What the site's generator does not see: code that runs, commands that parse, a reference that is whole."""
+
+import argparse
+import importlib.util
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from absl import flags
+from ml_collections import ConfigDict
+
+import nystromformer_jax
+from nystromformer_jax import pretrained, training
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+# A block of Python, and what it prints where a block of text follows it.
+PYTHON = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+BASH = re.compile(r"```bash\n(.*?)```", re.DOTALL)
+INLINE = re.compile(r"`((?:run_\w+\.py|python -m) [^`]*)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NUMBER = re.compile(r"\d+\.?\d*")
+
+# What stands for something of the reader's.
+PLACEHOLDERS = {":ATTENTION": ":nystrom", "TASK": "listops", "HOST:PORT": "localhost:1", "…": ""}
+# Programs that are not ours, and are not looked into.
+OTHERS = {"python3", "pre-commit", "pytest"}
+
+
+def relative(page):
+    return str(page.relative_to(ROOT))
+
+
+def pages_with(pattern, pages):
+    return pytest.mark.parametrize(
+        "page", [page for page in pages if pattern.search(page.read_text())], ids=relative
+    )
+
+
+@pages_with(PYTHON, PAGES)
+def test_python_blocks_of_a_page_run_in_order_and_print_what_it_says(page, capsys):
+    names = {}
+    for code, printed in PYTHON.findall(page.read_text()):
+        capsys.readouterr()
+        exec(compile(code, page.name, "exec"), names)
+        if printed:
+            said = capsys.readouterr().out
+            assert NUMBER.sub("#", said) == NUMBER.sub("#", printed)
+            # The last digit belongs to the machine.
+            assert numbers_of(said) == pytest.approx(numbers_of(printed), rel=0.02, abs=2e-3)
+
+
+def numbers_of(text):
+    return [float(number) for number in NUMBER.findall(text)]
+
+
+def commands_of(page):
+    """Every command of a page, in blocks of the shell and in sentences, as words."""
+    text = page.read_text()
+    lines = [
+        line for block in BASH.findall(text) for line in block.replace("\\\n", " ").split("\n")
+    ]
+    for line in [*lines, *INLINE.findall(text)]:
+        for placeholder, value in PLACEHOLDERS.items():
+            line = line.replace(placeholder, value)
+        line = re.sub(r"\[(--[^]]*)\]", r"\1", line)  # what may be left out
+        for part in line.split("&&"):
+            words = shlex.split(part, comments=True)
+            while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):  # variables of the environment
+                del words[0]
+            if words:
+                yield [words[0].removeprefix(".venv/bin/"), *words[1:]]
+
+
+@pytest.mark.filterwarnings(
+    r"ignore:the load_module\(\) method:DeprecationWarning"
+)  # ml-collections
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=relative)
+def test_every_command_names_a_program_a_config_and_flags_that_exist(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for words in commands_of(page):
+        check_command(words, monkeypatch)
+
+
+def check_command(words, monkeypatch):
+    program, *arguments = words
+    if program == "python" and arguments[0] == "-m":
+        check_module(arguments[1], arguments[2:], monkeypatch)
+    elif program == "python":
+        check_command(arguments, monkeypatch)
+    elif program == "pip":
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = re.search(r"\[([\w,]+)\]", arguments[-1])
+        asked = extras[1].split(",") if extras else []
+        assert set(asked) <= known["optional-dependencies"].keys(), arguments
+    elif program.startswith("run_"):
+        parse_flags(program, arguments, monkeypatch)
+    else:
+        assert program in OTHERS or Path(program).is_file(), words
+
+
+class Parsed(Exception):
+    """Ends a program once it knows its arguments."""
+
+
+def check_module(name, arguments, monkeypatch):
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, name
+    if spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        spec = importlib.util.find_spec(name)
+    source = Path(spec.origin)
+    if not arguments or ROOT not in source.parents or "parse_args" not in source.read_text():
+        return  # named in passing, not ours, or without arguments
+
+    parse = argparse.ArgumentParser.parse_args
+
+    def only_parse(parser, given=None, namespace=None):
+        parse(parser, given, namespace)
+        raise Parsed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
+        patch.setattr(sys, "argv", [name, *arguments])
+        with pytest.raises(Parsed):
+            runpy.run_path(spec.origin, run_name="__main__")
+
+
+def parse_flags(program, arguments, monkeypatch):
+    """Reads a runner's flags and its config with all that the command sets in it."""
+    before = set(flags.FLAGS)
+    monkeypatch.setattr(sys, "argv", [program, *arguments])  # where ml-collections looks for values
+    try:
+        runpy.run_path(program, run_name=program)
+        assert flags.FLAGS([program, *arguments]) == [program], arguments
+        config = flags.FLAGS["config"].value
+        assert isinstance(config, ConfigDict), arguments  # a file that is missing is something else
+    finally:
+        for name in set(flags.FLAGS) - before:
+            delattr(flags.FLAGS, name)
+
+
+@pytest.mark.parametrize(
+    ("page", "module"),
+    [("api", nystromformer_jax), ("api-training", training), ("api-pretrained", pretrained)],
+)
+def test_the_reference_has_every_public_name_once(page, module):
+    text = (DOCS / f"{page}.md").read_text()
+    shown = re.findall(r"^\.\. auto\w+:: (\S+)$", text, re.MULTILINE)
+    assert sorted(shown) == sorted(f"{module.__name__}.{name}" for name in module.__all__)
+
+
+def test_the_reference_is_grouped_as_the_package_is():
+    source = (ROOT / "nystromformer_jax" / "__init__.py").read_text()
+    groups = re.findall(r"^# ([A-Z].*)$", source, re.MULTILINE)
+    text = (DOCS / "api.md").read_text()
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == groups
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))], ids=relative
+)
+def test_links_outside_of_the_site_lead_to_files(page):
+    for link in LINK.findall(page.read_text()):
+        if not link.startswith(("http://", "https://", "#")):
+            assert (page.parent / link.partition("#")[0]).exists(), link
