@@ -1,0 +1,58 @@
+import re
+
+import numpy as np
+import pytest
+
+from tests.examples.scripts import load
+
+pytest.importorskip("optax", reason="needs the extra `lra`")
+script = load("classify_text")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes with a word in a hundred of their own; each text has a word that no other has."""
+    rng = np.random.default_rng(0)
+    for label in ("cats", "dogs"):
+        (tmp_path / label).mkdir()
+        for i in range(8):
+            words = [*rng.choice(["the", "of", "and", "a"], 85), *[label] * 15]
+            text = " ".join([*rng.permutation(words), f"{label}{i}"])
+            (tmp_path / label / f"{i}.txt").write_text(text)
+    return tmp_path
+
+
+def test_a_word_tells_the_classes_apart(folder, capsys):
+    script.main([str(folder), "--length=53", "--epochs=12"])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "cats, dogs: 24 pieces to train, 8 to validate"
+    assert re.match(r"epoch 12: loss 0\.\d+, accuracy 100\.0%, \d+ s$", printed[-2])
+    assert printed[-1] == "the constant answer: 50.0%"
+
+
+def test_files_are_validated_that_were_not_trained_on(folder):
+    names, (inputs, labels), (valid_inputs, valid_labels) = script.read(folder, 101)
+    assert names == ["cats", "dogs"]
+    assert (np.bincount(labels).tolist(), np.bincount(valid_labels).tolist()) == ([6, 6], [2, 2])
+    # The last word of a text is its own: known where it was trained on.
+    assert (inputs[:, -1] != script.UNKNOWN).all()
+    assert (valid_inputs[:, -1] == script.UNKNOWN).all()
+
+
+def test_pieces_hold_every_word_once_and_in_order():
+    texts = [(list("abcde"), 0), (list("fg"), 1)]
+    vocabulary = {letter: ord(letter) for letter in "abcdefg"}
+    inputs, labels = script.cut(texts, vocabulary, 3)
+    assert ["".join(map(chr, piece)).strip("\0") for piece in inputs] == ["abc", "de", "fg"]
+    assert labels.tolist() == [0, 0, 1]
+
+
+def test_python_itself_has_files_of_every_class():
+    assert min(len(files) for files in script.find_files(None).values()) > script.HOLD_OUT
+
+
+def test_a_folder_without_classes_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "text.txt").write_text("text")
+    with pytest.raises(SystemExit, match=r"needs a subfolder for each class.*found: one \(1\)\."):
+        script.main([str(tmp_path)])

@@ -1,0 +1,116 @@
+import json
+
+import numpy as np
+import pytest
+
+from nystromformer_jax import nystrom_factors
+from nystromformer_jax.pretrained import from_pretrained
+from tests.examples.scripts import load
+from tests.pretrained import tiny
+
+pytest.importorskip("safetensors", reason="needs the extra `language`")
+tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `language`")
+script = load("fill_masks")
+
+WORDS = ["[PAD]", "[UNK]", "[MASK]", "a", "cat", "dog", "sat", "on", "the", "mat", "."]
+TEXT = "the [MASK] sat on the mat . the [MASK] sat"
+
+
+def write_tokenizer(folder, words=WORDS):
+    model = tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, "[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return np.array(tokenizer.encode(TEXT).ids)
+
+
+def words_of(line):
+    return [part.split()[0] for part in line.partition(": ")[2].split(", ")]
+
+
+def best(weights, words):
+    return [words[i] for i in np.argsort(-np.asarray(weights))[: script.TOP]]
+
+
+def test_masks_are_filled_with_the_words_of_the_largest_logits(tmp_path, capsys):
+    tiny.published(tmp_path)
+    ids = write_tokenizer(tmp_path)
+    script.main([str(tmp_path), "--text", TEXT])
+    first, second, row = capsys.readouterr().out.splitlines()
+    model, variables = from_pretrained(tmp_path, attention="nystrom")
+    logits = model.apply(variables, ids[None], deterministic=True)[0]
+    assert words_of(first) == best(logits[1], WORDS)
+    assert words_of(second) == best(logits[8], WORDS)
+    assert row.startswith("mask 1 attends to: ")
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_row_is_one_of_the_map_of_the_layer_asked_for(tmp_path, capsys, layer):
+    tiny.published(tmp_path)
+    ids = write_tokenizer(tmp_path)
+    script.main([str(tmp_path), "--text", TEXT, f"--layer={layer}"])
+    shown = capsys.readouterr().out.splitlines()[-1].partition(": ")[2].split(", ")
+    model, variables = from_pretrained(tmp_path, attention="nystrom")
+    _, layers = script.look_inside(model, variables, ids)
+    kernel_1, inverse, kernel_3 = nystrom_factors(*layers[layer], num_landmarks=tiny.LANDMARKS)
+    row = (kernel_1 @ inverse @ kernel_3)[0, :, 1].mean(axis=0)
+    expected = [
+        f"{WORDS[ids[i]]} ({i}) {row[i]:.3f}" for i in np.argsort(-np.asarray(row))[: script.TOP]
+    ]
+    assert shown == expected
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("kind", ["Bert", "Nystromformer"])
+def test_words_are_those_of_transformers_and_rows_too_where_attention_is_exact(
+    kind, tmp_path, capsys
+):
+    torch = pytest.importorskip("torch", reason="needs the extra `peers`")
+    transformers = pytest.importorskip("transformers", reason="needs the extra `peers`")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+    landmarks = {"num_landmarks": 64, "segment_means_seq_len": 64} if kind != "Bert" else {}
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(WORDS), intermediate_size=7, **sizes, **landmarks
+    )
+    config._attn_implementation = "eager"
+    theirs = getattr(transformers, f"{kind}ForMaskedLM")(config).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.normal_(std=0.6)
+    theirs.save_pretrained(tmp_path)
+    ids = write_tokenizer(tmp_path)
+    script.main([str(tmp_path), "--text", TEXT])
+    first, second, row = capsys.readouterr().out.splitlines()
+    with torch.no_grad():
+        found = theirs(torch.tensor(ids[None]), output_attentions=True)
+    assert words_of(first) == best(found.logits[0, 1], WORDS)
+    assert words_of(second) == best(found.logits[0, 8], WORDS)
+    if kind == "Bert":
+        expected = best(found.attentions[-1][0, :, 1].mean(axis=0), [WORDS[i] for i in ids])
+        assert words_of(row) == expected
+
+
+def test_a_missing_folder_says_where_to_get_one(tmp_path):
+    with pytest.raises(SystemExit, match="hf download uw-madison/nystromformer-512 --local-dir"):
+        script.main([str(tmp_path / "none")])
+
+
+def test_weights_that_pytorch_pickled_are_told_to_be_converted(tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps(tiny.config_of("nystromformer", "ForMaskedLM"))
+    )
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    write_tokenizer(tmp_path)
+    with pytest.raises(SystemExit, match=r"python -m nystromformer_jax\.pretrained convert"):
+        script.main([str(tmp_path)])
+
+
+def test_other_heads_and_texts_without_a_mask_are_refused_in_a_sentence(tmp_path):
+    write_tokenizer(tmp_path)
+    tiny.folder_of(tmp_path, "bert", "ForTokenClassification")
+    with pytest.raises(SystemExit, match="NystromformerForTokenClassification, which fills no"):
+        script.main([str(tmp_path)])
+    tiny.published(tmp_path)
+    with pytest.raises(SystemExit, match=r"write \[MASK\] where a word is missing"):
+        script.main([str(tmp_path), "--text", "the cat sat"])

@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from tests.examples.scripts import load
+
+pytest.importorskip("optax", reason="needs the extra `lra`")
+script = load("long_regression_nnx")
+
+
+def errors(printed):
+    return [float(line[22:27]) for line in printed.splitlines()[1:]]
+
+
+def test_a_recording_is_the_signal_and_one_offset_and_the_references_are_zero(rngs):
+    read, true = script.recordings(next(rngs), 5, 257, noise=0)
+    reference = read[..., 1] == 1
+    assert reference.any(axis=1).all()
+    assert (true[reference] == 0).all()
+    offset = np.asarray(read[..., 0] - true)
+    assert np.ptp(offset, axis=1).max() < 1e-6
+    assert np.ptp(offset, axis=0).min() > 0.1
+
+
+def test_both_models_are_trained_and_their_errors_printed(capsys):
+    script.main(["--length=67", "--steps=2", "--batch_size=3"])
+    as_read, near, all_samples = errors(capsys.readouterr().out)
+    assert np.isfinite([as_read, near, all_samples]).all()
+
+
+def test_only_attention_to_all_samples_sees_the_far_end(rngs):
+    model = {
+        name: script.Denoiser(attention, 131, rngs=script.nnx.Rngs(0))
+        for name, attention in script.ATTENTIONS.items()
+    }
+    read, _ = script.recordings(next(rngs), 1, 131)
+    changed = read.at[:, -1].add(3.0)
+    moved = [np.asarray(abs(m(changed) - m(read)))[0, 0] for m in model.values()]
+    assert moved[0] == 0 < moved[1]
+
+
+@pytest.mark.slow(minutes=2)
+def test_far_references_take_most_of_the_error_away(capsys):
+    script.main(["--length=1024"])
+    as_read, near, all_samples = errors(capsys.readouterr().out)
+    assert all_samples < near / 2 < as_read / 2
