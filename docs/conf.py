@@ -28,6 +28,7 @@ html_title = f"{project} {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+pygments_dark_style = "github-dark"  # furo's own underlines every imported module
 
 default_role = "code"  # docstrings write `name`, as the pages do
 autodoc_member_order = "bysource"
