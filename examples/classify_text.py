@@ -100,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{', '.join(names)}: {len(labels)} pieces to train, {len(valid_labels)} to validate")
 
     model = Classifier(len(names))
-    params = model.init(jax.random.key(0), inputs[:1], deterministic=True)
+    init = functools.partial(model.init, deterministic=True)
+    params = jax.jit(init)(jax.random.key(0), inputs[:1])
     steps = given.epochs * -(-len(labels) // BATCH_SIZE)
     optimizer = optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 2e-3, steps // 10, steps))
     opt_state = optimizer.init(params)

@@ -10,6 +10,7 @@ entries need not sum to one, and exact where the text has no more tokens than th
 """
 
 import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def load(folder):
     return model, variables, tokenizer, mask
 
 
+@functools.partial(jax.jit, static_argnames="model")
 def look_inside(model, variables, ids):
     """Logits [L V], and what the attention of each layer was given: its query and key [1 L H D]."""
     layers = []

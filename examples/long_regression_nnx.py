@@ -31,7 +31,7 @@ ATTENTIONS = {
 class Denoiser(nnx.Module):
     """Two channels in [B L 2], one signal out [B L]."""
 
-    def __init__(self, attention, length, *, embed_dim=32, rngs):
+    def __init__(self, attention, length, rngs, *, embed_dim=32):
         make_block = partial(EncoderBlock, 2, attention, 2 * embed_dim)
         self.embed = nnx.Linear(2, embed_dim, rngs=rngs)
         encoder = Encoder(2, make_block, final_norm=None)
@@ -44,6 +44,10 @@ class Denoiser(nnx.Module):
         """Gives the true signal."""
         x = self.encoder(self.embed(x), deterministic=True)
         return self.head(self.norm(x))[..., 0]
+
+
+# Under jit, for flax makes a linen module's parameters by running it once, operation by operation.
+make_denoiser = nnx.jit(Denoiser, static_argnums=(0, 1))
 
 
 def recordings(rng, batch_size, length, *, stretches=4, noise=0.1):
@@ -89,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{'as read':22}{root_mean_square(read[..., 0] - true):.3f}")
     for name, attention in ATTENTIONS.items():
         start = time.perf_counter()
-        model = Denoiser(attention, given.length, rngs=nnx.Rngs(0))
+        model = make_denoiser(attention, given.length, nnx.Rngs(0))
         schedule = optax.warmup_cosine_decay_schedule(0.0, 5e-3, given.steps // 10, given.steps)
         optimizer = nnx.Optimizer(model, optax.adam(schedule), wrt=nnx.Param)
         for step in range(given.steps):

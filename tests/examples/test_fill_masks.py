@@ -1,5 +1,6 @@
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,7 +22,7 @@ def write_tokenizer(folder, words=WORDS):
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
-    return np.array(tokenizer.encode(TEXT).ids)
+    return jnp.array(tokenizer.encode(TEXT).ids)
 
 
 def words_of(line):
@@ -83,7 +84,7 @@ def test_words_are_those_of_transformers_and_rows_too_where_attention_is_exact(
     script.main([str(tmp_path), "--text", TEXT])
     first, second, row = capsys.readouterr().out.splitlines()
     with torch.no_grad():
-        found = theirs(torch.tensor(ids[None]), output_attentions=True)
+        found = theirs(torch.tensor(ids.tolist())[None], output_attentions=True)
     assert words_of(first) == best(found.logits[0, 1], WORDS)
     assert words_of(second) == best(found.logits[0, 8], WORDS)
     if kind == "Bert":
