@@ -1,7 +1,7 @@
 """What the site's generator does not see: code that runs, commands that parse, a reference that is whole."""
 
 import argparse
-import importlib.util
+import importlib
 import re
 import runpy
 import shlex
@@ -9,15 +9,18 @@ import sys
 import tomllib
 from pathlib import Path
 
+import jax
 import pytest
 from absl import flags
 from ml_collections import ConfigDict
 
 import nystromformer_jax
+from lra import train
 from nystromformer_jax import pretrained, training
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+LRA = DOCS / "lra.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 # A block of Python, and what it prints where a block of text follows it.
@@ -29,8 +32,8 @@ NUMBER = re.compile(r"\d+\.?\d*")
 
 # What stands for something of the reader's.
 PLACEHOLDERS = {":ATTENTION": ":nystrom", "TASK": "listops", "HOST:PORT": "localhost:1", "…": ""}
-# Programs that are not ours, and are not looked into.
-OTHERS = {"python3", "pre-commit", "pytest"}
+# Programs and modules that are not ours, and are not looked into.
+OTHERS = {"python3", "pre-commit", "pytest", "sphinx"}
 
 
 def relative(page):
@@ -110,14 +113,13 @@ class Parsed(Exception):
 
 
 def check_module(name, arguments, monkeypatch):
-    spec = importlib.util.find_spec(name)
-    assert spec is not None, name
-    if spec.submodule_search_locations is not None:
-        name = f"{name}.__main__"
-        spec = importlib.util.find_spec(name)
-    source = Path(spec.origin)
-    if not arguments or ROOT not in source.parents or "parse_args" not in source.read_text():
-        return  # named in passing, not ours, or without arguments
+    if name in OTHERS:
+        return
+    folder = ROOT / name.replace(".", "/")
+    name = f"{name}.__main__" if folder.is_dir() else name
+    source = (folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")).read_text()
+    if not arguments or "parse_args" not in source:
+        return  # named in passing, or without arguments
 
     parse = argparse.ArgumentParser.parse_args
 
@@ -129,7 +131,7 @@ def check_module(name, arguments, monkeypatch):
         patch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
         patch.setattr(sys, "argv", [name, *arguments])
         with pytest.raises(Parsed):
-            runpy.run_path(spec.origin, run_name="__main__")
+            importlib.import_module(name).main()
 
 
 def parse_flags(program, arguments, monkeypatch):
@@ -170,3 +172,22 @@ def test_links_outside_of_the_site_lead_to_files(page):
     for link in LINK.findall(page.read_text()):
         if not link.startswith(("http://", "https://", "#")):
             assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+def test_the_tasks_are_as_their_configs_have_them():
+    rows = re.findall(
+        r"^\| [\w-]+ \| `configs/(\w+)\.py` \| (.*) \|$", LRA.read_text(), re.MULTILINE
+    )
+    assert len(rows) == 6
+    for name, cells in rows:
+        config = importlib.import_module(f"configs.{name}").get_config()
+        run = train.prepare(config.to_dict())
+        length = f"{run.data.padding.padded_len:,}"
+        shapes = jax.eval_shape(train.make_params(run))
+        assert cells.split(" | ") == [
+            f"2 × {length}" if name == "retrieval" else length,
+            f"{run.model.num_classes:,}",
+            f"{run.fit.train.batch_size:,}",
+            f"{run.fit.train.total_steps:,}",
+            f"{sum(leaf.size for leaf in jax.tree.leaves(shapes)):,}",
+        ], name
