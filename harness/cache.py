@@ -129,6 +129,15 @@ def check(folder: Path) -> int:
     return sum(entry["bytes"] for entry in manifest["files"].values())
 
 
+def require_unchanged(folder: Path) -> None:
+    """Checks a prepared folder again as at its opening, for whoever has read it for long.
+
+    Raises:
+      ValueError, FileNotFoundError: a prepared file is changed or missing.
+    """
+    _verify(folder, _read_manifest(folder)["fingerprint"])
+
+
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Writes `array` as .npy and waits until the disk has it."""
     with array_file(path, array.shape, array.dtype) as append:

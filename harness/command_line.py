@@ -92,8 +92,10 @@ def start_logging(*, quiet: bool = False) -> None:
     """Our own messages as plain lines, of others' (and if `quiet` of our own) only warnings."""
     level = logging.WARNING if quiet else logging.INFO
     logging.basicConfig(level=level, format="%(message)s", force=True)
-    for chatty in ("absl", "jax", "orbax", "grain"):
+    for chatty in ("jax", "orbax", "grain"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    # Orbax logs by absl, with tracebacks, the errors that it raises as well.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
 def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:

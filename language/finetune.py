@@ -14,6 +14,7 @@ import numpy.typing as npt
 import optax
 from jax.sharding import Mesh
 
+from harness import cache
 from language import glue
 from language.glue import EncodedSplit, GlueConfig, GlueData, GlueTask
 from language.initial import (
@@ -285,7 +286,7 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
         "data_sha256": data.sha256,
         "partial": bool(shortened),
     }
-    workdir.write_result(result)
+    workdir.write_result(result, check_data=lambda: cache.require_unchanged(data.folder))
     return result
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from harness import cache
 from language.corpus import Corpus, CorpusConfig, Pairs
 from language.initial import (
     InitConfig,
@@ -155,7 +156,7 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         "data_sha256": corpus.sha256,
         "partial": bool(run.data.examples) or train_config.total_steps < train_config.budget_steps,
     }
-    workdir.write_result(result)
+    workdir.write_result(result, check_data=lambda: cache.require_unchanged(corpus.folder))
     return result
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from harness import cache
 from lra import data
 from lra.data import DataConfig, PairSplit, Split, Task
 from lra.data.baselines import baselines
@@ -165,7 +166,7 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
         "baselines": baselines(task),
         "partial": is_partial(run, task),
     }
-    workdir.write_result(result)
+    workdir.write_result(result, check_data=lambda: cache.require_unchanged(task.folder))
     return result
 
 

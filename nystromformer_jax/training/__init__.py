@@ -9,6 +9,7 @@ from nystromformer_jax.training.settings import from_mapping, read_sections
 
 # Where a run lies, and what it leaves there
 from nystromformer_jax.training.checkpoint import load_params
+from nystromformer_jax.training.integrity import CheckpointDamaged
 from nystromformer_jax.training.workdir import (
     ConfigDiffers,
     NotFinished,
@@ -19,6 +20,7 @@ from nystromformer_jax.training.workdir import (
     read_json,
     write_json,
 )
+from nystromformer_jax.training.writing import CannotWrite
 
 # Devices, and the processes that have them
 from nystromformer_jax.training.compilation_cache import enable_compilation_cache
@@ -66,7 +68,9 @@ from nystromformer_jax.training.train_step import (
 # isort: on
 
 __all__ = [
+    "CannotWrite",
     "CheckpointConfig",
+    "CheckpointDamaged",
     "ConfigDiffers",
     "EvalConfig",
     "EvalStep",

@@ -1,11 +1,12 @@
-"""Checkpoints: the latest and the best, through Orbax.
+"""Checkpoints: the latest two and the best of each, through Orbax.
 
-One folder per step. A step's folder gets its name by one rename when all of it is written, and an
-older one is deleted only after that, so a kill at any moment leaves at least one whole checkpoint.
+One folder per step. A step's folder gets its name by one rename when all of it is written, hashes of
+its files included, and an older one is deleted only after that, so a kill at any moment leaves a whole
+checkpoint. A damaged one is found by its hashes, and the one before it is there to go on from.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh, NamedSharding
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from nystromformer_jax.training.integrity import require_whole, seal
 from nystromformer_jax.training.mesh import replicated
 from nystromformer_jax.training.metrics import Sums
 from nystromformer_jax.training.train_step import TrainState
@@ -53,14 +55,22 @@ class Checkpointer:
 
     def __init__(self, folder: Path) -> None:
         """Opens `folder`; leftovers of a save that was killed are removed."""
-        self._best_step = 0
+        self._folder = folder.absolute()
+        self._saving = 0  # the step that is being written
+        self._last: set[int] = set()  # the latest step and the one that it names as best
+        self._kept: set[int] = set()  # these, and the same of the step before
         self._manager = ocp.CheckpointManager(
-            folder.absolute(),
+            self._folder,
             item_names=("params", "optimizer", "totals", "record"),
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=_Keep(lambda: self._best_step),
+                preservation_policy=_Keep(lambda: self._kept),
                 cleanup_tmp_directories=True,
                 enable_async_checkpointing=True,
+                async_options=ocp.AsyncOptions(
+                    # Orbax reads it off the wall clock, which may jump; alone we wait for nobody.
+                    timeout_secs=10**9 if jax.process_count() == 1 else 1200,
+                    post_finalization_callback=self._seal,
+                ),
             ),
         )
 
@@ -78,9 +88,12 @@ class Checkpointer:
 
     def save(self, step: int, state: TrainState, totals: Sums, record: Record) -> None:
         """Starts a save in the background, when the one before is done; an existing step stays."""
-        self._best_step = record.best_step
         if step in self._manager.all_steps():
             return
+        self.wait()
+        self._saving = step
+        self._kept, self._last = self._last, {step, record.best_step}
+        self._kept |= self._last
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -119,7 +132,13 @@ class Checkpointer:
             ),
         )
         record = Record(**restored.record)
+        self._last = {step, record.best_step}
         return TrainState(params=restored.params, **restored.optimizer), restored.totals, record
+
+    def _seal(self) -> None:
+        """Called when every process has written its files, before their folder gets its name."""
+        (folder,) = self._folder.glob(f"{self._saving}.orbax-checkpoint-tmp*")
+        seal(folder)
 
     def restore_params(self, step: int, params: Any, mesh: Mesh) -> Any:
         """Reads the parameters alone."""
@@ -132,23 +151,25 @@ def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: M
 
     Raises:
         FileNotFoundError: `folder` holds no such step.
+        CheckpointDamaged: it is not what was saved.
     """
     with Checkpointer(folder) as checkpointer:
         if step not in checkpointer.steps():
             there = ", ".join(map(str, checkpointer.steps())) or "none"
             raise FileNotFoundError(f"no checkpoint of step {step} under {folder}; there: {there}.")
+        require_whole(folder, step)
         return checkpointer.restore_params(step, jax.eval_shape(make_params), mesh)
 
 
 class _Keep(preservation_policy.PreservationPolicy):
-    """Keeps the latest step and the best; which is best is the loop's to say."""
+    """Keeps the steps that the checkpointer names when Orbax asks."""
 
-    def __init__(self, best_step: Callable[[], int]) -> None:
-        self._best_step = best_step
+    def __init__(self, steps: Callable[[], Collection[int]]) -> None:
+        self._steps = steps
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        latest = max((checkpoint.step for checkpoint in checkpoints), default=0)
-        return [checkpoint.step in (latest, self._best_step()) for checkpoint in checkpoints]
+        kept = self._steps()
+        return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
 def _on(mesh: Mesh, tree: Any) -> Any:

@@ -19,6 +19,7 @@ from nystromformer_jax.training import metrics
 from nystromformer_jax.training.checkpoint import Checkpointer, Record
 from nystromformer_jax.training.config import FitConfig
 from nystromformer_jax.training.hosts import is_first
+from nystromformer_jax.training.integrity import set_aside_damaged, warn_of_damage
 from nystromformer_jax.training.mesh import host_share, place, replicated, state_sharding
 from nystromformer_jax.training.metrics import Sums
 from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
@@ -35,6 +36,7 @@ from nystromformer_jax.training.train_step import (
     totals_shape,
 )
 from nystromformer_jax.training.workdir import Workdir
+from nystromformer_jax.training.writing import writing_to
 
 __all__ = ["LossNotFinite", "Outcome", "fit"]
 
@@ -77,7 +79,7 @@ def fit(
     summarize: Callable[[list[Any]], dict[str, float]] = metrics.total_means,
     start_params: Any = None,
 ) -> Outcome:
-    """Trains in `run`'s folder from its latest checkpoint, or from the start, to the last step.
+    """Trains in `run`'s folder from its latest whole checkpoint, or the start, to the last step.
 
     Args:
         run: The folder, locked.
@@ -96,6 +98,8 @@ def fit(
     Raises:
         Interrupted: SIGTERM or Ctrl-C; everything is saved.
         LossNotFinite: with the steps between which it happened.
+        CheckpointDamaged: there are checkpoints, and none of them is whole.
+        CannotWrite: a full disk, or a read-only folder.
         ValueError: batch sizes that the mesh cannot share.
     """
     config.check_batches(mesh)
@@ -105,6 +109,7 @@ def fit(
     stop = StopSignals()
     step = 0
     with ExitStack() as stack:
+        stack.enter_context(writing_to(run.path))
         stack.enter_context(stop)
 
         # ---- 1. The update, and the shapes of all that is saved ---------------------------------
@@ -138,12 +143,14 @@ def fit(
 
         no_totals = jax.jit(lambda: metrics.zeros_like(sums_shape), out_shardings=replicated(mesh))
 
-        # ---- 2. Where we are: the latest checkpoint, or the start -------------------------------
+        # ---- 2. Where we are: the latest whole checkpoint, or the start -------------------------
+        set_aside_damaged(run.checkpoints)
         checkpointer = stack.enter_context(Checkpointer(run.checkpoints))
         saved_steps = checkpointer.steps()
         if saved_steps:
             step = saved_steps[-1]
             state, totals, record = checkpointer.restore(step, state_shape, sums_shape, mesh, lies)
+            warn_of_damage(run.checkpoints, record.best_step if record.best_step != step else 0)
         else:
             if start_params is None:
                 state = jax.jit(make_first_state, out_shardings=lies)()

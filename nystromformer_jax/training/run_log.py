@@ -4,12 +4,15 @@
 the same bytes as one that was not; wall-clock figures go to `speed.jsonl`.
 """
 
+import contextlib
 import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from nystromformer_jax.training.events import Events
 
 __all__ = ["JsonLines", "RunLog"]
 
@@ -89,10 +92,10 @@ class RunLog:
     def __exit__(self, *error: object) -> None:
         if self._silent:
             return
-        self._metrics.close()
-        self._speed.close()
-        if self._events is not None:
-            self._events.close()
+        with contextlib.ExitStack() as each:  # on a full disk every one of them fails
+            for file in (self._metrics, self._speed, self._events):
+                if file is not None:
+                    each.callback(file.close)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Records deterministic values. json writes floats with repr, so their bits can be compared."""
@@ -108,25 +111,24 @@ class RunLog:
             self._speed.write({"step": step, **values})
 
     def sync(self) -> int:
-        """Puts `metrics.jsonl` on the disk; returns its size, for a checkpoint to record."""
-        return 0 if self._silent else self._metrics.sync()
+        """Puts all of it on the disk; returns the size of `metrics.jsonl`, for a checkpoint to record."""
+        if self._silent:
+            return 0
+        if self._events is not None:
+            self._events.flush()
+        return self._metrics.sync()
 
     def _write_events(self, line: Mapping[str, Any]) -> None:
         if self._events is not None:
-            for name, value in line.items():
-                if name != "step":
-                    self._events.add_scalar(name, value, line["step"])
+            self._events.write(line)
 
 
-def _open_events(folder: Path) -> Any:
-    """Opens a fresh events file under `folder`; None where tensorboardX is not installed."""
-    for old in folder.glob("events.out.tfevents.*"):
-        old.unlink()
+def _open_events(folder: Path) -> Events | None:
+    """Fresh events under `folder`; None where tensorboardX is not installed."""
     try:
-        from tensorboardX import SummaryWriter
+        return Events(folder)
     except ModuleNotFoundError:
         logging.getLogger(__name__).warning(
             "No TensorBoard events: tensorboardX is not installed (metrics.jsonl has the same values)."
         )
         return None
-    return SummaryWriter(str(folder))

@@ -11,13 +11,14 @@ import logging
 import os
 import platform
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from nystromformer_jax.training.hosts import agree, is_first
+from nystromformer_jax.training.writing import writing_to
 
 __all__ = [
     "ConfigDiffers",
@@ -74,6 +75,7 @@ class Workdir:
         Raises:
             WorkdirBusy: another process has the lock.
             ConfigDiffers: the folder belongs to another config; one sentence per difference.
+            CannotWrite: a full disk, or a read-only folder.
             ValueError: another process of the run says one of these.
         """
         config = json.loads(json.dumps(config))  # tuples become lists, as they will be read back
@@ -87,7 +89,8 @@ class Workdir:
                 refusal: Exception | None = None
                 try:
                     if turn:
-                        self._open(config, paths)
+                        with writing_to(self.path):
+                            self._open(config, paths)
                 except Exception as error:
                     refusal = error
                 agree(refusal)
@@ -173,11 +176,40 @@ class Workdir:
             )
         return self.result
 
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes `result.json`; the run is then finished."""
-        if self._writes:
-            write_json(self.path / "result.json", result)
+    def write_result(
+        self, result: Mapping[str, Any], *, check_data: Callable[[], object] = lambda: None
+    ) -> None:
+        """Writes `result.json`; the run is then finished.
+
+        Args:
+            result: What it holds.
+            check_data: Raises if the data are not what they were when the run opened them.
+
+        Raises:
+            ConfigDiffers: they are not; the run will never have a result.
+            CannotWrite: a full disk, or a read-only folder.
+        """
+        refusal: Exception | None = None
+        try:
+            if self._writes:
+                with writing_to(self.path):
+                    self._require_same(check_data)
+                    write_json(self.path / "result.json", result)
+        except Exception as error:
+            refusal = error
+        agree(refusal)
         self.result = dict(result)
+
+    def _require_same(self, check_data: Callable[[], object]) -> None:
+        try:
+            check_data()
+        except (ValueError, FileNotFoundError) as error:
+            # Nobody knows which steps read what, so that these checkpoints are of no data at all.
+            write_json(self.path / "data.json", {"sha256": "changed under the run"})
+            raise ConfigDiffers(
+                f"The data changed while {self.path} was trained on them, so it has no result: {error}"
+                " Then train again in another --workdir."
+            ) from error
 
     def _check_environment(self) -> dict[str, Any]:
         """Records the environment of a new run; warns where a resumed one's bits may differ."""

@@ -1,7 +1,6 @@
 """A run that was stopped, however, and resumed leaves the bytes of one that was not."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -62,29 +61,6 @@ def test_sigkill_and_resume_change_no_bit(uninterrupted, tmp_path):
         assert process.returncode == -signal.SIGKILL
     finish(tmp_path)
     same_run(uninterrupted, tmp_path)
-
-
-@pytest.mark.slow(minutes=3)
-def test_thirty_kills_at_random_moments_change_no_bit(uninterrupted, tmp_path):
-    """At start, in steps, evaluations and saves alike; a run that got to its end is compared."""
-    moments = random.Random(0)
-    kills = runs = 0
-    while kills < 30:
-        workdir = tmp_path / str(runs)
-        workdir.mkdir(exist_ok=True)
-        process = start(workdir, 0.03)
-        try:
-            process.communicate(timeout=moments.uniform(0.5, 5.0))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            kills += 1
-        else:
-            assert process.returncode == 0
-            same_run(uninterrupted, workdir)
-            runs += 1
-    finish(workdir)
-    same_run(uninterrupted, workdir)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

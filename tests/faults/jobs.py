@@ -1,0 +1,128 @@
+"""The jobs that are killed, each with what its end must leave to the bit."""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+STEPS = 60
+STEP_SECONDS = 0.02
+# What a job says of itself by number; a save in the background is seen in its folder.
+PHASES = ("start", "steps", "evaluation", "result", "building", "writing")
+REPORTED = ROOT / "results" / "listops-short"
+
+
+def says(phase, name):
+    """A callback that lets who watches the job know where it is."""
+    number = PHASES.index(name)
+    return lambda *_: setattr(phase, "value", number)
+
+
+def run_quietly(do, folder, phase):
+    """The target of a job's process."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    if "KILL_POINTS_LOUD" not in os.environ:
+        os.dup2(nowhere, 2)
+    do(folder, phase)
+
+
+def train(folder, phase):
+    """The whole of a run: steps, evaluations, saves, and the result from the best checkpoint."""
+    import jax
+    import numpy as np
+
+    from nystromformer_jax.training import MeshConfig, Workdir, load_params, make_mesh
+    from tests.training import tiny
+
+    outcome = tiny.train(
+        folder,
+        tiny.config(STEPS, events=True),
+        training=tiny.examples(101, seconds=STEP_SECONDS, on_batch=says(phase, "steps")),
+        validation=tiny.examples(
+            37, seed=1, seconds=STEP_SECONDS, on_batch=says(phase, "evaluation")
+        ),
+    )
+    says(phase, "result")()
+    with Workdir(folder, {"train": {"seed": 3}}) as run:
+        mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+        best = load_params(run.checkpoints, outcome.best_step, tiny.make_params, mesh)
+        sha256 = hashlib.sha256(np.asarray(best["kernel"]).tobytes()).hexdigest()
+        run.write_result(
+            {"best_step": outcome.best_step, **outcome.best_metrics, "params_sha256": sha256}
+        )
+
+
+def trained(folder):
+    """What a finished run must have, to the bit."""
+    from tests.training import tiny
+
+    files = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json")}
+    return {**files, "last": tiny.last_params(folder, STEPS).tobytes()}
+
+
+def prepare(folder, phase):
+    """Generates ListOps data, in processes of its own."""
+    from lra import data
+
+    os.environ["NYSTROMFORMER_JAX_CACHE"] = str(folder)
+    config = data.DataConfig(task="listops", examples=1500, max_len=2000, workers=2)
+    says(phase, "building")()
+    data.load(config)
+
+
+def prepared(folder):
+    """Hashes of the data, after a check of every file."""
+    from harness import cache
+
+    (data,) = (path for path in (folder / "data").iterdir() if path.is_dir())
+    cache.check(data)
+    return {file.name: cache.sha256_of(file) for file in data.glob("*.npy")}
+
+
+def report(folder, phase):
+    """Writes the report of the runs in results/."""
+    from lra.report.__main__ import main
+
+    says(phase, "writing")()
+    if main([str(REPORTED), "--out", str(folder / "report")]):
+        raise SystemExit(1)
+
+
+def reported(folder):
+    return {file.name: file.read_bytes() for file in folder.glob("report*")}
+
+
+def whole_steps(folder):
+    """The latest checkpoint's step, 0 without one; fails where it is not whole."""
+    from nystromformer_jax.training.integrity import require_whole
+
+    steps = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdigit()]
+    if steps:
+        require_whole(folder / "checkpoints", max(steps))
+    return max(steps, default=0)
+
+
+def any_state(folder):
+    """Where a job has no state to go on from, there is nothing to look at."""
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is done, what must be the same in the end, and what is looked at after each kill."""
+
+    do: Callable[[Path, Any], None]
+    result: Callable[[Path], dict[str, Any]]
+    saved: Callable[[Path], int] = any_state
+    start_share: float = 0.1  # of the kills that may fall before the work begins
+
+
+JOBS = {
+    "training": Job(train, trained, whole_steps),
+    "preparation": Job(prepare, prepared),
+    "report": Job(report, reported),
+}

@@ -1,0 +1,187 @@
+"""A damaged checkpoint is found and named, the one before it is used, and the end has the same bits."""
+
+import errno
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from nystromformer_jax.training import CannotWrite, CheckpointDamaged, checkpoint, integrity
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Thirty steps; steps 25 and 30 are there, and what either of them names as best."""
+    workdir = tmp_path_factory.mktemp("finished")
+    tiny.train(workdir)
+    return workdir
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def hashed_files(step_folder):
+    names = json.loads((step_folder / "hashes.json").read_text())["sha256"]
+    return [step_folder / "hashes.json", *(step_folder / name for name in names)]
+
+
+def flip(file, place=None):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 if place is None else place] ^= 1
+    file.write_bytes(content)
+
+
+def drop_last_byte(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+def remove(file):
+    file.unlink()
+
+
+def snapshot(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def same_end(one, other):
+    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    np.testing.assert_array_equal(tiny.last_params(one, 30), tiny.last_params(other, 30))
+
+
+def one(step_folder, pattern):
+    """The largest file of a kind."""
+    return max(step_folder.glob(pattern), key=lambda file: file.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage"),
+    [
+        ("params/ocdbt.process_0/d/*", flip),
+        ("optimizer/_METADATA", remove),
+        ("record/metadata", drop_last_byte),
+    ],
+)
+def test_the_one_before_a_damaged_checkpoint_is_used_and_no_bit_changes(
+    finished, run, pattern, damage, caplog
+):
+    damaged = one(run / "checkpoints/30", pattern)
+    damage(damaged)
+    tiny.train(run)
+    (said,) = (record.getMessage() for record in caplog.records if "damaged" in record.msg)
+    assert said.startswith(f"The checkpoint of step 30 is damaged ({damaged} is ")
+    assert "going on from step 25" in said
+    assert "\n" not in said
+    assert (run / "checkpoints/30.damaged").is_dir()
+    same_end(finished, run)
+
+
+@pytest.mark.parametrize("damage", [flip, drop_last_byte, empty, remove])
+def test_damage_to_any_file_of_a_step_is_found(run, damage, caplog):
+    checkpoints = run / "checkpoints"
+    kept = shutil.copytree(checkpoints / "30", run / "kept")
+    files = [file.relative_to(checkpoints / "30") for file in hashed_files(checkpoints / "30")]
+    assert len(files) > 20
+    for name in files:
+        if damage is drop_last_byte and name.name == integrity.HASHES:
+            continue  # its last byte is the end of its last line
+        damage(checkpoints / "30" / name)
+        caplog.clear()
+        integrity.set_aside_damaged(checkpoints)
+        assert f"step 30 is damaged ({checkpoints / '30'}/" in caplog.text, name
+        shutil.rmtree(checkpoints / "30.damaged")
+        shutil.copytree(kept, checkpoints / "30")
+    caplog.clear()
+    integrity.set_aside_damaged(checkpoints)
+    assert not caplog.records
+
+
+def test_a_flip_at_any_byte_of_the_hashes_is_found(run):
+    hashes = run / "checkpoints/30/hashes.json"
+    content = hashes.read_bytes()
+    for place in range(0, len(content) - 1, 37):
+        if content[place : place + 1].isspace():
+            continue  # JSON's white space may be another one
+        flip(hashes, place)
+        with pytest.raises(CheckpointDamaged, match="step 30"):
+            integrity.require_whole(run / "checkpoints", 30)
+        hashes.write_bytes(content)
+
+
+def test_what_has_no_hash_is_not_of_the_state(finished, run):
+    """Orbax writes two files after the hashes; without them the step is what it was."""
+    for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
+        (run / "checkpoints/30" / name).unlink()
+    tiny.train(run)
+    assert not (run / "checkpoints/30.damaged").exists()
+    same_end(finished, run)
+
+
+def test_without_a_whole_checkpoint_the_run_ends_in_a_sentence_and_touches_nothing(run):
+    checkpoints = run / "checkpoints"
+    for step in checkpoints.iterdir():
+        flip(one(step, "params/ocdbt.process_0/d/*"))
+    before = snapshot(run)
+    with pytest.raises(CheckpointDamaged) as refused:
+        tiny.train(run)
+    assert str(refused.value).startswith(f"No checkpoint in {checkpoints} is whole (step 30: ")
+    assert "step 25: " in str(refused.value)
+    assert "put one back from a copy, or train again in another --workdir." in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert snapshot(run) == before
+
+
+def test_a_second_damaged_checkpoint_of_a_step_is_kept_beside_the_first(run):
+    checkpoints = run / "checkpoints"
+    kept = shutil.copytree(checkpoints / "30", run / "kept")
+    for _ in range(2):
+        flip(one(checkpoints / "30", "params/ocdbt.process_0/d/*"))
+        integrity.set_aside_damaged(checkpoints)
+        shutil.copytree(kept, checkpoints / "30")
+    assert (run / "checkpoints/30.damaged").is_dir()
+    assert (run / "checkpoints/30.damaged.2").is_dir()
+
+
+def test_a_damaged_best_checkpoint_is_told_of_when_the_run_goes_on_and_refused_at_its_end(
+    tmp_path, caplog
+):
+    outcome = tiny.train(tmp_path, tiny.config(60))
+    assert outcome.best_step < 55, "the test needs a best step that is none of the latest two"
+    damaged = one(tmp_path / f"checkpoints/{outcome.best_step}", "params/ocdbt.process_0/d/*")
+    flip(damaged)
+    tiny.train(tmp_path, tiny.config(60))
+    assert f"step {outcome.best_step}, the best until now, is damaged ({damaged}" in caplog.text
+    with pytest.raises(CheckpointDamaged) as refused:
+        tiny.last_params(tmp_path, outcome.best_step)
+    assert f"({damaged} is not what was written): put it back from a copy" in str(refused.value)
+
+
+def test_checkpoints_made_before_there_were_hashes_are_used_and_a_warning_says_so(
+    finished, run, caplog
+):
+    shutil.rmtree(run / "checkpoints/30")
+    for file in (run / "checkpoints").glob("*/hashes.json"):
+        file.unlink()
+    tiny.train(run)
+    assert f"{run}/checkpoints/25 has no hashes: it is used unchecked" in caplog.text
+    same_end(finished, run)
+
+
+def test_a_step_gets_its_name_only_with_its_hashes(tmp_path, monkeypatch):
+    def full_at_step_10(step_folder):
+        if step_folder.name.startswith("10."):
+            raise OSError(errno.ENOSPC, "No space left on device", str(step_folder))
+        integrity.seal(step_folder)
+
+    monkeypatch.setattr(checkpoint, "seal", full_at_step_10)
+    with pytest.raises(CannotWrite):
+        tiny.train(tmp_path)
+    named = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]
+    assert named == ["5"]

@@ -1,0 +1,28 @@
+"""The wall clock may jump: no number of a run depends on it."""
+
+import json
+import time
+
+import numpy as np
+
+from tests.training import tiny
+
+
+def test_a_clock_that_jumps_changes_no_bit_and_no_duration(tmp_path, monkeypatch):
+    tiny.train(tmp_path / "steady", tiny.config(events=True))
+    wall, jumps = time.time, iter(np.random.default_rng(0).normal(scale=1e6, size=10**6).tolist())
+    monkeypatch.setattr(time, "time", lambda: max(0.0, wall() + next(jumps)))
+    monkeypatch.setattr(time, "time_ns", lambda: int(time.time() * 1e9))
+    began = time.perf_counter()
+    outcome = tiny.train(tmp_path / "jumping", tiny.config(events=True))
+    seconds = time.perf_counter() - began
+    assert 0 < outcome.train_seconds < seconds
+    lines = (tmp_path / "jumping/speed.jsonl").read_text().splitlines()
+    for speed in map(json.loads, lines):
+        assert 0 < speed["step_seconds"] < seconds
+        assert 0 <= speed["input_share"] <= 1
+    steady, jumping = (tmp_path / name / "metrics.jsonl" for name in ("steady", "jumping"))
+    assert steady.read_bytes() == jumping.read_bytes()
+    np.testing.assert_array_equal(
+        tiny.last_params(tmp_path / "steady", 30), tiny.last_params(tmp_path / "jumping", 30)
+    )

@@ -1,0 +1,56 @@
+"""Data that change under a run never become a number."""
+
+import pytest
+
+from lra import data, train
+from nystromformer_jax.training import ConfigDiffers, Workdir
+from tests.lra.test_train import small_config
+
+
+def change_a_label(folder):
+    """In place, as another program would: what is mapped sees it at once."""
+    with (folder / "test_labels.npy").open("r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([last[0] ^ 1]))
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """A run whose test set changes after it was opened, while the run trains; and its task."""
+    config = small_config()
+    prepared = train.prepare(config)
+    task = data.load(prepared.data)
+    fit = train.fit
+
+    def fit_and_change(*arguments, **options):
+        outcome = fit(*arguments, **options)
+        change_a_label(task.folder)
+        return outcome
+
+    monkeypatch.setattr(train, "fit", fit_and_change)
+    return config, prepared, task
+
+
+def test_a_file_that_changes_under_a_run_leaves_no_result_then_or_later(changed, tmp_path):
+    config, prepared, task = changed
+    with (
+        Workdir(tmp_path / "run", config) as workdir,
+        pytest.raises(ConfigDiffers, match=r"changed while .*/run was trained on them") as refused,
+    ):
+        train.train(prepared, task, workdir)
+    assert f"{task.folder}/test_labels.npy is not what was prepared" in str(refused.value)
+    assert "another --workdir" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run/result.json").exists()
+    with pytest.raises(ValueError, match=r"test_labels\.npy is not what was prepared"):
+        data.load(prepared.data)
+    change_a_label(task.folder)  # and back: the data are as ever, the run's steps are not
+    again = data.load(prepared.data)
+    assert again.sha256 == task.sha256
+    with (
+        Workdir(tmp_path / "run", config) as workdir,
+        pytest.raises(ConfigDiffers, match="other data"),
+    ):
+        train.train(prepared, again, workdir)

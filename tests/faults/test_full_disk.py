@@ -1,0 +1,171 @@
+"""A disk that is full and a folder that is read-only: a sentence, nothing lost, and the same bits after."""
+
+import contextlib
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nystromformer_jax.training import CannotWrite, CheckpointConfig, EvalConfig, LogConfig, Workdir
+from tests.test_run_lra import SMALL
+from tests.training import tiny
+
+ROOT = Path(__file__).parents[2]
+# A folder in which the kernel lets nobody make anything.
+NOBODYS = Path("/sys/kernel")
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """The system refuses to make any file of this process larger, as it would on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def every_step(events):
+    """Sixty lines of metrics: longer than any file of a checkpoint, shorter than the events."""
+    return tiny.config(
+        60,
+        eval=EvalConfig(every_steps=20),
+        checkpoint=CheckpointConfig(every_steps=20),
+        log=LogConfig(every_steps=1, events=events),
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("uninterrupted")
+    tiny.train(workdir, every_step(events=False))
+    return workdir
+
+
+def assert_one_sentence(stopped, workdir):
+    assert str(stopped.value).startswith(f"{workdir} cannot be written (File too large): make")
+    assert "the same command goes on from there" in str(stopped.value)
+    assert "\n" not in str(stopped.value)
+
+
+@pytest.mark.parametrize(("events", "full"), [(False, "metrics.jsonl"), (True, "events/*")])
+def test_what_cannot_be_written_ends_the_run_in_a_sentence_and_later_it_goes_on(
+    uninterrupted, tmp_path, events, full
+):
+    settings = every_step(events)
+    with files_of_at_most(5000), pytest.raises(CannotWrite) as stopped:
+        tiny.train(tmp_path, settings)
+    assert_one_sentence(stopped, tmp_path)
+    assert [path.stat().st_size for path in tmp_path.glob(full)] == [5000], "it was another file"
+    tiny.train(tmp_path, settings)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (
+        uninterrupted / "metrics.jsonl"
+    ).read_bytes()
+    np.testing.assert_array_equal(
+        tiny.last_params(tmp_path, 60), tiny.last_params(uninterrupted, 60)
+    )
+
+
+@pytest.mark.parametrize("size", [1000, 3000])  # too little for what Orbax writes, for the hashes
+def test_a_checkpoint_that_cannot_be_written_gets_no_name(tmp_path, size):
+    with files_of_at_most(size), pytest.raises(CannotWrite) as stopped:
+        tiny.train(tmp_path)
+    assert_one_sentence(stopped, tmp_path)
+    left = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    assert left
+    assert not [name for name in left if name.isdigit()]
+    assert tiny.train(tmp_path).best_step
+
+
+def test_a_result_that_cannot_be_written_is_not_there_in_part(tmp_path):
+    with Workdir(tmp_path, {"train": {"seed": 3}}) as run:
+        with files_of_at_most(10), pytest.raises(CannotWrite, match="cannot be written"):
+            run.write_result({"test_accuracy": 0.5, "task": "listops"})
+        assert not [path.name for path in tmp_path.iterdir() if "result" in path.name]
+        run.write_result({"test_accuracy": 0.5})
+    assert (tmp_path / "result.json").exists()
+
+
+@pytest.mark.skipif(not NOBODYS.is_dir(), reason="the system has no /sys")
+def test_a_folder_that_nobody_may_write_is_a_sentence():
+    with pytest.raises(CannotWrite, match=f"{NOBODYS}/run cannot be written .*make it writable"):
+        Workdir(NOBODYS / "run", {"train": {"seed": 3}})
+
+
+def test_an_unreadable_file_elsewhere_is_no_fault_of_the_folder(tmp_path):
+    def unreadable(indices):
+        raise PermissionError(13, "Permission denied", "/data/train.npy")
+
+    with pytest.raises(PermissionError, match=r"/data/train\.npy") as refused:
+        tiny.train(tmp_path, training=tiny.examples(101, on_batch=unreadable))
+    assert not isinstance(refused.value, CannotWrite)
+
+
+def in_a_namespace(script, *arguments):
+    """Runs a shell script that may mount what only it sees."""
+    return subprocess.run(
+        [
+            *("unshare", "--user", "--map-root-user", "--mount"),
+            *("bash", "-eu", "-c", script, "bash", *map(str, arguments)),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": "", "NPROC": "2"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=600,
+        check=False,
+    )
+
+
+def can_mount():
+    return bool(shutil.which("unshare")) and not in_a_namespace("mount -t tmpfs x /mnt").returncode
+
+
+@pytest.mark.slow(minutes=2)
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_the_command_on_a_disk_that_fills_up_or_becomes_read_only(tmp_path, fault):
+    """A file system of its own, and the real command: stopped, refused, and finished with the same bits."""
+    if not can_mount():
+        pytest.skip("no user may mount a file system here")
+    breaks = {
+        "full": "dd if=/dev/zero of=$1/filler bs=1k || true",
+        "read-only": "mount -o remount,ro $1",
+    }
+    mends = {"full": "rm $1/filler", "read-only": "mount -o remount,rw $1"}
+    script = f"""
+        mount -t tmpfs -o size=24m disk $1
+        export NYSTROMFORMER_JAX_CACHE=$2/cache
+        command="${{@:4}}"
+        $command --workdir=$2/whole
+        $command --workdir=$1/run & run=$!
+        until [ -d $1/run/checkpoints/100 ]; do sleep 0.01; done
+        {"" if fault == "full" else "kill -TERM $run; wait $run || true"}
+        {breaks[fault]}
+        if [ {fault} = full ]; then
+            if wait $run; then exit 3; fi
+        elif $command --workdir=$1/run; then exit 3; fi
+        echo === mended
+        {mends[fault]}
+        $command --workdir=$1/run
+        cmp $1/run/metrics.jsonl $2/whole/metrics.jsonl
+        cp $1/run/result.json $2/
+    """
+    command = [sys.executable, "run_lra.py", "--config=configs/listops.py", *SMALL]
+    (tmp_path / "disk").mkdir()
+    done = in_a_namespace(textwrap.dedent(script), tmp_path / "disk", tmp_path, "", *command)
+    assert done.returncode == 0, done.stdout[-3000:]
+    before, after = done.stdout.split("=== mended")
+    reason = {"full": "No space left on device", "read-only": "Read-only file system"}[fault]
+    said = before.strip().splitlines()[-1]
+    assert said.startswith(f"run_lra.py: {tmp_path}/disk/run cannot be written ({reason}): make")
+    assert "Traceback" not in before
+    assert "Going on from step" in after
+    assert (tmp_path / "result.json").exists()
