@@ -66,11 +66,7 @@ class Checkpointer:
                 preservation_policy=_Keep(lambda: self._kept),
                 cleanup_tmp_directories=True,
                 enable_async_checkpointing=True,
-                async_options=ocp.AsyncOptions(
-                    # Orbax reads it off the wall clock, which may jump; alone we wait for nobody.
-                    timeout_secs=10**9 if jax.process_count() == 1 else 1200,
-                    post_finalization_callback=self._seal,
-                ),
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
             ),
         )
 

@@ -25,6 +25,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from tests.faults.jobs import JOBS, PHASES, Job, run_quietly
 
+START_SECONDS = 3.0  # from the fork to the first step, compilation included
+
 
 @dataclasses.dataclass
 class Tally:
@@ -84,11 +86,12 @@ def kill_at_random(job: Job, kills: int, folder: Path, seed: int = 0) -> Tally:
         saved = job.saved(into)
         process, phase = start(into)
         if moments.random() < job.start_share:
-            process.join(moments.uniform(0, 1.5))
+            process.join(moments.uniform(0, START_SECONDS))
         else:
             while not phase.value and process.is_alive():
                 time.sleep(0.002)
-            process.join(moments.uniform(0, 0.4 * whole_seconds))  # several kills a run
+            within = job.kill_within_seconds or 0.4 * whole_seconds  # several kills a run
+            process.join(moments.uniform(0, within))
         if process.is_alive():
             process.kill()
             process.join()
