@@ -37,7 +37,8 @@ autodoc_default_options = {
     "special-members": "__call__",
     "exclude-members": "replace",  # what flax.struct adds
 }
-maximum_signature_line_length = 60
+add_module_names = False  # each page is of one module
+maximum_signature_line_length = 40
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 # Types of other packages have no page here; a name of ours that is not there is an error.
