@@ -23,10 +23,10 @@ def folder(tmp_path):
 
 
 def test_a_word_tells_the_classes_apart(folder, capsys):
-    script.main([str(folder), "--length=53", "--epochs=12"])
+    script.main([str(folder), "--length=53", "--epochs=6"])
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "cats, dogs: 24 pieces to train, 8 to validate"
-    assert re.match(r"epoch 12: loss 0\.\d+, accuracy 100\.0%, \d+ s$", printed[-2])
+    assert re.match(r"epoch 6: loss 0\.\d+, accuracy 100\.0%, \d+ s$", printed[-2])
     assert printed[-1] == "the constant answer: 50.0%"
 
 
@@ -51,8 +51,13 @@ def test_python_itself_has_files_of_every_class():
     assert min(len(files) for files in script.find_files(None).values()) > script.HOLD_OUT
 
 
-def test_a_folder_without_classes_is_refused_in_a_sentence(tmp_path):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / "text.txt").write_text("text")
-    with pytest.raises(SystemExit, match=r"needs a subfolder for each class.*found: one \(1\)\."):
+@pytest.mark.parametrize(
+    ("texts", "found"), [({}, "none"), ({"one": 2}, r"one \(2\)"), ({"one": 2, "two": 1}, "two")]
+)
+def test_a_folder_without_classes_is_refused_in_a_sentence(tmp_path, texts, found):
+    for label, count in texts.items():
+        (tmp_path / label).mkdir()
+        for i in range(count):
+            (tmp_path / label / f"{i}.txt").write_text("text")
+    with pytest.raises(SystemExit, match=f"needs a subfolder for each class.*found: .*{found}"):
         script.main([str(tmp_path)])
