@@ -205,7 +205,7 @@ def _nystrom_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H 
     if few_queries is not None:
         output = _exact_for_few_queries(output, collected, few_queries)
     if options.normalize_rows:
-        output = output[..., :-1] / output[..., -1:]
+        output = over_row_sums(output)
     return add_convolution(output, conv_value, conv_kernel)
 
 
@@ -215,6 +215,12 @@ def with_ones(
     """Adds a column of ones at real tokens."""
     ones = jnp.ones((*value.shape[:-1], 1), value.dtype)
     return jnp.concatenate([value, where_real(ones, mask)], axis=-1)
+
+
+def over_row_sums(output: Float[Array, "B L H Dv"]) -> Float[Array, "B L H D"]:
+    """What `with_ones` began: divides by the last column; a row that sums to zero is left as it is."""
+    total = output[..., -1:]
+    return output[..., :-1] / jnp.where(total == 0, 1, total)
 
 
 class Landmarks(NamedTuple):

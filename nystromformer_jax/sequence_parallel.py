@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from nystromformer_jax import kernels
-from nystromformer_jax.attention import nystrom_attention, with_ones
+from nystromformer_jax.attention import nystrom_attention, over_row_sums, with_ones
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.inputs import (
     Implementation,
@@ -204,7 +204,7 @@ def _shard(
         exact = jnp.take_along_axis(collected, nearest[..., None, None], axis=1)
         output = _where(few_queries, exact, output)
     if options.normalize_rows:
-        output = output[..., :-1] / output[..., -1:]
+        output = over_row_sums(output)
     if conv_kernel is None:
         return output
     # Each device sums its own part of the kernel's gradient; the sum over them is made once, in float32.

@@ -11,7 +11,9 @@ from jax.test_util import check_grads
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.factors import nystrom_factors
+from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 from nystromformer_jax.steps import landmark_kernel
+from nystromformer_jax.training import MeshConfig, make_mesh
 from tests.helpers import (
     GRADIENT,
     HALF,
@@ -350,6 +352,23 @@ class TestNormalizedRows:
         expected = jnp.einsum("BHLT,BTHD->BLHD", weights, value)
         actual = nystrom_attention(query, key, value, normalize_rows=True, **options)
         assert_close(actual, expected, REFERENCE, where=options["query_mask"])
+
+    @pytest.mark.parametrize("sharded", [False, True])
+    def test_an_example_without_a_real_token_is_zero_and_has_a_finite_gradient(self, rngs, sharded):
+        inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
+        mask = mask_of_lengths([50, 0], 50)
+        attention = functools.partial(
+            nystrom_attention, num_landmarks=M, mask=mask, normalize_rows=True
+        )
+        if sharded:
+            mesh = make_mesh(MeshConfig(sequence=8))
+            attention = functools.partial(
+                sharded_nystrom_attention, mesh=mesh, **attention.keywords
+            )
+        weights = jnp.ones_like(inputs[0])
+        output, gradients = value_and_gradients(attention, *inputs, weights)
+        assert (output[1] == 0).all()
+        assert all(jnp.isfinite(gradient).all() for gradient in gradients)
 
     def test_the_convolution_is_added_after(self, rngs):
         inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
