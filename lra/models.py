@@ -65,6 +65,8 @@ class ModelConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"model.{name}: needs 1 or more, got {getattr(self, name)}.")
+        if self.num_layers > 1000:  # each is traced by itself
+            raise ValueError(f"model.num_layers: needs 1,000 or fewer, got {self.num_layers}.")
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(
                 f"model.dropout_rate: needs a number in [0, 1), got {self.dropout_rate}."

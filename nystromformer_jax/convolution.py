@@ -28,14 +28,17 @@ def depthwise_convolution(
     attention on a CPU, above all backwards. Differentiable in reverse mode.
 
     Raises:
-      ValueError: A kernel of even width, or not one kernel a head.
+      ValueError: A kernel of even width, or not one kernel a head; values that are no floats.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, section "Analysis of Nyström approximation" (the
     skip connection of V); in the authors' code a `Conv2d` of kernel (W, 1), one group a head, no bias.
     """
-    value = jnp.asarray(value)
-    if value.ndim != 4:
-        raise ValueError(f"value must be [batch, length, heads, head_dim], got {value.shape}.")
+    value, kernel = jnp.asarray(value), jnp.asarray(kernel)
+    if value.ndim != 4 or 0 in value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(
+            "value must be [batch, length, heads, head_dim] of a floating-point type, no axis empty; got"
+            f" {value.shape} of {value.dtype}."
+        )
     check_kernel(kernel, value.shape[2])
     return _convolve(value, kernel)
 
@@ -124,6 +127,8 @@ def check_kernel(kernel: Array, num_heads: int) -> None:
             f"conv_kernel must be [H W] with H = {num_heads} heads and W odd (so that it has a"
             f" centre), got shape {tuple(kernel.shape)}."
         )
+    if not jnp.issubdtype(kernel.dtype, jnp.floating):
+        raise ValueError(f"conv_kernel must be of a floating-point type, got {kernel.dtype}.")
 
 
 def _one_block(*, first: bool) -> list[tuple[int, int]]:

@@ -53,8 +53,8 @@ class Dropout(nn.Module):
         Raises:
           ValueError: A rate that is no probability below 1.
         """
-        if not 0 <= self.rate < 1:
-            raise ValueError(f"dropout_rate must be at least 0 and below 1, got {self.rate}.")
+        if not isinstance(self.rate, int | float) or not 0 <= self.rate < 1:
+            raise ValueError(f"dropout_rate must be at least 0 and below 1, got {self.rate!r}.")
         if deterministic or self.rate == 0:
             return x
         return dropout(self.make_rng("dropout"), x, self.rate)

@@ -123,8 +123,18 @@ def nystrom_attention_rows(
       landmark_layout: As there.
 
     Returns:
-      Rows of the map `kernel_1 @ inverse @ kernel_3`, zero at keys that `mask` does not hold.
+      Rows of the map `kernel_1 @ inverse @ kernel_3`, zero at keys that `mask` does not hold. A row that
+      the query has not is NaN: under `jit` a number cannot be refused.
+
+    Raises:
+      ValueError: What `nystrom_attention` refuses, and rows that are no whole numbers `[B R]`.
     """
+    rows = jnp.asarray(rows)
+    if rows.ndim != 2 or len(rows) != len(query) or not jnp.issubdtype(rows.dtype, jnp.integer):
+        raise ValueError(
+            f"rows must be whole numbers [B R] with B = {len(query)}, positions in the query; got shape"
+            f" {rows.shape} of {rows.dtype}."
+        )
     kernel_1, inverse, kernel_3 = nystrom_factors(
         query,
         key,

@@ -53,6 +53,12 @@ class Options:
         return set(lengths) == {self.num_landmarks}
 
 
+def check_size(name: str, size: int, least: int = 1) -> None:
+    """Refuses what is no whole number, or a too small one, in words."""
+    if type(size) is not int or size < least:  # True would be an int
+        raise ValueError(f"{name} must be a whole number from {least} on, got {size!r}.")
+
+
 def where_real(
     x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None
 ) -> Float[Array, "B L H D"]:
@@ -127,6 +133,11 @@ def check_convolution(query: Array, key: Array, conv_kernel: Array | None) -> No
 def _check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: str) -> None:
     if mask is None:
         return
+    if not hasattr(mask, "dtype"):
+        raise ValueError(
+            f"{name} must be a boolean array, True at {meaning}; got a {type(mask).__name__}. Pass"
+            f" jnp.asarray({name})."
+        )
     if mask.ndim == 4:
         raise ValueError(
             f"{name} must be True at {meaning} = {(batch, length)}; got {mask.shape}. Masks here"

@@ -68,6 +68,8 @@ def segment_means(
             "segment_means takes x [batch, length, heads, head_dim] and a boolean mask [batch, length];"
             f" got {x.shape} and {None if mask is None else (mask.shape, str(mask.dtype))}."
         )
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"segment_means takes x of a floating-point type, got {x.dtype}.")
     batch, length = x.shape[:2]
     check_landmarks(num_landmarks, length, layout)
     accumulator = jnp.promote_types(x.dtype, jnp.float32)
@@ -114,9 +116,9 @@ def _sums_by_product(x: Float[Array, "B L H D"], *, num_landmarks: int) -> Float
 
 def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:
     """Refuses sizes of zero and unknown layouts, in words."""
-    if not isinstance(num_landmarks, int) or num_landmarks < 1:
+    if type(num_landmarks) is not int or num_landmarks < 1:  # True would be one
         raise ValueError(
-            f"num_landmarks (M) must be a whole number from 1 on, got {num_landmarks}."
+            f"num_landmarks (M) must be a whole number from 1 on, got {num_landmarks!r}."
         )
     if length < 1:
         raise ValueError("The sequence axis (L) is empty; attention needs at least one position.")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from nystromformer_jax.attention import Implementation
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.dropout import Dropout
+from nystromformer_jax.inputs import check_size
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.modules import ACTIVATIONS, Activation, Encoder, EncoderBlock
 from nystromformer_jax.pinv import Start
@@ -93,17 +94,17 @@ class NystromformerConfig:
             "num_types",
             "num_labels",
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}.")
+            check_size(name, getattr(self, name))
+        if self.num_layers > 1000:  # each is traced by itself
+            raise ValueError(f"num_layers must be 1,000 or fewer, got {self.num_layers}.")
         if self.embed_dim % self.num_heads:
             raise ValueError(
                 f"embed_dim must be a multiple of num_heads, got {self.embed_dim} and {self.num_heads}."
             )
         for name in ("dropout_rate", "attention_dropout_rate"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} must be at least 0 and below 1, got {getattr(self, name)}."
-                )
+            rate = getattr(self, name)
+            if not isinstance(rate, int | float) or not 0 <= rate < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {rate!r}.")
         for name, known in (
             ("attention", get_args(AttentionName)),
             ("activation", get_args(Activation)),
@@ -238,8 +239,19 @@ class Nystromformer(nn.Module):
           deterministic: Whether nothing is dropped.
 
         Raises:
-          ValueError: More tokens than positions.
+          ValueError: More tokens than positions, or what are no token ids `[B L]`.
         """
+        for name, ids in (("inputs", inputs), ("types", types)):
+            if ids is not None and (
+                ids.shape != inputs.shape
+                or ids.ndim != 2
+                or 0 in ids.shape
+                or not jnp.issubdtype(ids.dtype, jnp.integer)
+            ):
+                raise ValueError(
+                    f"{name} must be whole numbers [B L], no axis empty, and types as long as inputs;"
+                    f" got shape {ids.shape} of {ids.dtype}."
+                )
         if inputs.shape[1] > self.config.max_len:
             raise ValueError(
                 f"{inputs.shape[1]} tokens are more than the {self.config.max_len} positions of this"

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.dropout import Dropout
+from nystromformer_jax.inputs import check_size
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
 from nystromformer_jax.typing import Array, Bool, Float
 
@@ -36,6 +37,15 @@ def over_tokens(layer: nn.Module, x: Float[Array, "*tokens E"]) -> Float[Array, 
         return layer(x)
     flat = layer(x.reshape(-1, x.shape[-1]))
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
+
+
+def check_tokens(name: str, x: Array) -> None:
+    """Refuses what is no sequence of vectors, in words."""
+    if x.ndim != 3 or 0 in x.shape or not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(
+            f"{name} must be [batch, length, width] of a floating-point type, no axis empty; got shape"
+            f" {x.shape} of {x.dtype}."
+        )
 
 
 class MultiHeadAttention(nn.Module):
@@ -94,9 +104,15 @@ class MultiHeadAttention(nn.Module):
           deterministic: Whether nothing is dropped.
 
         Raises:
-          ValueError: A width that the heads do not divide, and what the core refuses.
+          ValueError: A width that the heads do not divide, what is no sequence of vectors, and what
+            the core refuses.
         """
-        features = self.qkv_features or inputs_q.shape[-1]
+        check_tokens("inputs_q", inputs_q)
+        if inputs_kv is not None:
+            check_tokens("inputs_kv", inputs_kv)
+        features = inputs_q.shape[-1] if self.qkv_features is None else self.qkv_features
+        check_size("num_heads", self.num_heads)
+        check_size("qkv_features", features)
         if features % self.num_heads:
             raise ValueError(
                 f"qkv_features must be a multiple of num_heads, got {features} and {self.num_heads}."
@@ -180,7 +196,18 @@ class MlpBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L E"], *, deterministic: bool) -> Float[Array, "B L E"]:
-        """Applies the block to each token."""
+        """Applies the block to each token.
+
+        Raises:
+          ValueError: A width below 1, an unknown activation, or what is no sequence of vectors.
+        """
+        check_tokens("x", x)
+        check_size("mlp_dim", self.mlp_dim)
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(
+                f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got"
+                f" {self.activation!r}."
+            )
 
         def dense(name: str, features: int) -> nn.Dense:
             return nn.Dense(
@@ -238,7 +265,14 @@ class EncoderBlock(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L E"]:
-        """Applies the block; `mask` is True at real tokens."""
+        """Applies the block; `mask` is True at real tokens.
+
+        Raises:
+          ValueError: An unknown order of norms, and what its parts refuse.
+        """
+        check_tokens("x", x)
+        if self.norm not in ("pre", "post"):
+            raise ValueError(f"norm must be 'pre' or 'post', got {self.norm!r}.")
         weights = {
             "dtype": self.dtype,
             "param_dtype": self.param_dtype,
@@ -305,7 +339,13 @@ class Encoder(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L E"]:
-        """Encodes `x`; `mask` is True at real tokens."""
+        """Encodes `x`; `mask` is True at real tokens.
+
+        Raises:
+          ValueError: Fewer than no layers, and what the blocks refuse.
+        """
+        check_tokens("x", x)
+        check_size("num_layers", self.num_layers, least=0)
 
         def apply(block: nn.Module, x: Array, mask: Array | None) -> Array:
             return block(x, mask, deterministic=deterministic)

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from nystromformer_jax.typing import Array, Float
 
 Start = Literal["exact", "batch_max"]
+# Each is unrolled into the program, and after some sixteen rounding only drives the result away again.
+MAX_ITERS = 100
 
 
 def iterative_pinv(
@@ -38,14 +40,17 @@ def iterative_pinv(
       The inverse in at least float32, whatever the dtype of `kernel`.
 
     Raises:
-      ValueError: An unknown start, or fewer than 0 iterations.
+      ValueError: An unknown start, fewer than 0 or more than 100 iterations, or no matrices of floats.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 11–15; the iteration is Razavi et al. 2014.
     """
     check_pinv(num_iters, start)
     kernel = jnp.asarray(kernel)
-    if kernel.ndim < 2:
-        raise ValueError(f"iterative_pinv needs matrices, [… M N]; got shape {kernel.shape}.")
+    if kernel.ndim < 2 or 0 in kernel.shape or not jnp.issubdtype(kernel.dtype, jnp.floating):
+        raise ValueError(
+            "iterative_pinv needs matrices [… M N] of a floating-point type, no axis empty; got shape"
+            f" {kernel.shape} of {kernel.dtype}."
+        )
     kernel = kernel.astype(jnp.promote_types(kernel.dtype, jnp.float32))
     # Kept for the backward pass: A alone, not some thirty M × M arrays.
     return jax.checkpoint(lambda a: _iterate(a, num_iters, start, precision))(kernel)
@@ -57,8 +62,10 @@ def check_pinv(num_iters: int, start: str) -> None:
         raise ValueError(
             f"pinv_start must be one of {', '.join(map(repr, get_args(Start)))}, got {start!r}."
         )
-    if num_iters < 0:
-        raise ValueError(f"pinv_iters must be 0 or more, got {num_iters}.")
+    if type(num_iters) is not int or not 0 <= num_iters <= MAX_ITERS:
+        raise ValueError(
+            f"pinv_iters must be a whole number from 0 to {MAX_ITERS}, got {num_iters!r}."
+        )
 
 
 def pinv_residual(
@@ -68,7 +75,20 @@ def pinv_residual(
 
     After six iterations on the kernels of trained models a few hundredths are usual, and no defect:
     see `iterative_pinv`. A zero matrix has residual zero.
+
+    Raises:
+      ValueError: Matrices that are none of floats, or whose shapes do not fit each other.
     """
+    kernel, inverse = jnp.asarray(kernel), jnp.asarray(inverse)
+    if (
+        kernel.ndim < 2
+        or inverse.shape != (*kernel.shape[:-2], kernel.shape[-1], kernel.shape[-2])
+        or not all(jnp.issubdtype(x.dtype, jnp.floating) for x in (kernel, inverse))
+    ):
+        raise ValueError(
+            "pinv_residual needs matrices [… M N] and inverses [… N M] of a floating-point type; got"
+            f" shapes {kernel.shape} of {kernel.dtype} and {inverse.shape} of {inverse.dtype}."
+        )
     kernel = kernel.astype(inverse.dtype)
     precision = jax.lax.Precision.HIGHEST
     round_trip = jnp.matmul(

@@ -37,8 +37,12 @@ def collect(
       sequence combine: scale values and sum by exp(maximum − the common maximum), then add. With no
       real key the maximum is `MASKED_LOGIT`, and such a part vanishes when combined with any other.
 
+    Raises:
+      ValueError: Shapes that do not fit, or types that are no floats.
+
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13.
     """
+    _check_step("q_landmarks, key, value and mask", q_landmarks, key, value, mask)
     logits = scaled_logits(q_landmarks, key, mask)
     maximum = jax.lax.stop_gradient(logits.max(axis=-1))
     weights = jnp.exp(logits - maximum[..., None])
@@ -73,8 +77,13 @@ def distribute(
     Returns:
       The attention output in `query`'s dtype.
 
+    Raises:
+      ValueError: Shapes that do not fit, or types that are no floats.
+
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13–17.
     """
+    names = "query, k_landmarks, landmark_values and landmark_mask"
+    _check_step(names, query, k_landmarks, landmark_values, landmark_mask)
     logits = scaled_logits(query, k_landmarks, landmark_mask)
     weights = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True)))
     # Normalised after the product: dividing L × D numbers is cheaper than dividing L × M.
@@ -85,9 +94,33 @@ def distribute(
         return output
     if value is None:
         raise ValueError("distribute needs `value` when `conv_kernel` is given.")
+    if value.shape != output.shape or (mask is not None and mask.shape != value.shape[:2]):
+        raise ValueError(
+            f"distribute adds the convolution of value {output.shape} under a mask {value.shape[:2]};"
+            f" got {value.shape} and {None if mask is None else mask.shape}."
+        )
     if mask is not None:
         value = jnp.where(mask[..., None, None], value, 0)
     return output + depthwise_convolution(value, conv_kernel).astype(query.dtype)
+
+
+def _check_step(names: str, query: Array, key: Array, value: Array, mask: Array | None) -> None:
+    """Refuses what asks, what is asked and what is answered where they do not fit, in words."""
+    arrays = (query, key, value)
+    shapes = [x.shape for x in arrays]
+    fit = (
+        all(len(shape) == 4 and 0 not in shape for shape in shapes)
+        and query.shape[:1] + query.shape[2:] == key.shape[:1] + key.shape[2:]
+        and key.shape[:3] == value.shape[:3]
+        and all(jnp.issubdtype(x.dtype, jnp.floating) for x in arrays)
+        and (mask is None or (mask.shape == key.shape[:2] and mask.dtype == jnp.bool_))
+    )
+    if not fit:
+        got = [f"{x.shape} of {x.dtype}" for x in (*arrays, mask) if x is not None]
+        raise ValueError(
+            f"{names} must be [B L H D], [B T H D] and [B T H Dv] of floating-point types and boolean"
+            f" [B T] or None; got {', '.join(got)}."
+        )
 
 
 def landmark_kernel(

@@ -274,7 +274,7 @@ def test_more_tokens_than_positions_are_refused(kind):
     ("changes", "sentence"),
     [
         ({"num_heads": 5}, "multiple of num_heads, got 12 and 5"),
-        ({"num_layers": 0}, "num_layers must be 1 or more, got 0"),
+        ({"num_layers": 0}, "num_layers must be a whole number from 1 on, got 0"),
         ({"dropout_rate": 1.0}, "dropout_rate must be at least 0 and below 1, got 1.0"),
         ({"attention": "nystroem"}, "attention must be one of 'nystrom', .*, got 'nystroem'"),
         ({"activation": "swish"}, "activation must be one of 'gelu', .*, got 'swish'"),

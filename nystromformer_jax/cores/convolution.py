@@ -17,11 +17,11 @@ def conv_kernel_param(
     Raises:
       ValueError: An even or negative width.
     """
-    if width == 0:
+    if type(width) is int and width == 0:
         return None
-    if width < 0 or width % 2 == 0:
+    if type(width) is not int or width < 0 or width % 2 == 0:
         raise ValueError(
-            f"conv_kernel_size must be odd (so that the kernel has a centre), or 0 for none; got {width}."
+            f"conv_kernel_size must be odd (so that the kernel has a centre), or 0 for none; got {width!r}."
         )
     kernel: jax.Array = core.param("conv_kernel", conv_init, (query.shape[2], width))
     return kernel.astype(query.dtype)

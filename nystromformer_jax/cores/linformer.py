@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
+from nystromformer_jax.inputs import check_inputs, check_query_mask, check_size, where_real
 from nystromformer_jax.steps import weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
 
@@ -106,8 +106,9 @@ class LinformerAttention(nn.Module):
 
     def _projection(self, key: Float[Array, "B T H D"]) -> Float[Array, "H R T"]:
         """The parameter's columns for as many keys as there are."""
-        if self.projection_size < 1:
-            raise ValueError(f"projection_size must be at least 1, got {self.projection_size}.")
+        check_size("projection_size", self.projection_size)
+        if self.max_len is not None:
+            check_size("max_len", self.max_len)
         length, num_heads = key.shape[1:3]
         columns = self.max_len
         if columns is None and self.has_variable("params", "projection"):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
+from nystromformer_jax.inputs import check_inputs, check_query_mask, check_size, where_real
 from nystromformer_jax.steps import MASKED_LOGIT, scaled_logits, weighted_values
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 
@@ -48,12 +48,11 @@ def longformer_attention(
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
     check_self_attention(query, key)
-    if window < 1 or window % 2 == 0:
+    check_size("num_global", num_global, least=0)
+    if type(window) is not int or window < 1 or window % 2 == 0:
         raise ValueError(
             f"window must be odd (the token itself and as many on either side), got {window}."
         )
-    if num_global < 0:
-        raise ValueError(f"num_global must be 0, for none, or more; got {num_global}.")
     if mask is None:
         mask = jnp.ones(query.shape[:2], jnp.bool_)
     return _longformer_attention(

@@ -7,7 +7,12 @@ import jax
 
 from nystromformer_jax.attention import find_landmarks, nystrom_attention
 from nystromformer_jax.cores.convolution import conv_kernel_param
-from nystromformer_jax.inputs import Implementation, check_query_mask, where_real
+from nystromformer_jax.inputs import (
+    Implementation,
+    check_inputs,
+    check_query_mask,
+    where_real,
+)
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.pinv import Start, pinv_residual
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS, sharded_nystrom_attention
@@ -55,6 +60,7 @@ class NystromAttention(nn.Module):
     ) -> Float[Array, "B L H D"]:
         """Attends; see `nystromformer_jax.nystrom_attention`. There is nothing random in it."""
         del deterministic
+        check_inputs(query, key, value, mask)
         if self.sequence_axis not in (None, SEQUENCE_AXIS):
             raise ValueError(
                 f"sequence_axis must be {SEQUENCE_AXIS!r} or None: the layers around the attention look"

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from nystromformer_jax.cores.linear import feature_attention
 from nystromformer_jax.cores.randomness import sampling_rng
-from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
+from nystromformer_jax.inputs import check_inputs, check_query_mask, check_size, where_real
 from nystromformer_jax.typing import Array, Bool, Float
 
 Kernel = Literal["softmax", "relu"]
@@ -153,8 +153,7 @@ def random_projection(
     Differs: that code leaves the signs as QR has them. There the first element of the first row of
     each block is never positive, and with it the mean of the estimate is off.
     """
-    if not isinstance(num_features, int) or num_features < 1:
-        raise ValueError(f"num_features (R) must be a whole number from 1 on, got {num_features}.")
+    check_size("num_features (R)", num_features)
     normal_rng, block_rng = jax.random.split(rng)
     normal = jax.random.normal(normal_rng, (num_features, dim))
     if not orthogonal:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.cores.randomness import sampling_rng
-from nystromformer_jax.inputs import check_inputs, where_real
+from nystromformer_jax.inputs import check_inputs, check_size, where_real
 from nystromformer_jax.steps import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 
@@ -67,10 +67,8 @@ def lsh_attention(
             "LSH attention is self-attention: its queries are its keys, so L and T must be equal; got"
             f" L = {length} and T = {value.shape[1]}."
         )
-    if num_hashes < 1 or chunk_len < 1:
-        raise ValueError(
-            f"num_hashes and chunk_len must be at least 1, got {num_hashes} and {chunk_len}."
-        )
+    check_size("num_hashes", num_hashes)
+    check_size("chunk_len", chunk_len)
     if num_buckets is None:
         num_buckets = 2 ** (max(2 * length // chunk_len, 2).bit_length() - 1)
     rotations = draw_rotations(rng, num_hashes, query.shape[-1], num_buckets)
@@ -84,9 +82,9 @@ def draw_rotations(
 
     Over 64 buckets it takes several matrices, and the product of their buckets.
     """
+    if type(num_buckets) is not int or num_buckets.bit_count() != 1 or num_buckets < 1:
+        raise ValueError(f"num_buckets must be a power of two, got {num_buckets!r}.")
     num_bits = num_buckets.bit_length() - 1
-    if num_buckets != 2**num_bits:
-        raise ValueError(f"num_buckets must be a power of two, got {num_buckets}.")
     num_factors = -(-num_bits // MAX_BUCKET_BITS)
     factors = [2 ** ((num_bits + i) // num_factors) for i in range(num_factors)]
     rngs = jax.random.split(rng, num_factors)

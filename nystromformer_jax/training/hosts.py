@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,6 +47,7 @@ _SIGNS_OF_LOSS = (
     "barrier",
     "unavailable",
 )
+_has_tried = threading.Event()  # to join others; threads of that may be there
 _has_joined = threading.Event()
 
 
@@ -127,6 +128,7 @@ def join(config: HostsConfig, seconds: float = JOIN_SECONDS) -> None:
         except Exception as error:
             failed.append(error)
 
+    _has_tried.set()
     joining = threading.Thread(target=initialize, daemon=True)
     joining.start()
     joining.join(seconds)
@@ -144,11 +146,14 @@ def join(config: HostsConfig, seconds: float = JOIN_SECONDS) -> None:
     ) from error
 
 
-def leave(exit_code: int) -> NoReturn:
+def leave(exit_code: int) -> None:
     """Ends this process, which failed, without waiting long for those that did not.
 
     Left alone, Python's end would wait for them in jax, and then abort instead of giving the exit code.
+    Returns where no others were looked for.
     """
+    if not _has_tried.is_set():
+        return
     sys.stdout.flush()
     sys.stderr.flush()
     if _has_joined.is_set():

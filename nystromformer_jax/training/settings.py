@@ -100,6 +100,8 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
             return float(value)
     elif annotation is int:
         if isinstance(value, int) and not isinstance(value, bool):
+            if not -(2**32) <= value <= 2**32:  # no size, count or seed is; arrays cannot hold it
+                raise ValueError(f"{where}: needs a number within ±2**32, got {value}.")
             return value
     elif annotation in (bool, str) and isinstance(value, annotation):
         return value

@@ -21,6 +21,7 @@ from nystromformer_jax.training import (
     ProcessLost,
     WorkdirBusy,
     host_share,
+    leave,
     make_mesh,
     naming_the_lost,
 )
@@ -124,6 +125,10 @@ def test_only_what_jax_and_orbax_say_of_a_loss_is_one(monkeypatch, error, lost):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ProcessLost if lost else type(error)), naming_the_lost():
         raise error
+
+
+def test_a_process_alone_leaves_as_python_does():
+    assert leave(2) is None  # os._exit would end the tests here
 
 
 JOINS = """

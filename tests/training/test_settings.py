@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from nystromformer_jax.training import from_mapping, read_sections
+from nystromformer_jax.training import TrainConfig, from_mapping, read_sections
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,3 +75,9 @@ def test_sections_are_read_each_as_its_dataclass():
         read_sections({"sise": {"width": 3}}, {"size": Size})
     with pytest.raises(ValueError, match=r"^free: this section is missing from the config\.$"):
         read_sections({"size": {"width": 3}}, {"size": Size}, plain=["free"])
+
+
+@pytest.mark.parametrize("value", [10**23, -(10**23)])
+def test_a_number_that_no_array_can_hold_is_refused(value):
+    with pytest.raises(ValueError, match=r"train.total_steps: needs a number within ±2\*\*32"):
+        from_mapping(TrainConfig, {"total_steps": value, "batch_size": 1}, "train")
