@@ -18,13 +18,14 @@ WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
 )
 SEEDS = flags.DEFINE_integer(
-    "seeds", 1, "How many seeds to run, from train.seed on, each in a folder of its own.", 1
+    "seeds", 1, "How many seeds to run, from train.seed on, each in a folder of its own.", 1, 1000
 )
 MODE = flags.DEFINE_enum(
     "mode",
     "train",
-    ["train", "eval", "export"],
-    "eval scores a finished run's best checkpoint again; export writes it as one file for jax alone.",
+    ["train", "eval", "export", "check"],
+    "eval scores a finished run's best checkpoint again; export writes it as one file for jax alone;"
+    " check tries every value, and does no more.",
 )
 SEARCH = flags.DEFINE_bool(
     "search",
@@ -38,7 +39,7 @@ LEARNING_RATES = flags.DEFINE_list(
 
 
 def main(argv: list[str]) -> int:
-    """Trains, scores or exports; returns the exit code."""
+    """Trains, scores, exports or checks; returns the exit code."""
     if wrong := command_line.check_arguments(argv, CONFIG, "configs/glue.py:sst2"):
         return refuse(wrong)
     command_line.start_logging()
@@ -54,6 +55,9 @@ def main(argv: list[str]) -> int:
         configs = _configs()
         training.enable_compilation_cache(cache.cache_dir() / "xla")
         runs = {folder: finetune.prepare(config) for folder, config in configs.items()}
+        if MODE.value == "check":
+            print(command_line.CHECKED)
+            return 0
         if missing := [folder for folder in runs if MODE.value != "train" and not folder.is_dir()]:
             return refuse(f"--mode={MODE.value} needs a finished run; there is no {missing[0]}")
         for folder, run in runs.items():

@@ -17,15 +17,18 @@ WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
 )
 SEEDS = flags.DEFINE_integer(
-    "seeds", 1, "How many seeds to run, from train.seed on, each in a folder of its own.", 1
+    "seeds", 1, "How many seeds to run, from train.seed on, each in a folder of its own.", 1, 1000
 )
 MODE = flags.DEFINE_enum(
-    "mode", "train", ["train", "eval"], "eval scores a finished run's best checkpoint again."
+    "mode",
+    "train",
+    ["train", "eval", "check"],
+    "eval scores a finished run's best checkpoint again; check tries every value, and does no more.",
 )
 
 
 def main(argv: list[str]) -> int:
-    """Trains or scores; returns the exit code."""
+    """Trains, scores or checks; returns the exit code."""
     if wrong := command_line.check_arguments(argv, CONFIG, "configs/listops.py"):
         return refuse(wrong)
     command_line.start_logging()
@@ -41,6 +44,9 @@ def main(argv: list[str]) -> int:
         training.join(training.HostsConfig(**HOSTS()))
         command_line.start_logging(quiet=not training.is_first())
         runs = {seed: train.prepare(config) for seed, config in configs.items()}
+        if MODE.value == "check":
+            print(command_line.CHECKED)
+            return 0
         folders = {seed: _workdir(seed) for seed in configs}
         if MODE.value == "eval":
             for folder in folders.values():

@@ -16,12 +16,15 @@ WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
 )
 MODE = flags.DEFINE_enum(
-    "mode", "train", ["train", "eval"], "eval scores a finished run's best checkpoint again."
+    "mode",
+    "train",
+    ["train", "eval", "check"],
+    "eval scores a finished run's best checkpoint again; check tries every value, and does no more.",
 )
 
 
 def main(argv: list[str]) -> int:
-    """Trains or scores; returns the exit code."""
+    """Trains, scores or checks; returns the exit code."""
     if wrong := command_line.check_arguments(argv, CONFIG, "configs/pretrain.py"):
         return refuse(wrong)
     command_line.start_logging()
@@ -36,6 +39,9 @@ def main(argv: list[str]) -> int:
         training.join(training.HostsConfig(**HOSTS()))
         command_line.start_logging(quiet=not training.is_first())
         run = pretrain.prepare(config)
+        if MODE.value == "check":
+            print(command_line.CHECKED)
+            return 0
         if MODE.value == "eval" and not folder.is_dir():
             return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
         training.enable_compilation_cache(cache.cache_dir() / "xla")

@@ -22,7 +22,8 @@ from harness import huge_pages
 from harness.spelling import nearest
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-
+# What --mode=check says of a config that a run would take.
+CHECKED = "Every value is good. No data were looked for, and nothing was trained."
 
 _is_ours: Callable[[str], bool] = bool  # of the name of a config file
 # Ends with an exit code where Python's own end would not do.
@@ -155,7 +156,7 @@ def _unknown_key(argv: list[str]) -> str | None:
         return f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
     keys = _keys(config.to_dict())
     for item in argv:
-        key = re.match(r"--?(?:no)?config\.([\w.]+)", item)
+        key = re.match(r"--?(?:no)?config\.([^=]*)", item)
         if key and key[1] not in keys:
             return f"there is no --config.{key[1]}{nearest(key[1], keys)}"
     return None

@@ -71,6 +71,8 @@ def finish(process):
         ("configs/listops.py", ["--config.train.total_steps=abc"], "invalid literal"),
         ("configs/listops.py", ["--config.train.total_steps=1.5"], "1.5"),
         ("configs/listops.py", ["--mode=evl"], "train|eval"),
+        ("configs/listops.py", ["--config.-0.0=1"], "there is no --config.-0.0; known: "),
+        ("configs/listops.py", ["--seeds=1000000000"], "[1, 1000]"),
         ("configs/listops.py", ["--wrokdir=x"], "workdir"),
         ("configs/listops.py", ["nystrom"], "unexpected argument 'nystrom'"),
         ("configs/listops.py:nystrom,num_landmarks", [], "needs a value: num_landmarks="),
