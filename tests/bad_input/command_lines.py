@@ -1,0 +1,223 @@
+"""Command lines that nobody would type twice, and the four programs to give them to."""
+
+import contextlib
+import importlib.util
+import io
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags, logging
+from hypothesis import strategies as st
+
+from configs import glue, listops, pretrain
+from harness import command_line
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 300  # after which a command line hangs
+
+# Small enough to be traced at once; what is drawn comes after, and wins.
+SMALL = {
+    "listops": {
+        "data.max_len": 64,
+        "model.num_layers": 1,
+        "model.embed_dim": 8,
+        "model.head_dim": 4,
+        "model.mlp_dim": 8,
+        "train.batch_size": 8,
+    },
+    "pretrain": {
+        "data.dir": "text",
+        "data.vocab_size": 60,
+        "data.max_len": 29,
+        "model.num_layers": 1,
+        "model.embed_dim": 8,
+        "model.num_heads": 2,
+        "model.mlp_dim": 12,
+        "train.batch_size": 8,
+    },
+    "glue": {"data.max_len": 19, "train.batch_size": 8},
+}
+CONFIGS = {"listops": listops, "pretrain": pretrain, "glue": glue}
+ARGUMENTS = {"listops": "nystrom,num_landmarks=4", "pretrain": "demo", "glue": "sst2"}
+WILD = (
+    *("", "0", "-1", "1", "2", "3", "64", "1000000000", "99999999999999999999999", "1e9", "1e400"),
+    *("-0.0", "0.5", "nan", "inf", "-inf", "true", "False", "None", "[1,2]", "(1,)", "{}", "()"),
+    *(
+        "schön",
+        "試し",
+        "\u202e",
+        "a\nb",
+        "'",
+        '"',
+        "\\",
+        "../..",
+        "/",
+        "~",
+        "--",
+        "=",
+        ",",
+        ":",
+        " ",
+    ),
+    *("x" * 5000, "softmax", "nystrom", "linear", "reformer", "float16", "bfloat16", "1e-400"),
+)
+# What passes the flags of a key of that type, and has to be judged by the config or the model.
+OF_TYPE = {
+    int: ("0", "-1", "1", "2", "3", "5", "64", "99", "1000000000", "99999999999999999999999"),
+    float: ("0", "-1", "1", "0.5", "-0.0", "nan", "inf", "-inf", "1e30", "1e-30", "1e400"),
+    bool: ("true", "false"),
+    str: (
+        "",
+        "nystrom",
+        "relu",
+        "gelu",
+        "bfloat16",
+        "float16",
+        "mean",
+        "cosine",
+        "schön",
+        "/",
+        "~",
+    ),
+}
+NAMES = ("nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear")
+OPTIONS = (
+    *("num_landmarks", "conv_kernel_size", "pinv_iters", "pinv_start", "landmark_layout", "quirks"),
+    *("dropout_rate", "num_hashes", "chunk_len", "num_buckets", "redraw", "projection_size"),
+    *("num_features", "kernel", "orthogonal", "window", "num_global", "attention", "max_len"),
+)
+
+
+class Answer(NamedTuple):
+    """What a call of a program leaves."""
+
+    code: object
+    output: str
+    errors: str
+
+
+class Program:
+    """One of the programs, loaded once; each call parses its flags anew, as a process would."""
+
+    def __init__(self, name):
+        self.name = name
+        before = set(flags.FLAGS)
+        spec = importlib.util.spec_from_file_location(name, ROOT / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self.main = module.main
+        self._own = set(flags.FLAGS) - before
+
+    def call(self, *arguments):
+        """Runs `main` by the way that the program goes itself; the code is None if it raised."""
+        output, errors = io.StringIO(), io.StringIO()
+        argv, sys.argv = sys.argv, [f"{self.name}.py", *arguments]
+        terminate = signal.getsignal(signal.SIGTERM)
+        alarm = signal.signal(signal.SIGALRM, _hangs)
+        # absl's handler closes its stream unless that is sys.stderr, and pytest's is still wanted.
+        logging.get_absl_handler().python_handler.stream = errors
+        signal.alarm(SECONDS)
+        try:
+            with (
+                contextlib.redirect_stdout(output),
+                contextlib.redirect_stderr(errors),
+                warnings.catch_warnings(),
+            ):
+                # ml-collections loads a config in an old way; any other warning is an error.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                command_line.run(self.main)
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, alarm)
+            signal.signal(signal.SIGTERM, terminate)
+            sys.argv = argv
+            self._forget()
+        return Answer(code, output.getvalue(), errors.getvalue())
+
+    def unload(self):
+        """Takes its flags away, so that the next program can have its own."""
+        flags.FLAGS.remove_flag_values(self._own)
+        command_line._leave = None
+
+    def _forget(self):
+        overrides = [name for name in flags.FLAGS if name.startswith("config.")]
+        flags.FLAGS.remove_flag_values(overrides)
+        for name in self._own:
+            flags.FLAGS[name].unparse()
+
+
+def _hangs(number, frame):
+    raise TimeoutError(f"no answer after {SECONDS} s")
+
+
+def keys_of(config):
+    """All `section.key` of a config, with the type of what stands there."""
+    return {f"{name}.{key}": type(x) for name, part in config.items() for key, x in part.items()}
+
+
+@st.composite
+def behind_the_colon(draw, config):
+    """A good argument, or one of names, options and values put together at random."""
+    if draw(st.integers(0, 3)):
+        return ARGUMENTS[config]
+    heads = {"listops": NAMES, "pretrain": ("demo", "small"), "glue": ("sst2", "stsb", "imdb")}
+    parts = [draw(st.sampled_from((*heads[config], "nystrm", *WILD)))]
+    for _ in range(draw(st.integers(0, 2))):
+        option = draw(st.sampled_from((*OPTIONS, "landmarks", "", "é")))
+        equals = draw(st.sampled_from(("=", "=", "=", "", "==")))
+        parts.append(option + equals + draw(st.sampled_from((*WILD, *NAMES))))
+    return ",".join(parts)
+
+
+@st.composite
+def flag(draw, keys):
+    """One flag: a good key with a value of its type most often."""
+    key, value = draw(st.sampled_from(sorted(keys))), draw(st.sampled_from(WILD))
+    if draw(st.integers(0, 3)):
+        return f"--config.{key}={draw(st.sampled_from(OF_TYPE.get(keys[key], WILD)))}"
+    cut = draw(st.integers(0, len(key) - 1))
+    return draw(
+        st.sampled_from(
+            (
+                *(f"--config.{key}={value}",) * 4,
+                f"-config.{key}={value}",
+                f"--config.{key}",
+                f"--noconfig.{key}",
+                f"--config.{key[:cut]}{key[cut + 1 :]}={value}",
+                f"--config.{key}.more={value}",
+                f"--config.{key.partition('.')[0]}={value}",
+                f"--config.{value}=1",
+                f"--{key}={value}",
+                f"--seeds={value}",
+                f"--workdir={value}",
+                f"--mode={value}",
+                f"--search={value}",
+                f"--batch_sizes={value}",
+                f"--learning_rates={value}",
+                f"--topology={value}",
+                f"--price={value}",
+                f"--examples={value}",
+                f"--num_processes={value}",
+                f"--coordinator={value}",
+                f"--flagfile={value}",
+                value,
+            )
+        )
+    )
+
+
+@st.composite
+def command_lines(draw, config, first=(), last=()):
+    """A config file, small values, up to three drawn flags (one of them perhaps twice), and `last`."""
+    keys = keys_of(CONFIGS[config].get_config(ARGUMENTS[config]))
+    start = f"--config=configs/{config}.py:{draw(behind_the_colon(config))}"
+    small = [f"--config.{key}={value}" for key, value in SMALL[config].items()]
+    drawn = draw(st.lists(flag(keys), min_size=1, max_size=3))
+    if not draw(st.integers(0, 3)):
+        drawn.append(drawn[0])
+    return [start, *small, *first, *drawn, *last]

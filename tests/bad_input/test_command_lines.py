@@ -1,0 +1,119 @@
+"""Whatever stands on a command line: one sentence and exit code 2, or a config that a run would take."""
+
+import collections
+import os
+import random
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.command_line import CHECKED
+from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining
+from nystromformer_jax.pretrained import save_pretrained
+from tests.bad_input.command_lines import ROOT, Answer, Program, command_lines
+from tests.bad_input.fuzz import EXAMPLES, fuzz
+
+CHECK = ("--mode=check",)
+# What each reads, and what ends its command line: a plan is made, of the others' configs are checked.
+PROGRAMS = {
+    "run_lra": ("listops", CHECK, EXAMPLES // 2),
+    "run_pretrain": ("pretrain", CHECK, EXAMPLES // 2),
+    "run_glue": ("glue", CHECK, EXAMPLES // 2),
+    "run_plan": ("listops", ("--nolargest_batch",), EXAMPLES // 8),
+}
+PROCESSES = 30
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The folder of a tiny model, which fine-tuning starts from."""
+    config = NystromformerConfig(
+        vocab_size=60, max_len=29, embed_dim=8, num_layers=1, num_heads=2, mlp_dim=12
+    )
+    model = NystromformerForPreTraining(config)
+    variables = model.init(jax.random.key(0), jnp.ones((1, 5), jnp.int32), deterministic=True)
+    folder = tmp_path_factory.mktemp("checkpoint")
+    save_pretrained(folder, model, variables)
+    return folder
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """In the clone's folder, as the programs are called; nothing starts the process again."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+
+
+def lines_for(name, checkpoint):
+    config, last, _ = PROGRAMS[name]
+    first = [f"--config.init.checkpoint={checkpoint}"] if config == "glue" else []
+    return command_lines(config, first, last)
+
+
+def assert_answered(program, answer, arguments):
+    """Exit code 0 with an answer, 1 with a plan that does not fit, or 2 with one line."""
+    said = (arguments, answer)
+    assert "Traceback" not in answer.errors, said
+    if program == "run_plan" and answer.code in (0, 1):
+        assert "memory of a device" in answer.output, said
+        return
+    if answer.code == 0:
+        assert answer.output == f"{CHECKED}\n", said
+        return
+    assert (answer.code, answer.output) == (2, ""), said
+    assert answer.errors.startswith(f"{program}.py: "), said
+    assert answer.errors.count("\n") == 1, said
+    assert len(answer.errors.split()) > 3, said
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_sentence_or_a_good_config(name, here, checkpoint, no_annotations):
+    program, codes = Program(name), collections.Counter()
+
+    @fuzz(PROGRAMS[name][2])
+    @given(lines_for(name, checkpoint))
+    def holds(arguments):
+        answer = program.call(*arguments)
+        assert_answered(name, answer, arguments)
+        codes[answer.code] += 1
+
+    try:
+        holds()
+    finally:
+        program.unload()
+    assert codes[2] > 0
+    assert codes[0] > 0, "nothing got as far as the model"
+
+
+@pytest.mark.slow(minutes=2)
+def test_so_it_is_for_processes(checkpoint, tmp_path):
+    lines = []
+
+    @fuzz(PROCESSES // 3)
+    @given(
+        st.tuples(
+            *(lines_for(name, checkpoint) for name in ("run_lra", "run_pretrain", "run_glue"))
+        )
+    )
+    def draw(drawn):
+        lines.extend(zip(("run_lra", "run_pretrain", "run_glue"), drawn, strict=True))
+
+    draw()
+    chosen = random.Random(0).sample(lines, PROCESSES)
+    environment = {**os.environ, "NYSTROMFORMER_JAX_CACHE": str(tmp_path), "XLA_FLAGS": ""}
+    for program, arguments in chosen:
+        done = subprocess.run(
+            [sys.executable, f"{program}.py", *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert_answered(program, Answer(done.returncode, done.stdout, done.stderr), arguments)

@@ -1,0 +1,161 @@
+"""The pieces of Nyström attention by themselves: any numbers, any masks, finite answers that add up."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nystromformer_jax import (
+    collect,
+    depthwise_convolution,
+    distribute,
+    iterative_pinv,
+    pinv_residual,
+    segment_means,
+)
+from tests.bad_input.fuzz import (
+    DTYPES,
+    FILLERS,
+    ORDINARY,
+    SEEDS,
+    Case,
+    attention_inputs,
+    compiled,
+    filled,
+    finite,
+    fuzz,
+    masks,
+    programs,
+    same_bits,
+    some,
+    values,
+)
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
+
+SEQUENCES = (
+    Case(1, 1, 1, batch=1),
+    Case(2, 2, 7),
+    Case(13, 13, 1, heads=1),
+    Case(17, 17, 5),
+    Case(15, 15, 5, dim=1),  # segments of one length
+)
+# M and N, and what stands before them.
+MATRICES = ((2, 3, 5, 5), (3, 2, 5), (1, 1), (3, 7, 7), (2, 5, 3), (1, 13, 13))
+WIDTHS = (7, 67, 1, 3)
+
+
+@fuzz()
+@given(attention_inputs(SEQUENCES), st.sampled_from(FILLERS), st.booleans())
+def test_means_are_of_real_tokens_and_within_their_range(drawn, filler, masked):
+    count, x = drawn.case.num_landmarks, drawn.filled(filler).inputs[0]
+    x = x if masked else drawn.inputs[0]
+    mask = drawn.mask if masked else None
+    function = compiled(segment_means, num_landmarks=count)
+    means, alive = function(x, mask=mask)
+    assert means.shape == (drawn.case.batch, count, *x.shape[2:])
+    assert (means.dtype, alive.dtype, alive.shape) == (x.dtype, bool, means.shape[:2])
+    assert finite(means)
+    assert same_bits(means, function(drawn.filled(0).inputs[0] if masked else x, mask=mask)[0])
+    assert not np.asarray(means, np.float64)[~np.asarray(alive)].any()
+    real = np.ones(x.shape[:2], bool) if mask is None else mask
+    assert (alive.sum(axis=1) == np.minimum(real.sum(axis=1), count)).all()
+    largest = np.abs(np.where(real[..., None, None], np.asarray(x, np.float64), 0)).max(initial=0)
+    assert np.abs(np.asarray(means, np.float64)).max() <= largest * 1.01
+
+
+@st.composite
+def matrices(draw):
+    """Matrices as attention has them (rows sum to one), of any numbers, or of zeros."""
+    shape = draw(st.sampled_from(some(MATRICES)))
+    dtype = draw(st.sampled_from(some(DTYPES, 1)))
+    kind = draw(st.sampled_from(["ordinary", "tiny", "zero", "huge"]))
+    x = values(draw(SEEDS), kind, shape, dtype)
+    return jax.nn.softmax(x, axis=-1) if draw(st.booleans()) else x
+
+
+@fuzz()
+@given(matrices(), st.sampled_from(some([6, 0, 1, 12], 1)), st.sampled_from(["exact", "batch_max"]))
+def test_a_pseudoinverse_is_finite_and_that_of_zeros_is_zero(kernel, num_iters, start):
+    inverse = compiled(iterative_pinv, num_iters=num_iters, start="exact")(kernel)
+    assert inverse.shape == kernel.mT.shape
+    assert inverse.dtype == jnp.float32
+    assert finite(inverse)
+    if not np.asarray(kernel, np.float64).any():
+        assert not inverse.any()
+    residual = compiled(pinv_residual)(kernel, inverse)
+    assert residual.shape == kernel.shape[:-2]
+    assert finite(residual)
+    of_rows = jax.nn.softmax(kernel.astype(jnp.float32), axis=-1)
+    assert finite(compiled(iterative_pinv, num_iters=num_iters, start=start)(of_rows))
+
+
+@fuzz()
+@given(st.sampled_from(programs(SEQUENCES)), st.sampled_from(some(WIDTHS, 2)), SEEDS)
+def test_a_convolution_is_the_sum_that_it_says(program, width, seed):
+    case, dtype = program
+    value = values(seed, "ordinary", (case.batch, case.length, case.heads, case.dim), dtype)
+    kernel = values(seed + 1, "ordinary", (case.heads, width), dtype)
+    output = compiled(depthwise_convolution)(value, kernel)
+    assert (output.shape, output.dtype) == (value.shape, dtype)
+    wide = np.pad(np.asarray(value, np.float64), ((0, 0), (width // 2,) * 2, (0, 0), (0, 0)))
+    weights = np.asarray(kernel, np.float64)[None, None]
+    expected = sum(
+        wide[:, shift : shift + case.length] * weights[..., shift, None] for shift in range(width)
+    )
+    scale = np.abs(wide).max() * np.abs(weights).max() * width
+    error = np.abs(np.asarray(output, np.float64) - expected).max()
+    assert error <= float(jnp.finfo(dtype).eps) * scale
+
+
+@fuzz()
+@given(attention_inputs(), SEEDS)
+def test_collecting_in_two_parts_is_collecting_at_once(drawn, seed):
+    query, key, value = drawn.filled(0).inputs
+    landmarks = query[:, : drawn.case.num_landmarks]
+    whole = compiled(collect)(landmarks, key, value, mask=drawn.mask)
+    assert finite(whole)
+    assert [x.shape for x in whole] == [landmarks.shape, landmarks.shape[:3], landmarks.shape[:3]]
+    assert {x.dtype for x in whole} == {jnp.dtype(jnp.float32)}
+    cut = np.random.default_rng(seed).random(drawn.mask.shape) < 0.5
+    parts = [compiled(collect)(landmarks, key, value, mask=drawn.mask & x) for x in (cut, ~cut)]
+    maximum = jnp.maximum(parts[0][1], parts[1][1])
+    assert same_bits(maximum, whole[1])
+    total = sum(part[2] * jnp.exp(part[1] - maximum) for part in parts)
+    some = drawn.mask.any(axis=1)
+    assert_close(total / whole[2], jnp.ones_like(total), REFERENCE, where=some)
+
+
+@fuzz()
+@given(attention_inputs(), st.data())
+def test_distributing_mixes_living_landmarks_alone(drawn, data):
+    query, key, value = drawn.filled(0).inputs
+    count = min(drawn.case.num_landmarks, key.shape[1])
+    alive = data.draw(masks(drawn.case.batch, count)) | (np.arange(count) == 0)
+    k_landmarks, landmark_values = key[:, :count], value[:, :count]
+    function = compiled(distribute)
+    output = function(query, k_landmarks, landmark_values, landmark_mask=alive)
+    assert (output.shape, output.dtype) == (query.shape, query.dtype)
+    assert finite(output)
+    other = filled(landmark_values, alive, 3)  # another number where nothing lives
+    assert same_bits(output, function(query, k_landmarks, other, landmark_mask=alive))
+
+
+@fuzz()
+@given(attention_inputs(kinds=ORDINARY))
+def test_distributing_with_a_kernel_adds_the_convolution(drawn):
+    if drawn.case.length != drawn.case.key_length or not drawn.case.width:
+        return
+    query, key, value = (x.astype(jnp.float32) for x in drawn.filled(0).inputs)
+    kernel = drawn.kernel.astype(jnp.float32)
+    plain = distribute(query, key, value, landmark_mask=None)
+    whole = distribute(
+        query,
+        key,
+        value,
+        landmark_mask=None,
+        value=value,
+        conv_kernel=kernel,
+        mask=jnp.asarray(drawn.mask),
+    )
+    assert_close(whole, plain + depthwise_convolution(value, kernel), SAME_ARITHMETIC)

@@ -1,0 +1,250 @@
+"""What a function cannot take it refuses itself, in one sentence; what it takes gives a finite answer."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nystromformer_jax import (
+    Encoder,
+    EncoderBlock,
+    MlpBlock,
+    MultiHeadAttention,
+    NystromformerConfig,
+    NystromformerForMaskedLM,
+    SelfAttention,
+    collect,
+    depthwise_convolution,
+    distribute,
+    iterative_pinv,
+    make_core,
+    nystrom_attention,
+    nystrom_attention_rows,
+    nystrom_factors,
+    pinv_residual,
+    segment_means,
+    sharded_nystrom_attention,
+    softmax_attention,
+)
+from nystromformer_jax.cores import CORES
+from nystromformer_jax.training import MeshConfig, make_mesh
+from tests.bad_input.fuzz import fuzz, refusal
+
+B, L, H, D, E, M = 2, 13, 2, 3, 6, 5
+
+
+def ones(*shape, dtype=jnp.float32):
+    return jnp.asarray(np.linspace(-1, 1, int(np.prod(shape))).reshape(shape), dtype)
+
+
+def inputs(**more):
+    return {name: ones(B, L, H, D) for name in ("query", "key", "value")} | more
+
+
+def applied(module, *arguments, **options):
+    """Parameters made, and one call, traced alone: nothing is compiled for what may well be refused."""
+    rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+    run = functools.partial(module.init_with_output, rngs, deterministic=True)
+    return jax.eval_shape(lambda: run(*arguments, **options)[0])
+
+
+def core(name, **options):
+    def call(query, key, value, mask=None, query_mask=None, **changed):
+        module = make_core(name, **(options | changed))()
+        return applied(module, query, key, value, mask, query_mask)
+
+    return call
+
+
+def attention(inputs_q, inputs_kv=None, mask=None, query_mask=None, **options):
+    module = MultiHeadAttention(make_core=make_core("softmax"), **options)
+    return applied(module, inputs_q, inputs_kv, mask, query_mask)
+
+
+def encoder(x, mask=None, *, num_layers, **options):
+    block = functools.partial(EncoderBlock, make_core=make_core("softmax"), **options)
+    return applied(Encoder(num_layers, block), x, mask)
+
+
+def language_model(inputs, mask, types, **options):
+    return applied(NystromformerForMaskedLM(NystromformerConfig(**options)), inputs, mask, types)
+
+
+MASK = jnp.arange(L)[None] < jnp.array([[L], [4]])
+# Each with arguments that it takes.
+CALLS = {
+    "softmax_attention": (softmax_attention, inputs(mask=MASK, query_mask=MASK)),
+    "nystrom_attention": (
+        nystrom_attention,
+        inputs(mask=MASK, query_mask=MASK, num_landmarks=M, pinv_iters=2, conv_kernel=ones(H, 3)),
+    ),
+    "sharded_nystrom_attention": (
+        lambda **options: sharded_nystrom_attention(
+            mesh=make_mesh(MeshConfig(sequence=2), jax.devices()[:2]), **options
+        ),
+        inputs(mask=MASK, num_landmarks=M, conv_kernel=ones(H, 3), axis="sequence"),
+    ),
+    "nystrom_factors": (
+        nystrom_factors,
+        {"query": ones(B, L, H, D), "key": ones(B, L, H, D), "mask": MASK, "num_landmarks": M},
+    ),
+    "nystrom_attention_rows": (
+        nystrom_attention_rows,
+        {
+            "query": ones(B, L, H, D),
+            "key": ones(B, L, H, D),
+            "rows": jnp.zeros((B, 1), jnp.int32),
+            "num_landmarks": M,
+            "mask": MASK,
+        },
+    ),
+    "segment_means": (
+        segment_means,
+        {"x": ones(B, L, H, D), "num_landmarks": M, "mask": MASK, "layout": "real"},
+    ),
+    "iterative_pinv": (
+        iterative_pinv,
+        {"kernel": ones(B, H, M, M), "num_iters": 2, "start": "exact"},
+    ),
+    "pinv_residual": (pinv_residual, {"kernel": ones(B, M, D), "inverse": ones(B, D, M)}),
+    "depthwise_convolution": (
+        depthwise_convolution,
+        {"value": ones(B, L, H, D), "kernel": ones(H, 3)},
+    ),
+    "collect": (
+        collect,
+        {
+            "q_landmarks": ones(B, M, H, D),
+            "key": ones(B, L, H, D),
+            "value": ones(B, L, H, D),
+            "mask": MASK,
+        },
+    ),
+    "distribute": (
+        distribute,
+        {
+            "query": ones(B, L, H, D),
+            "k_landmarks": ones(B, M, H, D),
+            "landmark_values": ones(B, M, H, D),
+            "landmark_mask": MASK[:, :M],
+            "value": ones(B, L, H, D),
+            "conv_kernel": ones(H, 3),
+            "mask": MASK,
+        },
+    ),
+    "linear": (core("linear"), inputs(mask=MASK, query_mask=MASK)),
+    "linformer": (core("linformer"), inputs(mask=MASK, projection_size=3, max_len=L)),
+    "longformer": (core("longformer"), inputs(mask=MASK, window=3, num_global=1)),
+    "nystrom": (core("nystrom"), inputs(mask=MASK, num_landmarks=M, conv_kernel_size=3)),
+    "performer": (core("performer"), inputs(mask=MASK, num_features=4, kernel="softmax")),
+    "reformer": (core("reformer"), inputs(mask=MASK, num_hashes=2, chunk_len=4, num_buckets=4)),
+    "softmax": (core("softmax"), inputs(mask=MASK, conv_kernel_size=3, dropout_rate=0.1)),
+    "MultiHeadAttention": (
+        attention,
+        {
+            "inputs_q": ones(B, L, E),
+            "inputs_kv": ones(B, L, E),
+            "mask": MASK,
+            "query_mask": MASK,
+            "num_heads": 2,
+            "qkv_features": 4,
+        },
+    ),
+    "SelfAttention": (
+        lambda x, mask, num_heads: applied(
+            SelfAttention(num_heads, make_core("nystrom", num_landmarks=M)), x, mask
+        ),
+        {"x": ones(B, L, E), "mask": MASK, "num_heads": 2},
+    ),
+    "MlpBlock": (
+        lambda x, **options: applied(MlpBlock(**options), x),
+        {"x": ones(B, L, E), "mlp_dim": 7, "activation": "gelu", "dropout_rate": 0.1},
+    ),
+    "Encoder": (
+        encoder,
+        {
+            "x": ones(B, L, E),
+            "mask": MASK,
+            "num_layers": 1,
+            "num_heads": 2,
+            "mlp_dim": 7,
+            "norm": "pre",
+            "dropout_rate": 0.1,
+        },
+    ),
+    "NystromformerForMaskedLM": (
+        language_model,
+        {
+            "inputs": jnp.ones((B, L), jnp.int32),
+            "mask": MASK,
+            "types": jnp.zeros((B, L), jnp.int32),
+            "vocab_size": 11,
+            "max_len": 17,
+            "embed_dim": 6,
+            "num_layers": 1,
+            "num_heads": 2,
+            "mlp_dim": 7,
+            "attention": "nystrom",
+            "num_landmarks": M,
+            "dropout_rate": 0.1,
+        },
+    ),
+}
+
+
+def test_every_core_is_here():
+    assert CALLS.keys() >= CORES.keys()
+
+
+def other_array(array, kind, axis, dtype):
+    """An array with one thing wrong about it; or nothing, where the change does no harm."""
+    axis %= array.ndim
+    return {
+        "shorter": lambda: array[(*[slice(None)] * axis, slice(1, None))],
+        "empty": lambda: array[(*[slice(None)] * axis, slice(0))],
+        "longer": lambda: jnp.concatenate([array, array], axis=axis),
+        "one axis more": lambda: jnp.expand_dims(array, axis),
+        "one axis less": lambda: array.take(0, axis=axis),
+        "another type": lambda: array.astype(dtype),
+    }[kind]()
+
+
+ARRAY_KINDS = ("shorter", "empty", "longer", "one axis more", "one axis less", "another type")
+OTHER_DTYPES = (jnp.int32, jnp.uint8, jnp.bool_, jnp.bfloat16, jnp.float16, jnp.float32)
+OTHER_NUMBERS = (-97, -1, 0, 1, 2, 3, 4, 97, True, 2.5, np.nan, None, "", "real", "gel")
+
+
+@st.composite
+def mistakes(draw, arguments):
+    """Arguments with one or two of them changed."""
+    changed = dict(arguments)
+    names = draw(st.lists(st.sampled_from(sorted(arguments)), min_size=1, max_size=2, unique=True))
+    for name in names:
+        value = arguments[name]
+        if isinstance(value, jax.Array):
+            kind, axis = draw(st.sampled_from(ARRAY_KINDS)), draw(st.integers(0, 3))
+            changed[name] = other_array(value, kind, axis, draw(st.sampled_from(OTHER_DTYPES)))
+        else:
+            same_kind = [x for x in OTHER_NUMBERS if isinstance(x, str) == isinstance(value, str)]
+            changed[name] = draw(st.sampled_from(same_kind))
+    return changed
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_one_sentence_or_a_program(name, no_annotations):
+    """Traced, not run: what is taken has a shape, and what is not is refused before it compiles."""
+    call, arguments = CALLS[name]
+    assert refusal(call, **arguments) is None
+
+    @fuzz()
+    @given(mistakes(arguments))
+    def holds(changed):
+        arrays = {name: x for name, x in changed.items() if isinstance(x, jax.Array)}
+        others = {name: x for name, x in changed.items() if name not in arrays}
+        refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
+
+    holds()
