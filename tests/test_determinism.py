@@ -1,0 +1,215 @@
+"""The same seed gives the same bits, for every task and every trainer; another seed other ones.
+
+Runs of one seed share nothing but the machine: each prepares its data anew, in a cache of its own.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from language import finetune, glue
+from language.tokenizer import load_tokenizer
+from lra import data, train
+from lra.data import image, text
+from nystromformer_jax import training
+from nystromformer_jax.training import Workdir
+from nystromformer_jax.training.pipeline import training_batches
+from tests.language import runs
+from tests.language.glue import fakes as glue_fakes
+from tests.lra.data import fakes
+
+ROOT = Path(__file__).parents[1]
+NYSTROM = "nystrom,num_landmarks=4,conv_kernel_size=3"
+TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
+# One argument for each source of randomness: hashes, features, dropout.
+SAMPLING = ("reformer,chunk_len=8,num_hashes=2", "performer,num_features=8,redraw=True", "softmax")
+SMALL = {
+    "model": {"num_layers": 1, "embed_dim": 8, "head_dim": 4, "mlp_dim": 8},
+    "optimizer": {"warmup_steps": 2, "learning_rate": 1e-2},
+    "train": {"total_steps": 4, "batch_size": 8, "accumulation": 1},
+    "eval": {"every_steps": 4, "batch_size": 8},
+    "log": {"every_steps": 1, "events": False},
+    "checkpoint": {"every_steps": 4},
+}
+
+
+def write_pairs(folder):
+    texts = ["a café in Zürich", "landmarks " * 5, "segments of real tokens"]
+    folder.mkdir()
+    for split in ("train", "eval", "test"):
+        rows = [(n % 3, n // 3 % 3) for n in range(17)]
+        lines = [f"{float(i == j)}\t{i}\t{j}\t{texts[i]}\t{texts[j]}\n" for i, j in rows]
+        (folder / f"new_aan_pairs.{split}.tsv").write_text("".join(lines), encoding="utf-8")
+
+
+def source(task, folder):
+    """What a task is prepared from, in its `data` section."""
+    if task == "text":
+        fakes.write_folder(folder / "aclImdb", fakes.reviews())
+    elif task == "image":
+        fakes.write_folder(folder / "cifar-10-batches-bin", fakes.batches())
+    elif task == "retrieval":
+        write_pairs(folder / "tsv_data")
+    else:
+        return {"workers": 1}
+    return {"dir": str(folder)}
+
+
+def load(config):
+    """The task, of as few reviews and images as `source` has written."""
+    if config.task == "text":
+        return text.load(config, per_class=fakes.REVIEWS_PER_CLASS).first(17)
+    if config.task == "image":
+        return image.load(config, images_per_file=fakes.IMAGES_PER_FILE).first(17)
+    return data.load(config)
+
+
+def small(task, argument=NYSTROM, *, seed=0, **values):
+    """A config of `configs/` on 17 examples of 37 tokens; pictures stay whole."""
+    config = importlib.import_module(f"configs.{task}").get_config(argument)
+    for section, changes in SMALL.items():
+        config[section].update(changes)
+    config.data.update(examples=17, **values)
+    if not task.startswith("path"):
+        config.data.update(max_len=37, padded_len=0)
+    config.train.seed = seed
+    return config.to_dict()
+
+
+def lra_run(task, argument, folder, monkeypatch, **options):
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(folder / "cache"))
+    config = small(task, argument, **source(task, folder / "source"), **options)
+    run = train.prepare(config)
+    with Workdir(folder / "run", config) as workdir:
+        result = train.train(run, load(run.data), workdir)
+        params = training.load_params(
+            workdir.checkpoints, result["best_step"], train.make_params(run), run.mesh
+        )
+    same = {key: result[key] for key in ("test_accuracy", "valid_accuracy", "data_sha256")}
+    return (folder / "run/metrics.jsonl").read_bytes(), same, bytes_of(params)
+
+
+def bytes_of(tree):
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.asarray(leaf).tobytes() for path, leaf in leaves}
+
+
+@pytest.mark.parametrize(
+    ("task", "argument"),
+    [
+        ("text", SAMPLING[0]),
+        ("retrieval", SAMPLING[1]),
+        *(
+            pytest.param(task, argument, marks=pytest.mark.slow(minutes=0.2))
+            for task, argument in (
+                *((task, NYSTROM) for task in TASKS),
+                *(("listops", argument) for argument in SAMPLING),
+            )
+        ),
+    ],
+)
+def test_a_run_of_the_benchmark_leaves_the_same_bits_twice(task, argument, tmp_path, monkeypatch):
+    for name in ("one", "other"):
+        (tmp_path / name / "source").mkdir(parents=True)
+    one = lra_run(task, argument, tmp_path / "one", monkeypatch)
+    assert lra_run(task, argument, tmp_path / "other", monkeypatch) == one
+
+
+def test_another_seed_changes_order_dropout_hashes_and_features(tmp_path):
+    """Each by itself, with everything else the same."""
+    examples = training.Examples(17, lambda indices: {"inputs": indices})
+    one, other = (
+        next(training_batches(examples, batch_size=8, seed=seed))["inputs"] for seed in (0, 1)
+    )
+    assert (one != other).any()
+    for argument, deterministic in (
+        ("softmax", False),  # dropout
+        ("reformer,chunk_len=8,redraw=False", True),  # hashes
+        ("performer,num_features=8", True),  # features
+    ):
+        drawn = [loss_of(argument, seed, deterministic) for seed in (0, 0, 1)]
+        assert drawn[0] == drawn[1] != drawn[2], argument
+
+
+def loss_of(argument, seed, deterministic):
+    """The loss of a model with the same parameters, on the same batch."""
+    run = train.prepare(small("listops", argument, seed=seed))
+    random = np.random.default_rng(0)
+    shapes = jax.eval_shape(train.make_params(run))
+    params = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), "f"), shapes)
+    batch = {
+        "inputs": jnp.asarray(random.integers(1, 16, (8, 37), np.int32)),
+        "mask": jnp.ones((8, 37), bool),
+        "labels": jnp.zeros(8, jnp.int32),
+        "weights": jnp.ones(8),
+    }
+    rng = None if deterministic else jax.random.key(seed)
+    return float(jax.jit(train.make_loss(run.model))(params, batch, rng)[0])
+
+
+def test_pretraining_and_fine_tuning_leave_the_same_bits_twice(tmp_path):
+    """From the text: the vocabulary, the pairs, what is masked, the model; then a task of GLUE from it."""
+    left = []
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        with runs.cache_in(folder):
+            model = {"dropout_rate": 0.1}
+            runs.pretrained(folder / "text", folder / "pretrained", model=model)
+            config = runs.glue_sections(
+                "mrpc",
+                glue_fakes.write_task(folder / "glue", "mrpc"),
+                folder / "pretrained/model",
+            )
+            run = finetune.prepare(config)
+            tokenizer = load_tokenizer(run.init.folder)
+            with Workdir(folder / "tuned", config, paths=finetune.PATHS) as workdir:
+                finetune.train(run, glue.load(run.data, tokenizer), tokenizer, workdir)
+        left.append(
+            {
+                file: (folder / file).read_bytes()
+                for file in (
+                    "pretrained/metrics.jsonl",
+                    "pretrained/model/tokenizer.json",
+                    "pretrained/model/model.safetensors",
+                    "tuned/metrics.jsonl",
+                    "tuned/model/model.safetensors",
+                )
+            }
+        )
+    assert [file for file in left[0] if left[0][file] != left[1][file]] == []
+
+
+@pytest.mark.slow(minutes=0.5)
+def test_so_do_processes_that_hash_strings_differently(tmp_path):
+    """The order of a Python set is another one in each; nothing may follow it."""
+    left = []
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        text = runs.texts.in_form("blank_line", runs.texts.documents(80, most_lines=5), folder)
+        sections = runs.merged(runs.PRETRAIN, {"data": {"dir": text}})
+        flags = [
+            f"--config.{section}.{key}={value}"
+            for section, values in sections.items()
+            for key, value in values.items()
+        ]
+        command = [sys.executable, "run_pretrain.py", "--config=configs/pretrain.py:demo", *flags]
+        environment = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
+        environment |= {"PYTHONHASHSEED": seed, "NYSTROMFORMER_JAX_CACHE": str(folder / "cache")}
+        subprocess.run(
+            [*command, f"--workdir={folder / 'run'}"],
+            cwd=ROOT,
+            env=environment,
+            check=True,
+            capture_output=True,
+            timeout=300,
+        )
+        files = ("metrics.jsonl", "model/tokenizer.json", "model/model.safetensors")
+        left.append([(folder / "run" / file).read_bytes() for file in files])
+    assert left[0] == left[1]
