@@ -35,16 +35,14 @@ class Denoiser(nnx.Module):
     def __init__(self, attention, length, rngs, *, embed_dim=32):
         make_block = partial(EncoderBlock, 2, attention, 2 * embed_dim)
         self.embed = nnx.Linear(2, embed_dim, rngs=rngs)
-        encoder = Encoder(2, make_block, final_norm=None)
-        self.encoder = nnx.bridge.ToNNX(encoder, rngs=rngs)
+        self.encoder = nnx.bridge.ToNNX(Encoder(2, make_block), rngs=rngs)
         self.encoder.lazy_init(jnp.zeros((1, length, embed_dim)), deterministic=True)
-        self.norm = nnx.LayerNorm(embed_dim, rngs=rngs)
         self.head = nnx.Linear(embed_dim, 1, rngs=rngs)
 
     def __call__(self, x):
         """Gives the true signal."""
         x = self.encoder(self.embed(x), deterministic=True)
-        return self.head(self.norm(x))[..., 0]
+        return self.head(x)[..., 0]
 
 
 # Under jit, for flax makes a linen module's parameters by running it once, operation by operation.

@@ -145,9 +145,9 @@ class SequenceEncoder(nn.Module):
             kernel_init=init.kernel,
             bias_init=init.bias,
         )
-        final_norm = functools.partial(nn.LayerNorm, epsilon=config.layer_norm_epsilon)
+        make_final_norm = functools.partial(nn.LayerNorm, epsilon=config.layer_norm_epsilon)
         encoder = Encoder(
-            config.num_layers, make_block, final_norm, remat=self.remat, name="encoder"
+            config.num_layers, make_block, make_final_norm, remat=self.remat, name="encoder"
         )
         x = encoder(x, mask, deterministic=deterministic)
         if config.pooling in ("first", "cls"):

@@ -220,7 +220,7 @@ class Nystromformer(nn.Module):
             kernel_init=_kernel_init(config),
         )
         self.embeddings = Embeddings(config)
-        self.encoder = Encoder(config.num_layers, block, final_norm=None, remat=config.remat)
+        self.encoder = Encoder(config.num_layers, block, make_final_norm=None, remat=config.remat)
 
     def __call__(
         self,

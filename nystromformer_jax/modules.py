@@ -322,13 +322,13 @@ class Encoder(nn.Module):
     Attributes:
       num_layers: How many blocks.
       make_block: Makes a block; for example `functools.partial(EncoderBlock, 2, make_core, 128)`.
-      final_norm: Makes the last layer norm; None for none (post-norm blocks end in one).
+      make_final_norm: Makes the last layer norm; None for none (post-norm blocks end in one).
       remat: Whether a block's insides are computed again for the gradient instead of kept.
     """
 
     num_layers: int
     make_block: Callable[..., nn.Module]
-    final_norm: Callable[..., nn.Module] | None = functools.partial(nn.LayerNorm, epsilon=1e-5)
+    make_final_norm: Callable[..., nn.Module] | None = functools.partial(nn.LayerNorm, epsilon=1e-5)
     remat: bool = False
 
     @nn.compact
@@ -354,4 +354,4 @@ class Encoder(nn.Module):
             apply = nn.remat(apply)
         for layer in range(self.num_layers):
             x = apply(self.make_block(name=f"layer_{layer}"), x, mask)
-        return x if self.final_norm is None else self.final_norm(name="final_norm")(x)
+        return x if self.make_final_norm is None else self.make_final_norm(name="final_norm")(x)

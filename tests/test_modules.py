@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.cores import make_core
@@ -173,3 +174,12 @@ def test_softmax_attention_is_flaxs_with_flaxs_own_parameters(rngs):
     query_mask = jnp.ones((BATCH, LENGTH), bool)
     actual = ours.apply({"params": flat}, queries, keys, mask, query_mask, deterministic=True)
     assert_close(actual, expected, REFERENCE)
+
+
+def test_an_encoder_becomes_a_module_of_nnx_with_all_its_parameters(rngs):
+    block = functools.partial(EncoderBlock, 2, make_core("nystrom", num_landmarks=3), 7)
+    encoder, x = Encoder(2, block), jax.random.normal(next(rngs), (BATCH, LENGTH, 6))
+    bridged = nnx.bridge.ToNNX(encoder, rngs=nnx.Rngs(0))
+    nnx.bridge.lazy_init(bridged, x[:, :1], deterministic=True)
+    own = encoder.init(next(rngs), x, deterministic=True)
+    assert parameters(nnx.state(bridged, nnx.Param)) == parameters(own)
