@@ -128,10 +128,11 @@ def _first(kernel: Float[Array, "*batch M N"], start: Start) -> Float[Array, "*b
     column_sums, row_sums = size.sum(axis=-2, keepdims=True), size.sum(axis=-1, keepdims=True)
     if start == "batch_max":
         return kernel.mT / _or_one(column_sums.max(keepdims=True))
-    # One norm after the other: their product can leave the range of float32 where they do not.
+    # One norm after the other: their product can leave the range of float32 where they do not. Two
+    # divisions the compiler makes into one by that product, a division and a multiplication it does not.
     one_norm = column_sums.max(axis=(-2, -1), keepdims=True)
     infinity_norm = row_sums.max(axis=(-2, -1), keepdims=True)
-    return kernel.mT / _or_one(one_norm) / _or_one(infinity_norm)
+    return kernel.mT / _or_one(one_norm) * (1 / _or_one(infinity_norm))
 
 
 def _or_one(norm: Array) -> Array:
