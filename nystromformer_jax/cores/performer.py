@@ -49,6 +49,7 @@ class PerformerAttention(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "B L H D"]:
         """Attends; see `performer_attention`."""
+        check_inputs(query, key, value, mask)
         rng = sampling_rng(self, self.seed, redraw=self.redraw and not deterministic)
         projection = random_projection(
             rng, self.num_features, query.shape[-1], orthogonal=self.orthogonal
