@@ -154,6 +154,7 @@ def loss_of(argument, seed, deterministic):
     return float(jax.jit(train.make_loss(run.model))(params, batch, rng)[0])
 
 
+@pytest.mark.slow(minutes=0.5)
 def test_pretraining_and_fine_tuning_leave_the_same_bits_twice(tmp_path):
     """From the text: the vocabulary, the pairs, what is masked, the model; then a task of GLUE from it."""
     left = []

@@ -21,6 +21,7 @@ def test_a_recording_is_the_signal_and_one_offset_and_the_references_are_zero(rn
     assert np.ptp(offset, axis=0).min() > 0.1
 
 
+@pytest.mark.slow(minutes=0.3)
 def test_both_models_are_trained_and_their_errors_printed(capsys):
     script.main(["--length=67", "--steps=2", "--batch_size=3"])
     as_read, near, all_samples = errors(capsys.readouterr().out)
