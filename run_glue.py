@@ -56,7 +56,8 @@ def main(argv: list[str]) -> int:
         training.enable_compilation_cache(cache.cache_dir() / "xla")
         runs = {folder: finetune.prepare(config) for folder, config in configs.items()}
         if MODE.value == "check":
-            print(command_line.CHECKED)
+            if training.is_first():
+                print(command_line.CHECKED)
             return 0
         if missing := [folder for folder in runs if MODE.value != "train" and not folder.is_dir()]:
             return refuse(f"--mode={MODE.value} needs a finished run; there is no {missing[0]}")
@@ -92,7 +93,7 @@ def main(argv: list[str]) -> int:
     except training.Interrupted as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
-    except training.LossNotFinite as error:
+    except (training.LossNotFinite, training.CannotWrite, training.CheckpointDamaged) as error:
         return refuse(str(error), exit_code=1)
     except (ValueError, OSError, ImportError, training.WorkdirBusy) as error:
         return refuse(str(error))

@@ -45,7 +45,8 @@ def main(argv: list[str]) -> int:
         command_line.start_logging(quiet=not training.is_first())
         runs = {seed: train.prepare(config) for seed, config in configs.items()}
         if MODE.value == "check":
-            print(command_line.CHECKED)
+            if training.is_first():
+                print(command_line.CHECKED)
             return 0
         folders = {seed: _workdir(seed) for seed in configs}
         if MODE.value == "eval":

@@ -40,7 +40,8 @@ def main(argv: list[str]) -> int:
         command_line.start_logging(quiet=not training.is_first())
         run = pretrain.prepare(config)
         if MODE.value == "check":
-            print(command_line.CHECKED)
+            if training.is_first():
+                print(command_line.CHECKED)
             return 0
         if MODE.value == "eval" and not folder.is_dir():
             return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
@@ -58,7 +59,7 @@ def main(argv: list[str]) -> int:
     except training.Interrupted as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
-    except training.LossNotFinite as error:
+    except (training.LossNotFinite, training.CannotWrite, training.CheckpointDamaged) as error:
         return refuse(str(error), exit_code=1)
     except (ValueError, OSError, ImportError, training.WorkdirBusy) as error:
         return refuse(str(error))

@@ -129,13 +129,18 @@ def check(folder: Path) -> int:
     return sum(entry["bytes"] for entry in manifest["files"].values())
 
 
-def require_unchanged(folder: Path) -> None:
+def require_unchanged(folder: Path, sha256: str) -> None:
     """Checks a prepared folder again as at its opening, for whoever has read it for long.
+
+    Args:
+      folder: As it was opened.
+      sha256: Of all of it, as it was then.
 
     Raises:
       ValueError, FileNotFoundError: a prepared file is changed or missing.
     """
-    _verify(folder, _read_manifest(folder)["fingerprint"])
+    if _verify(folder, _read_manifest(folder)["fingerprint"]) != sha256:
+        raise ValueError(f"{folder} holds other data than when it was opened.")
 
 
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:

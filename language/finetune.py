@@ -1,6 +1,7 @@
 """Fine-tuning on GLUE and IMDb: a sequence classifier on top of a pretrained model."""
 
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -51,6 +52,7 @@ from nystromformer_jax.training import (
     score,
     sequence_axis,
     weighted,
+    writing_to,
 )
 from nystromformer_jax.typing import Array
 
@@ -257,12 +259,15 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
         summarize=lambda batches: _scores(data.task, *_joined(batches)),
     )
     params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
+    unchanged = functools.partial(cache.require_unchanged, data.folder, data.sha256)
+    workdir.require_unchanged(unchanged)
     saved = workdir.path / "model"
-    if is_first():
-        save_pretrained(saved, run.model, {"params": params}, more=tokenizer.token_ids)
-        tokenizer.save(saved, config.max_len)
     predictions = workdir.path / "predictions" if is_first() else None
-    scores = _score_all(run, data, fit_config, eval_step, params, predictions)
+    with writing_to(workdir.path):
+        if is_first():
+            save_pretrained(saved, run.model, {"params": params}, more=tokenizer.token_ids)
+            tokenizer.save(saved, config.max_len)
+        scores = _score_all(run, data, fit_config, eval_step, params, predictions)
     shortened = (
         run.sections["train"].total_steps or fit_config.eval.max_examples or run.data.examples
     )
@@ -286,7 +291,8 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
         "data_sha256": data.sha256,
         "partial": bool(shortened),
     }
-    workdir.write_result(result, check_data=lambda: cache.require_unchanged(data.folder))
+    workdir.require_unchanged(unchanged)
+    workdir.write_result(result)
     return result
 
 

@@ -46,6 +46,7 @@ from nystromformer_jax.training import (
     score,
     sequence_axis,
     weighted,
+    writing_to,
 )
 from nystromformer_jax.typing import Array
 
@@ -136,8 +137,10 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         select="loss",
     )
     params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
+    workdir.require_unchanged(lambda: cache.require_unchanged(corpus.folder, corpus.sha256))
     if is_first():
-        save_model(workdir.path / "model", model, params, corpus)
+        with writing_to(workdir.path):
+            save_model(workdir.path / "model", model, params, corpus)
     train_config = run.fit.train
     result = {
         "kind": "pretrain",
@@ -156,7 +159,7 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         "data_sha256": corpus.sha256,
         "partial": bool(run.data.examples) or train_config.total_steps < train_config.budget_steps,
     }
-    workdir.write_result(result, check_data=lambda: cache.require_unchanged(corpus.folder))
+    workdir.write_result(result)
     return result
 
 

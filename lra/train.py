@@ -166,7 +166,8 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
         "baselines": baselines(task),
         "partial": is_partial(run, task),
     }
-    workdir.write_result(result, check_data=lambda: cache.require_unchanged(task.folder))
+    workdir.require_unchanged(lambda: cache.require_unchanged(task.folder, task.sha256))
+    workdir.write_result(result)
     return result
 
 

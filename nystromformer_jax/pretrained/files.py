@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -144,8 +145,6 @@ def write_folder(
       ImportError: Without the package safetensors.
     """
     _safetensors()  # before there is a folder
-    from safetensors.numpy import save_file
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -155,12 +154,26 @@ def write_folder(
         replace = [
             stack.enter_context(written(folder / name, write))
             for name, write in (
-                (WEIGHTS, lambda path: save_file(dict(tensors), path, metadata={"format": "pt"})),
+                (WEIGHTS, lambda path: _save(tensors, path)),
                 (CONFIG, lambda path: path.write_text(text, encoding="utf-8")),
             )
         ]
         for give_name in replace:
             give_name()
+
+
+def _save(tensors: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
+    """What the system says of the disk is an OSError, as from everybody else."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from nystromformer_jax.training.workdir import (
     read_json,
     write_json,
 )
-from nystromformer_jax.training.writing import CannotWrite
+from nystromformer_jax.training.writing import CannotWrite, writing_to
 
 # Devices, and the processes that have them
 from nystromformer_jax.training.compilation_cache import enable_compilation_cache
@@ -126,4 +126,5 @@ __all__ = [
     "training_batches",
     "weighted",
     "write_json",
+    "writing_to",
 ]

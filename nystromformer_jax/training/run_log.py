@@ -111,7 +111,7 @@ class RunLog:
             self._speed.write({"step": step, **values})
 
     def sync(self) -> int:
-        """Puts all of it on the disk; returns the size of `metrics.jsonl`, for a checkpoint to record."""
+        """Puts metrics and events on the disk; returns the size of `metrics.jsonl`, for a checkpoint."""
         if self._silent:
             return 0
         if self._events is not None:

@@ -3,6 +3,7 @@
 config.json  data.json  environment.json  metrics.jsonl  speed.jsonl  events/  checkpoints/  result.json
 """
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
@@ -34,6 +35,7 @@ __all__ = [
 # What makes two runs the same run. mesh, checkpoint, log and eval may change on the way.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)
+CHANGED = "changed_under_the_run"  # in data.json
 HOW = ("train.remat",)  # how a run is computed, which changes no number beyond rounding
 
 
@@ -121,8 +123,9 @@ class Workdir:
         # What was refused before anything was trained leaves no run, so that the corrected command has one.
         refused = kind is not None and issubclass(kind, (ValueError, OSError, ImportError))
         if self._writes and self._is_new and refused and not self._has_begun:
-            for name in ("config.json", "data.json", "environment.json"):
-                (self.path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder itself may be what fails
+                for name in ("config.json", "data.json", "environment.json"):
+                    (self.path / name).unlink(missing_ok=True)
         self._unlock()
 
     def _unlock(self) -> None:
@@ -156,7 +159,14 @@ class Workdir:
         if not file.exists():
             if self._writes:
                 write_json(file, {"sha256": sha256})
-        elif (known := str(read_json(file).get("sha256"))) != sha256:
+            return
+        bound = read_json(file)
+        if bound.get(CHANGED):
+            raise ConfigDiffers(
+                f"The data changed while {self.path} was trained on them, so it will have no result:"
+                " train again in another --workdir."
+            )
+        if (known := str(bound.get("sha256"))) != sha256:
             raise ConfigDiffers(
                 f"{self.path} holds a run on other data (sha256 {known[:12]}…,"
                 f" {sha256[:12]}… now). Pass another --workdir for a new run, or the run's own data"
@@ -176,36 +186,52 @@ class Workdir:
             )
         return self.result
 
-    def write_result(
-        self, result: Mapping[str, Any], *, check_data: Callable[[], object] = lambda: None
-    ) -> None:
-        """Writes `result.json`; the run is then finished.
+    def require_unchanged(self, check_data: Callable[[], object]) -> None:
+        """Refuses to make anything of a run whose data are not those that it opened.
 
         Args:
-            result: What it holds.
-            check_data: Raises if the data are not what they were when the run opened them.
+            check_data: Raises ValueError if they changed, FileNotFoundError if they are gone.
 
         Raises:
-            ConfigDiffers: they are not; the run will never have a result.
+            ConfigDiffers: They changed; the run will never have a result.
+            FileNotFoundError: They are gone; where they are back, the same command goes on.
+        """
+        refusal: Exception | None = None
+        try:
+            if self._writes:
+                self._require_unchanged(check_data)
+        except Exception as error:
+            refusal = error
+        agree(refusal)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes `result.json`; the run is then finished.
+
+        Raises:
             CannotWrite: a full disk, or a read-only folder.
         """
         refusal: Exception | None = None
         try:
             if self._writes:
                 with writing_to(self.path):
-                    self._require_same(check_data)
                     write_json(self.path / "result.json", result)
         except Exception as error:
             refusal = error
         agree(refusal)
         self.result = dict(result)
 
-    def _require_same(self, check_data: Callable[[], object]) -> None:
+    def _require_unchanged(self, check_data: Callable[[], object]) -> None:
         try:
             check_data()
-        except (ValueError, FileNotFoundError) as error:
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{self.path} has no result yet, because its data are gone before its end: {error}"
+                " Then the same command goes on."
+            ) from error
+        except ValueError as error:
             # Nobody knows which steps read what, so that these checkpoints are of no data at all.
-            write_json(self.path / "data.json", {"sha256": "changed under the run"})
+            with writing_to(self.path):
+                write_json(self.path / "data.json", {CHANGED: True})
             raise ConfigDiffers(
                 f"The data changed while {self.path} was trained on them, so it has no result: {error}"
                 " Then train again in another --workdir."

@@ -28,7 +28,7 @@ class CannotWrite(OSError):
 def writing_to(folder: Path) -> Iterator[None]:
     """Turns what comes of a full disk or a read-only folder into `CannotWrite`.
 
-    Errors of files that lie elsewhere pass as they are.
+    Errors that name a file elsewhere pass as they are.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a function cannot take it refuses itself, in one sentence; what it takes gives a finite answer."""
+"""What a function cannot take it refuses itself, in one sentence; what it takes can be traced."""
 
 import functools
 

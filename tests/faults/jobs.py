@@ -109,9 +109,11 @@ def reported(folder):
 
 def whole_steps(folder):
     """The latest checkpoint's step, 0 without one; fails where it is not whole."""
-    from nystromformer_jax.training.integrity import require_whole
+    from nystromformer_jax.training.integrity import HASHES, require_whole
 
     steps = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdigit()]
+    for step in steps:
+        assert (folder / "checkpoints" / str(step) / HASHES).exists()
     if steps:
         require_whole(folder / "checkpoints", max(steps))
     return max(steps, default=0)

@@ -1,6 +1,6 @@
 """Kills real jobs with SIGKILL at random moments, goes on, and compares with a job that was never killed.
 
-    python -m tests.faults.kill_points training --kills 200 --out results/faults/training.json
+    python -m tests.faults.kill_points training --kills 100 --seed 0 --out results/faults/training-seed0.json
 
 Three jobs: training (with evaluations, saves and the result), preparation of data, and a report.
 After every kill the latest checkpoint is checked against its hashes, and must not be an older one than

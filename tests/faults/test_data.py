@@ -51,6 +51,6 @@ def test_a_file_that_changes_under_a_run_leaves_no_result_then_or_later(changed,
     assert again.sha256 == task.sha256
     with (
         Workdir(tmp_path / "run", config) as workdir,
-        pytest.raises(ConfigDiffers, match="other data"),
+        pytest.raises(ConfigDiffers, match="will have no result: train again in another"),
     ):
         train.train(prepared, again, workdir)
