@@ -1,5 +1,6 @@
 """The files that data come in: a folder, or the .tar.gz archive that would unpack to it."""
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -8,6 +9,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 MOST_BYTES = 2**32  # unpacked; the largest of the downloads has half a gigabyte
 
@@ -68,23 +70,13 @@ class RawFiles:
         return dict(sorted(listing.items()))
 
     def _unpacked(self) -> Iterator[tuple[str, bytes]]:
-        seen, unpacked = set(), 0
-
-        def count(size: int) -> None:
-            nonlocal unpacked
-            unpacked += size
-            if unpacked > MOST_BYTES:
-                raise ValueError(
-                    f"{self.path} unpacks to more than {MOST_BYTES >> 20:,} MiB, which no download of"
-                    " this data does: download it again."
-                )
-
-        with (
-            gzip.open(self.path) as stream,
-            tarfile.open(fileobj=stream, mode="r|") as archive,
-        ):
+        seen = set()
+        with contextlib.ExitStack() as stack:
+            stream: Any = _Bounded(self.path, stack.enter_context(gzip.open(self.path)))
+            archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))
             for member in archive:
-                count(member.size)
+                if member.size > MOST_BYTES:  # of zeros that the archive need not hold
+                    raise _too_much(self.path)
                 # Whatever stands before the root: "./", "/" or "../" lead nowhere from here.
                 _, _, name = f"/{member.name}".rpartition(f"/{self.root}/")
                 subfolder, slash, file_name = name.rpartition("/")
@@ -98,8 +90,29 @@ class RawFiles:
                 content = archive.extractfile(member)
                 assert content is not None  # of a file
                 yield name, content.read()
-            while piece := stream.read(1 << 20):  # to the checksum at the end
-                count(len(piece))
+            while stream.read(1 << 20):  # to the checksum at the end
+                pass
+
+
+class _Bounded:
+    """A stream that gives at most `MOST_BYTES`, to whoever asks: headers may be long, too."""
+
+    def __init__(self, path: Path, stream: gzip.GzipFile) -> None:
+        self._path, self._stream, self._given = path, stream, 0
+
+    def read(self, size: int) -> bytes:
+        piece = self._stream.read(size)
+        self._given += len(piece)
+        if self._given > MOST_BYTES:
+            raise _too_much(self._path)
+        return piece
+
+
+def _too_much(path: Path) -> ValueError:
+    return ValueError(
+        f"{path} unpacks to more than {MOST_BYTES >> 20:,} MiB, which no download of this data does:"
+        " download it again."
+    )
 
 
 def _unreadable(path: Path, error: OSError) -> OSError:

@@ -1,5 +1,6 @@
 import gzip
 import os
+import tarfile
 
 import pytest
 
@@ -90,7 +91,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(tmp_path):
     assert caught.value.errno is None
 
 
-@pytest.mark.parametrize("where", ["wanted", "other", "behind"])
+@pytest.mark.parametrize("where", ["wanted", "other", "behind", "header"])
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, where):
     monkeypatch.setattr(raw_files_module, "MOST_BYTES", 20_000)
     zeros = bytes(20_001)
@@ -98,6 +99,9 @@ def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, w
     path = fakes.write_archive(tmp_path / "top.tar.gz", contents.get(where, FILES), "top/")
     if where == "behind":
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + zeros))
+    if where == "header":
+        with tarfile.open(path, "w:gz", pax_headers={"comment": "0" * 20_001}) as archive:
+            archive.addfile(tarfile.TarInfo("top/a/1.txt"))
     assert path.stat().st_size < 2_000
     with pytest.raises(ValueError, match="unpacks to more than"):
         dict(raw_files(path).read())

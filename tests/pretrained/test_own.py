@@ -1,8 +1,10 @@
 """save_pretrained, then from_pretrained."""
 
 import dataclasses
+import errno
 import json
 import logging
+import resource
 
 import jax
 import jax.numpy as jnp
@@ -119,6 +121,20 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         save_pretrained(tmp_path, model, random_variables(model, seed=1))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(tmp_path):
+    model = MODELS["NystromformerForMaskedLM"](CONFIG)
+    variables = random_variables(model)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as refused:
+            save_pretrained(tmp_path / "model", model, variables)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.errno == errno.EFBIG
+    assert list((tmp_path / "model").iterdir()) == []
 
 
 @pytest.mark.parametrize(
