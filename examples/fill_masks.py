@@ -79,6 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(
             f"Nothing to fill: write [MASK] where a word is missing; got {given.text!r}."
         )
+    if len(ids) > model.config.max_len:
+        raise SystemExit(
+            f"The text has {len(ids)} tokens; this model reads {model.config.max_len}."
+        )
+    if not -model.config.num_layers <= given.layer < model.config.num_layers:
+        raise SystemExit(f"There is no layer {given.layer}: it has {model.config.num_layers}.")
     logits, layers = look_inside(model, variables, jnp.asarray(ids))
 
     for number, position in enumerate(masks, 1):

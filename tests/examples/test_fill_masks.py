@@ -107,7 +107,7 @@ def test_weights_that_pytorch_pickled_are_told_to_be_converted(tmp_path):
         script.main([str(tmp_path)])
 
 
-def test_other_heads_and_texts_without_a_mask_are_refused_in_a_sentence(tmp_path):
+def test_other_heads_texts_and_layers_are_refused_in_a_sentence(tmp_path):
     write_tokenizer(tmp_path)
     tiny.folder_of(tmp_path, "bert", "ForTokenClassification")
     with pytest.raises(SystemExit, match="NystromformerForTokenClassification, which fills no"):
@@ -115,3 +115,7 @@ def test_other_heads_and_texts_without_a_mask_are_refused_in_a_sentence(tmp_path
     tiny.published(tmp_path)
     with pytest.raises(SystemExit, match=r"write \[MASK\] where a word is missing"):
         script.main([str(tmp_path), "--text", "the cat sat"])
+    with pytest.raises(SystemExit, match="There is no layer 99: it has"):
+        script.main([str(tmp_path), "--text", TEXT, "--layer", "99"])
+    with pytest.raises(SystemExit, match=r"The text has \d+ tokens; this model reads"):
+        script.main([str(tmp_path), "--text", "[MASK] " * 1000])
