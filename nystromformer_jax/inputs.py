@@ -53,12 +53,6 @@ class Options:
         return set(lengths) == {self.num_landmarks}
 
 
-def check_size(name: str, size: int, least: int = 1) -> None:
-    """Refuses what is no whole number, or a too small one, in words."""
-    if type(size) is not int or size < least:  # True would be an int
-        raise ValueError(f"{name} must be a whole number from {least} on, got {size!r}.")
-
-
 def where_real(
     x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None
 ) -> Float[Array, "B L H D"]:

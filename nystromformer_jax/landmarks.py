@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.sizes import check_size
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 Layout = Literal["real", "mlpen", "hf"]
@@ -116,10 +117,7 @@ def _sums_by_product(x: Float[Array, "B L H D"], *, num_landmarks: int) -> Float
 
 def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:
     """Refuses sizes of zero and unknown layouts, in words."""
-    if type(num_landmarks) is not int or num_landmarks < 1:  # True would be one
-        raise ValueError(
-            f"num_landmarks (M) must be a whole number from 1 on, got {num_landmarks!r}."
-        )
+    check_size("num_landmarks (M)", num_landmarks)
     if length < 1:
         raise ValueError("The sequence axis (L) is empty; attention needs at least one position.")
     if layout not in get_args(Layout):

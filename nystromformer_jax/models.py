@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from nystromformer_jax.attention import Implementation
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.inputs import check_size
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.modules import ACTIVATIONS, Activation, Encoder, EncoderBlock
 from nystromformer_jax.pinv import Start
+from nystromformer_jax.sizes import check_size
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.typing import Array, Bool, Float, Int
 

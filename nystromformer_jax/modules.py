@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.inputs import check_size
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
+from nystromformer_jax.sizes import check_size
 from nystromformer_jax.typing import Array, Bool, Float
 
 Initializer = Callable[..., Array]

@@ -26,7 +26,7 @@ from lra.report.text import read_groups
 
 
 def write(groups: Sequence[Group], left_out: Sequence[str], out: Path) -> str:
-    """Writes the report's files, all or none; returns the page of Markdown."""
+    """Writes the report's files once all of them could be made; returns the page of Markdown."""
     out.parent.mkdir(parents=True, exist_ok=True)
     colors = colors_of(labels_of(groups))
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:

@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.inputs import check_inputs, check_query_mask, check_size, where_real
+from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
+from nystromformer_jax.sizes import check_size
 from nystromformer_jax.steps import weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from nystromformer_jax.cores.linear import feature_attention
 from nystromformer_jax.cores.randomness import sampling_rng
-from nystromformer_jax.inputs import check_inputs, check_query_mask, check_size, where_real
+from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
+from nystromformer_jax.sizes import check_size
 from nystromformer_jax.typing import Array, Bool, Float
 
 Kernel = Literal["softmax", "relu"]

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.cores.randomness import sampling_rng
-from nystromformer_jax.inputs import check_inputs, check_size, where_real
+from nystromformer_jax.inputs import check_inputs, where_real
+from nystromformer_jax.sizes import check_size
 from nystromformer_jax.steps import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 

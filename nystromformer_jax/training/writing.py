@@ -28,7 +28,7 @@ class CannotWrite(OSError):
 def writing_to(folder: Path) -> Iterator[None]:
     """Turns what comes of a full disk or a read-only folder into `CannotWrite`.
 
-    Errors that name a file elsewhere pass as they are.
+    Errors that name a file elsewhere pass as they are, and so does a failing disk that names none.
     """
     try:
         yield
@@ -46,10 +46,11 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 def _reason(error: Exception, folder: Path) -> int | None:
     if isinstance(error, OSError):
-        elsewhere = error.filename is not None and not Path(
-            os.fsdecode(error.filename)
-        ).is_relative_to(folder)
-        return error.errno if error.errno in _REASONS and not elsewhere else None
+        if error.filename is None:
+            ours = error.errno != errno.EIO  # which reading the data can bring, too
+        else:
+            ours = Path(os.fsdecode(error.filename)).is_relative_to(folder)
+        return error.errno if error.errno in _REASONS and ours else None
     # The storage below Orbax raises ValueErrors with the system's number in their text.
     found = re.search(r"os_error_code='(\d+)'", str(error))
     return int(found[1]) if found and int(found[1]) in _REASONS else None

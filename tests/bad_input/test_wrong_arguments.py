@@ -248,3 +248,29 @@ def test_one_sentence_or_a_program(name, no_annotations):
         refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
 
     holds()
+
+
+# Any number of matrices; keys that are the queries.
+ANY_RANK = {("iterative_pinv", "kernel"), ("pinv_residual", "kernel"), ("reformer", "key")}
+
+
+def plainly_wrong(value):
+    """What no function can mean in this one's place."""
+    if isinstance(value, jax.Array):
+        return [value[0], value[None]]
+    if isinstance(value, str):
+        return ["gel", ""]
+    return [-1, np.nan, ""] if isinstance(value, float) else [-1, True, 2.5, ""]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_plainly_wrong_is_refused(name, no_annotations):
+    """Each argument in its turn, the others being right."""
+    call, arguments = CALLS[name]
+    for argument, value in arguments.items():
+        for wrong in plainly_wrong(value) if (name, argument) not in ANY_RANK else []:
+            changed = arguments | {argument: wrong}
+            arrays = {name: x for name, x in changed.items() if isinstance(x, jax.Array)}
+            others = {name: x for name, x in changed.items() if name not in arrays}
+            said = refusal(jax.eval_shape, functools.partial(call, **others), **arrays)
+            assert said is not None, (argument, wrong)

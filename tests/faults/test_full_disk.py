@@ -1,7 +1,9 @@
 """A disk that is full and a folder that is read-only: a sentence, nothing lost, and the same bits after."""
 
 import contextlib
+import errno
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -99,11 +101,18 @@ def test_a_folder_that_nobody_may_write_is_a_sentence():
         Workdir(NOBODYS / "run", {"train": {"seed": 3}})
 
 
-def test_an_unreadable_file_elsewhere_is_no_fault_of_the_folder(tmp_path):
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionError(errno.EACCES, "Permission denied", "/data/train.npy"),
+        OSError(errno.EIO, "Input/output error"),  # reads and writes alike bring it, nameless
+    ],
+)
+def test_data_that_cannot_be_read_are_no_fault_of_the_folder(tmp_path, error):
     def unreadable(indices):
-        raise PermissionError(13, "Permission denied", "/data/train.npy")
+        raise error
 
-    with pytest.raises(PermissionError, match=r"/data/train\.npy") as refused:
+    with pytest.raises(OSError, match=re.escape(str(error))) as refused:
         tiny.train(tmp_path, training=tiny.examples(101, on_batch=unreadable))
     assert not isinstance(refused.value, CannotWrite)
 
