@@ -11,6 +11,7 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.inputs import (
     Implementation,
     Inputs,
+    LandmarkOptions,
     Options,
     check_arguments,
     check_inputs,
@@ -130,9 +131,7 @@ def nystrom_attention(
     Differs: segments over real tokens, masks in all three factors, exact where it can be, each
     matrix scaled by its own norms, products associated from the right.
     """
-    inputs = Inputs(
-        jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask, query_mask, conv_kernel
-    )
+    inputs = Inputs.of(query, key, value, mask, query_mask, conv_kernel)
     options = Options(
         num_landmarks=num_landmarks,
         pinv_iters=pinv_iters,
@@ -160,25 +159,15 @@ def _by_kernels(inputs: Inputs, options: Options, *, interpret: bool) -> Float[A
 def _nystrom_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H D"]:
     """`nystrom_attention` behind its checks."""
     query, key, value, mask, own_query_mask, conv_kernel = inputs
-    query_mask, num_landmarks = inputs.query_mask, options.num_landmarks
-    if options.landmark_layout != "hf":  # Hugging Face averages in what padding holds
-        query, key = where_real(query, query_mask), where_real(key, mask)
+    query_mask = inputs.query_mask
+    query, key = options.seen(query, query_mask), options.seen(key, mask)
     conv_value = where_real(value, mask) if options.mask_conv else value
     value = where_real(value, mask)
     if options.exact(inputs):
         output = weighted_values(softmax_weights(query, key, mask), value).astype(query.dtype)
         return add_convolution(output, conv_value, conv_kernel)
 
-    landmarks = find_landmarks(
-        query,
-        key,
-        mask,
-        query_mask,
-        num_landmarks,
-        options.pinv_iters,
-        options.pinv_start,
-        options.landmark_layout,
-    )
+    landmarks = find_landmarks(query, key, mask, query_mask, options)
     # The sum of a row is its attention to ones.
     attended = with_ones(value, mask) if options.normalize_rows else value
     values, _, total = collect(landmarks.query, key, attended, mask=mask)
@@ -239,16 +228,16 @@ def find_landmarks(
     key: Float[Array, "B T H D"],
     mask: Bool[Array, "B T"] | None,
     query_mask: Bool[Array, "B L"] | None,
-    num_landmarks: int,
-    pinv_iters: int,
-    pinv_start: Start,
-    landmark_layout: Layout,
+    options: LandmarkOptions,
 ) -> Landmarks:
-    """Averages segments, and inverts the attention of landmarks to landmarks."""
-    q_landmarks, q_alive = segment_means(query, num_landmarks, query_mask, layout=landmark_layout)
-    k_landmarks, k_alive = segment_means(key, num_landmarks, mask, layout=landmark_layout)
+    """Averages segments of what is `options.seen`, and inverts the attention of landmarks to landmarks."""
+    means = functools.partial(
+        segment_means, num_landmarks=options.num_landmarks, layout=options.landmark_layout
+    )
+    q_landmarks, q_alive = means(query, mask=query_mask)
+    k_landmarks, k_alive = means(key, mask=mask)
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_alive, k_alive)
-    inverse = iterative_pinv(kernel_2, num_iters=pinv_iters, start=pinv_start)
+    inverse = iterative_pinv(kernel_2, num_iters=options.pinv_iters, start=options.pinv_start)
     return Landmarks(q_landmarks, k_landmarks, q_alive, k_alive, kernel_2, inverse)
 
 

@@ -17,7 +17,7 @@ def dropout(rng: Array, x: Float[Array, "*shape"], rate: float) -> Float[Array, 
     Differs from `nn.Dropout`: a quarter of the random words, compared as integers; on a CPU those words
     are a third of the paper's training step, and this makes them five times as fast.
     """
-    threshold = round(rate * LEVELS)
+    threshold = min(round(rate * LEVELS), LEVELS - 1)
     kept = random_words(rng, x.shape) >= threshold
     scale = LEVELS / (LEVELS - threshold)
     return jnp.where(kept, x * jnp.asarray(scale, x.dtype), 0)

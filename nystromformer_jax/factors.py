@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import find_landmarks, softmax_weights
-from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
-from nystromformer_jax.landmarks import Layout, check_landmarks, segment_ids
-from nystromformer_jax.pinv import Start, check_pinv
+from nystromformer_jax.inputs import LandmarkOptions, check_inputs, check_query_mask
+from nystromformer_jax.landmarks import Layout, segment_ids
+from nystromformer_jax.pinv import Start
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 
@@ -42,41 +42,29 @@ def nystrom_factors(
     """
     query, key = jnp.asarray(query), jnp.asarray(key)
     check_inputs(query, key, key, mask)
-    check_landmarks(num_landmarks, min(query.shape[1], key.shape[1]), landmark_layout)
-    check_pinv(pinv_iters, pinv_start)
-    query_mask = check_query_mask(query, key, mask, query_mask)
-    return _nystrom_factors(
-        query,
-        key,
-        mask,
-        query_mask,
+    options = LandmarkOptions(
         num_landmarks=num_landmarks,
         pinv_iters=pinv_iters,
         pinv_start=pinv_start,
         landmark_layout=landmark_layout,
     )
+    options.check(query, key)
+    query_mask = check_query_mask(query, key, mask, query_mask)
+    return _nystrom_factors(query, key, mask, query_mask, options)
 
 
-@functools.partial(
-    jax.jit, static_argnames=("num_landmarks", "pinv_iters", "pinv_start", "landmark_layout")
-)
+@functools.partial(jax.jit, static_argnames="options")
 def _nystrom_factors(
     query: Float[Array, "B L H D"],
     key: Float[Array, "B T H D"],
     mask: Bool[Array, "B T"] | None,
     query_mask: Bool[Array, "B L"] | None,
-    *,
-    num_landmarks: int,
-    pinv_iters: int,
-    pinv_start: Start,
-    landmark_layout: Layout,
+    options: LandmarkOptions,
 ) -> NystromFactors:
     """`nystrom_factors` behind its checks."""
-    if landmark_layout != "hf":
-        query, key = where_real(query, query_mask), where_real(key, mask)
-    landmarks = find_landmarks(
-        query, key, mask, query_mask, num_landmarks, pinv_iters, pinv_start, landmark_layout
-    )
+    num_landmarks, landmark_layout = options.num_landmarks, options.landmark_layout
+    query, key = options.seen(query, query_mask), options.seen(key, mask)
+    landmarks = find_landmarks(query, key, mask, query_mask, options)
     kernel_1 = softmax_weights(query, landmarks.key, landmarks.key_alive)
     kernel_3 = softmax_weights(landmarks.query, key, mask)
     if landmark_layout == "real":

@@ -24,6 +24,14 @@ class Inputs(NamedTuple):
     conv_kernel: Float[Array, "H W"] | None
 
     @classmethod
+    def of(cls, *arrays: Any) -> "Inputs":
+        """Of whatever is an array to jax; masks stay as they are, to be checked."""
+        query, key, value, mask, query_mask, conv_kernel = arrays
+        conv_kernel = None if conv_kernel is None else jnp.asarray(conv_kernel)
+        query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+        return cls(query, key, value, mask, query_mask, conv_kernel)
+
+    @classmethod
     def specs(cls, tokens: Any, conv_kernel: Any) -> Any:
         """What `jax.shard_map` wants to know: one for all arrays over tokens, one for the kernel."""
         return cls(tokens, tokens, tokens, tokens, tokens, conv_kernel)
@@ -35,13 +43,29 @@ class Inputs(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """All else that it was told, but who computes it."""
+class LandmarkOptions:
+    """What makes landmarks, and inverts the attention between them."""
 
     num_landmarks: int
     pinv_iters: int
     pinv_start: Start
     landmark_layout: Layout
+
+    def seen(self, x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Array:
+        """Queries or keys without what padding holds, which Hugging Face's landmarks average in."""
+        return x if self.landmark_layout == "hf" else where_real(x, mask)
+
+    def check(self, query: Array, key: Array) -> None:
+        """Refuses what these lengths or nobody can have, in words."""
+        for x in (query, key):
+            check_landmarks(self.num_landmarks, x.shape[1], self.landmark_layout)
+        check_pinv(self.pinv_iters, self.pinv_start)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(LandmarkOptions):
+    """All that `nystrom_attention` was told beside its arrays, but who computes it."""
+
     mask_conv: bool
     normalize_rows: bool
 
@@ -65,9 +89,7 @@ def check_arguments(inputs: Inputs, options: Options, implementation: str) -> No
     query, key, value, mask, own_query_mask, conv_kernel = inputs
     check_inputs(query, key, value, mask)
     check_query_mask(query, key, mask, own_query_mask)
-    shorter = min(query.shape[1], key.shape[1])
-    check_landmarks(options.num_landmarks, shorter, options.landmark_layout)
-    check_pinv(options.pinv_iters, options.pinv_start)
+    options.check(query, key)
     check_convolution(query, key, conv_kernel)
     if implementation not in get_args(Implementation):
         raise ValueError(

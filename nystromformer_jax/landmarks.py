@@ -28,11 +28,6 @@ def segment_ids(
         rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
         count = jnp.maximum(rank[:, -1:] + 1, 1)
         return jnp.where(mask, (rank * num_landmarks) // count, num_landmarks)
-    if length % num_landmarks:
-        raise ValueError(
-            f"landmark_layout={layout!r} cuts L positions into M equal segments; L = {length} is not"
-            f" a multiple of M = {num_landmarks}. Pad the input, or use landmark_layout='real'."
-        )
     by_position = jnp.arange(length, dtype=jnp.int32) // (length // num_landmarks)
     return jnp.broadcast_to(by_position, (batch, length))
 
@@ -59,11 +54,13 @@ def segment_means(
       segment holds no token, which happens when fewer than M tokens are real. Such a mean is zero.
 
     Raises:
-      ValueError: A size of zero, an unknown layout, or one that L does not fit.
+      ValueError: A size of zero, an unknown layout, or one that L does not fit; arrays of other shapes
+        or types than these.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7.
     """
     x = jnp.asarray(x)
+    mask = None if mask is None else jnp.asarray(mask)
     if x.ndim != 4 or (mask is not None and (mask.shape != x.shape[:2] or mask.dtype != bool)):
         raise ValueError(
             "segment_means takes x [batch, length, heads, head_dim] and a boolean mask [batch, length];"
@@ -116,11 +113,16 @@ def _sums_by_product(x: Float[Array, "B L H D"], *, num_landmarks: int) -> Float
 
 
 def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:
-    """Refuses sizes of zero and unknown layouts, in words."""
+    """Refuses sizes of zero, unknown layouts, and a length that the layout cannot cut, in words."""
     check_size("num_landmarks (M)", num_landmarks)
     if length < 1:
         raise ValueError("The sequence axis (L) is empty; attention needs at least one position.")
     if layout not in get_args(Layout):
         raise ValueError(
             f"landmark_layout must be one of {', '.join(map(repr, get_args(Layout)))}, got {layout!r}."
+        )
+    if layout != "real" and length % num_landmarks:
+        raise ValueError(
+            f"landmark_layout={layout!r} cuts L positions into M equal segments; L = {length} is not"
+            f" a multiple of M = {num_landmarks}. Pad the input, or use landmark_layout='real'."
         )

@@ -43,8 +43,7 @@ class NystromformerConfig:
       num_landmarks: M, of Nyström attention.
       conv_kernel_size: of the value's convolution, odd, 0 for none. The authors have 33 at 512 tokens and
         65 at 4,096. Softmax attention has it too, as in Hugging Face's exact mode: set 0 for BERT's.
-      pinv_iters: see `nystrom_attention`, as for the three that follow.
-      mask_conv: whether the convolution sees zeros at padding.
+      pinv_iters: see `nystrom_attention`, as for the four that follow.
       attention_dropout_rate: of softmax attention's weights; landmark attention has none.
       activation: of MLPs and the masked-token head; BERT's is "gelu", the authors' "gelu_tanh".
       dropout_rate: of embeddings, attention output, MLP output and heads.

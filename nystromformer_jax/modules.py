@@ -117,6 +117,9 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"qkv_features must be a multiple of num_heads, got {features} and {self.num_heads}."
             )
+        out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
+        check_size("out_features", out_features)
+        crosses = inputs_kv is not None and inputs_kv is not inputs_q
         inputs_kv = inputs_q if inputs_kv is None else inputs_kv
 
         def project(
@@ -144,6 +147,11 @@ class MultiHeadAttention(nn.Module):
         core = self.make_core(name="core")
         query = heads(project("query", inputs_q, features))
         shared = getattr(core, "shares_query_and_key", False)
+        if shared and crosses:
+            raise ValueError(
+                "This core takes its queries for its keys, so it attends within one sequence: pass"
+                " inputs_kv=None, or another core."
+            )
         attended = core(
             query,
             query if shared else heads(project("key", inputs_kv, features)),
@@ -155,7 +163,7 @@ class MultiHeadAttention(nn.Module):
         return project(
             "out",
             attended.reshape(*attended.shape[:-2], features),
-            self.out_features or inputs_q.shape[-1],
+            out_features,
             self.out_kernel_init or self.kernel_init,
             self.out_bias_init or self.bias_init,
         )

@@ -57,7 +57,7 @@ def iterative_pinv(
 
 
 def check_pinv(num_iters: int, start: str) -> None:
-    """Refuses an unknown start and a negative count, in words."""
+    """Refuses an unknown start and a count that is none from 0 to `MAX_ITERS`, in words."""
     if start not in get_args(Start):
         raise ValueError(
             f"pinv_start must be one of {', '.join(map(repr, get_args(Start)))}, got {start!r}."

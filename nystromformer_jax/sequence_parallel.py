@@ -69,9 +69,7 @@ def sharded_nystrom_attention(
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–17; softmax over several devices as in
     flash-decoding (Dao et al. 2023).
     """
-    inputs = Inputs(
-        jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask, query_mask, conv_kernel
-    )
+    inputs = Inputs.of(query, key, value, mask, query_mask, conv_kernel)
     options = Options(
         num_landmarks=num_landmarks,
         pinv_iters=pinv_iters,
@@ -171,8 +169,7 @@ def _shard(
     query, key, value, mask, own_query_mask, conv_kernel = inputs
     query_mask, num_landmarks = inputs.query_mask, options.num_landmarks
     real = options.landmark_layout == "real"
-    if options.landmark_layout != "hf":
-        query, key = where_real(query, query_mask), where_real(key, mask)
+    query, key = options.seen(query, query_mask), options.seen(key, mask)
     conv_value = where_real(value, mask) if options.mask_conv else value
     value = where_real(value, mask)
 

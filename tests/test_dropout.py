@@ -59,3 +59,10 @@ def test_a_rate_that_is_none_is_refused(rate):
 
 def test_half_precision_stays(rngs):
     assert dropout(next(rngs), jnp.ones((4, 5), jnp.bfloat16), 0.1).dtype == jnp.bfloat16
+
+
+def test_a_rate_next_to_one_leaves_something_to_scale(rngs):
+    x = jnp.ones(2**18)
+    dropped = dropout(next(rngs), x, 1 - 2**-18)
+    assert 0 < (dropped > 0).mean() < 1e-3
+    assert np.isfinite(dropped).all()

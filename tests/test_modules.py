@@ -146,6 +146,20 @@ def test_half_precision_activations_keep_float32_parameters(rngs):
     assert block.apply(variables, x, deterministic=True).dtype == jnp.bfloat16
 
 
+def test_a_core_whose_keys_are_its_queries_does_not_cross(rngs):
+    layer = MultiHeadAttention(2, make_core("reformer", chunk_len=4))
+    x, y = (jax.random.normal(next(rngs), (2, 13, 6)) for _ in range(2))
+    with pytest.raises(ValueError, match="attends within one sequence"):
+        layer.init(next(rngs), x, y, deterministic=True)
+    layer.init(next(rngs), x, x, deterministic=True)
+
+
+def test_an_output_of_no_width_is_refused(rngs):
+    layer = MultiHeadAttention(2, make_core("softmax"), out_features=0)
+    with pytest.raises(ValueError, match="out_features must be a whole number from 1 on, got 0"):
+        layer.init(next(rngs), jnp.ones((2, 5, 6)), deterministic=True)
+
+
 def test_heads_that_do_not_divide_the_width_are_refused(rngs):
     with pytest.raises(ValueError, match="multiple of num_heads, got 12 and 5"):
         SelfAttention(5, NYSTROM).init(next(rngs), jnp.ones((1, 7, 12)), deterministic=True)

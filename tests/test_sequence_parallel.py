@@ -237,6 +237,15 @@ def test_one_device_or_no_more_positions_than_landmarks_split_nothing(
     assert_close(attention(*inputs), nystrom_attention(*inputs, **options), SAME_ARITHMETIC)
 
 
+@pytest.mark.parametrize("layout", ["mlpen", "hf"])
+def test_what_one_device_refuses_the_others_do(rngs, layout, no_annotations):
+    query, key, value = random_inputs(rngs, 2, 37, 2, 3)
+    with pytest.raises(ValueError, match="L = 37 is not a multiple of M = 6"):
+        sharded_nystrom_attention(
+            query, key, value, mesh=mesh_of(2, 4), num_landmarks=6, landmark_layout=layout
+        )
+
+
 def test_what_cannot_be_split_is_refused_in_words(rngs):
     inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
     attention = functools.partial(sharded_nystrom_attention, *inputs)

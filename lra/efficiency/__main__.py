@@ -29,7 +29,7 @@ from harness import huge_pages
 from lra.efficiency.bench import ATTENTIONS, PASSES, Bench
 from lra.efficiency.plot import plot
 from lra.efficiency.tables import markdown, row_line, slopes
-from nystromformer_jax.training.workdir import read_json, write_json
+from nystromformer_jax.training import read_json, write_json
 
 BENCH = ("heads", "head_dim", "dtype", "repeats", "memory_limit", "topology")
 POSITIVE = ("lengths", "batch", "heads", "head_dim", "repeats", "memory_limit")

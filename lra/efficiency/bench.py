@@ -17,8 +17,8 @@ from lra.efficiency.compiled import Compiled, compile_ahead
 from lra.timing import added_bytes, available_bytes, interleaved, processor
 from nystromformer_jax import SelfAttention, make_core
 from nystromformer_jax.spelling import nearest
+from nystromformer_jax.training import describe_environment
 from nystromformer_jax.training.topology import is_out_of_memory, topology_devices
-from nystromformer_jax.training.workdir import describe_environment
 
 # What the tables call an attention: its core and the core's options. Any nystrom-M is known.
 ATTENTIONS: Mapping[str, dict[str, Any]] = {

@@ -21,6 +21,7 @@ from nystromformer_jax import (
     softmax_attention,
 )
 from nystromformer_jax.attention import find_landmarks, softmax_weights
+from nystromformer_jax.inputs import LandmarkOptions
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.pinv import Start
 from nystromformer_jax.typing import Array, Float
@@ -205,10 +206,14 @@ def by_iterations(
       `output_errors`.
     """
     start, residuals, errors = nystrom.pinv_start, [], []
+    options = LandmarkOptions(
+        num_landmarks=nystrom.num_landmarks,
+        pinv_iters=0,
+        pinv_start=start,
+        landmark_layout=nystrom.landmark_layout,
+    )
     for (query, key, value), truth in zip(layers, exact, strict=True):
-        landmarks = find_landmarks(
-            query, key, None, None, nystrom.num_landmarks, 0, start, nystrom.landmark_layout
-        )
+        landmarks = find_landmarks(query, key, None, None, options)
         kernel_1 = softmax_weights(query, landmarks.key, None)
         values, _, total = collect(landmarks.query, key, value, mask=None)
         collected = values / total[..., None]

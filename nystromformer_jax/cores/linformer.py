@@ -46,6 +46,7 @@ def linformer_attention(
     Differs: the paper projects keys and values by two matrices, and names sharing as an option.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    projection = jnp.asarray(projection)
     check_inputs(query, key, value, mask)
     query_mask = check_query_mask(query, key, mask, query_mask)
     length, num_heads = key.shape[1:3]

@@ -9,9 +9,9 @@ from nystromformer_jax.attention import find_landmarks, nystrom_attention
 from nystromformer_jax.cores.convolution import conv_kernel_param
 from nystromformer_jax.inputs import (
     Implementation,
+    LandmarkOptions,
     check_inputs,
     check_query_mask,
-    where_real,
 )
 from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.pinv import Start, pinv_residual
@@ -100,14 +100,13 @@ class NystromAttention(nn.Module):
         self, query: Array, key: Array, mask: Array | None, query_mask: Array | None
     ) -> Float[Array, "B H"]:
         query_mask = check_query_mask(query, key, mask, query_mask)
-        landmarks = find_landmarks(
-            where_real(query, query_mask),
-            where_real(key, mask),
-            mask,
-            query_mask,
-            self.num_landmarks,
-            self.pinv_iters,
-            self.pinv_start,
-            self.landmark_layout,
+        options = LandmarkOptions(
+            num_landmarks=self.num_landmarks,
+            pinv_iters=self.pinv_iters,
+            pinv_start=self.pinv_start,
+            landmark_layout=self.landmark_layout,
         )
+        options.check(query, key)
+        query, key = options.seen(query, query_mask), options.seen(key, mask)
+        landmarks = find_landmarks(query, key, mask, query_mask, options)
         return pinv_residual(landmarks.kernel_2, landmarks.inverse)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.inputs import Inputs, Options, where_real
 from nystromformer_jax.kernels import collect, distribute, segments
-from nystromformer_jax.kernels.band import WIDEST, Convolution
+from nystromformer_jax.kernels.band import WIDEST_CONVOLUTION, Convolution
 from nystromformer_jax.kernels.packing import LANES, Packing
 from nystromformer_jax.landmarks import segment_ids
 from nystromformer_jax.pinv import iterative_pinv
@@ -18,7 +18,7 @@ from nystromformer_jax.typing import Array, Bool, Float, Int
 
 HEAD_DIMS = (32, 64, 128)
 MOST_LANDMARKS = 256
-ROWS = 16  # of bfloat16 in a register
+REGISTER_ROWS = 16  # of bfloat16 in a register
 SERVED = {
     "pinv_start": "exact",
     "landmark_layout": "real",
@@ -44,13 +44,13 @@ def unsupported(inputs: Inputs, options: Options) -> str:
         return f"they take heads of {', '.join(map(str, HEAD_DIMS))}, not of {head_dim}"
     if num_heads > LANES // head_dim and num_heads % (LANES // head_dim):
         return f"{num_heads} heads of {head_dim} do not fill registers of {LANES}"
-    if options.num_landmarks % ROWS or options.num_landmarks > MOST_LANDMARKS:
+    if options.num_landmarks % REGISTER_ROWS or options.num_landmarks > MOST_LANDMARKS:
         return (
-            f"num_landmarks must be a multiple of {ROWS} up to {MOST_LANDMARKS},"
+            f"num_landmarks must be a multiple of {REGISTER_ROWS} up to {MOST_LANDMARKS},"
             f" not {options.num_landmarks}"
         )
-    if conv_kernel is not None and conv_kernel.shape[1] > WIDEST:
-        return f"the convolution may be {WIDEST} wide, not {conv_kernel.shape[1]}"
+    if conv_kernel is not None and conv_kernel.shape[1] > WIDEST_CONVOLUTION:
+        return f"the convolution may be {WIDEST_CONVOLUTION} wide, not {conv_kernel.shape[1]}"
     return ""
 
 

@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 from nystromformer_jax.kernels.packing import LANES, Blocks, Part, as_rows
 from nystromformer_jax.typing import Array, Float, Int
 
-WIDEST = 2 * LANES + 1
+WIDEST_CONVOLUTION = 2 * LANES + 1
 
 
 class Convolution(NamedTuple):

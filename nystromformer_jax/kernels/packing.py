@@ -13,7 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 LANES = 128
-ROWS = 128  # of landmarks, for which the lengths of blocks' parts are chosen
+PART_ROWS = 128  # of landmarks, for which the lengths of blocks' parts are chosen
 VMEM_BYTES = 64 * 2**20  # of 128 MiB on a v5e and a v6e
 
 
@@ -144,9 +144,9 @@ class Blocks:
     def parts(self, refs: Any, size: int) -> Iterator["Part"]:
         """The block in parts short enough that what is made of them stays near the registers.
 
-        With more rows of landmarks than `ROWS` they are shorter than `size`.
+        With more rows of landmarks than `PART_ROWS` they are shorter than `size`.
         """
-        size = max(LANES, size * ROWS // max(ROWS, self.packing.rows) // LANES * LANES)
+        size = max(LANES, size * PART_ROWS // max(PART_ROWS, self.packing.rows) // LANES * LANES)
         for first in range(0, self.size, size):
             yield Part(self, refs, first, min(size, self.size - first))
 

@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from nystromformer_jax.kernels.packing import LANES, Blocks, Packing, call
 from nystromformer_jax.typing import Array, Float, Int
 
-WIDEST = 512  # lanes of a block; heads are of no concern here
+BLOCK_LANES = 512  # lanes of a block; heads are of no concern here
 BLOCK = 1024  # positions of bfloat16 and so many lanes
 PART = 512  # positions
 
@@ -76,8 +76,8 @@ def _cut(
 ) -> tuple[Blocks, tuple[int, int, int], pl.BlockSpec, pl.BlockSpec]:
     """Blocks as wide as they may be: whole registers that divide the width, or all of it."""
     width = x.shape[2]
-    lanes = next((lanes for lanes in range(WIDEST, 0, -LANES) if width % lanes == 0), width)
-    blocks = Blocks.of(packing, x.shape[1], BLOCK * WIDEST // max(lanes, LANES))
+    lanes = next((lanes for lanes in range(BLOCK_LANES, 0, -LANES) if width % lanes == 0), width)
+    blocks = Blocks.of(packing, x.shape[1], BLOCK * BLOCK_LANES // max(lanes, LANES))
     tokens = pl.BlockSpec((1, blocks.size, lanes), lambda b, c, i, *_: (b, i, c))
     landmarks = pl.BlockSpec((1, packing.num_landmarks, lanes), lambda b, c, i, *_: (b, 0, c))
     return blocks, (packing.batch, width // lanes, blocks.count), tokens, landmarks

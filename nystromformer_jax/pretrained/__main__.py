@@ -98,7 +98,8 @@ def _sizes(config: NystromformerConfig) -> str:
 
 def _why_exact(source: Source) -> str:
     landmarks = source.fields["num_landmarks"]
-    return f"num_landmarks = segment_means_seq_len = {landmarks}, and equal numbers mean that"
+    length = "seq_len" if source.kind == "the authors' BERT" else "segment_means_seq_len"
+    return f"num_landmarks = {length} = {landmarks}, and equal numbers mean that"
 
 
 def _upstream(source: Source) -> str:

@@ -100,7 +100,7 @@ def read_source(raw: Mapping[str, Any], tensors: Tensors, where: Path) -> tuple[
             " of the authors' BERT code (code/ or reorganized_code/ of mlpen/Nystromformer)."
         )
     layout = _layout(tensors, where)
-    _check_widths(config, tensors, layout, words.shape[1], where)
+    _check_widths(tensors, layout, words.shape[1], where)
     family, model, tensors = _head(AUTHORS[layout], tensors)
     rows = len(positions) - _value(config, "max_seq_len", where)
     if rows not in (0, 2):
@@ -126,9 +126,18 @@ def read_source(raw: Mapping[str, Any], tensors: Tensors, where: Path) -> tuple[
     output = tensors.get("sen_classifer.classifer.bias", tensors.get("sen_class.bias"))
     if output is not None:
         fields["num_labels"] = len(output)
-    kernels = fields["conv_kernel_size"]
-    head = model.__name__ if model else ""
-    return Source(where, "the authors' BERT", family, head, model, fields, rows, kernels), tensors
+    source = Source(
+        where,
+        "the authors' BERT",
+        family,
+        model.__name__ if model else "",
+        model,
+        fields,
+        rows,
+        fields["conv_kernel_size"],
+        exact_by_equality=fields["attention"] == "softmax" and "num_landmarks" in fields,
+    )
+    return source, tensors
 
 
 def _layout(tensors: Tensors, where: Path) -> str:
@@ -172,9 +181,7 @@ def _head(family: Family, tensors: Tensors) -> tuple[Family, Model | None, Tenso
     return family, Nystromformer, tensors
 
 
-def _check_widths(
-    config: Mapping[str, Any], tensors: Tensors, layout: str, embedding_dim: int, where: Path
-) -> None:
+def _check_widths(tensors: Tensors, layout: str, embedding_dim: int, where: Path) -> None:
     """Refuses widths that differ where ours are one."""
     query = AUTHORS[layout].modules["encoder/layer_{i}/attention/query"].format(i=0)
     attention_dim, dim = tensors[f"model.{query}.weight"].shape

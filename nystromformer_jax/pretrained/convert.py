@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nystromformer_jax.durable import written
 from nystromformer_jax.pretrained import authors, files
 from nystromformer_jax.pretrained.folder import make_model, make_variables, save_pretrained
 from nystromformer_jax.pretrained.names import Model
@@ -52,7 +53,10 @@ def convert(
       FileNotFoundError, ValueError, ImportError: As `from_pretrained`; nothing is written then.
     """
     folder = source if source.is_dir() else source.parent
-    if dest.resolve() == folder.resolve():
+    above = folder.resolve().parent  # where the authors keep config.json
+    if dest.resolve() == folder.resolve() or (
+        dest.resolve() == above and (dest / files.CONFIG).is_file()
+    ):
         raise ValueError(f"{dest} is where the source lies: convert into another folder.")
     raw, found, tensors = open_source(source)
     model = make_model(found, model_class, "none", changes)
@@ -62,7 +66,7 @@ def convert(
     copies = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     with ExitStack() as stack:
         for give_name in [
-            stack.enter_context(files.written(dest / path.name, partial(shutil.copy, path)))
+            stack.enter_context(written(dest / path.name, partial(shutil.copy, path)))
             for path in copies
         ]:
             give_name()
@@ -132,6 +136,7 @@ def _kept(raw: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
     labels = raw.get("id2label")
     if isinstance(labels, Mapping) and len(labels) == num_labels:
         kept["id2label"] = labels
-        if isinstance(raw.get("label2id"), Mapping):
-            kept["label2id"] = raw["label2id"]
+        theirs = raw.get("label2id")
+        own = {label: int(number) for number, label in labels.items()}
+        kept["label2id"] = theirs if isinstance(theirs, Mapping) else own
     return kept

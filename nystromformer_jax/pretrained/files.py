@@ -4,14 +4,15 @@ import contextlib
 import json
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+
+from nystromformer_jax.durable import read_json, written
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -50,22 +51,7 @@ def read_config_file(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{folder} holds no {CONFIG}, which a model's folder needs beside its weights."
         )
-    return read_object(folder / CONFIG)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises:
-      ValueError: Anything else.
-    """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged, it is no JSON: {error}.") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object, not a {type(found).__name__}.")
-    return found
+    return read_json(folder / CONFIG)
 
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
@@ -99,7 +85,7 @@ def shards(index: Path) -> list[Path]:
       FileNotFoundError: One of them is missing.
       ValueError: The index names no files, or some elsewhere.
     """
-    names = read_object(index).get("weight_map")
+    names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ValueError(f"{index} has no weight_map, which says where each tensor lies.")
     paths = []
@@ -174,22 +160,6 @@ def _save(tensors: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-
-
-@contextlib.contextmanager
-def written(path: Path, write: Callable[[Path], object]) -> Iterator[Callable[[], None]]:
-    """Writes a file under another name, to the disk; calling what is given gives it its own."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp's 0600 is for secrets
-        yield lambda: os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _safetensors() -> Any:

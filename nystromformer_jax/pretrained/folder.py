@@ -121,7 +121,8 @@ def save_pretrained(
     attention="nystrom" segment_means_seq_len is max_len, and its landmark attention runs on inputs
     of just that length, all real, and no others. Where it computes something else from any input, a
     log line says so. Fields that its config has not stand under "nystromformer_jax", so that
-    `from_pretrained` gives back the equal config (but for dtype) and the same bits.
+    `from_pretrained` gives back the equal config (but for dtype, sequence_axis and remat) and the same
+    bits.
 
     Each file is replaced whole or not at all.
 
@@ -168,9 +169,9 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
     # A Nyströmformer says itself what convolution it has; a model of softmax attention gets one anew.
     foreign = source.family is not FAMILIES["nystromformer"]
     turned = (source.fields["attention"], fields["attention"]) == ("softmax", "nystrom")
-    if foreign and turned and "conv_kernel_size" not in changes:
-        fields["conv_kernel_size"] = NEW_CONV_KERNEL_SIZE
     width = source.conv_kernel_size
+    if foreign and turned and not width and "conv_kernel_size" not in changes:
+        fields["conv_kernel_size"] = NEW_CONV_KERNEL_SIZE
     if 0 < fields["conv_kernel_size"] < width:
         raise ValueError(
             f"conv_kernel_size={fields['conv_kernel_size']} would cut the kernels of"

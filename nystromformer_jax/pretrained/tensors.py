@@ -1,4 +1,4 @@
-"""Tensors of other codes to parameters of ours and back; numpy only, no files."""
+"""Tensors of other codes to parameters of ours and back; no files."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping

@@ -8,7 +8,9 @@ from nystromformer_jax.training.config import EvalConfig, FitConfig, LogConfig, 
 from nystromformer_jax.training.settings import from_mapping, read_sections
 
 # Where a run lies, and what it leaves there
+from nystromformer_jax.durable import read_json, write_json
 from nystromformer_jax.training.checkpoint import load_params
+from nystromformer_jax.training.environment import describe_environment
 from nystromformer_jax.training.integrity import CheckpointDamaged
 from nystromformer_jax.training.workdir import (
     ConfigDiffers,
@@ -16,9 +18,6 @@ from nystromformer_jax.training.workdir import (
     Workdir,
     WorkdirBusy,
     config_sha256,
-    describe_environment,
-    read_json,
-    write_json,
 )
 from nystromformer_jax.training.writing import CannotWrite, writing_to
 

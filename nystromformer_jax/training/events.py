@@ -20,10 +20,10 @@ class Events:
     """
 
     def __init__(self, folder: Path) -> None:
-        for old in folder.glob("events.out.tfevents.*"):
-            old.unlink()
         from tensorboardX import record_writer
 
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()
         folder.mkdir(exist_ok=True)
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
         self._file: Any = record_writer.RecordWriter(str(folder / name))

@@ -20,6 +20,7 @@ __all__ = [
     "HostsConfig",
     "ProcessLost",
     "agree",
+    "agreed",
     "is_first",
     "join",
     "leave",
@@ -184,6 +185,17 @@ def agree(refusal: Exception | None) -> None:
             raise ValueError(next(filter(None, said)))
     if refusal is not None:
         raise refusal
+
+
+@contextlib.contextmanager
+def agreed() -> Iterator[None]:
+    """What only some processes do in here has gone well for all of them, or none goes on: see `agree`."""
+    refusal: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        refusal = error
+    agree(refusal)
 
 
 @contextlib.contextmanager

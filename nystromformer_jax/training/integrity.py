@@ -8,8 +8,8 @@ import hashlib
 import logging
 from pathlib import Path
 
-from nystromformer_jax.training.hosts import agree, is_first
-from nystromformer_jax.training.workdir import read_json, write_json
+from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.training.hosts import agreed, is_first
 
 __all__ = ["CheckpointDamaged", "require_whole", "seal", "set_aside_damaged", "warn_of_damage"]
 
@@ -39,13 +39,9 @@ def set_aside_damaged(checkpoints: Path) -> None:
     Raises:
         CheckpointDamaged: there are steps, but no whole one. They stay as they are.
     """
-    refusal: CheckpointDamaged | None = None
-    if is_first():
-        try:
+    with agreed():
+        if is_first():
             _set_aside(checkpoints)
-        except CheckpointDamaged as error:
-            refusal = error
-    agree(refusal)
 
 
 def require_whole(checkpoints: Path, step: int) -> None:
@@ -54,15 +50,12 @@ def require_whole(checkpoints: Path, step: int) -> None:
     Raises:
         CheckpointDamaged: with the file.
     """
-    damage = _damage(checkpoints, step) if is_first() else None
-    agree(
-        CheckpointDamaged(
-            f"The checkpoint of step {step} in {checkpoints} is damaged ({damage}): put it back from a"
-            " copy, or train again in another --workdir."
-        )
-        if damage
-        else None
-    )
+    with agreed():
+        if is_first() and (damage := _damage(checkpoints, step)):
+            raise CheckpointDamaged(
+                f"The checkpoint of step {step} in {checkpoints} is damaged ({damage}): put it back from"
+                " a copy, or train again in another --workdir."
+            )
 
 
 def warn_of_damage(checkpoints: Path, best_step: int) -> None:

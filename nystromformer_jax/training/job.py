@@ -60,9 +60,12 @@ class Job:
     def start(self) -> tuple[TrainState, metrics.Sums]:
         """The first state, and sums of nothing."""
         params = self.make_params()
-        state = TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
         totals = totals_shape(self.loss_fn, params, self.batch(), self.mesh)
-        return state, metrics.zeros_like(totals)
+        return self.first_state(params), metrics.zeros_like(totals)
+
+    def first_state(self, params: Any) -> TrainState:
+        """The state before the first update."""
+        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
 
     def batch(self, batch_size: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
         """The shapes of a batch of all hosts together, of the config's size or another."""

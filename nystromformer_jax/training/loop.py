@@ -11,7 +11,6 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -20,9 +19,10 @@ from nystromformer_jax.training.checkpoint import Checkpointer, Record
 from nystromformer_jax.training.config import FitConfig
 from nystromformer_jax.training.hosts import is_first
 from nystromformer_jax.training.integrity import set_aside_damaged, warn_of_damage
+from nystromformer_jax.training.job import Job
 from nystromformer_jax.training.mesh import host_share, place, replicated, state_sharding
 from nystromformer_jax.training.metrics import Sums
-from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
+from nystromformer_jax.training.optimizer import make_schedule
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
 from nystromformer_jax.training.run_log import RunLog
 from nystromformer_jax.training.speed import Progress, Stopwatch, figures, peak_bytes
@@ -30,10 +30,7 @@ from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
 from nystromformer_jax.training.train_step import (
     EvalStep,
     LossFn,
-    TrainState,
     evaluate,
-    make_train_step,
-    totals_shape,
 )
 from nystromformer_jax.training.workdir import Workdir
 from nystromformer_jax.training.writing import writing_to
@@ -105,7 +102,6 @@ def fit(
     config.check_batches(mesh)
     total_steps, batch_size = config.train.total_steps, config.train.batch_size
     host, hosts = host_share(mesh)
-    shard_params = config.mesh.shard_params
     stop = StopSignals()
     step = 0
     with ExitStack() as stack:
@@ -113,34 +109,13 @@ def fit(
         stack.enter_context(stop)
 
         # ---- 1. The update, and the shapes of all that is saved ---------------------------------
-        optimizer = make_optimizer(config.optimizer, total_steps)
+        example = training.make_batch(np.zeros(1, np.int64))
+        row = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in example.items()}
+        job = Job(config=config, mesh=mesh, make_params=make_params, loss_fn=loss_fn, row=row)
         schedule = make_schedule(config.optimizer, total_steps)
-        train_step = make_train_step(
-            loss_fn,
-            optimizer,
-            mesh,
-            seed=config.train.seed,
-            accumulation=config.train.accumulation,
-            shard_params=shard_params,
-        )
-
-        def make_state(params: Any) -> TrainState:
-            return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
-
-        def make_first_state() -> TrainState:
-            return make_state(make_params())
-
-        state_shape = jax.eval_shape(make_first_state)
-        lies = state_sharding(mesh, state_shape, shard=shard_params)
-        example = training.make_batch(np.zeros(1, np.int64)) | {"weights": np.ones(1, np.float32)}
-        batch_shape = jax.eval_shape(
-            lambda: {
-                name: jnp.zeros((batch_size, *row.shape[1:]), row.dtype)
-                for name, row in example.items()
-            }
-        )
-        sums_shape = totals_shape(loss_fn, state_shape.params, batch_shape, mesh)
-
+        train_step = job.step()
+        state_shape, sums_shape = jax.eval_shape(job.start)
+        lies = state_sharding(mesh, state_shape, shard=config.mesh.shard_params)
         no_totals = jax.jit(lambda: metrics.zeros_like(sums_shape), out_shardings=replicated(mesh))
 
         # ---- 2. Where we are: the latest whole checkpoint, or the start -------------------------
@@ -153,10 +128,10 @@ def fit(
             warn_of_damage(run.checkpoints, record.best_step if record.best_step != step else 0)
         else:
             if start_params is None:
-                state = jax.jit(make_first_state, out_shardings=lies)()
+                state = jax.jit(lambda: job.first_state(make_params()), out_shardings=lies)()
             else:
                 given = jax.device_put(start_params, lies.params)
-                make_from = jax.jit(make_state, donate_argnums=0, out_shardings=lies)
+                make_from = jax.jit(job.first_state, donate_argnums=0, out_shardings=lies)
                 state = make_from(given)
                 del given, start_params
             totals, record = no_totals(), Record()

@@ -77,6 +77,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     return Mesh(np.array(rows), mesh.axis_names, axis_types=axis_types)
 
 
+@functools.lru_cache  # it is asked for every batch
 def host_share(mesh: Mesh, host: int | None = None) -> tuple[int, int]:
     """Which share of each batch a host (default: this one) reads, and how many shares there are.
 

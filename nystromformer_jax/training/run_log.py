@@ -47,7 +47,7 @@ class JsonLines:
         """Waits until the disk has every line; returns the size in bytes."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return os.fstat(self._file.fileno()).st_size  # not tell(), which a cut does not move
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Reads the lines back."""

@@ -6,19 +6,16 @@ config.json  data.json  environment.json  metrics.jsonl  speed.jsonl  events/  c
 import contextlib
 import fcntl
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
-import platform
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from nystromformer_jax.training.hosts import agree, is_first
+from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.training.environment import describe_environment
+from nystromformer_jax.training.hosts import agreed, is_first
 from nystromformer_jax.training.writing import writing_to
 
 __all__ = [
@@ -27,9 +24,6 @@ __all__ = [
     "Workdir",
     "WorkdirBusy",
     "config_sha256",
-    "describe_environment",
-    "read_json",
-    "write_json",
 ]
 
 # What makes two runs the same run. mesh, checkpoint, log and eval may change on the way.
@@ -87,15 +81,7 @@ class Workdir:
         self._lock: int | None = None
         self._is_new = False
         try:
-            for turn in (self._writes, not self._writes):  # what the first writes the others read
-                refusal: Exception | None = None
-                try:
-                    if turn:
-                        with writing_to(self.path):
-                            self._open(config, paths)
-                except Exception as error:
-                    refusal = error
-                agree(refusal)
+            self._each_in_turn(lambda: self._open(config, paths))
         except BaseException as error:
             self.__exit__(type(error))
             raise
@@ -154,11 +140,23 @@ class Workdir:
 
         Raises:
             ConfigDiffers: the run was started on data of another hash.
+            CannotWrite: a full disk, or a read-only folder.
+            ValueError: another process of the run says one of these.
         """
+        self._each_in_turn(lambda: self._require_data(sha256))
+
+    def _each_in_turn(self, act: Callable[[], None]) -> None:
+        """What the first process writes the others read after it."""
+        for turn in (self._writes, not self._writes):
+            with agreed():
+                if turn:
+                    with writing_to(self.path):
+                        act()
+
+    def _require_data(self, sha256: str) -> None:
         file = self.path / "data.json"
-        if not file.exists():
-            if self._writes:
-                write_json(file, {"sha256": sha256})
+        if self._writes and not file.exists():
+            write_json(file, {"sha256": sha256})
             return
         bound = read_json(file)
         if bound.get(CHANGED):
@@ -196,13 +194,9 @@ class Workdir:
             ConfigDiffers: They changed; the run will never have a result.
             FileNotFoundError: They are gone; where they are back, the same command goes on.
         """
-        refusal: Exception | None = None
-        try:
+        with agreed():
             if self._writes:
                 self._require_unchanged(check_data)
-        except Exception as error:
-            refusal = error
-        agree(refusal)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`; the run is then finished.
@@ -210,14 +204,10 @@ class Workdir:
         Raises:
             CannotWrite: a full disk, or a read-only folder.
         """
-        refusal: Exception | None = None
-        try:
+        with agreed():
             if self._writes:
                 with writing_to(self.path):
                     write_json(self.path / "result.json", result)
-        except Exception as error:
-            refusal = error
-        agree(refusal)
         self.result = dict(result)
 
     def _require_unchanged(self, check_data: Callable[[], object]) -> None:
@@ -263,50 +253,6 @@ def config_sha256(config: Mapping[str, Any], paths: Iterable[str] = PATHS) -> st
     """The hash of what makes a run what it is: `IDENTITY`'s sections without `paths`."""
     identity = json.dumps(_identity(config, paths), sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
-
-
-def describe_environment() -> dict[str, Any]:
-    """Versions, device and CPU threads: on the same of all these a run repeats its bits."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-    devices = jax.devices()
-    return {
-        "versions": {
-            "python": platform.python_version(),
-            **{package: importlib.metadata.version(package) for package in packages},
-        },
-        "device": {"kind": devices[0].device_kind, "count": len(devices)},
-        "cpu_threads": _cpu_threads(),
-    }
-
-
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes all of the file or nothing: a temporary one, to the disk, then renamed."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(dict(values), file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp's 0600 is for secrets
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename itself
-    finally:
-        os.close(folder)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads what `write_json` wrote."""
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged, it is no JSON: {error}.") from None
-    return values
 
 
 def _lock(path: Path) -> int:
@@ -361,12 +307,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _shown(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "absent"
-
-
-def _cpu_threads() -> int:
-    """The size of XLA's CPU pool: sums are split by it, so bits depend on it."""
-    if os.environ.get("NPROC", "").isdigit():
-        return int(os.environ["NPROC"])
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -199,3 +199,19 @@ def test_nystrom_sows_the_residual_of_its_pseudoinverse_when_asked(rngs):
     assert residual.shape == (BATCH, HEADS)
     assert ((residual > 1e-7) & (residual < 0.2)).all()
     assert_close(output, core.apply({}, *inputs, mask, deterministic=True), SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize(("layout", "sees"), [("real", False), ("mlpen", False), ("hf", True)])
+def test_the_residual_is_of_the_landmarks_that_the_layout_makes(rngs, layout, sees):
+    """Hugging Face's average in what padding holds."""
+    query, key, value = random_inputs(rngs, BATCH, 42, HEADS, DIM)
+    mask = mask_of_lengths([42, 29, 17], 42)
+    core = make_core("nystrom", num_landmarks=7, landmark_layout=layout)()
+
+    def residual(filler):
+        inputs = [jnp.where(mask[..., None, None], x, filler) for x in (query, key, value)]
+        _, state = core.apply({}, *inputs, mask, deterministic=True, mutable=["diagnostics"])
+        return state["diagnostics"]["pinv_residual"][0]
+
+    same = jnp.isclose(residual(0), residual(2), rtol=1e-5).all(axis=1)
+    assert same.tolist() == [True, not sees, not sees]

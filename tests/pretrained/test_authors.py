@@ -159,6 +159,18 @@ def test_a_masked_model_with_landmarks(rngs, tmp_path):
     assert_close(run(ours, variables, inputs, types), expected, OTHER_FRAMEWORK)
 
 
+def test_exact_by_equal_numbers_it_says_so_and_has_its_own_convolution(tmp_path, capsys):
+    """As many landmarks as positions: their code runs exact attention, with the convolution."""
+    theirs = Bert(code=True, landmarks=LANDMARKS, width=WIDTH)
+    exact = {**CODE, **NYSTROM, "num_landmarks": LENGTH, "seq_len": LENGTH}
+    save(theirs, tmp_path / "model" / "cp-0099.model", exact, without=("sen_", "model.pooler"))
+    ours, _ = from_pretrained(convert(tmp_path))
+    assert (ours.config.attention, ours.config.conv_kernel_size) == ("softmax", WIDTH)
+    assert f"exact, as upstream: num_landmarks = seq_len = {LENGTH}" in capsys.readouterr().out
+    turned, _ = from_pretrained(convert(tmp_path, "--attention=nystrom", "--num_landmarks=4"))
+    assert turned.config.conv_kernel_size == WIDTH
+
+
 def test_a_classifier(rngs, tmp_path):
     theirs = Bert(code=True)
     save(theirs, tmp_path / "model" / "cp-0099.model", CODE, without=("sen_class.", "model.pooler"))
@@ -214,6 +226,13 @@ class TestErrors:
             return said.err
 
         return run
+
+    def test_where_its_config_lies(self, path, capsys):
+        folder = path.parent.parent
+        before = (folder / "config.json").read_bytes()
+        assert main(["convert", str(path), str(folder)]) == 2
+        assert "is where the source lies" in capsys.readouterr().err
+        assert (folder / "config.json").read_bytes() == before
 
     def test_widths_that_differ(self, path, refused):
         tensors = torch.load(path)["model_state_dict"]

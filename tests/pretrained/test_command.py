@@ -44,6 +44,7 @@ def test_convert_writes_a_folder_of_ours_with_tokenizer_and_labels(tmp_path, cap
     assert config["model_type"] == "nystromformer"
     assert config["pad_token_id"] == 0
     assert config["id2label"] == {str(i): f"label {i}" for i in range(tiny.LABELS)}
+    assert config["label2id"] == {f"label {i}": i for i in range(tiny.LABELS)}
     changes = {"attention": "nystrom", "max_len": 26, "num_landmarks": 4, "conv_kernel_size": 3}
     expected, variables = from_pretrained(tmp_path / "bert", **changes)
     model, read = from_pretrained(dest)

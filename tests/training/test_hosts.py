@@ -176,22 +176,26 @@ def test_one_that_fails_alone_ends_with_its_own_code(tmp_path):
 
 
 def test_what_one_refuses_all_refuse_and_nothing_is_left(tmp_path):
+    """Another config, and then other data: the first process binds the run, the second has to read that."""
     script, folder = tmp_path / "differs.py", tmp_path / "run"
     open_it = f"""
 from pathlib import Path
 from nystromformer_jax.training import Workdir
-try:
-    Workdir(Path({str(folder)!r}), {{"train": {{"seed": number}}}})
-except ValueError as error:
-    print(error, flush=True)
-    leave(2)
+for seed, sha256 in ((number, "2" * 64), (3, str(number) * 64)):
+    try:
+        with Workdir(Path({str(folder)!r}), {{"train": {{"seed": seed}}}}) as run:
+            run.require_data(sha256)
+    except ValueError as error:
+        print(error, flush=True)
+leave(2)
 """
     script.write_text(JOINS.replace("SECONDS", "60") + open_it)
     done = launched(2, str(script))
     assert done.returncode == 2, done.stdout
-    said = re.findall(r"\[(\d)\] (.* train.seed: 0 in the run, 1 now\..*)", done.stdout)
-    assert sorted(number for number, _ in said) == ["0", "1"]
-    assert len({sentence for _, sentence in said}) == 1
+    for words in ("train.seed: 0 in the run, 1 now", "other data (sha256 000000000000…, 1111"):
+        said = re.findall(rf"\[(\d)\] (.*{re.escape(words)}.*)", done.stdout)
+        assert sorted(number for number, _ in said) == ["0", "1"], done.stdout
+        assert len({sentence for _, sentence in said}) == 1
     assert not (folder / "config.json").exists()
 
 

@@ -45,6 +45,12 @@ def test_later_lines_are_cut_and_floats_come_back_exactly(tmp_path):
     )
 
 
+def test_a_cut_file_says_how_long_it_is_before_anything_is_written(tmp_path):
+    kept = write(tmp_path, [1, 2, 3])
+    write(tmp_path, [4, 5], keep_bytes=kept)
+    assert write(tmp_path, [], keep_bytes=kept) == kept
+
+
 def test_a_new_run_starts_with_no_lines(tmp_path):
     write(tmp_path, [1, 2, 3])
     write(tmp_path, [1])
@@ -94,3 +100,10 @@ def test_bits_survive(tmp_path, value):
     log.write({"value": value})
     assert next(log.lines())["value"] == value
     log.close()
+
+
+def test_without_their_writer_the_old_events_stay(tmp_path, monkeypatch):
+    write(tmp_path, [1, 2], events=True)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    write(tmp_path, [3], events=True)
+    assert event_steps(tmp_path) == [1, 2]

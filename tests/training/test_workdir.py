@@ -120,6 +120,18 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["file.json"]
 
 
+@pytest.mark.parametrize("name", ["environment.json", "data.json", "result.json"])
+def test_json_that_is_no_object_is_a_sentence(tmp_path, name):
+    with Workdir(tmp_path, CONFIG) as run:
+        run.require_data("1" * 64)
+    (tmp_path / name).write_text("[]")
+    with (
+        pytest.raises(ValueError, match=rf"{name} must hold a JSON object, not a list\."),
+        Workdir(tmp_path, CONFIG) as run,
+    ):
+        run.require_data("1" * 64)
+
+
 def test_another_thread_count_warns(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("NPROC", "32")
     with Workdir(tmp_path, CONFIG) as run:
