@@ -275,7 +275,7 @@ class MaskedTokenHead(nn.Module):
     attend: Callable[[Array], Array]
 
     @nn.compact
-    def __call__(self, hidden: Float[Array, "B K E"]) -> Float[Array, "B K V"]:
+    def __call__(self, hidden: Float[Array, "B P E"]) -> Float[Array, "B P V"]:
         """Gives logits over the vocabulary, in float32."""
         config = self.config
         x = ACTIVATIONS[config.activation](_dense(config, config.embed_dim, "dense")(hidden))
@@ -284,7 +284,7 @@ class MaskedTokenHead(nn.Module):
 
 
 class NystromformerForMaskedLM(nn.Module):
-    """Guesses tokens: logits [B L V], or [B K V] at the positions asked for."""
+    """Guesses tokens: logits [B L V], or [B P V] at the positions asked for."""
 
     config: NystromformerConfig
 
@@ -294,11 +294,11 @@ class NystromformerForMaskedLM(nn.Module):
         inputs: Int[Array, "B L"],
         mask: Bool[Array, "B L"] | None = None,
         types: Int[Array, "B L"] | None = None,
-        positions: Int[Array, "B K"] | None = None,
+        positions: Int[Array, "B P"] | None = None,
         *,
         deterministic: bool,
-    ) -> Float[Array, "B K V"]:
-        """Gives logits at `positions`, which saves the others' cost; None: at all (K = L)."""
+    ) -> Float[Array, "B P V"]:
+        """Gives logits at `positions`, which saves the others' cost; None: at all (P = L)."""
         backbone = Nystromformer(self.config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
         head = MaskedTokenHead(self.config, backbone.attend, name="mlm")
@@ -320,10 +320,10 @@ class NystromformerForPreTraining(nn.Module):
         inputs: Int[Array, "B L"],
         mask: Bool[Array, "B L"] | None = None,
         types: Int[Array, "B L"] | None = None,
-        positions: Int[Array, "B K"] | None = None,
+        positions: Int[Array, "B P"] | None = None,
         *,
         deterministic: bool,
-    ) -> tuple[Float[Array, "B K V"], Float[Array, "B 2"]]:
+    ) -> tuple[Float[Array, "B P V"], Float[Array, "B 2"]]:
         """Gives logits of tokens, as `NystromformerForMaskedLM`, and of the order."""
         config = self.config
         backbone = Nystromformer(config, name="nystromformer")
@@ -434,8 +434,8 @@ class NystromformerForMultipleChoice(nn.Module):
 
 
 def _at(
-    hidden: Float[Array, "B L E"], positions: Int[Array, "B K"] | None
-) -> Float[Array, "B K E"]:
+    hidden: Float[Array, "B L E"], positions: Int[Array, "B P"] | None
+) -> Float[Array, "B P E"]:
     """The hidden states at `positions`; all of them where that is None."""
     if positions is None:
         return hidden

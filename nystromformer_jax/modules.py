@@ -88,7 +88,7 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self,
         inputs_q: Float[Array, "B L E"],
-        inputs_kv: Float[Array, "B T G"] | None = None,
+        inputs_kv: Float[Array, "B T E2"] | None = None,
         mask: Bool[Array, "B T"] | None = None,
         query_mask: Bool[Array, "B L"] | None = None,
         *,
