@@ -89,18 +89,17 @@ def test_one_thread_reads_ahead_and_ends():
     readers, fetched = set(), []
 
     def make_batch(indices):
-        readers.add(threading.get_ident())
+        readers.add(threading.current_thread())
         fetched.append(len(indices))
         return {"number": indices}
 
-    before = threading.active_count()
     batches = training_batches(Examples(31, make_batch), batch_size=4, seed=0)
     take(batches, 9)
-    assert len(readers) == 1
-    assert threading.get_ident() not in readers
+    (reader,) = readers
+    assert reader is not threading.current_thread()
     assert len(fetched) <= 9 + 3
     batches.close()
-    assert threading.active_count() <= before
+    assert not reader.is_alive()
 
 
 def test_what_cannot_be_shared_is_refused():
