@@ -99,6 +99,7 @@ def test_one_thread_reads_ahead_and_ends():
     assert reader is not threading.current_thread()
     assert len(fetched) <= 9 + 3
     batches.close()
+    reader.join(timeout=60)
     assert not reader.is_alive()
 
 
