@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         try:
             with (
                 training.naming_the_lost(),
-                training.Workdir(folders[seed], configs[seed]) as workdir,
+                training.Workdir(folders[seed], configs[seed], paths=train.PATHS) as workdir,
             ):
                 finished = workdir.result is not None
                 score = train.score_again if MODE.value == "eval" else train.train

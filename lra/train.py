@@ -52,6 +52,7 @@ SECTIONS: dict[str, type] = {
     "checkpoint": CheckpointConfig,
     "log": LogConfig,
 }
+PATHS = ("data.dir", "data.workers")  # the data are the same for any number of processes
 
 
 @dataclasses.dataclass(frozen=True)

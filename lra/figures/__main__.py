@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from lra import train
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, Nystrom
 from lra.figures.captured import Trained, open_run
@@ -65,7 +66,7 @@ def measure(
         "run": trained.name,
         "task": trained.task.name,
         "attention": trained.run.attention,
-        "config_sha256": config_sha256(trained.run.config),
+        "config_sha256": config_sha256(trained.run.config, train.PATHS),
         "data_sha256": trained.task.sha256,
         "checkpoint": {"step": trained.step, "best": trained.finished},
         **describe_environment(),

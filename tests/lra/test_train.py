@@ -10,7 +10,7 @@ import pytest
 
 from lra import data, train
 from lra.data import Padding
-from nystromformer_jax.training import ConfigDiffers, Workdir
+from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256
 
 
 def small_config(argument="nystrom,num_landmarks=4,conv_kernel_size=3", **changes):
@@ -36,7 +36,7 @@ def lines_of(folder):
 
 def run(config, folder):
     prepared = train.prepare(config)
-    with Workdir(folder, config) as workdir:
+    with Workdir(folder, config, paths=train.PATHS) as workdir:
         return train.train(prepared, data.load(prepared.data), workdir)
 
 
@@ -116,6 +116,15 @@ def test_a_run_goes_on_with_its_own_data_only(tmp_path):
         pytest.raises(ConfigDiffers, match="holds a run on other data"),
     ):
         train.train(prepared, data.load(others), workdir)
+
+
+def test_a_run_goes_on_with_any_number_of_processes_to_prepare_its_data(tmp_path):
+    with Workdir(tmp_path / "run", small_config(data__workers=1)):
+        pass  # as it was written when the number was part of what a run is
+    for workers in (0, 3):
+        config = small_config(data__workers=workers)
+        with Workdir(tmp_path / "run", config, paths=train.PATHS) as workdir:
+            assert workdir.config_sha256 == config_sha256(small_config(), train.PATHS)
 
 
 @pytest.mark.parametrize(

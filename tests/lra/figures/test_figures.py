@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from lra import train
 from lra.figures import __main__ as figures
 from lra.figures import approximation
 from nystromformer_jax.training import config_sha256
@@ -62,7 +63,7 @@ def test_a_nystrom_run_gives_three_pictures_and_all_their_numbers(
     found = json.loads(out.with_name("run-0.1.json").read_text())
     assert found["run"] == "run"
     assert (found["task"], found["attention"]) == ("listops", "nystrom")
-    assert found["config_sha256"] == config_sha256(config)
+    assert found["config_sha256"] == config_sha256(config, train.PATHS)
     assert found["checkpoint"] == {"step": BEST, "best": True}
     assert found["nystrom"]["num_landmarks"] == 7
     assert found["nystrom"]["pinv_iters"] == 6
