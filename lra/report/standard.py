@@ -11,7 +11,14 @@ Setting = Mapping[str, Hashable]
 CONFIG_FILES = {"listops-short": "listops_short", "pathfinder128": "pathx"}
 QUIRKS = ("none", "mlpen", "google")
 
-NO_PART = {"data.dir", "data.source", "data.workers", "eval.batch_size", "train.seed"}
+NO_PART = {
+    "data.dir",
+    "data.source",
+    "data.workers",
+    "eval.batch_size",
+    "train.remat",
+    "train.seed",
+}
 NO_PART_SECTIONS = {"mesh", "checkpoint", "log"}
 
 

@@ -41,7 +41,7 @@ def test_seeds_paths_and_machines_are_no_part_of_a_setting():
     there = setting(
         "nystrom",
         data={"dir": "/elsewhere", "workers": 5, "source": "tfds"},
-        train={"seed": 7},
+        train={"seed": 7, "remat": True},
         mesh={"data": 8},
         checkpoint={"every_steps": 11},
         log={"every_steps": 3},
