@@ -32,12 +32,10 @@ class RawFiles:
 
     def stamp(self) -> Mapping[str, object]:
         """Changes when a file does, by name, size and time; no file is read for it."""
-        try:
+        with reading(self.path):
             if self.path.is_file():
                 return stamp({self.path.name: self.path})
             return stamp(self._listing())
-        except OSError as error:
-            raise _unreadable(self.path, error) from error
 
     def read(self) -> Iterator[tuple[str, bytes]]:
         """Yields the name below the folder, and the content, of every wanted file; in no order.
@@ -46,18 +44,17 @@ class RawFiles:
           ValueError: the archive is damaged, holds a file twice, or more than `MOST_BYTES`.
           OSError: a file cannot be read.
         """
-        try:
-            if self.path.is_file():
-                yield from self._unpacked()
-            else:
-                for name, path in self._listing().items():
-                    yield name, path.read_bytes()
-        except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-            raise ValueError(
-                f"{self.path} is cut short or damaged ({error}): download it again."
-            ) from None
-        except OSError as error:  # without its number, which would read as the cache's own
-            raise _unreadable(self.path, error) from error
+        with reading(self.path):
+            try:
+                if self.path.is_file():
+                    yield from self._unpacked()
+                else:
+                    for name, path in self._listing().items():
+                        yield name, path.read_bytes()
+            except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+                raise ValueError(
+                    f"{self.path} is cut short or damaged ({error}): download it again."
+                ) from None
 
     def _listing(self) -> dict[str, Path]:
         """Name below the folder to path, sorted."""
@@ -115,11 +112,19 @@ def _too_much(path: Path) -> ValueError:
     )
 
 
-def _unreadable(path: Path, error: OSError) -> OSError:
-    return OSError(
-        f"{error.filename or path} cannot be read ({error.strerror}): give it read permission, or"
-        " unpack the download again."
-    )
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Makes what the system says of a file that cannot be read a sentence about that file.
+
+    It has no number, which a build's caller would take for that of a cache that cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{error.filename or path} cannot be read ({error.strerror}): give it read permission, or"
+            " unpack the download again."
+        ) from error
 
 
 def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:

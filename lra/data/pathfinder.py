@@ -29,7 +29,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from harness import cache, parallel
-from harness.raw_files import stamp
+from harness.raw_files import reading, stamp
 from lra.data import pictures
 from lra.data.sources import from_files
 from lra.data.task import DataConfig, Split, Task
@@ -298,13 +298,16 @@ class Release(NamedTuple):
         Raises:
           ValueError: a malformed line, or an image named twice; the sentence names file and line.
           FileNotFoundError: an image is missing.
+          OSError: a file cannot be read.
         """
         seen: set[str] = set()
         for path in self.metadata().values():
             num_columns = 0
-            if not path.stat().st_size:
+            with reading(path):
+                content = path.read_bytes()
+            if not content:
                 raise ValueError(f"{path} is empty; {_ANEW}.")
-            for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            for number, line in enumerate(content.splitlines(), start=1):
                 columns = line.split()
                 num_columns = num_columns or len(columns)
                 try:
@@ -319,11 +322,13 @@ class Release(NamedTuple):
                     )
                 seen.add(row.name)
                 image = self.folder / row.name
-                if not image.is_file():
+                with reading(image):
+                    num_bytes = image.stat().st_size if image.is_file() else None
+                if num_bytes is None:
                     raise FileNotFoundError(
                         f"{path}, line {number}: the image {image} is missing; {_ANEW}."
                     )
-                if image.stat().st_size:
+                if num_bytes:
                     yield row
                 else:
                     _logger.warning("%s has no byte and is left out.", image)

@@ -1,7 +1,9 @@
 import dataclasses
+import errno
 import itertools
 import logging
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,6 +260,22 @@ def test_damage_is_one_clear_sentence_and_leaves_nothing_behind(release, damage,
         load_release(release.parents[1])
     folders = cache.cache_dir() / "data"
     assert not folders.exists() or not any(path.is_dir() for path in folders.iterdir())
+
+
+@pytest.mark.parametrize(("method", "name"), [("read_bytes", "2.npy"), ("stat", "sample_3.png")])
+def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(
+    release, method, name, monkeypatch
+):
+    working = getattr(Path, method)
+
+    def refused(path, **options):  # made up, because root may read everything
+        if path.name == name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return working(path, **options)
+
+    monkeypatch.setattr(Path, method, refused)
+    with pytest.raises(OSError, match=rf"{name} cannot be read \(Permission denied\): give it"):
+        load_release(release)
 
 
 @pytest.mark.parametrize(
