@@ -1,12 +1,12 @@
 """What every LRA config starts from, and what stands behind its colon: `:nystrom,num_landmarks=128`."""
 
-import ast
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from configs import official
+from configs.argument import parse, value_of
 from harness.spelling import nearest
 
 # Options of each attention. Nyström, softmax, Reformer's and Linformer's are those of the authors' LRA code
@@ -27,6 +27,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "longformer": {"window": 257, "num_global": 1},
     "linear": {},
 }
+DEFAULT = "nystrom"  # where options stand alone
 
 # Where other codes differ from ours, all at once, so that their numbers can be looked for by their means.
 MLPEN: dict[str, Any] = {
@@ -54,7 +55,7 @@ def base(argument: str) -> ConfigDict:
       argument: `ATTENTION[,option=value …]`, options of the attention or `quirks=mlpen|google`.
 
     Raises:
-      ValueError: An unknown attention, option or quirk, with the nearest known ones.
+      ValueError: An unknown attention, option or quirk, with the nearest known ones; an option twice.
     """
     attention, _ = _parse(argument)
     return ConfigDict(
@@ -132,47 +133,29 @@ def take(
       The rest of the argument, for `base`, and every option's value.
 
     Raises:
-      ValueError: A value that the option may not have.
+      ValueError: A value that the option may not have; an option twice.
     """
-    chosen = {name: values[0] for name, values in options.items()}
-    rest: list[str] = []
-    seen: set[str] = set()
-    for setting in argument.split(","):
-        name, equals, value = setting.partition("=")
-        if name not in options or not equals:
-            rest.append(setting)
-            continue
-        if name in seen:
-            raise ValueError(f"{name} is there twice; leave one out.")
-        seen.add(name)
-        values = {str(known): known for known in options[name]}
+    name, rest = parse(argument, default=DEFAULT)
+    chosen = {option: values[0] for option, values in options.items()}
+    for option in [option for option in options if option in rest]:
+        value, values = rest.pop(option), {str(known): known for known in options[option]}
         if value not in values:
-            raise ValueError(f"{name} cannot be {value!r}; known: {', '.join(values)}.")
-        chosen[name] = values[value]
-    return ",".join(rest), chosen
+            raise ValueError(f"{option} cannot be {value!r}; known: {', '.join(values)}.")
+        chosen[option] = values[value]
+    return ",".join([name, *(f"{option}={value}" for option, value in rest.items())]), chosen
 
 
 def _parse(argument: str) -> tuple[dict[str, Any], str]:
-    """Splits `name[,option=value …]` into the attention section and the name of the quirks."""
-    name, *settings = argument.split(",")
+    """The attention section, and the name of the quirks."""
+    name, options = parse(argument, default=DEFAULT)
     if name not in ATTENTIONS:
         raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
-    section: dict[str, Any] = {"name": name, **ATTENTIONS[name]}
-    quirks = "none"
-    for setting in settings:
-        option, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"{setting!r} behind the attention's name needs a value: {setting}=…")
-        if option == "quirks":
-            if value not in QUIRKS:
-                raise ValueError(f"Unknown quirks {value!r}{nearest(value, QUIRKS)}")
-            quirks = value
-        elif option in ATTENTIONS[name]:
-            try:
-                section[option] = ast.literal_eval(value)
-            except (SyntaxError, ValueError):
-                section[option] = value
-        else:
+    quirks = options.pop("quirks", "none")
+    if quirks not in QUIRKS:
+        raise ValueError(f"Unknown quirks {quirks!r}{nearest(quirks, QUIRKS)}")
+    for option in options:
+        if option not in ATTENTIONS[name]:
             known = [*ATTENTIONS[name], "quirks"]
             raise ValueError(f"{name} attention has no option {option!r}{nearest(option, known)}")
-    return section, quirks
+    values = {option: value_of(value) for option, value in options.items()}
+    return {"name": name, **ATTENTIONS[name], **values}, quirks

@@ -18,6 +18,7 @@ example of at most 64 tokens is attended to exactly: all of SST-2 and CoLA, most
 from ml_collections import ConfigDict
 
 from configs import language
+from configs.argument import parse
 from harness.spelling import nearest
 
 # Tokens of an example; what is longer is cut.
@@ -37,7 +38,7 @@ LENGTHS = {
 
 def get_config(argument: str = "sst2") -> ConfigDict:
     """`TASK[,attention=NAME][,max_len=L][,option=value …]`, options of the attention."""
-    task, options = language.parse(argument)
+    task, options = parse(argument)
     if task not in LENGTHS:
         raise ValueError(f"Unknown task {task!r}{nearest(task, LENGTHS)}")
     try:

@@ -1,10 +1,10 @@
 """What pretraining and fine-tuning configs share: the attention behind the colon, and the loop's sections."""
 
-import ast
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs.argument import value_of
 from harness.spelling import nearest
 
 # The fields of NystromformerConfig that each attention reads; the others have their defaults.
@@ -26,30 +26,12 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def parse(argument: str) -> tuple[str, dict[str, str]]:
-    """Splits `NAME[,option=value …]`.
-
-    Raises:
-      ValueError: An option without a value, or one that is there twice.
-    """
-    name, *settings = argument.split(",")
-    options: dict[str, str] = {}
-    for setting in settings:
-        option, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"{setting!r} behind {name!r} needs a value: {setting}=…")
-        if option in options:
-            raise ValueError(f"{option} is there twice; leave one out.")
-        options[option] = value
-    return name, options
-
-
 def attention(name: str, options: dict[str, str], *, of_checkpoint: bool) -> dict[str, Any]:
     """The section "attention".
 
     Args:
       name: One of `ATTENTIONS`; empty for a checkpoint's own.
-      options: What `parse` gave, without what the config takes for itself.
+      options: What `argument.parse` gave, without what the config takes for itself.
       of_checkpoint: Whether there is a checkpoint, whose values stand where `options` have none.
 
     Raises:
@@ -57,17 +39,25 @@ def attention(name: str, options: dict[str, str], *, of_checkpoint: bool) -> dic
     """
     if name and name not in ATTENTIONS:
         raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
+    if options and not name:
+        raise ValueError(_of_no_attention(*next(iter(options.items()))))
     defaults = ATTENTIONS[name] if name else {}
-    section: dict[str, Any] = {"name": name, **({} if of_checkpoint else defaults)}
-    for option, value in options.items():
+    for option in options:
         if option not in defaults:
-            where = f"{name} attention" if name else "The checkpoint's own attention"
-            raise ValueError(f"{where} has no option {option!r}{nearest(option, defaults)}")
-        try:
-            section[option] = ast.literal_eval(value)
-        except (SyntaxError, ValueError):
-            section[option] = value
-    return section
+            raise ValueError(
+                f"{name} attention has no option {option!r}{nearest(option, defaults)}"
+            )
+    values = {option: value_of(value) for option, value in options.items()}
+    return {"name": name, **({} if of_checkpoint else defaults), **values}
+
+
+def _of_no_attention(option: str, value: str) -> str:
+    """A sentence about an option of the checkpoint's own attention, whose name is not known yet."""
+    owner = next((name for name, options in ATTENTIONS.items() if option in options), "")
+    if not owner:
+        known = {option for options in ATTENTIONS.values() for option in options}
+        return f"There is no option {option!r}{nearest(option, {*known, 'attention', 'max_len'})}"
+    return f"{option}={value}: name the attention too: attention={owner},{option}={value}."
 
 
 def base() -> ConfigDict:

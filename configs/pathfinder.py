@@ -32,7 +32,6 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     options = {"resolution": tuple(BATCH_SIZES), "difficulty": ("hard", "intermediate", "easy")}
     argument, chosen = common.take(argument, options)
     resolution, difficulty = int(chosen["resolution"]), chosen["difficulty"]
-    argument = argument or "nystrom"
     config = common.base(argument)
     config.data.task = f"pathfinder{resolution}{'' if difficulty == 'hard' else f'-{difficulty}'}"
     config.data.max_len = resolution**2

@@ -22,6 +22,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs import language
+from configs.argument import parse
 from harness.spelling import nearest
 
 # BERT-base of Devlin et al. 2019, BERT-small of Turc et al. 2019.
@@ -38,7 +39,7 @@ MODEL: dict[str, Any] = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dt
 
 def get_config(argument: str = "small") -> ConfigDict:
     """`SIZE[,attention=NAME][,max_len=L][,option=value …]`, options of the attention."""
-    size, options = language.parse(argument)
+    size, options = parse(argument)
     if size not in SIZES:
         raise ValueError(f"Unknown size {size!r}{nearest(size, SIZES)}")
     demo = size == "demo"

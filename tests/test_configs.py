@@ -84,11 +84,21 @@ def test_pathfinder_takes_a_resolution_and_a_difficulty(argument, task, length):
         ("pathx", "nystrom,resolution=64", "resolution is there twice"),
         ("pathfinder", "nystrom,resolutoin=64", "no option 'resolutoin'"),
         ("text", "nystrom,resolution=64", "no option 'resolution'"),
+        ("text", "nystrom,num_landmarks=32,num_landmarks=64", "num_landmarks is there twice"),
+        ("text", "nystrom,quirks=mlpen,quirks=google", "quirks is there twice"),
+        ("glue", "sst2,num_landmarks=32", "too: attention=nystrom,num_landmarks=32"),
+        ("glue", "sst2,num_landmark=32", "no option 'num_landmark'; did you mean num_landmarks"),
+        ("pretrain", "checkpoint,conv_kernel_size=3", "too: attention=nystrom,conv_kernel_size=3"),
     ],
 )
 def test_an_option_that_is_not_there_is_refused(name, argument, sentence):
     with pytest.raises(ValueError, match=sentence):
         config_of(name, argument)
+
+
+@pytest.mark.parametrize("name", ["listops", "pathfinder", "pathx"])
+def test_options_alone_are_those_of_nystrom_attention(name):
+    assert config_of(name, "num_landmarks=16") == config_of(name, "nystrom,num_landmarks=16")
 
 
 @pytest.mark.parametrize("name", ["text", "retrieval", "image", "pathfinder", "pathx"])
