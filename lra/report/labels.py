@@ -99,18 +99,23 @@ def size_of(setting: Setting) -> str:
     return f"attention.{option}" if f"attention.{option}" in setting else ""
 
 
+def differences(setting: Setting) -> dict[str, Hashable]:
+    """What a setting has that neither its config file nor its quirks have, sorted by key."""
+    usual = _usual(setting)
+    return {
+        key: value
+        for key, value in sorted(setting.items())
+        if key not in NAMES and value != usual.get(key, _UNSET)
+    }
+
+
 def unusual(setting: Setting) -> dict[str, Hashable]:
-    """What a setting has that neither its config file nor its quirks have; of steps, only more of them.
+    """The differences that are worth a word; of steps, only more of them.
 
     Fewer steps make a run partial, which is said elsewhere.
     """
-    usual = _usual(setting)
-    found = {
-        key: value
-        for key, value in sorted(setting.items())
-        if key not in NAMES | SECONDARY and value != usual.get(key, _UNSET)
-    }
-    steps, budget = found.get("train.total_steps"), usual.get("train.total_steps")
+    found = {key: value for key, value in differences(setting).items() if key not in SECONDARY}
+    steps, budget = found.get("train.total_steps"), _usual(setting).get("train.total_steps")
     if isinstance(steps, int) and (not isinstance(budget, int) or steps < budget):
         del found["train.total_steps"]
     return found

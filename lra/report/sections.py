@@ -10,7 +10,7 @@ from harness.tables import Table
 from lra.report import tables
 from lra.report.comparisons import Comparison, compare, grids
 from lra.report.groups import Group, tasks_of
-from lra.report.labels import unusual
+from lra.report.labels import differences
 from lra.report.published import COLUMNS, TABLE, TITLES
 from lra.report.results import Run
 from lra.report.standard import config_file, quirks_of
@@ -144,10 +144,10 @@ def _task(
         where = "counted on this test set" if counted else "known of the task, not of this test set"
         blocks.append(f"Trivial predictors: {where}.")
     for grid in grids(groups):
-        steps = next(iter(grid.cells.values()))
-        partial = " Partial runs." if steps.state == "partial" else ""
+        first = next(iter(grid.cells.values()))
+        partial = " Partial runs." if first.state == "partial" else ""
         blocks += [
-            f"{grid.attention} attention over two of its options, {steps.progress} steps."
+            f"{grid.attention} attention over two of its options, {first.progress} steps."
             f" Mean ± standard deviation of the test accuracy, %.{partial}",
             tables.grid_table(grid),
         ]
@@ -193,7 +193,8 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> Section:
         "Versions:",
         Points(_versions(runs)),
         Listing(
-            "Commands (what else differs from the config file is in the run's config.json)",
+            "Commands (what else differs from the config file changes no number, and is in the run's"
+            " config.json)",
             [command(run, group) for group in groups for run in group.runs],
         ),
         *(
@@ -223,23 +224,21 @@ def _versions(runs: Sequence[Run]) -> list[str]:
 
 
 def command(run: Run, group: Group) -> str:
-    """The command of a run: its config file, and what differs from it as far as that is known here."""
+    """The command of a run: its config file, and what differs from it and may change its numbers."""
     file, behind = config_file(run.task)
     argument = [str(run.attention["name"]), *behind]
     if quirks := quirks_of(group.setting):
         argument.append(f"quirks={quirks}")
-    flags = ["--config.data.dir=FOLDER"] if run.config["data"].get("dir") else []
-    for key, value in unusual(group.setting).items():
+    data = run.config["data"]
+    flags = ["--config.data.dir=FOLDER"] if data.get("dir") else []
+    if (source := data.get("source", "auto")) != "auto":
+        flags.append(f"--config.data.source={source}")
+    for key, value in differences(group.setting).items():
         section, _, option = key.partition(".")
-        if key == "train.total_steps":
-            continue  # comes below
         if section == "attention":
             argument.append(f"{option}={value}")
         else:
             flags.append(f"--config.{key}={value}")
-    steps = run.config["train"].get("total_steps", run.budget_steps)
-    if steps != run.budget_steps:
-        flags.append(f"--config.train.total_steps={steps}")
     flags += [f"--config.train.seed={run.seed}", f"--workdir={run.name}"]
     return f"python run_lra.py --config=configs/{file}.py:{','.join(argument)} {' '.join(flags)}"
 

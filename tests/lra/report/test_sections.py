@@ -77,8 +77,15 @@ def test_how_it_was_measured_has_every_run(tmp_path):
     ["nystrom", "softmax,dropout_rate=0.2", "nystrom,num_landmarks=32,pinv_iters=2,quirks=mlpen"],
 )
 def test_the_command_of_a_run_gives_its_config(tmp_path, task, argument):
-    values = config(argument, task, train={"seed": 5, "total_steps": 700})
-    values["model"]["num_layers"] = 3
+    values = config(
+        argument,
+        task,
+        data={"dir": "FOLDER", "source": "files"},
+        model={"num_layers": 3},
+        optimizer={"warmup_steps": 70},
+        train={"seed": 5, "total_steps": 700, "accumulation": 16},
+        eval={"every_steps": 140},
+    )
     write_run(tmp_path / "run", task=CONFIGS[task], config=values, attention=values["attention"])
     (group,) = groups_in(tmp_path / "run")
     line = command(group.runs[0], group)
@@ -87,7 +94,7 @@ def test_the_command_of_a_run_gives_its_config(tmp_path, task, argument):
     assert "resolution" not in given
     for key, value in re.findall(r"--config\.(\S+)=(\S+)", line):
         section, option = key.split(".")
-        again[section][option] = int(value)
+        again[section][option] = type(again[section][option])(value)
     assert again == values
 
 
