@@ -2,8 +2,17 @@
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+Kind = Literal["a number", "a whole number", "a text", "an object"]
+_TYPES: Mapping[Kind, Any] = {
+    "a number": int | float,
+    "a whole number": int,
+    "a text": str,
+    "an object": dict,
+}
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -21,6 +30,21 @@ def read_object(file: Path) -> dict[str, Any]:
     return values
 
 
+def check_kinds(file: Path, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+    """Refuses what a file has under a key of `kinds`, if it is of another kind.
+
+    Raises:
+      ValueError: The file, the key, and what is there.
+    """
+    for key, kind in kinds.items():
+        if key in values and not _is_of(kind, values[key]):
+            raise ValueError(f"{file}: {key} must be {kind}, not {values[key]!r}.")
+
+
+def _is_of(kind: Kind, value: Any) -> bool:
+    return isinstance(value, _TYPES[kind]) and not isinstance(value, bool)
+
+
 def read_metrics(file: Path) -> list[dict[str, float]]:
     """The lines of a `metrics.jsonl`; a last line that was cut as it was written is left out.
 
@@ -32,8 +56,11 @@ def read_metrics(file: Path) -> list[dict[str, float]]:
     for number, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
-            if not isinstance(value, dict) or "step" not in value:
+            if not isinstance(value, dict) or not _is_of("a whole number", value.get("step")):
                 raise ValueError("an object with a step is needed")
+            for key, number in value.items():
+                if not _is_of("a number", number):
+                    raise ValueError(f"{key} is {number!r}, and a number is needed")
         except ValueError as error:
             if number == len(lines):
                 break

@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from harness.run_files import check_kinds, read_object
 from lra import data, train
 from lra.models import Classifier, DualEncoder
 from nystromformer_jax import MultiHeadAttention
 from nystromformer_jax.cores import CORES
-from nystromformer_jax.training import load_params, read_json
+from nystromformer_jax.training import load_params
 from nystromformer_jax.typing import Array, Bool, Float
 
 CANDIDATES = 64  # `Trained.longest` looks at so many test examples
@@ -144,7 +145,8 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
     """
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} holds no run (no config.json): pass --workdir's folder.")
-    config = read_json(folder / "config.json")
+    config = read_object(folder / "config.json")
+    check_kinds(folder / "config.json", config, dict.fromkeys(config, "an object"))
     run = train.prepare(_anywhere(config))
     if getattr(CORES[run.attention], "shares_query_and_key", False):
         raise ValueError(
@@ -159,7 +161,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
         )
     finished = (folder / "result.json").is_file()
     checkpoints = folder / "checkpoints"
-    step = read_json(folder / "result.json")["best_step"] if finished else _latest(checkpoints)
+    step = _best_step(folder / "result.json") if finished else _latest(checkpoints)
     params = _load(checkpoints, step, run)
     own_data = dataclasses.replace(run.data, dir=data_dir or run.data.dir)
     task = data.load(own_data)
@@ -176,6 +178,15 @@ def _anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
         "eval": {"batch_size": 0},
     }
     return {name: {**section, **changes.get(name, {})} for name, section in config.items()}
+
+
+def _best_step(file: Path) -> int:
+    result = read_object(file)
+    if "best_step" not in result:
+        raise ValueError(f"{file} is no run's result: best_step is missing.")
+    check_kinds(file, result, {"best_step": "a whole number"})
+    step: int = result["best_step"]
+    return step
 
 
 def _latest(checkpoints: Path) -> int:
@@ -201,7 +212,12 @@ def _load(checkpoints: Path, step: int, run: train.Run) -> Any:
 
 def _require_data(folder: Path, sha256: str) -> None:
     file = folder / "data.json"
-    own = read_json(file)["sha256"] if file.is_file() else sha256
+    own = read_object(file).get("sha256") if file.is_file() else sha256
+    if not isinstance(own, str):
+        raise ValueError(
+            f"{file} names no data: they changed while the run was trained, or the file is damaged."
+            " Pass another run."
+        )
     if own != sha256:
         raise ValueError(
             f"{folder} holds a run on other data (sha256 {own[:12]}…; these have {sha256[:12]}…):"

@@ -6,10 +6,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.run_files import read_metrics, read_object
+from harness.run_files import Kind, check_kinds, read_metrics, read_object
 from lra.data import TASKS, describe
 
-NEEDED = ("test_accuracy", "test_examples", "valid_accuracy", "best_step")
+NEEDED: Mapping[str, Kind] = {
+    "test_accuracy": "a number",
+    "test_examples": "a whole number",
+    "valid_accuracy": "a number",
+    "best_step": "a whole number",
+}
+OF_TRAINING: Mapping[str, Kind] = dict.fromkeys(
+    ("seed", "total_steps", "budget_steps"), "a whole number"
+)
+# What an older run may be without, in `result.json`, `environment.json` or `data.json`.
+YOUNGER: Mapping[str, Kind] = {
+    "total_steps": "a whole number",
+    "step_seconds": "a number",
+    "examples_per_second": "a number",
+    "peak_bytes": "a number",
+    "baselines": "an object",
+    "device": "an object",
+    "versions": "an object",
+    "config_sha256": "a text",
+    "data_sha256": "a text",
+    "sha256": "a text",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,15 +169,16 @@ def read_run(folder: Path) -> Run:
     for section, key in (("data", "task"), ("attention", "name"), ("train", "seed")):
         if not isinstance(config.get(section), dict) or key not in config[section]:
             raise ValueError(f"{file} is no run's config: {section}.{key} is missing.")
+    check_kinds(file, config, dict.fromkeys(config, "an object"))
+    check_kinds(file, config["data"], {"task": "a text"})
+    check_kinds(file, config["train"], OF_TRAINING)
     try:
         info = describe(config["data"]["task"])
-        int(config["train"]["seed"])
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     task = next(name for name, known in TASKS.items() if known is info)
     values, environment, data = (
-        read_object(folder / f"{name}.json") if (folder / f"{name}.json").is_file() else {}
-        for name in ("result", "environment", "data")
+        _read_known(folder / f"{name}.json") for name in ("result", "environment", "data")
     )
     metrics = read_metrics(folder / "metrics.jsonl")
     environment = {**environment, **{key: values[key] for key in _ENVIRONMENT if key in values}}
@@ -176,6 +198,14 @@ def read_run(folder: Path) -> Run:
     return dataclasses.replace(run, result=_read_result(folder / "result.json", values, run))
 
 
+def _read_known(file: Path) -> dict[str, Any]:
+    """What a file that may be missing says, without what it leaves open."""
+    values = read_object(file) if file.is_file() else {}
+    known = {key: value for key, value in values.items() if value is not None}
+    check_kinds(file, known, YOUNGER)
+    return known
+
+
 _ENVIRONMENT = ("device", "versions", "cpu_threads")
 
 
@@ -189,9 +219,10 @@ def _device(environment: Mapping[str, Any]) -> str:
 
 def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:
     """Checks a result's numbers, and fills in what older ones do not say."""
-    for key in NEEDED:
-        if not isinstance(values.get(key), int | float):
-            raise ValueError(f"{file} is no run's result: {key} must be a number.")
+    for key, kind in NEEDED.items():
+        if key not in values:
+            raise ValueError(f"{file} is no run's result: {key} is missing; it must be {kind}.")
+    check_kinds(file, values, NEEDED)
     for key in ("test_accuracy", "valid_accuracy"):
         if not 0 <= values[key] <= 1:
             raise ValueError(f"{file}: {key} is {values[key]}; an accuracy is between 0 and 1.")
@@ -199,6 +230,8 @@ def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:
         raise ValueError(
             f"{file}: test_examples is {values['test_examples']}; it must be 1 or more."
         )
+    baselines = values.get("baselines", {})
+    check_kinds(file, baselines, dict.fromkeys(baselines, "a number"))
     steps = values.get("total_steps") or run.config["train"].get("total_steps") or run.done_steps
     partial = values.get("partial")
     return Result(
@@ -208,5 +241,5 @@ def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:
         step_seconds=values.get("step_seconds"),
         examples_per_second=values.get("examples_per_second"),
         peak_bytes=values.get("peak_bytes"),
-        baselines=values.get("baselines") or {},
+        baselines=baselines,
     )

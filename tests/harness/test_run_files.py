@@ -31,7 +31,9 @@ def test_metrics_lose_a_last_line_that_was_cut(tmp_path):
     assert read_metrics(file) == []
 
 
-@pytest.mark.parametrize("line", ["{", "3", '{"loss": 2}'])
+@pytest.mark.parametrize(
+    "line", ["{", "3", '{"loss": 2}', '{"step": null}', '{"step": 2.5}', '{"step": 2, "loss": "2"}']
+)
 def test_another_line_that_is_broken_is_named(line, tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')

@@ -127,6 +127,24 @@ def test_data_that_are_not_the_runs_own_are_refused(tmp_path):
     (folder / "data.json").write_text(json.dumps({"sha256": "0" * 64}))
     with pytest.raises(ValueError, match="on other data"):
         open_run(folder, max_len=100)
+    (folder / "data.json").write_text(json.dumps({"changed_under_the_run": True}))
+    with pytest.raises(ValueError, match=r"data.json names no data: they changed"):
+        open_run(folder, max_len=100)
+
+
+def test_a_malformed_file_is_named(tmp_path):
+    for name, content, words in (
+        ("result", "{}", "best_step is missing"),
+        ("result", '{"best_step": "2"}', "best_step must be a whole number, not '2'"),
+        ("config", "[1]", "must hold a JSON object, not a list"),
+        ("config", '{"model": 3}', "model must be an object, not 3"),
+    ):
+        for part in ("config", "result"):
+            values = small_config() if part == "config" else {}
+            (tmp_path / f"{part}.json").write_text(json.dumps(values))
+        (tmp_path / f"{name}.json").write_text(content)
+        with pytest.raises(ValueError, match=f"{name}.json.*{words}"):
+            open_run(tmp_path, max_len=100)
 
 
 def test_the_data_may_have_moved(tmp_path):

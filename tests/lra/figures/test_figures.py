@@ -119,7 +119,7 @@ def test_what_is_no_trained_run_is_one_line_and_writes_nothing(tmp_path, capsys,
     refused(folder, [], "attends over 59 tokens", tmp_path, capsys)
     monkeypatch.undo()
     (folder / "config.json").write_text("{")
-    refused(folder, [], "is damaged", tmp_path, capsys)
+    refused(folder, [], "cannot be read as JSON", tmp_path, capsys)
 
 
 def test_attention_without_keys_is_refused(tmp_path, capsys):

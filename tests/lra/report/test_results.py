@@ -75,7 +75,10 @@ def test_a_file_that_is_no_json_is_named(tmp_path, name, content, words):
     [
         ({"data": {"task": "listop"}}, r"config.json: There is no task called 'listop'"),
         ({"attention": {}}, r"config.json is no run's config: attention.name is missing"),
-        ({"train": {"seed": "one"}}, r"config.json: .*'one'"),
+        ({"train": {"seed": "one"}}, r"config.json: seed must be a whole number, not 'one'"),
+        ({"train": {"seed": 3, "budget_steps": "all"}}, r"config.json: budget_steps .*'all'"),
+        ({"data": {"task": ["text"]}}, r"config.json: task must be a text"),
+        ({"model": 3}, r"config.json: model must be an object, not 3"),
     ],
 )
 def test_what_is_no_runs_config_is_refused(tmp_path, config, words):
@@ -88,7 +91,15 @@ def test_what_is_no_runs_config_is_refused(tmp_path, config, words):
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        ({"test_accuracy": None}, "test_accuracy must be a number"),
+        ({"test_accuracy": None}, "test_accuracy is missing; it must be a number"),
+        ({"test_accuracy": "0.36"}, "test_accuracy must be a number, not '0.36'"),
+        ({"best_step": 0.5}, "best_step must be a whole number"),
+        ({"total_steps": "20"}, "total_steps must be a whole number"),
+        ({"peak_bytes": [3]}, "peak_bytes must be a number"),
+        ({"baselines": {"constant answer": "0.1"}}, "constant answer must be a number"),
+        ({"device": "cpu"}, "device must be an object"),
+        ({"versions": ["0.10.2"]}, "versions must be an object"),
+        ({"data_sha256": 7}, "data_sha256 must be a text"),
         ({"test_accuracy": 36.0}, "an accuracy is between 0 and 1"),
         ({"test_examples": 0}, "it must be 1 or more"),
     ],
@@ -97,6 +108,20 @@ def test_a_result_that_cannot_be_is_refused(tmp_path, result, words):
     write_run(tmp_path / "run", result=result)
     with pytest.raises(ValueError, match=words):
         read_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("environment", {"device": "cpu"}, "device must be an object"),
+        ("data", {"sha256": 5}, "sha256 must be a text"),
+    ],
+)
+def test_what_an_unfinished_run_says_is_checked_too(tmp_path, name, values, words):
+    folder = write_run(tmp_path / "run", finished=False)
+    (folder / f"{name}.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=f"{name}.json: {words}"):
+        read_run(folder)
 
 
 def test_an_older_result_is_filled_in(tmp_path):
