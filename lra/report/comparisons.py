@@ -1,15 +1,14 @@
-"""Groups beside each other: differences between attentions, grids of two options, the mean of five tasks."""
+"""Groups beside each other: differences between attentions, grids of two options, the mean over tasks."""
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TypeGuard
 
 from harness.statistics import Summary, holm, paired_p, summarize, t_interval
 from lra.report.groups import Group, tasks_of
 from lra.report.labels import unusual
-from lra.report.published import COLUMNS
 from lra.report.standard import Setting, is_option
 
 MAX_ALL_PAIRS = (
@@ -84,8 +83,8 @@ def _reference(own: Sequence[Group], groups: Sequence[Group]) -> Group:
     """The group whose attention ran on most tasks, and is the most usual of those."""
 
     def place(group: Group) -> tuple[int, int]:
-        tasks = sum(other.attention == group.attention for other in groups)
-        return -tasks, len(unusual(group.setting))
+        tasks = {other.task for other in groups if other.attention == group.attention}
+        return -len(tasks), len(unusual(group.setting))
 
     return min(own, key=place)
 
@@ -145,10 +144,10 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
     return found
 
 
-def mean_of_five(cells: Mapping[str, Group]) -> Summary | None:
-    """The mean over the five tasks, if all are there and whole; its spread, if they share their seeds."""
-    groups = [cells[task] for task in COLUMNS if task in cells]
-    if len(groups) < len(COLUMNS) or any(group.state != "whole" for group in groups):
+def mean_over(tasks: Collection[str], cells: Mapping[str, Group]) -> Summary | None:
+    """The mean over tasks, if all are there and whole; its spread, if they share their seeds."""
+    groups = [cells[task] for task in tasks if task in cells]
+    if len(groups) < len(tasks) or any(group.state != "whole" for group in groups):
         return None
     seeds = {tuple(group.accuracies) for group in groups}
     if len(seeds) == 1:

@@ -7,9 +7,9 @@ from typing import Any
 from harness.run_files import finite
 from harness.statistics import binomial_error
 from lra.report import tables
-from lra.report.comparisons import compare, grids, mean_of_five
+from lra.report.comparisons import compare, grids, mean_over
 from lra.report.groups import Group, tasks_of
-from lra.report.published import COLUMNS, PATH_X, TABLE
+from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES
 from lra.report.results import Run
 
 
@@ -18,12 +18,12 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
     comparisons = compare(groups)
     rows = []
     for label, cells in tables.benchmark_rows(groups).items():
-        mean = mean_of_five(cells)
+        means = {f"mean_of_{len(tasks)}": mean_over(tasks, cells) for tasks in (COLUMNS, TITLES)}
         rows.append(
             {
                 "attention": label,
                 **{task: _cell(cells[task]) for task in [*COLUMNS, PATH_X] if task in cells},
-                "mean_of_5": mean._asdict() if mean else None,
+                **{name: mean._asdict() if mean else None for name, mean in means.items()},
             }
         )
     published = [
@@ -33,6 +33,7 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
             "url": source.url,
             **dict(zip(COLUMNS, row.accuracies, strict=True)),
             "mean_of_5": row.mean,
+            "mean_of_6": row.mean_of_six,
         }
         for source, own in TABLE.items()
         for row in own
@@ -72,6 +73,7 @@ def _cell(group: Group) -> dict[str, Any]:
         "attention": group.label,
         "state": group.state,
         "seeds": [run.seed for run in group.scored or group.runs],
+        "runs": len(group.runs),
         **(_statistics(group) if group.scored else {}),
         "done_steps": max(run.done_steps for run in group.runs),
         "budget_steps": group.runs[0].budget_steps,

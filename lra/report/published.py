@@ -13,6 +13,8 @@ COLUMNS: Mapping[str, str] = {
 }
 PATH_X = "pathfinder128"
 TITLES: Mapping[str, str] = {**COLUMNS, PATH_X: "Path-X"}
+FAILED = "✗"  # no better than chance, which is
+CHANCE = 50.0  # percent in a mean of six
 
 
 class Source(NamedTuple):
@@ -30,6 +32,12 @@ class Published(NamedTuple):
     accuracies: tuple[float, ...]
     mean: float  # as printed there
     path_x: str = "–"
+
+    @property
+    def mean_of_six(self) -> float | None:
+        """With Path-X, of whoever tried it: all of them failed, which counts as chance."""
+        tried = self.path_x == FAILED
+        return (sum(self.accuracies) + CHANCE) / (len(COLUMNS) + 1) if tried else None
 
 
 PAPER = Source(
@@ -67,17 +75,17 @@ TABLE: Mapping[Source, tuple[Published, ...]] = {
     SKYFORMER: (Published("Nyströmformer, rerun", (38.51, 64.83, 80.52, 41.30, 69.48), 58.93),),
     XFORMERS: (Published("Nyströmformer, rerun", (36.29, 63.24, 78.18, 42.86, 67.49), 57.61),),
     BOARD: (
-        Published("Transformer", (36.37, 64.27, 57.46, 42.44, 71.40), 54.39, "✗"),
-        Published("Local", (15.82, 52.98, 53.39, 41.46, 66.63), 46.06, "✗"),
-        Published("Linear", (16.13, 65.90, 53.09, 42.34, 75.30), 50.55, "✗"),
-        Published("Reformer", (37.27, 56.10, 53.40, 38.07, 68.50), 50.67, "✗"),
-        Published("Sparse", (17.07, 63.58, 59.59, 44.24, 71.71), 51.24, "✗"),
-        Published("Sinkhorn", (33.67, 61.20, 53.83, 41.23, 67.45), 51.29, "✗"),
-        Published("Linformer", (35.70, 53.94, 52.27, 38.56, 76.34), 51.36, "✗"),
-        Published("Performer", (18.01, 65.40, 53.82, 42.77, 77.05), 51.41, "✗"),
-        Published("Synthesizer", (36.99, 61.68, 54.67, 41.61, 69.45), 52.88, "✗"),
-        Published("Longformer", (35.63, 62.85, 56.89, 42.22, 69.71), 53.46, "✗"),
-        Published("BigBird", (36.05, 64.02, 59.29, 40.83, 74.87), 55.01, "✗"),
+        Published("Transformer", (36.37, 64.27, 57.46, 42.44, 71.40), 54.39, FAILED),
+        Published("Local", (15.82, 52.98, 53.39, 41.46, 66.63), 46.06, FAILED),
+        Published("Linear", (16.13, 65.90, 53.09, 42.34, 75.30), 50.55, FAILED),
+        Published("Reformer", (37.27, 56.10, 53.40, 38.07, 68.50), 50.67, FAILED),
+        Published("Sparse", (17.07, 63.58, 59.59, 44.24, 71.71), 51.24, FAILED),
+        Published("Sinkhorn", (33.67, 61.20, 53.83, 41.23, 67.45), 51.29, FAILED),
+        Published("Linformer", (35.70, 53.94, 52.27, 38.56, 76.34), 51.36, FAILED),
+        Published("Performer", (18.01, 65.40, 53.82, 42.77, 77.05), 51.41, FAILED),
+        Published("Synthesizer", (36.99, 61.68, 54.67, 41.61, 69.45), 52.88, FAILED),
+        Published("Longformer", (35.63, 62.85, 56.89, 42.22, 69.71), 53.46, FAILED),
+        Published("BigBird", (36.05, 64.02, 59.29, 40.83, 74.87), 55.01, FAILED),
     ),
 }
 

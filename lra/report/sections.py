@@ -11,7 +11,7 @@ from lra.report import tables
 from lra.report.comparisons import Comparison, compare, grids
 from lra.report.groups import Group, tasks_of
 from lra.report.labels import differences
-from lra.report.published import COLUMNS, TABLE, TITLES
+from lra.report.published import CHANCE, COLUMNS, FAILED, PATH_X, TABLE, TITLES
 from lra.report.results import Run
 from lra.report.standard import config_file, quirks_of
 
@@ -104,9 +104,10 @@ def markdown(sections: Sequence[Section]) -> str:
 
 def _benchmark(groups: Sequence[Group]) -> Section:
     blocks: list[Block] = [
-        "Test accuracy at the step that validation chose. Ours: mean ± standard deviation over n seeds."
-        " The mean of 5 needs all five tasks, whole: a partial run saw fewer steps or examples than the"
-        " benchmark has, and enters no mean.",
+        "Test accuracy at the step that validation chose. Ours: mean ± standard deviation over n seeds,"
+        ' "n = 4 of 5" where one diverged, was not finished or is partial. The means of 5 and,'
+        " with Path-X, of 6 need all of their tasks, whole: a partial run saw fewer steps or examples than"
+        f" the benchmark has, and enters no mean. {FAILED}, no better than chance, counts as {CHANCE:.0f}.",
         tables.benchmark_table(groups),
     ]
     short = tables.shortfalls([group for group in groups if group.task in TITLES])
@@ -249,6 +250,6 @@ def _sources() -> Section:
     tasks = (
         "The tasks and their measures",
         "https://arxiv.org/abs/2011.04006",
-        f"Tay et al. 2021. The mean is over {columns}.",
+        f"Tay et al. 2021. The mean of 5 is over {columns}; that of 6 has {TITLES[PATH_X]}, too.",
     )
     return Section("sources", "Sources", [Links([*items, tasks])])

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from harness.statistics import binomial_error
-from lra.report.comparisons import compare, grids, mean_of_five
+from lra.report.comparisons import compare, grids, mean_over
 from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
 
 SOFTMAX = {"name": "softmax"}
@@ -78,6 +78,20 @@ def test_many_groups_are_compared_with_the_one_that_ran_on_most_tasks(tmp_path):
     assert {one.second for one in found} == {"nystrom-32, 2 iterations"}
 
 
+def test_settings_of_one_task_do_not_make_a_reference(tmp_path):
+    for number, warmup in enumerate((100, 200, 1000)):
+        write_run(
+            tmp_path / f"softmax-{number}",
+            attention=SOFTMAX,
+            config={"optimizer": {"warmup_steps": warmup}},
+        )
+    for landmarks in (16, 32):
+        write_run(tmp_path / str(landmarks), attention=nystrom(landmarks, 6))
+    for task in ("listops", "text"):
+        write_run(tmp_path / task, task=task, attention={"name": "linear"})
+    assert {one.second for one in compare(groups_in(tmp_path))} == {"linear"}
+
+
 def test_two_numeric_options_make_a_grid(tmp_path):
     for landmarks in (16, 32, 64):
         for iters in (2, 6):
@@ -123,21 +137,21 @@ def test_the_mean_needs_five_whole_tasks(tmp_path):
         write_seeds(tmp_path / task, [0.1 * number, 0.1 * number + 0.02], task=task)
         cells = of_label(groups_in(tmp_path))
         if number < 4:
-            assert mean_of_five(cells) is None
-    mean = mean_of_five(cells)
+            assert mean_over(FIVE, cells) is None
+    mean = mean_over(FIVE, cells)
     assert mean[:3] == pytest.approx((2, 21.0, 2**0.5))  # over seeds 20 and 22
 
 
 def test_a_partial_task_takes_the_mean_away(tmp_path):
     for task in FIVE:
         write_run(tmp_path / task, task=task, partial=task == "image")
-    assert mean_of_five(of_label(groups_in(tmp_path))) is None
+    assert mean_over(FIVE, of_label(groups_in(tmp_path))) is None
 
 
 def test_a_mean_of_tasks_with_other_seeds_has_no_spread(tmp_path):
     for number, task in enumerate(FIVE):
         write_seeds(tmp_path / task, [0.3, 0.4][: 1 + number % 2], task=task)
-    mean = mean_of_five(of_label(groups_in(tmp_path)))
+    mean = mean_over(FIVE, of_label(groups_in(tmp_path)))
     assert mean.mean == pytest.approx((3 * 30 + 2 * 35) / 5)
     assert mean.n == 1
     assert math.isnan(mean.deviation)

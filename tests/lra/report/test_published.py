@@ -3,7 +3,7 @@
 import pytest
 
 from lra.data import TASKS
-from lra.report.published import COLUMNS, PATH_X, TABLE, baselines_of
+from lra.report.published import COLUMNS, FAILED, PATH_X, TABLE, baselines_of
 
 ROWS = [(source, row) for source, rows in TABLE.items() for row in rows]
 
@@ -16,6 +16,12 @@ def test_a_printed_mean_is_the_mean_of_its_row(source, row):
         assert f"{mean:.2f}" in source.remark
     else:
         assert row.mean == pytest.approx(mean, abs=0.0051)
+
+
+def test_a_failed_path_x_counts_as_chance_in_the_mean_of_six():
+    bigbird = next(row for _, row in ROWS if row.model == "BigBird")
+    assert bigbird.mean_of_six == pytest.approx((5 * 55.01 + 50) / 6, abs=0.01)
+    assert {row.mean_of_six for _, row in ROWS if row.path_x != FAILED} == {None}
 
 
 def test_columns_are_tasks_and_sources_are_links():

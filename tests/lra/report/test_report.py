@@ -122,6 +122,7 @@ def test_the_mean_in_the_json_is_of_five_whole_tasks(tmp_path):
     mean = numbers(groups_in(tmp_path))["table3"][0]["mean_of_5"]
     assert mean["mean"] == pytest.approx(40)
     assert mean["deviation"] is None
+    assert numbers(groups_in(tmp_path))["table3"][0]["mean_of_6"] is None
 
 
 def test_what_cannot_be_read_is_refused_in_a_sentence_and_nothing_is_written(tmp_path, capsys):
