@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from harness.whole_files import fsync
+
 MANIFEST = "manifest.json"
 ALWAYS_HASHED_BYTES = 2**28  # a third of a second
 
@@ -126,7 +128,7 @@ def check(folder: Path) -> int:
     """
     manifest = _read_manifest(folder)
     _verify(folder, manifest["fingerprint"], always_hashed_bytes=sys.maxsize)
-    return sum(entry["bytes"] for entry in manifest["files"].values())
+    return sum((folder / name).stat().st_size for name in manifest["files"])
 
 
 def require_unchanged(folder: Path, sha256: str) -> None:
@@ -285,15 +287,6 @@ def _locked(path: Path) -> Iterator[None]:
             _logger.info("Waiting for another process that prepares %s", path.with_suffix(""))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def fsync(path: Path) -> None:
-    """Waits until the disk has a file, or the names in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _canonical(value: Any) -> str:

@@ -16,6 +16,7 @@ import optax
 from jax.sharding import Mesh
 
 from harness import cache
+from harness.whole_files import write_whole
 from language import glue
 from language.glue import EncodedSplit, GlueConfig, GlueData, GlueTask
 from language.initial import (
@@ -313,18 +314,22 @@ def score_again(run: Run, data: GlueData, workdir: Workdir) -> dict[str, Any]:
 def write_export(run: Run, workdir: Workdir) -> Path:
     """Writes a finished run's model as one file for jax alone; see `nystromformer_jax.export`.
 
+    Of several processes the first one writes.
+
     Raises:
       NotFinished: The run's best checkpoint is not known yet.
+      CannotWrite: A full disk, or a read-only folder.
     """
     workdir.require_result()
-    variables = {"params": jax.device_get(_best_params(run, workdir))}
-    whole = dataclasses.replace(run.model.config, sequence_axis=None)  # for one device
-    model = NystromformerForSequenceClassification(whole)
-    exported = export_model(model, variables, length=run.data.max_len)
+    params = _best_params(run, workdir)
     file = workdir.path / "model.jax_export"
-    partial = file.with_suffix(".partial")
-    partial.write_bytes(exported.serialize())
-    partial.rename(file)
+    if is_first():
+        whole = dataclasses.replace(run.model.config, sequence_axis=None)  # for one device
+        model = NystromformerForSequenceClassification(whole)
+        variables = {"params": jax.device_get(params)}
+        exported = export_model(model, variables, length=run.data.max_len)
+        with writing_to(workdir.path):
+            write_whole(file, exported.serialize())
     return file
 
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from harness import cache, parallel
+from harness.whole_files import fsync
 from language import sentences
 from language.documents import Source
 from language.pairs import NUM_SPECIAL, SPLITS, draw, pack
@@ -267,7 +268,7 @@ class _Once:
         partial.mkdir()
         self.make(piece, partial)
         for path in (*partial.iterdir(), partial):
-            cache.fsync(path)
+            fsync(path)
         partial.rename(final)
 
 

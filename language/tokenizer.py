@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import cache
+from harness.whole_files import write_whole
 from language import tokenizer_files, wordpiece
 from language.tokenizer_files import CONFIG, FILE, KNOWN_FILES, LONGEST_WORD, SPECIAL_TOKENS
 
@@ -138,9 +139,7 @@ class Tokenizer:
             (FILE, self.backend.to_str(pretty=True)),
             (CONFIG, json.dumps(config, indent=2, ensure_ascii=False)),
         ):
-            partial = folder / f".{name}.partial"
-            partial.write_text(content + "\n", encoding="utf-8")
-            partial.replace(folder / name)
+            write_whole(folder / name, f"{content}\n".encode())
 
 
 def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> Tokenizer:

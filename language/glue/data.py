@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness import cache
+from harness.parallel import num_processes
 from language.glue import readers, statistics
 from language.glue.examples import (
     EncodedSplit,
@@ -72,15 +72,6 @@ class GlueConfig:
                     f"data.{name} is {getattr(self, name)}; pass 0 for all, or a positive number."
                 )
 
-    @property
-    def num_threads(self) -> int:
-        """Threads to tokenise with: `workers`, or one for every core we may use."""
-        if self.workers:
-            return self.workers
-        if hasattr(os, "sched_getaffinity"):  # not on macOS
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
-
 
 @dataclasses.dataclass(frozen=True)
 class GlueData:
@@ -138,8 +129,8 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
         _logger.info("Preparing %s: reading %s; once, into %s", task.title, source.path, place)
         found = readers.read(task, source, config.seed)
         for split, examples in found.splits.items():
-            how: dict[str, Any] = {"label_dtype": label_dtype, "threads": config.num_threads}
-            save(folder, split, examples, tokenizer, **how)
+            threads = num_processes(config.workers)
+            save(folder, split, examples, tokenizer, label_dtype=label_dtype, threads=threads)
         (folder / NOTES).write_text(json.dumps(notes_of(found), indent=2) + "\n", encoding="utf-8")
 
     prepared = cache.prepared(name, fingerprint, build)

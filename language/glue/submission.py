@@ -1,8 +1,6 @@
 """Predictions as files: what GLUE's server takes, and for splits with labels what scores come from."""
 
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from harness.whole_files import write_whole
 from language.glue import metrics
 from language.glue.tasks import MAX_SCORE, GlueTask
 
@@ -74,7 +73,8 @@ def write_predictions(
         raise ValueError(f"A file of predictions needs columns of one length, and got {found}.")
     rows = [[name for name, _ in columns], *zip(*(column for _, column in columns), strict=True)]
     file = folder / file_name(task, split)
-    _write_whole(file, "".join("\t".join(row) + "\n" for row in rows))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(file, "".join("\t".join(row) + "\n" for row in rows).encode())
     return file
 
 
@@ -130,19 +130,3 @@ def _numbers(task: GlueTask, words: Sequence[str], file: Path) -> npt.NDArray[An
             raise ValueError(f"{file}, line {number}: {word!r} is no score.")
         scores.append(value)
     return np.array(scores, np.float32)
-
-
-def _write_whole(file: Path, text: str) -> None:
-    """Into a file beside it, which then takes its name."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(name, 0o644)  # mkstemp's 0600 is for secrets
-        os.replace(name, file)
-    except BaseException:  # Ctrl-C too
-        os.unlink(name)
-        raise

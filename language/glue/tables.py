@@ -89,7 +89,7 @@ def read(task: GlueTask, source: RawFiles) -> Examples:
         table = Table(source.path / name, content)
         if split := split_of.get(name):
             splits[split], left_out[split] = read_table(task, split, table)
-        else:
+        elif name in MSR_FILES.values():
             others[name] = table
     if others:
         return Examples(_from_msr(task, *(others[name] for name in MSR_FILES.values())), {})

@@ -1,11 +1,13 @@
 """Pictures as tokens, made visible: as lines of text, and many together as one PNG."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.whole_files import write_whole
 from lra.data.task import Task
 
 SHADES = " .:-=+*#%@"  # dark to bright
@@ -55,12 +57,11 @@ def contact_sheet(
         image = Image.fromarray(np.kron(pixels, np.ones((scale, scale))).astype(np.uint8))
         sheet.paste(image, (left, top))
         writer.text((left, top + side + 1), caption, fill=0)
-    partial = path.with_name(f".{path.name}.partial")
+    content = io.BytesIO()
+    sheet.save(content, format="PNG", optimize=True)
     try:
-        sheet.save(partial, format="PNG", optimize=True)
-        partial.rename(path)
+        write_whole(path, content.getvalue())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise OSError(
             f"{path} cannot be written ({error.strerror}): choose another place."
         ) from error

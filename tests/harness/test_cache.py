@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import pathlib
 import signal
@@ -166,6 +167,16 @@ def test_a_damaged_manifest_is_one_clear_sentence(content):
     (folder / cache.MANIFEST).write_text(content)
     with pytest.raises(ValueError, match=r"manifest\.json .* is damaged\. Delete the folder"):
         cache.prepared("demo", FINGERPRINT, build)
+
+
+def test_a_manifest_without_sizes_is_checked_by_its_hashes():
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    manifest = json.loads((folder / cache.MANIFEST).read_text())
+    for entry in manifest["files"].values():
+        del entry["bytes"]
+    size = cache.check(folder)
+    (folder / cache.MANIFEST).write_text(json.dumps(manifest))
+    assert cache.check(folder) == size
 
 
 def test_a_missing_manifest_is_one_clear_sentence():

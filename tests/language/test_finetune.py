@@ -11,7 +11,8 @@ from language import finetune, glue
 from language.finetune import BudgetConfig, RateConfig, ScoringConfig
 from language.tokenizer import load_tokenizer
 from nystromformer_jax.pretrained import from_pretrained
-from nystromformer_jax.training import Workdir
+from nystromformer_jax.training import CannotWrite, Workdir
+from tests.faults.test_full_disk import files_of_at_most
 from tests.helpers import OTHER_FRAMEWORK, assert_close, rematerialises
 from tests.language import runs
 from tests.language.glue import fakes
@@ -57,9 +58,18 @@ def test_a_run_leaves_predictions_that_give_its_scores(tmp_path, checkpoint, tas
             assert set(result[f"{split}_standard_error"]) == set(scores)
 
 
-def test_a_finished_run_is_scored_again_and_exported(tmp_path, checkpoint, no_annotations):
+def test_a_finished_run_is_scored_again_and_exported_by_one_process_and_whole(
+    tmp_path, checkpoint, no_annotations, monkeypatch
+):
     result, run, data, workdir = finetuned(tmp_path, checkpoint)
     assert finetune.score_again(run, data, workdir) == result
+    before = set(workdir.path.iterdir())
+    with monkeypatch.context() as another_process:
+        another_process.setattr(finetune, "is_first", lambda: False)
+        finetune.write_export(run, workdir)
+    with files_of_at_most(5000), pytest.raises(CannotWrite, match="run cannot be written"):
+        finetune.write_export(run, workdir)
+    assert set(workdir.path.iterdir()) == before
     content = finetune.write_export(run, workdir).read_bytes()
     batch = data.splits["valid"].batch(np.arange(7), 19)
     arguments = (batch["inputs"], batch["mask"], batch["types"])

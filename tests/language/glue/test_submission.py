@@ -1,13 +1,14 @@
 """Files of predictions: the server's format, and scores that can be computed from them again."""
 
 import csv
+import os
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from language.glue import TASKS, read_predictions, score, submission, write_predictions
+from language.glue import TASKS, read_predictions, score, write_predictions
 
 IDS = np.array(["0", "1", "2", "3"])
 
@@ -97,7 +98,7 @@ def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
     def fail(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(submission.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
         write_predictions(task, "test", IDS, np.ones(4, np.int32), tmp_path)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
