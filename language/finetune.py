@@ -66,8 +66,8 @@ class BudgetConfig:
     """The section "train": how long to train, counted in passes over the training set.
 
     Args:
-      epochs: passes; the last step is rounded up.
-      total_steps: where it is not 0, steps instead of passes; such a run counts as partial.
+      epochs: passes; the last step is rounded up. Less than one pass counts as partial.
+      total_steps: where it is not 0, steps instead of passes; fewer than those count as partial.
       batch_size: examples of one update.
       seed: of order, dropout, and parameters that the checkpoint lacks.
       accumulation: parts that a batch is computed in.
@@ -227,6 +227,19 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     return run
 
 
+def is_partial(run: Run, data: GlueData) -> bool:
+    """Whether a run sees or scores fewer examples than the task has, or trains fewer steps than due."""
+    counts = {name: len(split) for name, split in data.splits.items()}
+    fewer_there = not all(data.task.has_all(name, counts[name]) for name in data.task.sizes)
+    train_count = counts.pop("train")
+    config = run.fit_config(train_count)
+    fewer_seen = config.train.total_steps * config.train.batch_size < train_count
+    fewer_scored = 0 < config.eval.max_examples < max(counts.values())
+    epochs = dataclasses.replace(run.sections["train"], total_steps=0).over(train_count)
+    fewer_steps = config.train.total_steps < epochs.total_steps
+    return fewer_there or fewer_seen or fewer_scored or fewer_steps
+
+
 def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> dict[str, Any]:
     """Trains, or goes on; then scores the best checkpoint, and writes model and predictions.
 
@@ -269,9 +282,6 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
             save_pretrained(saved, run.model, {"params": params}, more=tokenizer.token_ids)
             tokenizer.save(saved, config.max_len)
         scores = _score_all(run, data, fit_config, eval_step, params, predictions)
-    shortened = (
-        run.sections["train"].total_steps or fit_config.eval.max_examples or run.data.examples
-    )
     result = {
         "kind": "glue",
         "task": data.task.name,
@@ -290,7 +300,7 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
         **workdir.environment,
         "config_sha256": workdir.config_sha256,
         "data_sha256": data.sha256,
-        "partial": bool(shortened),
+        "partial": is_partial(run, data),
     }
     workdir.require_unchanged(unchanged)
     workdir.write_result(result)

@@ -103,6 +103,12 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     return run
 
 
+def is_partial(run: Run, corpus: Corpus) -> bool:
+    """Whether a run trains on fewer pairs than its corpus gives, or fewer steps than its config's."""
+    fewer_pairs = len(corpus.splits["train"]) < corpus.statistics["train"].pairs
+    return fewer_pairs or run.fit.train.total_steps < run.fit.train.budget_steps
+
+
 def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
     """Trains, or goes on; then scores the best checkpoint on the held-out documents, and exports it.
 
@@ -157,7 +163,7 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
         **workdir.environment,
         "config_sha256": workdir.config_sha256,
         "data_sha256": corpus.sha256,
-        "partial": bool(run.data.examples) or train_config.total_steps < train_config.budget_steps,
+        "partial": is_partial(run, corpus),
     }
     workdir.write_result(result)
     return result

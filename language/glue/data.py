@@ -158,7 +158,7 @@ def _warn_if_small(task: GlueTask, splits: Mapping[str, EncodedSplit]) -> None:
     small = [
         f"{len(splits[name]):,} of {size:,} examples for {name}"
         for name, size in task.sizes.items()
-        if 1000 * len(splits[name]) < 999 * size
+        if not task.has_all(name, len(splits[name]))
     ]
     if small:
         _logger.warning("%s has %s: scores do not compare.", task.title, ", ".join(small))

@@ -51,11 +51,6 @@ class GlueTask:
     torn_rows: int = 0
 
     @property
-    def is_pair(self) -> bool:
-        """Whether an example is a pair of texts."""
-        return len(self.texts) == 2
-
-    @property
     def is_regression(self) -> bool:
         """Whether an example has a score, not a class."""
         return not self.labels
@@ -69,6 +64,10 @@ class GlueTask:
     def select_by(self) -> Metric:
         """The metric that selects a checkpoint; more is better."""
         return self.metrics[0]
+
+    def has_all(self, split: str, examples: int) -> bool:
+        """Whether so many are all that the benchmark has of a split, but for one in a thousand."""
+        return 1000 * examples >= 999 * self.sizes[split]
 
 
 def _sizes(train: int, valid: int, test: int) -> dict[str, int]:

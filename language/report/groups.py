@@ -41,7 +41,7 @@ class Group:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a run saw fewer steps or examples than its config file asks for."""
+        """Whether a run saw or scored fewer examples than there are, or trained fewer steps than were due."""
         return any(run.is_partial for run in self.runs)
 
     def cell(self, split: str, metric: str) -> Cell | None:

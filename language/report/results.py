@@ -15,7 +15,16 @@ SPLITS = ("valid", "valid_mismatched", "test")
 PRETRAINING = ("mlm_accuracy", "mlm_loss")  # what a result of pretraining must have
 
 # What does not make a setting: places, and how a run was done, not what.
-ASIDE = ("data.dir", "data.tokenizer", "data.workers", "init.checkpoint", "train.seed")
+ASIDE = (
+    "data.dir",
+    "data.source",
+    "data.tokenizer",
+    "data.workers",
+    "eval.batch_size",
+    "init.checkpoint",
+    "train.remat",
+    "train.seed",
+)
 SECTIONS_ASIDE = ("mesh", "checkpoint", "log")
 
 PASSED_OVER = ("checkpoints", "events", "model", "predictions")  # of a run's folder
@@ -70,7 +79,7 @@ class Run:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it saw fewer steps or examples than its config file asks for."""
+        """Whether it saw or scored fewer examples than there are, or trained fewer steps than were due."""
         return bool(self.result.get("partial"))
 
     @property

@@ -1,5 +1,6 @@
 """Fine-tuning from a checkpoint to predictions, on tasks of a few rows."""
 
+import dataclasses
 import json
 import math
 
@@ -107,6 +108,37 @@ def test_layers_are_computed_again_if_told(tmp_path, checkpoint, remat):
     argument, changes = ",attention=softmax", {"train": {"remat": remat}}
     config = runs.glue_sections("mrpc", tmp_path, checkpoint, argument, **changes)
     assert rematerialises(finetune.job(finetune.prepare(config), 40)) == remat
+
+
+def test_a_run_is_partial_by_what_it_saw_and_scored(tmp_path, checkpoint):
+    run = finetune.prepare(runs.glue_sections("mrpc", tmp_path, checkpoint))
+    task = glue.TASKS["mrpc"]
+
+    def is_partial(splits=None, **changes):
+        sections = {
+            name: dataclasses.replace(section, **changes.get(name, {}))
+            for name, section in run.sections.items()
+        }
+        counts = {**task.sizes, **(splits or {})}
+        own = {name: range(size) for name, size in counts.items()}
+        data = glue.GlueData(task, run.data, own, sha256="", folder=tmp_path, notes={})
+        return finetune.is_partial(dataclasses.replace(run, sections=sections), data)
+
+    for whole in (
+        {},
+        {"train": {"epochs": 1.0}},
+        {"train": {"total_steps": 10**6}},
+        {"eval": {"max_examples": 1_725}},
+    ):
+        assert not is_partial(**whole), whole
+    for part in (
+        {"train": {"epochs": 0.9}},
+        {"train": {"total_steps": 916}},  # of 917 in two passes
+        {"eval": {"max_examples": 1_724}},
+        {"splits": {"train": 3_600}},
+        {"splits": {"valid": 400}},
+    ):
+        assert is_partial(**part), part
 
 
 def test_the_best_of_a_search_is_the_first_of_the_best():

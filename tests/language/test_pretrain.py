@@ -1,5 +1,6 @@
 """Pretraining from text to a folder that others read, on corpora of a few sentences."""
 
+import dataclasses
 import json
 import math
 import operator
@@ -130,6 +131,22 @@ def test_a_run_leaves_a_result_and_a_folder_to_load(finished):
     assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == result["parameters"]
     again, _ = runs.pretrained(folder / "text", folder / "run")
     assert again == result
+
+
+def test_a_run_is_partial_by_the_pairs_and_steps_that_it_saw(finished, tmp_path):
+    config = runs.pretrain_sections(tmp_path, train={"total_steps": 3_000})
+    run, data = pretrain.prepare(config), finished[2]
+
+    def at_most(examples):
+        splits = {**data.splits, "train": data.splits["train"].first(examples)}
+        return dataclasses.replace(data, splits=splits)
+
+    assert not pretrain.is_partial(run, data)
+    assert not pretrain.is_partial(run, at_most(10**9))
+    assert pretrain.is_partial(run, at_most(7))
+    fewer_steps = dataclasses.replace(run.fit.train, total_steps=2_999)
+    fit = dataclasses.replace(run.fit, train=fewer_steps)
+    assert pretrain.is_partial(dataclasses.replace(run, fit=fit), data)
 
 
 def test_scoring_again_gives_the_same_numbers(finished, tmp_path):

@@ -61,6 +61,8 @@ def test_places_and_seeds_make_no_setting(tmp_path):
         )
     )
     assert one.setting == other.setting
+    how = {"data": {"source": "text"}, "eval": {"batch_size": 64}, "train": {"remat": True}}
+    assert read_run(write_glue(tmp_path / "how", config=how)).setting == one.setting
     third = read_run(write_glue(tmp_path / "c", config={"train": {"batch_size": 16}}))
     assert third.setting != one.setting
 
