@@ -1,14 +1,16 @@
 """Fine-tunes on GLUE or IMDb: `python run_glue.py --config=configs/glue.py:sst2 …`."""
 
 import itertools
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from harness import command_line
 from harness.command_line import refuse
+
+if TYPE_CHECKING:
+    from language.finetune import Run
 
 CONFIG = command_line.define_config(
     "configs/glue.py:TASK[,attention=NAME][,option=value …]", lambda name: name == "glue"
@@ -44,76 +46,88 @@ def main(argv: list[str]) -> int:
         return refuse(wrong)
     command_line.start_logging()
     from harness import cache
-    from language import finetune, glue, tokenizer  # here: a wrong flag is answered without jax
+    from language import finetune  # here: a wrong flag is answered without loading jax
     from nystromformer_jax import training
+    from nystromformer_jax.training.exit_codes import exit_code_of
 
-    results, failed = {}, 0
-    try:
-        command_line.leave_by(training.leave)
-        training.join(training.HostsConfig(**HOSTS()))
-        command_line.start_logging(quiet=not training.is_first())
-        configs = _configs()
-        training.enable_compilation_cache(cache.cache_dir() / "xla")
-        runs = {folder: finetune.prepare(config) for folder, config in configs.items()}
-        if MODE.value == "check":
-            if training.is_first():
-                print(command_line.CHECKED)
-            return 0
-        if missing := [folder for folder in runs if MODE.value != "train" and not folder.is_dir()]:
-            return refuse(f"--mode={MODE.value} needs a finished run; there is no {missing[0]}")
+    command_line.leave_by(training.leave, exit_code_of, at_once=training.ProcessLost)
+    training.join(training.HostsConfig(**HOSTS()))
+    command_line.start_logging(quiet=not training.is_first())
+    configs = _configs()
+    runs = {folder: finetune.prepare(config) for folder, config in configs.items()}
+    if MODE.value == "check":
+        if training.is_first():
+            print(command_line.CHECKED)
+        return 0
+    if missing := [folder for folder in runs if MODE.value != "train" and not folder.is_dir()]:
+        return refuse(f"--mode={MODE.value} needs a finished run; there is no folder {missing[0]}")
+    training.enable_compilation_cache(cache.cache_dir() / "xla")
+    if MODE.value == "export":
         for folder, run in runs.items():
-            if MODE.value == "export":
-                with training.Workdir(folder, configs[folder], paths=finetune.PATHS) as workdir:
-                    print(f"Wrote {finetune.write_export(run, workdir)}.", flush=True)
-                continue
-            tokens = tokenizer.load_tokenizer(run.init.folder)
-            data = glue.load(run.data, tokens)
-            with (
-                training.naming_the_lost(),
-                training.Workdir(folder, configs[folder], paths=finetune.PATHS) as workdir,
-            ):
-                finished = workdir.result is not None
-                if MODE.value == "eval":
-                    results[folder] = finetune.score_again(run, data, workdir)
-                else:
-                    try:
-                        results[folder] = finetune.train(run, data, tokens, workdir)
-                    except training.LossNotFinite as error:
-                        if not SEARCH.value:
-                            raise
-                        failed = refuse(f"{folder}: {error}", exit_code=1)
-                        continue
-            end = f"Everything is in {folder}."
-            if finished and MODE.value == "train":
-                end = f"It had finished before; nothing was trained. See {folder}."
-            if training.is_first():
-                print(f"{finetune.sentence(results[folder])} {end}", flush=True)
-    except training.ProcessLost as error:
-        command_line.end_now(str(error))
-    except training.Interrupted as stop:
-        print(stop, file=sys.stderr)
-        return stop.exit_code
-    except (training.LossNotFinite, training.CannotWrite, training.CheckpointDamaged) as error:
-        return refuse(str(error), exit_code=1)
-    except (ValueError, OSError, ImportError, training.WorkdirBusy) as error:
-        return refuse(str(error))
+            _export(run, folder)
+        return 0
+    results, failed = {}, 0
+    for folder, run in runs.items():
+        try:
+            results[folder] = _train_or_score(run, folder)
+        except training.LossNotFinite as error:
+            if not SEARCH.value:
+                raise
+            failed = refuse(f"{folder}: {error}", exit_code=1)
     if SEARCH.value and results and training.is_first():
         print(finetune.best_of(results))
     return failed
+
+
+def _export(run: "Run", folder: Path) -> None:
+    from language import finetune
+    from nystromformer_jax import training
+
+    with (
+        training.naming_the_lost(),
+        training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
+    ):
+        file = finetune.write_export(run, workdir)
+    if training.is_first():
+        print(f"Wrote {file}.", flush=True)
+
+
+def _train_or_score(run: "Run", folder: Path) -> dict[str, Any]:
+    """Gives the result, and says it in a sentence."""
+    from language import finetune, glue, tokenizer
+    from nystromformer_jax import training
+
+    tokens = tokenizer.load_tokenizer(run.init.folder)
+    data = glue.load(run.data, tokens)
+    with (
+        training.naming_the_lost(),
+        training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
+    ):
+        finished = workdir.result is not None
+        if MODE.value == "eval":
+            result = finetune.score_again(run, data, workdir)
+        else:
+            result = finetune.train(run, data, tokens, workdir)
+    end = f"Everything is in {folder}."
+    if finished and MODE.value == "train":
+        end = f"It had finished before; nothing was trained. See {folder}."
+    if training.is_first():
+        print(f"{finetune.sentence(result)} {end}", flush=True)
+    return result
 
 
 def _configs() -> dict[Path, dict[str, Any]]:
     """Every run's folder and config: one, one a seed, or one a batch size and rate."""
     config = CONFIG.value.to_dict()
     first = config["train"]["seed"]
-    base = WORKDIR.value or command_line.default_folder()
     if SEARCH.value:
         if SEEDS.value > 1:
             raise ValueError(
                 "--search tries one seed; leave --seeds out, or set config.train.seed."
             )
+        base = command_line.folder_behind(WORKDIR.value, "-search")
         return {
-            Path(f"{base}-search/batch{batch_size}-rate{rate}-seed{first}"): {
+            base / f"batch{batch_size}-rate{rate}-seed{first}": {
                 **config,
                 "train": {**config["train"], "batch_size": _number("batch_sizes", batch_size, int)},
                 "optimizer": {
@@ -123,10 +137,11 @@ def _configs() -> dict[Path, dict[str, Any]]:
             }
             for batch_size, rate in itertools.product(BATCH_SIZES.value, LEARNING_RATES.value)
         }
-    if WORKDIR.value and SEEDS.value == 1:
-        return {Path(base): config}
+    alone = SEEDS.value == 1
     return {
-        Path(f"{base}-seed{seed}"): command_line.with_seed(CONFIG.value, seed)
+        command_line.run_folder(WORKDIR.value, seed, alone=alone): command_line.with_seed(
+            CONFIG.value, seed
+        )
         for seed in range(first, first + SEEDS.value)
     }
 

@@ -1,8 +1,5 @@
 """Runs one task of the Long Range Arena: `python run_lra.py --config=configs/listops.py`."""
 
-import sys
-from pathlib import Path
-
 from absl import flags
 
 from harness import command_line
@@ -35,63 +32,46 @@ def main(argv: list[str]) -> int:
     from harness import cache
     from lra import data, report, train  # here: a wrong flag is answered without loading jax
     from nystromformer_jax import training
+    from nystromformer_jax.training.exit_codes import exit_code_of
 
+    command_line.leave_by(training.leave, exit_code_of, at_once=training.ProcessLost)
+    training.join(training.HostsConfig(**HOSTS()))
+    command_line.start_logging(quiet=not training.is_first())
     first = CONFIG.value.train.seed
     seeds = range(first, first + SEEDS.value)
     configs = {seed: command_line.with_seed(CONFIG.value, seed) for seed in seeds}
-    try:
-        command_line.leave_by(training.leave)
-        training.join(training.HostsConfig(**HOSTS()))
-        command_line.start_logging(quiet=not training.is_first())
-        runs = {seed: train.prepare(config) for seed, config in configs.items()}
-        if MODE.value == "check":
-            if training.is_first():
-                print(command_line.CHECKED)
-            return 0
-        folders = {seed: _workdir(seed) for seed in configs}
-        if MODE.value == "eval":
-            for folder in folders.values():
-                if not folder.is_dir():
-                    return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
-        training.enable_compilation_cache(cache.cache_dir() / "xla")
-        task = data.load(runs[first].data)
-    except (ValueError, OSError) as error:
-        return refuse(str(error))
+    runs = {seed: train.prepare(config) for seed, config in configs.items()}
+    if MODE.value == "check":
+        if training.is_first():
+            print(command_line.CHECKED)
+        return 0
+    alone = SEEDS.value == 1
+    folders = {seed: command_line.run_folder(WORKDIR.value, seed, alone=alone) for seed in seeds}
+    if MODE.value == "eval":
+        for folder in folders.values():
+            if not folder.is_dir():
+                return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
+    training.enable_compilation_cache(cache.cache_dir() / "xla")
+    task = data.load(runs[first].data)
 
     results = []
     for seed, run in runs.items():
-        try:
-            with (
-                training.naming_the_lost(),
-                training.Workdir(folders[seed], configs[seed], paths=train.PATHS) as workdir,
-            ):
-                finished = workdir.result is not None
-                score = train.score_again if MODE.value == "eval" else train.train
-                results.append(score(run, task, workdir))
-        except training.ProcessLost as error:
-            command_line.end_now(str(error))
-        except training.Interrupted as stop:
-            print(stop, file=sys.stderr)
-            return stop.exit_code
-        except (ValueError, training.WorkdirBusy) as error:
-            return refuse(str(error))
-        except (training.LossNotFinite, OSError) as error:
-            return refuse(str(error), exit_code=1)
-        end = f"Everything is in {folders[seed]}."
+        folder = folders[seed]
+        with (
+            training.naming_the_lost(),
+            training.Workdir(folder, configs[seed], paths=train.PATHS) as workdir,
+        ):
+            finished = workdir.result is not None
+            score = train.score_again if MODE.value == "eval" else train.train
+            results.append(score(run, task, workdir))
+        end = f"Everything is in {folder}."
         if finished and MODE.value == "train":
-            end = f"It had finished before; nothing was trained. See {folders[seed]}."
+            end = f"It had finished before; nothing was trained. See {folder}."
         if training.is_first():
             print(f"{report.sentence(results[-1])} {end}", flush=True)
-    if SEEDS.value > 1 and training.is_first():
+    if not alone and training.is_first():
         print(report.sentence_over_seeds(results))
     return 0
-
-
-def _workdir(seed: int) -> Path:
-    """`--workdir`, or the default; with `-seed<k>` where needed."""
-    if WORKDIR.value and SEEDS.value == 1:
-        return Path(WORKDIR.value)
-    return Path(f"{WORKDIR.value or command_line.default_folder()}-seed{seed}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """Pretrains a language model: `python run_pretrain.py --config=configs/pretrain.py …`."""
 
-import sys
-from pathlib import Path
-
 from absl import flags
 
 from harness import command_line
@@ -31,38 +28,29 @@ def main(argv: list[str]) -> int:
     from harness import cache
     from language import corpus, pretrain  # here: a wrong flag is answered without loading jax
     from nystromformer_jax import training
+    from nystromformer_jax.training.exit_codes import exit_code_of
 
+    command_line.leave_by(training.leave, exit_code_of, at_once=training.ProcessLost)
+    training.join(training.HostsConfig(**HOSTS()))
+    command_line.start_logging(quiet=not training.is_first())
     config = CONFIG.value.to_dict()
-    folder = Path(WORKDIR.value or f"{command_line.default_folder()}-seed{config['train']['seed']}")
-    try:
-        command_line.leave_by(training.leave)
-        training.join(training.HostsConfig(**HOSTS()))
-        command_line.start_logging(quiet=not training.is_first())
-        run = pretrain.prepare(config)
-        if MODE.value == "check":
-            if training.is_first():
-                print(command_line.CHECKED)
-            return 0
-        if MODE.value == "eval" and not folder.is_dir():
-            return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
-        training.enable_compilation_cache(cache.cache_dir() / "xla")
-        data = corpus.load(run.data)
-        with (
-            training.naming_the_lost(),
-            training.Workdir(folder, config, paths=pretrain.PATHS) as workdir,
-        ):
-            finished = workdir.result is not None
-            score = pretrain.score_again if MODE.value == "eval" else pretrain.train
-            result = score(run, data, workdir)
-    except training.ProcessLost as error:
-        command_line.end_now(str(error))
-    except training.Interrupted as stop:
-        print(stop, file=sys.stderr)
-        return stop.exit_code
-    except (training.LossNotFinite, training.CannotWrite, training.CheckpointDamaged) as error:
-        return refuse(str(error), exit_code=1)
-    except (ValueError, OSError, ImportError, training.WorkdirBusy) as error:
-        return refuse(str(error))
+    run = pretrain.prepare(config)
+    if MODE.value == "check":
+        if training.is_first():
+            print(command_line.CHECKED)
+        return 0
+    folder = command_line.run_folder(WORKDIR.value, config["train"]["seed"], alone=True)
+    if MODE.value == "eval" and not folder.is_dir():
+        return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
+    training.enable_compilation_cache(cache.cache_dir() / "xla")
+    data = corpus.load(run.data)
+    with (
+        training.naming_the_lost(),
+        training.Workdir(folder, config, paths=pretrain.PATHS) as workdir,
+    ):
+        finished = workdir.result is not None
+        score = pretrain.score_again if MODE.value == "eval" else pretrain.train
+        result = score(run, data, workdir)
     end = f"Everything is in {folder}, the model in {folder / 'model'}."
     if finished and MODE.value == "train":
         end = f"It had finished before; nothing was trained. See {folder}."

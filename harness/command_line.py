@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
@@ -26,8 +26,10 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 CHECKED = "Every value is good. No data were looked for, and nothing was trained."
 
 _is_ours: Callable[[str], bool] = bool  # of the name of a config file
-# Ends with an exit code where Python's own end would not do.
+# What `leave_by` was told.
 _leave: Callable[[int], object] | None = None
+_exit_code_of: Callable[[Exception], int | None]
+_at_once: type[Exception]
 
 
 def define_config(form: str, is_ours: Callable[[str], bool]) -> Any:
@@ -67,17 +69,21 @@ def refuse(message: str, exit_code: int = 2) -> int:
     return exit_code
 
 
-def leave_by(leave: Callable[[int], object]) -> None:
-    """From here on a process that fails ends by `leave`, which takes its exit code."""
-    global _leave
-    _leave = leave
+def leave_by(
+    leave: Callable[[int], object],
+    exit_code_of: Callable[[Exception], int | None],
+    *,
+    at_once: type[Exception],
+) -> None:
+    """From here on an exception of `main` is a sentence and an exit code.
 
-
-def end_now(message: str) -> NoReturn:
-    """Prints one line and ends with exit code 1, without waiting for other processes of the run."""
-    refuse(message)
-    sys.stdout.flush()
-    os._exit(1)
+    Args:
+      leave: ends a process that failed, where Python's own end would not do; takes the exit code.
+      exit_code_of: what exit code an exception stands for; None for a fault of ours, with its traceback.
+      at_once: after this exception nothing is waited for.
+    """
+    global _leave, _exit_code_of, _at_once
+    _leave, _exit_code_of, _at_once = leave, exit_code_of, at_once
 
 
 def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
@@ -110,6 +116,38 @@ def default_folder() -> str:
     path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
     slug = re.sub(r"[^A-Za-z0-9]+", "-", argument).strip("-")
     return f"runs/{Path(path).stem}{'-' + slug if slug else ''}"
+
+
+def run_folder(flag: str | None, seed: int, *, alone: bool) -> Path:
+    """A run's folder: what `--workdir` says, with `-seed<k>` behind it where runs of other seeds share it.
+
+    Args:
+      flag: `--workdir`; without it the default, which always has the seed.
+      seed: k.
+      alone: whether there is one run.
+
+    Raises:
+      ValueError: As `folder_behind`.
+    """
+    from harness.cache import user_path  # here: numpy is not needed for a wrong flag
+
+    return user_path(flag) if flag and alone else folder_behind(flag, f"-seed{seed}")
+
+
+def folder_behind(flag: str | None, ending: str) -> Path:
+    """`--workdir` or the default, its name with an ending.
+
+    Raises:
+      ValueError: A home that nobody has, or a folder without a name.
+    """
+    from harness.cache import user_path
+
+    folder = user_path(flag or default_folder())
+    if folder.name in ("", ".."):
+        raise ValueError(
+            f"--workdir={flag} has no name to put {ending} behind: pass one, such as {folder / 'run'}."
+        )
+    return folder.with_name(f"{folder.name}{ending}")
 
 
 def _program() -> str:
@@ -172,6 +210,29 @@ def _keys(config: dict[str, object], prefix: str = "") -> list[str]:
     return keys
 
 
+def _answer(error: Exception) -> int:
+    """Says why `main` ended; returns its exit code."""
+    code = _exit_code_of(error)
+    if code is None:
+        traceback.print_exception(error)
+        return 1
+    if code >= 128:  # a signal is no fault
+        print(error, file=sys.stderr)
+        return code
+    refuse(_sentence(error))
+    if isinstance(error, _at_once):
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says, without the system's number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
 def _terminate(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
@@ -183,11 +244,10 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
         code = main(argv)
     except KeyboardInterrupt:
         code = refuse("stopped by Ctrl-C; the same command starts again", exit_code=130)
-    except Exception:
+    except Exception as error:
         if _leave is None:
             raise
-        traceback.print_exc()
-        code = 1
+        code = _answer(error)
     if _leave is not None and 0 < code < 128:  # those that a signal stops end together
         _leave(code)
     sys.exit(code)

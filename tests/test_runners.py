@@ -1,0 +1,75 @@
+"""What the three programs share: folders, and a sentence and an exit code for whatever goes wrong."""
+
+import errno
+
+import pytest
+
+from language import finetune, pretrain
+from lra import train
+from nystromformer_jax.training import CannotWrite, WorkdirBusy
+from tests.bad_input.command_lines import ROOT, Program
+
+TRAINERS = {
+    "run_lra": (train, "listops"),
+    "run_pretrain": (pretrain, "pretrain"),
+    "run_glue": (finetune, "glue:sst2"),
+}
+ERRORS = {
+    ImportError("The package numba is not installed."): (2, "The package numba is not installed."),
+    OSError(errno.EIO, "Input/output error", "a/b.npy"): (1, "a/b.npy: Input/output error"),
+    OSError(errno.ENOSPC, "The cache is full."): (1, "The cache is full."),
+    CannotWrite("The folder cannot be written."): (1, "The folder cannot be written."),
+    FileNotFoundError("There is no file."): (2, "There is no file."),
+    WorkdirBusy("Another process has it."): (2, "Another process has it."),
+    ValueError("Two\nlines."): (2, "Two lines."),
+}
+
+
+@pytest.fixture(params=TRAINERS)
+def called(request, monkeypatch, tmp_path):
+    """A program to call by flags, its trainer, and its name."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(
+        "GLIBC_TUNABLES", "glibc.malloc.hugetlb=0"
+    )  # nothing starts the process again
+    trainer, config = TRAINERS[request.param]
+    name, _, argument = config.partition(":")
+    program = Program(request.param)
+    flag = f"--config=configs/{name}.py{':' + argument if argument else ''}"
+    yield lambda *flags: program.call(flag, *flags), trainer, request.param
+    program.unload()
+
+
+def test_an_error_has_the_same_exit_code_in_all_and_is_one_line(called, monkeypatch):
+    call, trainer, name = called
+    for error, (code, words) in ERRORS.items():
+
+        def fail(config, error=error):
+            raise error
+
+        monkeypatch.setattr(trainer, "prepare", fail)
+        assert call() == (code, "", f"{name}.py: {words}\n")
+
+    def fault(config):
+        raise KeyError("ours")
+
+    monkeypatch.setattr(trainer, "prepare", fault)
+    code, _, said = call()
+    assert code == 1
+    assert "Traceback" in said
+    assert "KeyError: 'ours'" in said
+
+
+def test_a_folder_may_be_given_from_home_and_end_in_a_slash(called, monkeypatch, tmp_path):
+    call, trainer, name = called
+    monkeypatch.setattr(trainer, "prepare", lambda config: None)
+    nowhere = call("--mode=eval", "--workdir=~/nowhere/")
+    assert nowhere.code == 2
+    assert nowhere.errors.endswith(f"there is no folder {tmp_path}/nowhere\n")
+    if name != "run_pretrain":
+        several = call("--mode=eval", "--workdir=~/nowhere/", "--seeds=2")
+        assert several.errors.endswith(f"there is no folder {tmp_path}/nowhere-seed0\n")
+    if name == "run_glue":
+        search = call("--mode=eval", "--workdir=~/nowhere/", "--search")
+        assert f"there is no folder {tmp_path}/nowhere-search/batch8-rate2e-5-" in search.errors

@@ -1,0 +1,50 @@
+"""A run that failed says 1, a command that was refused 2, a signal 128 and more."""
+
+import errno
+import gzip
+import signal
+
+import pytest
+
+from nystromformer_jax.training import (
+    CannotWrite,
+    CheckpointDamaged,
+    ConfigDiffers,
+    Interrupted,
+    LossNotFinite,
+    ProcessLost,
+    WorkdirBusy,
+)
+from nystromformer_jax.training.exit_codes import exit_code_of
+
+
+def of_the_system(number):
+    """As Python makes it: of the class that belongs to the number."""
+    return OSError(number, "what the system says", "a/file")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CannotWrite("a full disk"), 1),
+        (CheckpointDamaged("no whole one is left"), 1),
+        (LossNotFinite("in step 3"), 1),
+        (ProcessLost("process 1"), 1),
+        (of_the_system(errno.EIO), 1),
+        (of_the_system(errno.ENOSPC), 1),
+        (TimeoutError("of Orbax, whose clock jumped"), 1),
+        (ValueError("a wrong value"), 2),
+        (ConfigDiffers("another config"), 2),
+        (WorkdirBusy("another process"), 2),
+        (ImportError("a package"), 2),
+        (FileNotFoundError("no data"), 2),
+        (of_the_system(errno.EACCES), 2),
+        (of_the_system(errno.ENAMETOOLONG), 2),
+        (OSError("a/file cannot be read (Permission denied)."), 2),
+        (gzip.BadGzipFile("no archive"), 2),
+        (Interrupted(signal.SIGTERM, 3, 7), 143),
+        (KeyError("ours"), None),
+    ],
+)
+def test_what_failed_is_told_from_what_was_refused(error, code):
+    assert exit_code_of(error) == code
