@@ -60,6 +60,8 @@ class PreparedByTfds:
     @classmethod
     def open(cls, path: Path, *, task: str) -> Self:
         """The version whose folder is `path`; `find` says what the rest is."""
+        if not (path / INFO).is_file():
+            raise _not_found(path.parent.name, task, f"there is no {INFO} in {path}")
         format = _file_format(path / INFO)
         if format != "array_record":
             found = f"{path} holds {format}, which only TensorFlow reads"

@@ -12,7 +12,9 @@ import flax.linen as nn
 from harness.cache import user_path
 from language.tokenizer import Tokenizer
 from nystromformer_jax import NystromformerConfig
+from nystromformer_jax.cores import CORES
 from nystromformer_jax.pretrained import from_pretrained, read_config
+from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training import from_mapping
 
 _logger = logging.getLogger(__name__)
@@ -21,6 +23,16 @@ __all__ = ["InitConfig", "check_tokenizer", "model_config", "read_params", "requ
 
 # What may be asked of a checkpoint's model beside its attention.
 OF_A_CHECKPOINT = ("dropout_rate", "attention_dropout_rate", "dtype")
+# The fields of `NystromformerConfig` that the section "attention" has, beside the name.
+OF_ATTENTION = (
+    "num_landmarks",
+    "conv_kernel_size",
+    "pinv_iters",
+    "pinv_start",
+    "landmark_layout",
+    "mask_conv",
+    "implementation",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +100,7 @@ def model_config(
     """
     options = dict(attention)
     name = options.pop("name", "")
+    _check_attention(name, options)
     if not init.checkpoint:
         if not name:
             raise ValueError(
@@ -122,6 +135,17 @@ def model_config(
             how,
         )
     return config
+
+
+def _check_attention(name: str, options: Mapping[str, Any]) -> None:
+    """Refuses what the section "attention" cannot hold, by its own keys and not by the model's."""
+    if name not in ("", *CORES):
+        raise ValueError(f"attention.name: {name!r} is unknown{nearest(str(name), CORES)}")
+    for key in options:
+        if key not in OF_ATTENTION:
+            hint = nearest(key, OF_ATTENTION, "attention.")
+            raise ValueError(f"attention.{key}: no such key{hint}")
+    from_mapping(NystromformerConfig, {"vocab_size": 1, **options}, "attention")
 
 
 def read_params(

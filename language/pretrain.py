@@ -86,6 +86,8 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
 
     Raises:
       ValueError: One sentence that names the section and key, what came and what is known.
+      FileNotFoundError: There is no checkpoint where `init.checkpoint` says.
+      ImportError: A package of the extra `language` is not installed.
     """
     require_packages()
     sections = read_sections(config, SECTIONS, plain=["model", "attention"])

@@ -169,25 +169,6 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
         raise OSError(f"The tokenizer {origin} cannot be read ({error.strerror}).") from error
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool = True) -> Tokenizer:
-    """Trains a WordPiece tokenizer, with BERT's normalizer; the same texts give the same one.
-
-    Only the different words of the texts are held in memory.
-
-    Args:
-      texts: each is read once.
-      vocab_size: tokens, special ones included; fewer where the texts are too short for so many.
-      lowercase: turn text into small letters without accents.
-
-    Raises:
-      ValueError: `vocab_size` is too small for the letters, or there is no text.
-    """
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text.split())
-    return tokenizer_of_words(bert_words(counts, lowercase), vocab_size, lowercase)
-
-
 def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
     """Counts words as BERT splits them, given the counts of what stands between white space."""
     backend = tokenizer_files.bert({"[UNK]": 0}, lowercase)
@@ -202,7 +183,16 @@ def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
 
 
 def tokenizer_of_words(counts: Mapping[str, int], vocab_size: int, lowercase: bool) -> Tokenizer:
-    """Trains on the counts of `bert_words`; see `train_tokenizer`."""
+    """Trains a WordPiece tokenizer, with BERT's normalizer; the same counts give the same one.
+
+    Args:
+      counts: of `bert_words`.
+      vocab_size: tokens, special ones included; fewer where there are too few words for so many.
+      lowercase: turn text into small letters without accents, as `bert_words` did.
+
+    Raises:
+      ValueError: `vocab_size` is too small for the letters, or there is no word.
+    """
     if not counts:
         raise ValueError("There is no text to train a tokenizer on.")
     special = [names[0] for names in SPECIAL_TOKENS.values()]

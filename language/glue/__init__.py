@@ -1,20 +1,18 @@
 """GLUE's tasks and IMDb, from their files to scores and submissions; no jax in here."""
 
 from language.glue.data import GlueConfig, GlueData, load
-from language.glue.examples import Batch, EncodedSplit, Tokenizer
+from language.glue.examples import EncodedSplit, Tokenizer
 from language.glue.metrics import predictions, score, standard_error
-from language.glue.submission import Predictions, read_predictions, write_predictions
+from language.glue.submission import read_predictions, write_predictions
 from language.glue.tasks import TASKS, GlueTask, Metric, describe
 
 __all__ = [
     "TASKS",
-    "Batch",
     "EncodedSplit",
     "GlueConfig",
     "GlueData",
     "GlueTask",
     "Metric",
-    "Predictions",
     "Tokenizer",
     "describe",
     "load",

@@ -18,7 +18,7 @@ from language.report.results import find_runs
 
 
 def write(groups: Sequence[Group], left_out: Sequence[str], out: Path) -> str:
-    """Writes the report's files, all or none; returns the page of Markdown."""
+    """Writes the report's files once all of them could be made; returns the page of Markdown."""
     out.parent.mkdir(parents=True, exist_ok=True)
     pretraining = [group for group in groups if not group.task]
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:

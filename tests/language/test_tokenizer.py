@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from language.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from language.tokenizer import Tokenizer, load_tokenizer
 from tests.language import texts
 
 BERT = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *"abcét[].", "##b", "##c", "##cb", "a##"]
@@ -53,7 +53,7 @@ def starts(tokenizer):
 
 @pytest.fixture(scope="module")
 def trained():
-    return train_tokenizer(texts.documents(97), 211)
+    return texts.trained_tokenizer(texts.documents(97), 211)
 
 
 # --- Files
@@ -154,8 +154,8 @@ def test_the_same_texts_give_the_same_bytes_in_every_process(tmp_path, trained):
     script = (
         "import sys, pathlib\n"
         "from tests.language import texts\n"
-        "from language.tokenizer import train_tokenizer\n"
-        "train_tokenizer(iter(texts.documents(97)), 211).save(pathlib.Path(sys.argv[1]))\n"
+        "tokenizer = texts.trained_tokenizer(texts.documents(97), 211)\n"
+        "tokenizer.save(pathlib.Path(sys.argv[1]))\n"
     )
     trained.save(tmp_path / "here")
     for seed in ("1", "2"):
@@ -176,7 +176,7 @@ def test_a_trained_tokenizer_knows_its_words(trained):
 
 
 def test_capitals_are_kept_when_asked_for():
-    cased = train_tokenizer(texts.documents(97), 211, lowercase=False)
+    cased = texts.trained_tokenizer(texts.documents(97), 211, lowercase=False)
     assert tokens(cased, "café") == ["café"]
     assert tokens(cased, "The cat") == ["The", "cat"]
 
@@ -255,6 +255,6 @@ def test_a_tokenizer_that_does_not_say_where_words_begin_is_refused(tmp_path):
 
 def test_too_small_a_vocabulary_and_no_text_are_one_clear_sentence():
     with pytest.raises(ValueError, match=r"of 20 tokens is too small .* Raise data\.vocab_size"):
-        train_tokenizer(texts.documents(97), 20)
+        texts.trained_tokenizer(texts.documents(97), 20)
     with pytest.raises(ValueError, match="no text to train"):
-        train_tokenizer([" \n"], 20)
+        texts.trained_tokenizer([" \n"], 20)

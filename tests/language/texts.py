@@ -1,5 +1,6 @@
 """Small corpora in every form that a corpus comes in."""
 
+import collections
 import gzip
 import json
 import random
@@ -36,6 +37,14 @@ def documents(count, seed=0, most_lines=3):
         )
         for _ in range(count)
     ]
+
+
+def trained_tokenizer(docs, vocab_size, lowercase=True):
+    """A tokenizer that was trained on all words of some documents."""
+    from language.tokenizer import bert_words, tokenizer_of_words
+
+    counts = collections.Counter(word for doc in docs for word in doc.split())
+    return tokenizer_of_words(bert_words(counts, lowercase), vocab_size, lowercase)
 
 
 def write(path, text):
