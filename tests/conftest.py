@@ -2,6 +2,7 @@
 
 import logging
 import os
+import pathlib
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
@@ -42,6 +43,15 @@ def log_handlers():
     yield
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """In the clone's folder, as the programs are called; none starts the process again."""
+    monkeypatch.chdir(pathlib.Path(__file__).parents[1])
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    # Whoever names a folder keeps it: jax goes on with what it had.
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "xla"))
 
 
 @pytest.fixture

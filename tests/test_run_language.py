@@ -1,17 +1,12 @@
-"""run_pretrain.py and run_glue.py as processes: the way from text to predictions, and every wrong turn."""
+"""run_pretrain.py and run_glue.py: the way from text to predictions, as processes, and every wrong turn."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.language import runs, texts
 from tests.language.glue import fakes
-
-ROOT = Path(__file__).parent.parent
 
 
 def flags(sections):
@@ -22,27 +17,12 @@ def flags(sections):
     ]
 
 
-def call(program, *arguments, cache=None):
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "NPROC")
-    }
-    if cache is not None:
-        environment["NYSTROMFORMER_JAX_CACHE"] = str(cache)
-    done = subprocess.run(
-        [sys.executable, program, *map(str, arguments)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+def call(program, *arguments, cache):
+    return programs.finish(programs.start(program, *arguments, NYSTROMFORMER_JAX_CACHE=cache))
 
 
-def pretrain(folder, *arguments, argument="demo", sections=runs.PRETRAIN):
-    config = f"--config=configs/pretrain.py:{argument}"
-    return call("run_pretrain.py", config, *flags(sections), *arguments, cache=folder / "cache")
+def pretraining(*arguments, argument="demo", sections=runs.PRETRAIN):
+    return [f"--config=configs/pretrain.py:{argument}", *flags(sections), *arguments]
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +30,18 @@ def pretrained(tmp_path_factory):
     """What one command leaves of a text."""
     folder = tmp_path_factory.mktemp("pretrained")
     text = texts.in_form("blank_line", texts.documents(80, most_lines=5), folder)
-    code, output, errors = pretrain(
-        folder, f"--config.data.dir={text}", f"--workdir={folder / 'run'}"
-    )
+    arguments = pretraining(f"--config.data.dir={text}", f"--workdir={folder / 'run'}")
+    code, output, errors = call("run_pretrain.py", *arguments, cache=folder / "cache")
     assert (code, "Traceback" in errors) == (0, False), errors
     return folder, output
 
 
-def one_line(errors, program):
-    """The last line, which is the only one that is no progress."""
-    assert "Traceback" not in errors
-    line = errors.rstrip().splitlines()[-1]
-    assert line.startswith(f"{program}: ")
+def refusal(program, *arguments):
+    """The last line of a call in this process, which is the only one that is no progress."""
+    answer = programs.call(program, *arguments)
+    assert (answer.code, "Traceback" in answer.errors) == (2, False), answer
+    line = answer.errors.rstrip().splitlines()[-1]
+    assert line.startswith(f"{program}.py: ")
     return line
 
 
@@ -130,23 +110,21 @@ def test_a_search_tries_all_says_which_broke_and_names_the_best(pretrained, tmp_
         ("One sentence alone stands here.", "sentence"),
     ],
 )
-def test_a_corpus_without_pairs_is_one_sentence(tmp_path, content, sentence):
+def test_a_corpus_without_pairs_is_one_sentence(here, tmp_path, content, sentence):
     file = texts.write(tmp_path / "corpus.txt", content)
     workdir = f"--workdir={tmp_path / 'run'}"
-    code, _, errors = pretrain(tmp_path, f"--config.data.dir={file}", workdir)
-    assert code == 2
-    assert sentence in one_line(errors, "run_pretrain.py")
+    arguments = pretraining(f"--config.data.dir={file}", workdir)
+    assert sentence in refusal("run_pretrain", *arguments)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tokenizer_of_another_model_is_one_sentence(pretrained, tmp_path):
+def test_a_tokenizer_of_another_model_is_one_sentence(here, pretrained, tmp_path):
     folder, _ = pretrained
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *texts.WORDS, "."]
     vocabulary = "\n".join([*words, *(f"word{i}" for i in range(90))])
     tokens = texts.write(tmp_path / "vocab.txt", vocabulary)
     text = texts.in_form("blank_line", texts.documents(80, most_lines=5), tmp_path)
-    code, _, errors = pretrain(
-        tmp_path,
+    arguments = pretraining(
         f"--config.data.dir={text}",
         f"--config.data.tokenizer={tokens}",
         f"--config.init.checkpoint={folder / 'run/model'}",
@@ -154,72 +132,78 @@ def test_a_tokenizer_of_another_model_is_one_sentence(pretrained, tmp_path):
         argument="checkpoint",
         sections={"data": {"max_len": 29, "held_out": 0.2}, "train": {"batch_size": 8}},
     )
-    assert code == 2
-    line = one_line(errors, "run_pretrain.py")
-    assert "The tokenizer has 109 tokens and the model 60: they do not belong together." in line
+    together = "The tokenizer has 109 tokens and the model 60: they do not belong together."
+    assert together in refusal("run_pretrain", *arguments)
 
 
-def test_a_broken_row_is_one_sentence(pretrained, tmp_path):
+def test_a_broken_row_is_one_sentence(here, pretrained, tmp_path):
     folder, _ = pretrained
     task = fakes.write_task(tmp_path, "sst2")
     rows = (task / "train.tsv").read_text().splitlines(keepends=True)
     (task / "train.tsv").write_text("".join([*rows[:4], "a row without its label\n", *rows[4:]]))
-    code, _, errors = call(
-        "run_glue.py",
+    line = refusal(
+        "run_glue",
         "--config=configs/glue.py:sst2,max_len=19",
         f"--config.data.dir={task}",
         f"--config.init.checkpoint={folder / 'run/model'}",
         f"--workdir={tmp_path / 'run'}",
-        cache=tmp_path / "cache",
     )
-    assert code == 2
-    assert "train.tsv, line 5" in one_line(errors, "run_glue.py")
+    assert "train.tsv, line 5" in line
 
 
-def test_a_truncated_checkpoint_is_one_sentence(pretrained, tmp_path):
+def test_a_truncated_checkpoint_is_one_sentence(here, pretrained, tmp_path):
     folder, _ = pretrained
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         content = (folder / "run/model" / name).read_bytes()
         cut = len(content) // 2 if name.endswith("safetensors") else len(content)
         (tmp_path / name).write_bytes(content[:cut])
-    code, _, errors = call(
-        "run_glue.py",
+    line = refusal(
+        "run_glue",
         "--config=configs/glue.py:sst2,max_len=19",
         f"--config.data.dir={fakes.write_task(tmp_path / 'glue', 'sst2')}",
         f"--config.init.checkpoint={tmp_path}",
         f"--workdir={tmp_path / 'run'}",
-        cache=tmp_path / "cache",
     )
-    assert code == 2
-    assert "model.safetensors" in one_line(errors, "run_glue.py")
+    assert "model.safetensors" in line
 
 
 @pytest.mark.parametrize(
     ("program", "arguments", "sentence"),
     [
-        ("run_pretrain.py", [], "pass --config=configs/pretrain.py"),
-        ("run_pretrain.py", ["--config=configs/pretrain.py:smal"], "did you mean small?"),
+        ("run_pretrain", [], "pass --config=configs/pretrain.py"),
+        ("run_pretrain", ["--config=configs/pretrain.py:smal"], "did you mean small?"),
         (
-            "run_pretrain.py",
+            "run_pretrain",
             ["--config=configs/pretrain.py:demo,attention=nystrm"],
             "did you mean nystrom?",
         ),
         (
-            "run_pretrain.py",
+            "run_pretrain",
             ["--config=configs/pretrain.py", "--config.train.step=3"],
             "there is no --config.train.step; did you mean train.",
         ),
-        ("run_pretrain.py", ["--config=configs/pretrain.py:checkpoint"], "init.checkpoint"),
-        ("run_glue.py", ["--config=configs/glue.py:sst3"], "did you mean sst2?"),
-        ("run_glue.py", ["--config=configs/glue.py:sst2"], "init.checkpoint: needs the folder"),
+        ("run_pretrain", ["--config=configs/pretrain.py:checkpoint"], "init.checkpoint"),
+        ("run_glue", ["--config=configs/glue.py:sst3"], "did you mean sst2?"),
+        ("run_glue", ["--config=configs/glue.py:sst2"], "init.checkpoint: needs the folder"),
         (
-            "run_glue.py",
+            "run_glue",
             ["--config=configs/glue.py:mrpc", "--search", "--learning_rates=fast"],
             "--learning_rates needs numbers with commas between them, got 'fast'",
         ),
     ],
 )
-def test_wrong_flags_are_one_sentence(tmp_path, program, arguments, sentence):
-    code, _, errors = call(program, *arguments, cache=tmp_path)
-    assert code == 2
-    assert sentence in one_line(errors, program)
+def test_wrong_flags_are_one_sentence(here, program, arguments, sentence):
+    assert sentence in refusal(program, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("program", "config", "sentence"),
+    [
+        ("run_pretrain", "configs/pretrain.py:smal", "did you mean small?"),
+        ("run_glue", "configs/glue.py:sst3", "did you mean sst2?"),
+    ],
+)
+def test_so_they_are_for_a_process(program, config, sentence):
+    answer = programs.finish(programs.start(f"{program}.py", f"--config={config}"))
+    programs.assert_refused(answer, program)
+    assert sentence in answer.errors

@@ -2,17 +2,16 @@
 
 import fcntl
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests import programs
+from tests.programs import ROOT, assert_refused, call, finish
+
+LISTOPS = "--config=configs/listops.py"
 SMALL = [
     f"--config.{key}={value}"
     for key, value in {
@@ -35,73 +34,53 @@ SMALL = [
 ]
 
 
-def start(*arguments, cache=None, config="configs/listops.py"):
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "NPROC")
-    }
-    if cache is not None:
-        environment["NYSTROMFORMER_JAX_CACHE"] = str(cache)
-    command = [sys.executable, "run_lra.py"]
-    if config:
-        command.append(f"--config={config}")
-    return subprocess.Popen(
-        [*command, *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process):
-    output, errors = process.communicate(timeout=300)
-    return process.returncode, output, errors
+def start(*arguments, config="configs/listops.py", **environment):
+    return programs.start("run_lra.py", f"--config={config}", *arguments, **environment)
 
 
 @pytest.mark.parametrize(
-    ("config", "arguments", "words"),
+    ("arguments", "words"),
     [
-        (None, [], "pass --config=configs/listops.py"),
-        ("configs/listop.py", [], "did you mean configs/listops.py or"),
-        ("configs/listops.py:nystrm", [], "did you mean nystrom?"),
-        ("configs/listops.py:nystrom,landmarks=3", [], "did you mean num_landmarks or"),
-        ("configs/listops.py", ["--config.train.total_stpes=3"], "did you mean train.total_steps"),
-        ("configs/listops.py", ["--noconfig.log.evnts"], "did you mean log.events"),
-        ("configs/listops.py", ["--config.train.total_steps=abc"], "invalid literal"),
-        ("configs/listops.py", ["--config.train.total_steps=1.5"], "1.5"),
-        ("configs/listops.py", ["--mode=evl"], "train|eval"),
-        ("configs/listops.py", ["--config.-0.0=1"], "there is no --config.-0.0; known: "),
-        ("configs/listops.py", ["--seeds=1000000000"], "[1, 1000]"),
-        ("configs/listops.py", ["--wrokdir=x"], "workdir"),
-        ("configs/listops.py", ["nystrom"], "unexpected argument 'nystrom'"),
-        ("configs/listops.py:nystrom,num_landmarks", [], "needs a value: num_landmarks="),
-        ("configs/common.py", [], "has no function get_config"),
-        ("", ["--config="], "known: configs/image.py, configs/listops.py"),
+        ([], "pass --config=configs/listops.py"),
+        (["--config=configs/listop.py"], "did you mean configs/listops.py or"),
+        (["--config=configs/listops.py:nystrm"], "did you mean nystrom?"),
+        (["--config=configs/listops.py:nystrom,landmarks=3"], "did you mean num_landmarks or"),
+        ([LISTOPS, "--config.train.total_stpes=3"], "did you mean train.total_steps"),
+        ([LISTOPS, "--noconfig.log.evnts"], "did you mean log.events"),
+        ([LISTOPS, "--config.train.total_steps=abc"], "invalid literal"),
+        ([LISTOPS, "--config.train.total_steps=1.5"], "1.5"),
+        ([LISTOPS, "--mode=evl"], "train|eval"),
+        ([LISTOPS, "--config.-0.0=1"], "there is no --config.-0.0; known: "),
+        ([LISTOPS, "--seeds=1000000000"], "[1, 1000]"),
+        ([LISTOPS, "--wrokdir=x"], "workdir"),
+        ([LISTOPS, "nystrom"], "unexpected argument 'nystrom'"),
+        (["--config=configs/listops.py:nystrom,num_landmarks"], "needs a value: num_landmarks="),
+        (["--config=configs/common.py"], "has no function get_config"),
+        (["--config="], "known: configs/image.py, configs/listops.py"),
+        ([LISTOPS, "--num_processes=0"], "num_processes"),
+        ([LISTOPS, "--num_processes=-1"], "num_processes"),
+        ([LISTOPS, "--process_id=-1"], "process_id"),
     ],
 )
-def test_a_wrong_flag_is_one_line_and_exit_code_2(config, arguments, words):
-    code, output, errors = finish(start(*arguments, config=config))
-    assert code == 2
-    assert output == ""
-    assert errors.startswith("run_lra.py: ")
-    assert errors.count("\n") == 1
-    assert words in errors
+def test_a_wrong_flag_is_one_line_and_exit_code_2(here, arguments, words):
+    answer = call("run_lra", *arguments)
+    assert_refused(answer, "run_lra")
+    assert words in answer.errors
 
 
-def test_a_config_may_lie_in_a_folder_with_a_space(tmp_path):
+def test_a_config_may_lie_in_a_folder_with_a_space(here, tmp_path):
     folder = tmp_path / "my configs"
     folder.mkdir()
     (folder / "own.py").write_text((ROOT / "configs" / "listops.py").read_text())
-    code, _, errors = finish(start("--config.train.seed=-1", config=folder / "own.py"))
-    assert code == 2
-    assert "train.seed: needs 0 or more, got -1" in errors
+    answer = call("run_lra", f"--config={folder / 'own.py'}", "--config.train.seed=-1")
+    assert_refused(answer, "run_lra")
+    assert "train.seed: needs 0 or more, got -1" in answer.errors
 
 
 @pytest.mark.slow
 def test_a_loss_that_explodes_ends_the_run_in_one_sentence(tmp_path):
     arguments = [*SMALL, "--config.optimizer.learning_rate=1e30", f"--workdir={tmp_path}/run"]
-    code, output, errors = finish(start(*arguments, cache=tmp_path / "cache"))
+    code, output, errors = finish(start(*arguments))
     assert code == 1
     assert output == ""
     assert "became NaN or infinite between steps 1 and 10" in errors.splitlines()[-1]
@@ -110,52 +89,32 @@ def test_a_loss_that_explodes_ends_the_run_in_one_sentence(tmp_path):
 
 def test_a_missing_data_folder_is_one_line_and_leaves_no_run_behind(tmp_path):
     arguments = [f"--config.data.dir={tmp_path}/nowhere", f"--workdir={tmp_path}/run"]
-    code, _, errors = finish(start(*arguments, cache=tmp_path / "cache"))
-    assert code == 2
-    assert errors.count("\n") == 1
-    assert "basic_train.tsv" in errors
+    answer = finish(start(*arguments))
+    assert_refused(answer, "run_lra")
+    assert "basic_train.tsv" in answer.errors
     assert not (tmp_path / "run").exists()
 
 
 def test_several_processes_say_the_same_of_a_folder_in_use(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    environment = {**os.environ, "XLA_FLAGS": "", "NPROC": "8"}
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        command = ["launch/local.py", "2", "run_lra.py", "--config=configs/listops.py", *SMALL]
-        done = subprocess.run(
-            [sys.executable, *command, f"--workdir={folder}"],
-            cwd=ROOT,
-            env={**environment, "NYSTROMFORMER_JAX_CACHE": str(tmp_path / "cache")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert done.returncode == 2, done.stdout
-    said = re.findall(r"^\[(\d)\] run_lra.py: .* is in use by another process", done.stdout, re.M)
+        both = ("launch/local.py", "2", "run_lra.py", LISTOPS, *SMALL, f"--workdir={folder}")
+        code, output, errors = finish(programs.start(*both, NPROC=8))
+    said = re.findall(r"^\[(\d)\] run_lra.py: .* is in use by another process", output, re.M)
+    assert code == 2, (output, errors)
     assert sorted(said) == ["0", "1"]
-    assert "Fatal" not in done.stdout
-    assert "aborted" not in done.stdout.lower()
-
-
-@pytest.mark.parametrize("flag", ["--num_processes=0", "--num_processes=-1", "--process_id=-1"])
-def test_half_a_run_of_several_processes_is_refused(flag):
-    code, _, errors = finish(start(flag))
-    assert code == 2
-    assert errors.count("\n") == 1
-    assert flag.removeprefix("--").partition("=")[0] in errors
+    assert "Fatal" not in output + errors
+    assert "aborted" not in (output + errors).lower()
 
 
 @pytest.mark.slow
 def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_path):
-    cache = tmp_path / "cache"
-    code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/whole", cache=cache))
+    code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/whole"))
     assert code == 0
     assert "test accuracy" in output
-    killed = start(*SMALL, f"--workdir={tmp_path}/killed", cache=cache)
+    killed = start(*SMALL, f"--workdir={tmp_path}/killed")
     metrics = tmp_path / "killed" / "metrics.jsonl"
     deadline = time.monotonic() + 200
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 12):
@@ -165,7 +124,7 @@ def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_pat
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert not (tmp_path / "killed" / "result.json").exists()
-    code, _, errors = finish(start(*SMALL, f"--workdir={tmp_path}/killed", cache=cache))
+    code, _, errors = finish(start(*SMALL, f"--workdir={tmp_path}/killed"))
     assert code == 0
     assert "Going on from step" in errors
     assert metrics.read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
@@ -177,12 +136,12 @@ def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_pat
     assert final_parameters(tmp_path / "whole") == final_parameters(tmp_path / "killed")
     # A second run on a finished folder trains nothing.
     before = metrics.stat().st_mtime_ns
-    code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/killed", cache=cache))
+    code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/killed"))
     assert code == 0
     assert "nothing was trained" in output
     assert metrics.stat().st_mtime_ns == before
     # Ctrl-C and SIGTERM save, say how to go on, and exit like a shell would.
-    stopped = start(*SMALL, f"--workdir={tmp_path}/stopped", cache=cache)
+    stopped = start(*SMALL, f"--workdir={tmp_path}/stopped")
     metrics = tmp_path / "stopped" / "metrics.jsonl"
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 3):
         time.sleep(0.005)
@@ -191,7 +150,7 @@ def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_pat
     assert code == 143
     assert "the same command goes on from there" in errors
     others = "--config.data.workers=2"  # the data are the same, and so is the run
-    code, _, _ = finish(start(*SMALL, others, f"--workdir={tmp_path}/stopped", cache=cache))
+    code, _, _ = finish(start(*SMALL, others, f"--workdir={tmp_path}/stopped"))
     assert code == 0
     assert metrics.read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
 

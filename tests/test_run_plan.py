@@ -1,13 +1,9 @@
 """`run_plan.py` as people call it."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.programs import assert_refused, call, finish, start
+
 SMALL = [
     "--config=configs/listops.py:nystrom,num_landmarks=8,conv_kernel_size=9",
     "--config.data.max_len=64",
@@ -17,25 +13,18 @@ SMALL = [
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "run_plan.py", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    devices = "--xla_force_host_platform_device_count=8"
+    return finish(start("run_plan.py", *SMALL, *arguments, XLA_FLAGS=devices))
 
 
 @pytest.mark.slow(minutes=0.2)
 def test_the_devices_that_are_here_are_planned_for():
-    done = run(*SMALL, "--config.mesh.sequence=4", "--config.train.remat=True")
-    assert done.returncode == 0, done.stderr
-    assert "8 device(s), data 2 × sequence 4; batch 8, length 64; layers remat" in done.stdout
-    assert "optimizer state" in done.stdout
-    assert "all-reduce" in done.stdout
-    assert "no estimate: only a TPU's compiler makes one; pass --topology" in done.stdout
+    done = run("--config.mesh.sequence=4", "--config.train.remat=True")
+    assert done.code == 0, done.errors
+    assert "8 device(s), data 2 × sequence 4; batch 8, length 64; layers remat" in done.output
+    assert "optimizer state" in done.output
+    assert "all-reduce" in done.output
+    assert "no estimate: only a TPU's compiler makes one; pass --topology" in done.output
 
 
 @pytest.mark.parametrize(
@@ -48,20 +37,23 @@ def test_the_devices_that_are_here_are_planned_for():
         (["--examples=100"], "--examples is for a fine-tuning"),
     ],
 )
-def test_a_wrong_plan_is_one_line_and_exit_code_2(arguments, words):
-    done = run(*SMALL, *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("run_plan.py: ")
-    assert done.stderr.count("\n") == 1
-    assert words in done.stderr
+def test_a_wrong_plan_is_one_line_and_exit_code_2(here, arguments, words):
+    answer = call("run_plan", *SMALL, *arguments)
+    assert_refused(answer, "run_plan")
+    assert words in answer.errors
+
+
+def test_so_it_is_for_a_process():
+    answer = run("--config.mesh.data=3")
+    assert_refused(answer, "run_plan")
+    assert "cannot lay out 8 device(s)" in answer.errors
 
 
 @pytest.mark.slow(minutes=1)
 def test_a_topology_that_is_not_here_is_planned_for():
     pytest.importorskip("libtpu")
-    done = run(*SMALL, "--topology=v5e:2x2", "--price=1.2", "--nolargest_batch")
-    assert done.returncode == 0, done.stderr
-    assert "v5e:2x2: 4 device(s)" in done.stdout
-    assert "of 16.00 GiB" in done.stdout
-    assert "cost of the run" in done.stdout
+    done = run("--topology=v5e:2x2", "--price=1.2", "--nolargest_batch")
+    assert done.code == 0, done.errors
+    assert "v5e:2x2: 4 device(s)" in done.output
+    assert "of 16.00 GiB" in done.output
+    assert "cost of the run" in done.output

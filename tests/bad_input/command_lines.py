@@ -1,22 +1,8 @@
-"""Command lines that nobody would type twice, and the four programs to give them to."""
+"""Command lines that nobody would type twice."""
 
-import contextlib
-import importlib.util
-import io
-import signal
-import sys
-import warnings
-from pathlib import Path
-from typing import NamedTuple
-
-from absl import flags, logging
 from hypothesis import strategies as st
 
 from configs import glue, listops, pretrain
-from harness import command_line
-
-ROOT = Path(__file__).parents[2]
-SECONDS = 300  # after which a command line hangs
 
 # Small enough to be traced at once; what is drawn comes after, and wins.
 SMALL = {
@@ -89,70 +75,6 @@ OPTIONS = (
     *("dropout_rate", "num_hashes", "chunk_len", "num_buckets", "redraw", "projection_size"),
     *("num_features", "kernel", "orthogonal", "window", "num_global", "attention", "max_len"),
 )
-
-
-class Answer(NamedTuple):
-    """What a call of a program leaves."""
-
-    code: object
-    output: str
-    errors: str
-
-
-class Program:
-    """One of the programs, loaded once; each call parses its flags anew, as a process would."""
-
-    def __init__(self, name):
-        self.name = name
-        before = set(flags.FLAGS)
-        spec = importlib.util.spec_from_file_location(name, ROOT / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        self.main = module.main
-        self._own = set(flags.FLAGS) - before
-
-    def call(self, *arguments):
-        """Runs `main` by the way that the program goes itself; the code is None if it raised."""
-        output, errors = io.StringIO(), io.StringIO()
-        argv, sys.argv = sys.argv, [f"{self.name}.py", *arguments]
-        terminate = signal.getsignal(signal.SIGTERM)
-        alarm = signal.signal(signal.SIGALRM, _hangs)
-        # absl's handler closes its stream unless that is sys.stderr, and pytest's is still wanted.
-        logging.get_absl_handler().python_handler.stream = errors
-        signal.alarm(SECONDS)
-        try:
-            with (
-                contextlib.redirect_stdout(output),
-                contextlib.redirect_stderr(errors),
-                warnings.catch_warnings(),
-            ):
-                # ml-collections loads a config in an old way; any other warning is an error.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                command_line.run(self.main)
-        except SystemExit as stop:
-            code = stop.code
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, alarm)
-            signal.signal(signal.SIGTERM, terminate)
-            sys.argv = argv
-            self._forget()
-        return Answer(code, output.getvalue(), errors.getvalue())
-
-    def unload(self):
-        """Takes its flags away, so that the next program can have its own."""
-        flags.FLAGS.remove_flag_values(self._own)
-        command_line._leave = None
-
-    def _forget(self):
-        overrides = [name for name in flags.FLAGS if name.startswith("config.")]
-        flags.FLAGS.remove_flag_values(overrides)
-        for name in self._own:
-            flags.FLAGS[name].unparse()
-
-
-def _hangs(number, frame):
-    raise TimeoutError(f"no answer after {SECONDS} s")
 
 
 def keys_of(config):

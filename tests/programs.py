@@ -1,0 +1,118 @@
+"""The programs of the clone, called in this process or as processes of their own."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+from absl import flags, logging
+
+from harness import command_line
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 300  # after which a call hangs
+
+
+class Answer(NamedTuple):
+    """What a call of a program leaves."""
+
+    code: object
+    output: str
+    errors: str
+
+
+class Program:
+    """One of the programs, loaded once; each call parses its flags anew, as a process would."""
+
+    def __init__(self, name):
+        self.name = name
+        before = set(flags.FLAGS)
+        spec = importlib.util.spec_from_file_location(name, ROOT / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self.main = module.main
+        self._own = set(flags.FLAGS) - before
+
+    def call(self, *arguments):
+        """Runs `main` by the way that the program goes itself; what it raises is raised here."""
+        output, errors = io.StringIO(), io.StringIO()
+        argv, sys.argv = sys.argv, [f"{self.name}.py", *arguments]
+        terminate = signal.getsignal(signal.SIGTERM)
+        alarm = signal.signal(signal.SIGALRM, _hangs)
+        # absl's handler closes its stream unless that is sys.stderr, and pytest's is still wanted.
+        logging.get_absl_handler().python_handler.stream = errors
+        signal.alarm(SECONDS)
+        try:
+            with (
+                contextlib.redirect_stdout(output),
+                contextlib.redirect_stderr(errors),
+                warnings.catch_warnings(),
+            ):
+                # ml-collections loads a config in an old way; any other warning is an error.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                command_line.run(self.main)
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, alarm)
+            signal.signal(signal.SIGTERM, terminate)
+            sys.argv = argv
+            self._forget()
+        return Answer(code, output.getvalue(), errors.getvalue())
+
+    def unload(self):
+        """Takes its flags away, so that the next program can have its own."""
+        flags.FLAGS.remove_flag_values(self._own)
+        command_line._leave = None
+
+    def _forget(self):
+        overrides = [name for name in flags.FLAGS if name.startswith("config.")]
+        flags.FLAGS.remove_flag_values(overrides)
+        for name in self._own:
+            flags.FLAGS[name].unparse()
+
+
+def _hangs(number, frame):
+    raise TimeoutError(f"no answer after {SECONDS} s")
+
+
+def call(name, *arguments):
+    """What one call of a program in this process leaves; for tests with the fixture `here`."""
+    program = Program(name)
+    try:
+        return program.call(*map(str, arguments))
+    finally:
+        program.unload()
+
+
+def assert_refused(answer, program):
+    """One line to read, which begins with the program's name, and exit code 2."""
+    assert (answer.code, answer.output) == (2, ""), answer
+    assert answer.errors.startswith(f"{program}.py: "), answer
+    assert answer.errors.count("\n") == 1, answer
+
+
+def start(*words, **environment):
+    """Python in the clone as a process of one device; `environment` is added to this one's."""
+    kept = {name: x for name, x in os.environ.items() if name not in ("XLA_FLAGS", "NPROC")}
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=ROOT,
+        env={**kept, "PYTHONPATH": str(ROOT), **{name: str(x) for name, x in environment.items()}},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    """Waits for its end."""
+    output, errors = process.communicate(timeout=SECONDS)
+    return Answer(process.returncode, output, errors)
