@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -112,7 +113,20 @@ def start(*words, **environment):
     )
 
 
+def wait_for_lines(workdir, count, process):
+    """Returns when a run's process has written so many lines of metrics."""
+    metrics = Path(workdir) / "metrics.jsonl"
+    deadline = time.monotonic() + SECONDS
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= count):
+        assert process.poll() is None, f"the run ended before it had written {count} lines"
+        assert time.monotonic() < deadline, f"{count} lines took more than {SECONDS} s"
+        time.sleep(0.005)
+
+
 def finish(process):
-    """Waits for its end."""
-    output, errors = process.communicate(timeout=SECONDS)
+    """Waits for its end, which must come in time."""
+    try:
+        output, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
     return Answer(process.returncode, output, errors)

@@ -4,12 +4,11 @@ import fcntl
 import json
 import re
 import signal
-import time
 
 import pytest
 
 from tests import programs
-from tests.programs import ROOT, assert_refused, call, finish
+from tests.programs import ROOT, assert_refused, call, finish, wait_for_lines
 
 LISTOPS = "--config=configs/listops.py"
 SMALL = [
@@ -116,11 +115,7 @@ def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_pat
     assert "test accuracy" in output
     killed = start(*SMALL, f"--workdir={tmp_path}/killed")
     metrics = tmp_path / "killed" / "metrics.jsonl"
-    deadline = time.monotonic() + 200
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 12):
-        assert time.monotonic() < deadline, "the run never reached its twelfth line"
-        assert killed.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.005)
+    wait_for_lines(tmp_path / "killed", 12, killed)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert not (tmp_path / "killed" / "result.json").exists()
@@ -143,8 +138,7 @@ def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_pat
     # Ctrl-C and SIGTERM save, say how to go on, and exit like a shell would.
     stopped = start(*SMALL, f"--workdir={tmp_path}/stopped")
     metrics = tmp_path / "stopped" / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 3):
-        time.sleep(0.005)
+    wait_for_lines(tmp_path / "stopped", 3, stopped)
     stopped.send_signal(signal.SIGTERM)
     code, _, errors = finish(stopped)
     assert code == 143

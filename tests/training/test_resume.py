@@ -2,42 +2,27 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nystromformer_jax.training import Interrupted
 from nystromformer_jax.training.checkpoint import Checkpointer
+from tests import programs
+from tests.programs import wait_for_lines
 from tests.training import tiny
 
-ROOT = Path(__file__).parents[2]
 
-
-def start(workdir, seconds):
-    command = [sys.executable, str(ROOT / "tests/training/tiny.py"), str(workdir), str(seconds)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+def start(workdir):
+    """Sixty slow steps in a process of their own, with the devices and threads of this one."""
+    same = {name: os.environ[name] for name in ("XLA_FLAGS", "NPROC")}
+    return programs.start("tests/training/tiny.py", workdir, 0.02, **same)
 
 
 def finish(workdir):
-    process = start(workdir, 0)
-    process.communicate()
-    assert process.returncode == 0
-
-
-def wait_for_lines(workdir, lines):
-    metrics = workdir / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < lines:
-        assert time.monotonic() < deadline, "the run writes nothing"
-        time.sleep(0.005)
+    """The same run at full speed, here: from the start, or from where it was stopped."""
+    tiny.train(workdir, tiny.config(60, events=True))
 
 
 def same_run(one, other, step=60):
@@ -54,8 +39,8 @@ def uninterrupted(tmp_path_factory):
 
 def test_sigkill_and_resume_change_no_bit(uninterrupted, tmp_path):
     for lines in (2, 9):
-        process = start(tmp_path, 0.02)
-        wait_for_lines(tmp_path, lines)
+        process = start(tmp_path)
+        wait_for_lines(tmp_path, lines, process)
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
@@ -65,12 +50,12 @@ def test_sigkill_and_resume_change_no_bit(uninterrupted, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_saves_says_how_to_go_on_and_changes_no_bit(uninterrupted, tmp_path, number):
-    process = start(tmp_path, 0.02)
-    wait_for_lines(tmp_path, 4)
+    process = start(tmp_path)
+    wait_for_lines(tmp_path, 4, process)
     process.send_signal(number)
     process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
+    code, said, _ = programs.finish(process)
+    assert code == 128 + number
     assert "everything saved; the same command goes on from there" in said
     finish(tmp_path)
     same_run(uninterrupted, tmp_path)
