@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | bytearray) -> None:
     """Writes all of a file or nothing: a temporary one beside it, to the disk, then renamed.
 
     Raises:
