@@ -12,6 +12,8 @@ from typing import Any
 
 from harness import huge_pages
 
+# Those of a training step. Pairs of texts have no rival: the peers' classifier takes one.
+CONFIGS = ("listops", "listops_short", "text", "image", "pathfinder", "pathx")
 PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "nystrom-attention", "numpy")
 
 
@@ -21,7 +23,9 @@ def main() -> int:
     parser.add_argument("--only", choices=["attention", "step"], help="one of the two")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     parser.add_argument("--repeats", type=int, default=9, help="rounds of all rivals")
-    parser.add_argument("--config", default="listops", help="configs/NAME.py of the training step")
+    parser.add_argument(
+        "--config", default="listops", choices=CONFIGS, help="configs/NAME.py of the training step"
+    )
     parser.add_argument("--data_dir", default="", help="of a config that needs a download")
     parser.add_argument("--out", type=Path, help="where to write, without an ending")
     given = parser.parse_args()
@@ -62,14 +66,19 @@ def main() -> int:
     if given.only != "step":
         results["attention"] = attention.run(given.lengths, given.repeats)
     if given.out is not None:
-        from benchmarks import report
-
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
-        given.out.with_suffix(".md").write_text(report.markdown(results))
-        if "attention" in results:
-            report.plot(results, given.out.with_suffix(".png"))
+        write(results, given.out)
     return 0
+
+
+def write(results: dict[str, Any], out: Path) -> None:
+    """Writes `out`.json, the table and, of attention alone, the picture."""
+    from benchmarks import report
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    Path(f"{out}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    Path(f"{out}.md").write_text(report.markdown(results), encoding="utf-8")
+    if "attention" in results:
+        report.plot(results, Path(f"{out}.png"))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def main() -> int:
     def keep(part: str, row: dict[str, Any]) -> None:
         results[part].append(row)
         print(json.dumps(row), flush=True)
-        write_json(given.out.with_suffix(".json"), results)
+        write_json(Path(f"{given.out}.json"), results)
 
     given.out.parent.mkdir(parents=True, exist_ok=True)
     for dtype in ("float32", "bfloat16"):

@@ -41,22 +41,24 @@ def collect(
     results: dict[str, Any] = {**settings, "rows": []}
     if file.is_file():
         try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-            same = {name: before[name] for name in settings} == settings
-            done = {tuple(str(row[axis]) for axis in axes) for row in before["rows"]}
+            results = json.loads(file.read_text(encoding="utf-8"))
+            others = [name for name in settings if results[name] != settings[name]]
+            done = {tuple(str(row[axis]) for axis in axes) for row in results["rows"]}
+            wrong = f"was made with other settings ({', '.join(others)})" if others else ""
         except (ValueError, KeyError, TypeError):
-            same = False
-        if not same:
+            wrong = "is damaged"
+        if wrong:
             print(
-                f"{program}: {file} is of another machine, version or --memory, or damaged;"
-                " pass another --out, or move it away.",
-                file=sys.stderr,
+                f"{program}: {file} {wrong}; pass another --out, or move it away.", file=sys.stderr
             )
             return 2
-        results = before
     else:
         done = set()
     file.parent.mkdir(parents=True, exist_ok=True)
+
+    def write_markdown() -> None:
+        Path(f"{out}.md").write_text(markdown(results), encoding="utf-8")
+
     for cell in cells:
         if cell in done:
             continue
@@ -80,5 +82,6 @@ def collect(
         results["rows"].append(row)
         print(line(row), flush=True)
         write_json(file, results)
-        Path(f"{out}.md").write_text(markdown(results), encoding="utf-8")
+        write_markdown()
+    write_markdown()  # of a call that was stopped between the two, and by today's `markdown`
     return 0

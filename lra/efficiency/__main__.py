@@ -51,12 +51,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bench.shapes(attention, length)  # says now what would be refused hours later
         out.parent.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
-        print(f"lra.efficiency: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    rows = results["rows"]
+        return _refuse(str(error), 2)
     if plan:
         own = sys.argv[1:] if arguments is None else arguments
         results["commands"].append(" ".join(["python -m lra.efficiency", *own]))
+    try:
+        _measure(bench, plan, results, file)
+        text = markdown(results)
+        Path(f"{out}.md").write_text(text, encoding="utf-8")
+        plot(results, Path(f"{out}.png"))
+    except OSError as error:
+        return _refuse(f"{error}; the same command goes on once that is mended", 1)
+    except KeyboardInterrupt:
+        return _refuse("stopped by Ctrl-C; the same command goes on", 130)
+    print(text, end="")
+    return 0
+
+
+def _refuse(sentence: str, exit_code: int) -> int:
+    print(f"lra.efficiency: {' '.join(sentence.split())}", file=sys.stderr)
+    return exit_code
+
+
+def _measure(
+    bench: Bench, plan: Sequence[tuple[str, int, int, str]], results: dict[str, Any], file: Path
+) -> None:
+    """Measures what is planned into `results`, and writes them to `file` after every length."""
+    rows = results["rows"]
     for length in dict.fromkeys(length for _, length, _, _ in plan):
         for batch, kind in dict.fromkeys(case[2:] for case in plan if case[1] == length):
             missing = [case[0] for case in plan if case[1:] == (length, batch, kind)]
@@ -65,11 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(row_line(row), file=sys.stderr, flush=True)
         results["slopes"] = slopes(rows)
         write_json(file, results)
-    text = markdown(results)
-    Path(f"{out}.md").write_text(text, encoding="utf-8")
-    plot(results, Path(f"{out}.png"))
-    print(text, end="")
-    return 0
 
 
 def _check_positive(given: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 import jax
 import pytest
 
+from benchmarks import accelerator
 from benchmarks.accelerator import attention, check
 from benchmarks.literal import literal_attention
 from nystromformer_jax import nystrom_attention
@@ -19,6 +20,16 @@ def test_half_precision_is_checked_against_the_processor():
     row = check("bfloat16", masked=True)
     assert row["passed"]
     assert 0 < row["forward_error"] < 1e-2
+
+
+def test_a_name_may_have_a_dot_in_it(tmp_path, monkeypatch):
+    row = {"passed": True}
+    monkeypatch.setattr(accelerator, "check", lambda dtype, masked: row)
+    monkeypatch.setattr(accelerator, "attention", lambda *_: [row])
+    out = tmp_path / "jax-0.10"
+    monkeypatch.setattr("sys.argv", ["accelerator", "--out", str(out), "--configs"])
+    assert accelerator.main() == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["jax-0.10.json"]
 
 
 @pytest.mark.slow(minutes=0.2)

@@ -45,6 +45,15 @@ def test_a_killed_cell_is_measured_again_as_told(tmp_path, monkeypatch):
     assert (tmp_path / "out/table.md").read_text() == "2 rows\n"
 
 
+def test_a_table_that_was_not_written_is_made_of_the_rows_that_are_there(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    row = {"name": "one", "size": 2, "fits": True}
+    (out / "table.json").write_text(json.dumps({"machine": "Abacus", "rows": [row]}))
+    assert collect(tmp_path, monkeypatch, "one") == 0
+    assert (out / "table.md").read_text() == "1 rows\n"
+
+
 @pytest.mark.parametrize(("name", "code"), [("broken", 3), ("silent", -9)])
 def test_a_cell_that_says_nothing_ends_the_table_with_its_code(
     tmp_path, monkeypatch, capsys, name, code

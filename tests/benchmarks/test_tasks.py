@@ -40,7 +40,10 @@ def test_figures_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch, caps
     out.with_suffix(".json").write_text(json.dumps({"machine": {}, "memory": 16.0, "rows": []}))
     monkeypatch.setattr("sys.argv", ["tasks", "--out", str(out)])
     assert tasks.main() == 2
-    assert "of another machine, version or --memory, or damaged" in capsys.readouterr().err
+    assert "cpu.json was made with other settings (machine); pass" in capsys.readouterr().err
+    out.with_suffix(".json").write_text('{"rows": []}')
+    assert tasks.main() == 2
+    assert "cpu.json is damaged; pass another --out" in capsys.readouterr().err
 
 
 class Loss(float):

@@ -92,6 +92,34 @@ def test_every_case_has_a_row_and_softmax_alone_is_quadratic(tmp_path, capsys):
     assert (tmp_path / "out" / "cpu.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C; the same command goes on"),
+        (OSError(28, "No space left on device"), 1, "No space left on device; the same command goes on"),
+    ],
+)
+def test_what_stops_it_is_a_sentence_and_the_same_command_goes_on(
+    tmp_path, measured, monkeypatch, capsys, error, code, words
+):
+    arguments = ["--attentions", "linear", "--lengths", "32", "64"]
+    measure = Bench.measure
+
+    def stopped(self, attentions, length, *case):
+        if length == 64:
+            raise error
+        return measure(self, attentions, length, *case)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "measure", stopped)
+        assert run(tmp_path, *arguments) == code
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("lra.efficiency: ")
+    assert words in last
+    assert run(tmp_path, *arguments) == 0
+    assert [length for _, length, _ in measured] == [32, 32, 64, 64]
+
+
 def test_the_gradient_costs_more_than_the_forward_pass_alone():
     bench = Bench(heads=2, head_dim=4, dtype="float32", repeats=3, memory_limit=1e-9, topology=None)
     forward, gradient = (bench.measure(["softmax"], 64, 3, kind)[0] for kind in PASSES)
