@@ -83,6 +83,7 @@ def check(dtype: str, masked: bool) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
+    from benchmarks.gradient import with_gradient
     from nystromformer_jax import nystrom_attention
 
     random = np.random.default_rng(0)
@@ -105,10 +106,10 @@ def check(dtype: str, masked: bool) -> dict[str, Any]:
             )
             return jnp.where(real, output, 0)
 
-        output, pull_back = jax.vjp(attend, *arrays[:3], arrays[4])
-        return output, pull_back(arrays[3].astype(output.dtype))
+        output: tuple[Any, Any] = with_gradient(attend)(*arrays)
+        return output
 
-    arrays.append(kernel)
+    arrays.insert(3, kernel)  # the last one is the cotangent
     wide = [x.astype(jnp.float32) for x in arrays]
     with jax.default_matmul_precision("highest"):
         actual = run("auto", mask, *arrays)
@@ -136,6 +137,7 @@ def attention(batch: int, length: int, mode: str, repeats: int) -> list[dict[str
     import jax.numpy as jnp
     import numpy as np
 
+    from benchmarks.gradient import with_gradient
     from lra.efficiency.compiled import compile_ahead
     from lra.timing import interleaved
 
@@ -155,7 +157,7 @@ def attention(batch: int, length: int, mode: str, repeats: int) -> list[dict[str
         function = forward
         if mode == "gradient":
             arguments = (*arguments, tokens[3])
-            function = _with_gradient(forward)
+            function = with_gradient(forward)
         compiled = compile_ahead(function, arguments, jax.devices()[0])
         row["temp_bytes"] = compiled.figures["temp_bytes"]
         if compiled.run is None:
@@ -200,16 +202,6 @@ def _forward(form: str) -> Callable[..., Any]:
         )
 
     return forward
-
-
-def _with_gradient(forward: Callable[..., Any]) -> Callable[..., Any]:
-    import jax
-
-    def run(query: Any, key: Any, value: Any, kernel: Any, cotangent: Any) -> Any:
-        output, pull_back = jax.vjp(forward, query, key, value, kernel)
-        return output, pull_back(cotangent)
-
-    return run
 
 
 def _repeated(run: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], Any]:

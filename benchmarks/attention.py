@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks import peers
+from benchmarks.gradient import with_gradient
 from lra.timing import interleaved
 from nystromformer_jax import SelfAttention, make_core, nystrom_attention
 
@@ -91,8 +92,8 @@ def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Call
         "exact (PyTorch)": _without_gradient(sdpa),
     }
     gradient = {
-        "ours": _jitted(_pull_back(ours, cotangent), *inputs, kernel),
-        "exact (JAX)": _jitted(_pull_back(exact, cotangent), *inputs),
+        "ours": _jitted(with_gradient(ours), *inputs, kernel, cotangent),
+        "exact (JAX)": _jitted(with_gradient(exact), *inputs, cotangent),
         "exact (PyTorch)": lambda: torch.autograd.grad(sdpa(), torch_inputs, torch_cotangent),
     }
     return {"forward": forward, "gradient": gradient}
@@ -121,21 +122,14 @@ def _modules(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callab
         "lucidrains": (lucidrains, lambda: lucidrains(torch_x, mask=torch_mask)),
     }
     forward = {"ours": _jitted(ours, params, jnp.asarray(x))}
-    gradient = {"ours": _jitted(_pull_back(ours, jnp.asarray(cotangent)), params, jnp.asarray(x))}
+    inputs = params, jnp.asarray(x), jnp.asarray(cotangent)
+    gradient = {"ours": _jitted(with_gradient(ours), *inputs)}
     for name, (torch_module, call) in calls.items():
         forward[name] = _without_gradient(call)
         gradient[name] = _torch_gradient(
             call, [torch_x, *torch_module.parameters()], torch_cotangent
         )
     return {"forward": forward, "gradient": gradient}
-
-
-def _pull_back(function: Callable[..., Any], cotangent: Any) -> Callable[..., Any]:
-    def run(*arguments: Any) -> Any:
-        output, pull = jax.vjp(function, *arguments)
-        return output, pull(cotangent)
-
-    return run
 
 
 def _jitted(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:

@@ -141,6 +141,7 @@ def program(form: str, mode: str, length: int) -> tuple[Callable[..., Any], tupl
     import jax
     import jax.numpy as jnp
 
+    from benchmarks.gradient import with_gradient
     from benchmarks.literal import literal_attention
     from nystromformer_jax import nystrom_attention, softmax_attention
 
@@ -168,16 +169,12 @@ def program(form: str, mode: str, length: int) -> tuple[Callable[..., Any], tupl
             )
         return output.reshape(query.shape) if flat else output.swapaxes(1, 2)
 
-    def gradient(query: Any, key: Any, value: Any, conv_kernel: Any, cotangent: Any) -> Any:
-        output, pull_back = jax.vjp(forward, query, key, value, conv_kernel)
-        return output, pull_back(cotangent)
-
     arguments = (tokens, tokens, tokens, kernel)
     _, pull_back = jax.eval_shape(lambda *x: jax.vjp(forward, *x), *arguments)
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(pull_back))
     if mode == "forward":
         return forward, arguments, 0
-    return gradient, (*arguments, tokens), kept - 3 * tokens.size * 2
+    return with_gradient(forward), (*arguments, tokens), kept - 3 * tokens.size * 2
 
 
 def profiled(topology: str, mode: str, length: int) -> dict[str, int]:

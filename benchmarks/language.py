@@ -143,12 +143,6 @@ def compiled_step(
     model = NystromformerForPreTraining(config)
     starts = np.random.default_rng(0).random(VOCAB_SIZE) < 0.7
     vocabulary = Vocabulary.of(mask_id=4, special_ids=tuple(range(5)), word_starts=starts)
-    mesh = training.make_mesh(training.MeshConfig(), [device])
-    optimizer = training.make_optimizer(
-        training.OptimizerConfig(learning_rate=1e-4, warmup_steps=10, weight_decay=0.01), 100
-    )
-    loss_fn = make_loss(model, vocabulary, ObjectiveConfig())
-    step = training.make_train_step(loss_fn, optimizer, mesh, seed=0)
     random = np.random.default_rng(1)
     half = np.full(batch_size, (length - 3) // 2, np.int32)
     batch = {
@@ -156,26 +150,40 @@ def compiled_step(
         "first_len": half,
         "second_len": length - 3 - half,
         "example": np.arange(batch_size, dtype=np.int32),
-        "weights": np.ones(batch_size, np.float32),
     }
 
-    def make() -> tuple[Any, Any]:
+    def make_params() -> Any:
         tokens = jnp.zeros((1, length), jnp.int32)
-        params = model.init(jax.random.key(0), tokens, deterministic=True)["params"]
-        state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
-        sums = jax.eval_shape(loss_fn, params, batch, jax.random.key(0))[1]
-        zeros = {name: (jnp.float32(0), jnp.float32(0)) for name in (*sums, "grad_norm")}
-        return state, zeros
+        return model.init(jax.random.key(0), tokens, deterministic=True)["params"]
 
-    shapes = training.step_shapes(mesh, *jax.eval_shape(make), jax.eval_shape(lambda: batch))
+    job = training.Job(
+        config=training.FitConfig(
+            train=training.TrainConfig(total_steps=100, batch_size=batch_size),
+            optimizer=training.OptimizerConfig(
+                learning_rate=1e-4, warmup_steps=10, weight_decay=0.01
+            ),
+        ),
+        mesh=training.make_mesh(training.MeshConfig(), [device]),
+        make_params=make_params,
+        loss_fn=make_loss(model, vocabulary, ObjectiveConfig()),
+        row={
+            name: jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
+            for name, array in batch.items()
+        },
+    )
+    shapes = job.shapes()
     try:
-        compiled = step.lower(*shapes).compile()
+        compiled = job.step().lower(*shapes).compile()
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
         held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
         return None, None, needed_memory(str(error), held, 0)["peak_bytes"]
-    return compiled, lambda: (*jax.jit(make)(), training.place(batch, mesh)), needed_bytes(compiled)
+
+    def make() -> tuple[Any, ...]:
+        return *jax.jit(job.start)(), training.place({**batch, "weights": np.ones(batch_size, np.float32)}, job.mesh)
+
+    return compiled, make, needed_bytes(compiled)
 
 
 def markdown(results: dict[str, Any]) -> str:

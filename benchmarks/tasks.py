@@ -118,26 +118,14 @@ def _config(task: str, attention: str) -> dict[str, Any]:
 
 def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
     """The step, its arguments to be made, and the bytes that the compiler gives it."""
-    import jax
-    import jax.numpy as jnp
-
     from lra import train
     from nystromformer_jax import training
 
     run = train.prepare(config)
-    optimizer = training.make_optimizer(run.fit.optimizer, run.fit.train.total_steps)
-    step = training.make_train_step(train.make_loss(run.model), optimizer, run.mesh, seed=0)
+    job = train.job(run)
     batch = made_up_batch(run)
-
-    def make() -> tuple[Any, Any]:
-        params = train.make_params(run)()
-        state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
-        names = ("loss", "accuracy", "grad_norm")
-        return state, {name: (jnp.float32(0), jnp.float32(0)) for name in names}
-
-    shapes = training.step_shapes(run.mesh, *jax.eval_shape(make), jax.eval_shape(lambda: batch))
-    compiled = step.lower(*shapes).compile()
-    return compiled, lambda: (*make(), training.place(batch, run.mesh)), needed_bytes(compiled)
+    compiled = job.step().lower(*job.shapes()).compile()
+    return compiled, lambda: (*job.start(), training.place(batch, run.mesh)), needed_bytes(compiled)
 
 
 def made_up_batch(run: Any) -> dict[str, Any]:

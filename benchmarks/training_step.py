@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import peers
@@ -43,12 +42,9 @@ def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
 
 def our_step(run: train.Run, batch: dict[str, np.ndarray]) -> Any:
     """One update on a fixed batch, as a function without arguments."""
-    optimizer = training.make_optimizer(run.fit.optimizer, run.fit.train.total_steps)
-    step = training.make_train_step(train.make_loss(run.model), optimizer, run.mesh, seed=0)
-    params = train.make_params(run)()
-    state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
-    names = ("loss", "accuracy", "grad_norm")
-    totals: Any = {name: (jnp.float32(0), jnp.float32(0)) for name in names}
+    job = train.job(run)
+    step = job.step()
+    state, totals = jax.jit(job.start)()
     placed = training.place(
         {**batch, "weights": np.ones(len(batch["labels"]), np.float32)}, run.mesh
     )

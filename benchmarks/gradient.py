@@ -1,0 +1,17 @@
+"""A function together with its gradient, as all benchmarks of attention run it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`(*arguments, cotangent) -> (output, cotangents of all arguments)`."""
+
+    def run(*arguments: Any) -> tuple[Any, Any]:
+        *inputs, cotangent = arguments
+        output, pull_back = jax.vjp(function, *inputs)
+        return output, pull_back(cotangent)
+
+    return run
