@@ -181,7 +181,9 @@ def compiled_step(
         return None, None, needed_memory(str(error), held, 0)["peak_bytes"]
 
     def make() -> tuple[Any, ...]:
-        return *jax.jit(job.start)(), training.place({**batch, "weights": np.ones(batch_size, np.float32)}, job.mesh)
+        return *jax.jit(job.start)(), training.place(
+            {**batch, "weights": np.ones(batch_size, np.float32)}, job.mesh
+        )
 
     return compiled, make, needed_bytes(compiled)
 

@@ -20,14 +20,14 @@ def binomial_error(accuracy: float, examples: int) -> float:
     return math.sqrt(accuracy * (1 - accuracy) / examples)
 
 
-def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The mean, and the half width of its Student t interval; NaN with fewer than two values."""
+def t_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and the half width of its 95 % Student t interval; NaN with fewer than two values."""
     from scipy import stats  # comes with jax
 
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, math.nan
-    quantile = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1))
+    quantile = float(stats.t.ppf(0.975, len(values) - 1))
     return mean, quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 

@@ -1,10 +1,10 @@
 """The tasks of the Long Range Arena, prepared once and read from disk; no JAX in here."""
 
-import difflib
 import functools
 import logging
 from collections.abc import Mapping
 
+from harness.spelling import nearest
 from lra.data import image, listops, pathfinder, retrieval, text
 from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split, Task, TaskInfo
 
@@ -19,6 +19,7 @@ __all__ = [
     "TaskInfo",
     "describe",
     "load",
+    "name_of",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ TASKS: Mapping[str, TaskInfo] = {
         image.load,
         image.SIZES,
         total_steps=35_000,
+        pictures=True,
         official_sha256=image.OFFICIAL_SHA256,
     ),
     **{
@@ -65,6 +67,7 @@ TASKS: Mapping[str, TaskInfo] = {
             functools.partial(pathfinder.load, resolution=resolution, difficulty=difficulty),
             pathfinder.SIZES,
             total_steps=pathfinder.TOTAL_STEPS[resolution],
+            pictures=True,
         )
         for resolution in pathfinder.RESOLUTIONS
         for difficulty in pathfinder.RELEASE_FOLDERS
@@ -74,16 +77,21 @@ TASKS: Mapping[str, TaskInfo] = {
 _ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
 
 
+def name_of(task: str) -> str:
+    """The name in `TASKS` of the task called `task`, which some have two names for.
+
+    Raises:
+      ValueError: There is none; the nearest ones are named.
+    """
+    name = _ALIASES.get(task, task)
+    if name not in TASKS:
+        raise ValueError(f"There is no task called {name!r}{nearest(name, TASKS)}")
+    return name
+
+
 def describe(task: str) -> TaskInfo:
     """What is known of the task called `task`, before its data are there."""
-    task = _ALIASES.get(task, task)
-    if task not in TASKS:
-        nearest = difflib.get_close_matches(task, TASKS, cutoff=0.5)
-        known = (
-            f"Did you mean {' or '.join(nearest)}?" if nearest else f"Known: {', '.join(TASKS)}."
-        )
-        raise ValueError(f"There is no task called {task!r}. {known}")
-    return TASKS[task]
+    return TASKS[name_of(task)]
 
 
 def load(config: DataConfig) -> Task:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from harness import cache
 from lra import data
-from lra.data import pictures, statistics
-from lra.data.task import PairSplit, Task
+from lra.data import pictures, statistics, tfds_source
+from lra.data.task import PairSplit, Split, Task
 
 SHEET_IMAGES = 32
 
@@ -34,12 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        info = data.describe(given.task)
-        sheet = _sheet_path(given.contact_sheet)
-        export_dir = cache.user_path(given.export_tfds)
+        name = data.name_of(given.task)
+        info = data.TASKS[name]
+        sheet = _sheet_path(given.contact_sheet, name) if given.contact_sheet else None
+        export_dir = cache.user_path(given.export_tfds) if given.export_tfds else None
+        if export_dir:
+            tfds_source.new_folder(name, export_dir)
         task = data.load(
             data.DataConfig(
-                task=given.task,
+                task=name,
                 source=given.source,
                 dir=given.data_dir,
                 examples=given.examples,
@@ -56,9 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_example(task, row))
         if sheet:
             _draw(task, sheet)
-        if given.export_tfds:
-            from lra.data import tfds_source
-
+        if export_dir:
             folder = tfds_source.export(task, export_dir)
             print(f"Written for tensorflow-datasets into {folder}.")
     except BrokenPipeError:  # `| head` has read enough
@@ -97,10 +98,10 @@ def _example(task: Task, row: int) -> str:
     return "\n".join([f"Training {kind} {row}, label {label}{name}:", *texts, ""])
 
 
-def _sheet_path(text: str) -> Path | None:
+def _sheet_path(text: str, task: str) -> Path:
     """Where to draw; refused before anything is prepared."""
-    if not text:
-        return None
+    if not data.TASKS[task].pictures:
+        raise ValueError(f"{task} has no pictures for a contact sheet; leave it out.")
     path = cache.user_path(text)
     if path.suffix != ".png":
         raise ValueError(f"--contact_sheet needs a name that ends in .png, and got {text!r}.")
@@ -112,10 +113,9 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _draw(task: Task, path: Path) -> None:
-    train = task.splits["train"]
-    if task.image_shape is None or isinstance(train, PairSplit):
-        raise ValueError(f"{task.name} has no pictures for a contact sheet; leave it out.")
-    split = train.first(SHEET_IMAGES)
+    split = task.splits["train"].first(SHEET_IMAGES)
+    assert task.image_shape is not None
+    assert isinstance(split, Split)
     examples = [split[row] for row in range(len(split))]
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures.contact_sheet(

@@ -20,7 +20,7 @@ import random
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,6 @@ _NO_PARENTHESES = str.maketrans("()", "  ")
 _TOKEN_PATTERN = re.compile(r"\[\w+|\d+|[\]X]|\S+")
 
 _logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 
 def load(
@@ -163,25 +162,7 @@ def evaluate(expression: str) -> int:
     opened, closed = expression.count("("), expression.count(")")
     if opened != closed:
         raise ValueError(f"The expression has {opened} '(' but {closed} ')'.")
-    return _fold(
-        encode(expression).tolist(),
-        lambda token: token - _FIRST_DIGIT,
-        lambda operator, values: _FUNCTIONS[operator](values),
-    )
-
-
-def to_official(tokens: npt.NDArray[np.integer]) -> str:
-    """The text that the official generator prints for `tokens`.
-
-    Its trees are left-nested pairs, ((((op, v0), v1), ...), END); every pair prints as `( a b )`.
-    """
-
-    def list_text(operator: str, arguments: list[str]) -> str:
-        pairs = "".join(f" {argument} )" for argument in [*arguments, "]"])
-        return "( " * (len(arguments) + 1) + operator + pairs
-
-    real = [token for token in np.asarray(tokens).tolist() if token]
-    return _fold(real, _TOKENS.__getitem__, list_text)
+    return _value(encode(expression).tolist())
 
 
 def _tokens_one_by_one(expression: str) -> Iterator[int]:
@@ -195,12 +176,10 @@ def _tokens_one_by_one(expression: str) -> Iterator[int]:
         yield _SPELLINGS[match[0]]
 
 
-def _fold(
-    tokens: Iterable[int], leaf: Callable[[int], _T], node: Callable[[str, list[_T]], _T]
-) -> _T:
-    """Folds a well-formed expression from its leaves up, without recursion."""
-    open_lists: list[tuple[int, str, list[_T]]] = []  # (place, operator, arguments so far)
-    result: list[_T] = []
+def _value(tokens: Iterable[int]) -> int:
+    """Evaluates from the leaves up, without recursion."""
+    open_lists: list[tuple[int, str, list[int]]] = []  # (place, operator, arguments so far)
+    result: list[int] = []
     for place, token in enumerate(tokens, start=1):
         if result:
             raise ValueError(f"The expression ends before token {place}, {_TOKENS[token]!r}.")
@@ -213,9 +192,9 @@ def _fold(
             opened_at, operator, arguments = open_lists.pop()
             if not arguments:
                 raise ValueError(f"{operator} at token {opened_at} has no arguments.")
-            value = node(operator, arguments)
+            value = _FUNCTIONS[operator](arguments)
         else:
-            value = leaf(token)
+            value = token - _FIRST_DIGIT
         (open_lists[-1][2] if open_lists else result).append(value)
     if open_lists:
         opened_at, operator, _ = open_lists[-1]
@@ -273,15 +252,6 @@ def read_tsv(path: Path, examples: int = 0) -> tuple[list[npt.NDArray[np.uint8]]
     if not labels:
         raise ValueError(f"{path} holds a header and no examples.")
     return sequences, labels
-
-
-def write_tsv(path: Path, split: Split) -> None:
-    """Writes a split as the official generator does; `read_tsv` reads it back."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write("Source\tTarget\r\n")
-        for i in range(len(split)):
-            tokens, label = split[i]
-            file.write(f"{to_official(tokens)}\t{label}\r\n")
 
 
 def _row(line: bytes) -> tuple[str, int]:

@@ -5,7 +5,6 @@ its pairs as numbers of texts.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from harness import cache
+from harness import cache, parallel
 
 Batch = dict[str, npt.NDArray[Any]]
 
@@ -68,11 +67,7 @@ class DataConfig:
     @property
     def num_processes(self) -> int:
         """Processes to prepare data with: `workers`, or one for every core we may use."""
-        if self.workers:
-            return self.workers
-        if hasattr(os, "sched_getaffinity"):  # not on macOS
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
+        return parallel.num_processes(self.workers)
 
 
 class Padding(NamedTuple):
@@ -279,6 +274,7 @@ class TaskInfo:
       sizes: examples of every split of the benchmark.
       total_steps: the training steps of its config: the paper's, where the task is theirs.
       pairs: an example is a pair of sequences.
+      pictures: a sequence is a picture.
       official_sha256: of the data as prepared from the official files with seed 0, where known.
     """
 
@@ -288,6 +284,7 @@ class TaskInfo:
     sizes: Mapping[str, int]
     total_steps: int
     pairs: bool = False
+    pictures: bool = False
     official_sha256: str = ""
 
     def has_all(self, task: Task) -> bool:

@@ -38,13 +38,7 @@ def export(task: Task, data_dir: Path) -> Path:
     """
     import tensorflow_datasets as tfds
 
-    dataset = task.name.replace("-", "_")
-    final = data_dir / dataset
-    if final.exists():
-        raise FileExistsError(
-            f"Exporting {task.name} needs a new folder, and {final} is there already: delete it,"
-            " or choose another folder."
-        )
+    final = new_folder(task.name, data_dir)
     is_pairs = isinstance(task.splits["train"], PairSplit)
     columns = ("tokens1", "tokens2") if is_pairs else ("tokens",)
     dtype = np.int32 if task.splits["train"].sequences.first_id else np.uint8
@@ -52,7 +46,7 @@ def export(task: Task, data_dir: Path) -> Path:
     labels = {"names": task.class_names} if task.class_names else {"num_classes": _classes(task)}
 
     class Exported(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]  # untyped: mypy does not know the argument
-        name = dataset
+        name = final.name
         VERSION = tfds.core.Version(VERSION)
 
         def _info(self) -> Any:
@@ -81,18 +75,33 @@ def export(task: Task, data_dir: Path) -> Path:
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         with (
-            tempfile.TemporaryDirectory(prefix=f".{dataset}-", dir=data_dir) as partial,
+            tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=data_dir) as partial,
             Path(os.devnull).open("w") as nowhere,
             contextlib.redirect_stdout(nowhere),  # what tfds prints names the partial folder
         ):
             Exported(data_dir=partial, file_format="array_record").download_and_prepare()
-            Path(partial, dataset).rename(final)
+            Path(partial, final.name).rename(final)
     except (OSError, RuntimeError) as error:  # array_record's of a full disk is a RuntimeError
         raise OSError(
             f"Exporting {task.name} needs to write into {data_dir}, and that failed ({error}). Make it"
             " a folder with space that you may write to, or choose another one."
         ) from error
     return final / VERSION
+
+
+def new_folder(task: str, data_dir: Path) -> Path:
+    """Where `export` writes the task of this name, before its data are there.
+
+    Raises:
+      FileExistsError: the data set is there already.
+    """
+    folder = data_dir / task.replace("-", "_")
+    if folder.exists():
+        raise FileExistsError(
+            f"Exporting {task} needs a new folder, and {folder} is there already: delete it, or choose"
+            " another folder."
+        )
+    return folder
 
 
 def _classes(task: Task) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.run_files import Kind, check_kinds, read_metrics, read_object
-from lra.data import TASKS, describe
+from lra.data import describe, name_of
 
 NEEDED: Mapping[str, Kind] = {
     "test_accuracy": "a number",
@@ -173,10 +173,9 @@ def read_run(folder: Path) -> Run:
     check_kinds(file, config["data"], {"task": "a text"})
     check_kinds(file, config["train"], OF_TRAINING)
     try:
-        info = describe(config["data"]["task"])
+        task = name_of(config["data"]["task"])
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    task = next(name for name, known in TASKS.items() if known is info)
     values, environment, data = (
         _read_known(folder / f"{name}.json") for name in ("result", "environment", "data")
     )

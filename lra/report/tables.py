@@ -174,9 +174,7 @@ def grid_table(grid: Grid) -> Table:
         [
             f"{row:,}",
             *(
-                _of_group(grid.cells[row, column])
-                if (row, column) in grid.cells
-                else NOT_RUN
+                _of_group(grid.cells[row, column]) if (row, column) in grid.cells else NOT_RUN
                 for column in grid.columns
             ),
         ]

@@ -216,7 +216,7 @@ def test_eight_trees_are_learnt_by_heart(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"data__task": "listop"}, "Did you mean listops"),
+        ({"data__task": "listop"}, "did you mean listops"),
         ({"model__vocab_size": 9}, "listops has 16 token ids"),
         ({"model__max_len": 32}, "no position for tokens up to data.max_len=64"),
         ({"attention__name": "nystrm"}, "did you mean nystrom"),

@@ -1,4 +1,4 @@
-"""Small reviews and images, and every form in which people have them."""
+"""Small reviews, images and trees, and every form in which people have them."""
 
 import hashlib
 import io
@@ -6,7 +6,7 @@ import tarfile
 
 import numpy as np
 
-from lra.data import image, text
+from lra.data import image, listops, text
 
 REVIEWS_PER_CLASS = 20
 IMAGES_PER_FILE = 40
@@ -120,3 +120,25 @@ def write_cifar_tfds(data_dir, files):
         }
 
     return write_tfds(data_dir, "cifar10", features, splits, version="3.0.2")
+
+
+def official_text(tokens):
+    """What the official generator prints for a tree: left-nested pairs, each as `( a b )`."""
+    open_lists = [[]]
+    for word in listops.decode(tokens).split():
+        if word in listops.OPERATORS:
+            open_lists.append([word])
+        elif word != "]":
+            open_lists[-1].append(word)
+        else:
+            operator, *arguments = open_lists.pop()
+            pairs = "".join(f" {argument} )" for argument in [*arguments, "]"])
+            open_lists[-1].append("( " * (len(arguments) + 1) + operator + pairs)
+    ((text,),) = open_lists
+    return text
+
+
+def write_tsv(path, split):
+    """Writes a split as the official generator does."""
+    rows = (f"{official_text(tokens)}\t{label}\r\n" for tokens, label in split)
+    path.write_text("".join(["Source\tTarget\r\n", *rows]), encoding="utf-8", newline="")

@@ -108,6 +108,7 @@ def test_every_image_is_there_once_in_the_order_of_the_files(parent):
     assert np.bincount(task.splits["train"].labels).tolist() == [18] * 10
     assert np.bincount(task.splits["valid"].labels).tolist() == [2] * 10
     assert (task.name, task.image_shape, len(task.class_names)) == ("image", (32, 32), 10)
+    assert data.describe(task.name).pictures
 
 
 def test_the_official_sizes_are_the_default(parent):

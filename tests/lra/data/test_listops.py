@@ -19,6 +19,7 @@ import pytest
 import lra
 from lra import data
 from lra.data import listops
+from tests.lra.data.fakes import official_text, write_tsv
 
 CONFIG = data.DataConfig(task="listops", examples=20, max_len=2048, workers=1)
 
@@ -147,7 +148,7 @@ def test_spelling_and_white_space_do_not_matter(text):
     assert listops.evaluate(text.replace("]", "X")) == value
     assert listops.evaluate(text.replace(" ", "\n\t ") + " ") == value
     assert listops.evaluate(text.replace(" ]", "]").replace(" [", "[")) == value
-    assert listops.evaluate(listops.to_official(listops.encode(text))) == value
+    assert listops.evaluate(official_text(listops.encode(text))) == value
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_deep_nesting_needs_no_recursion():
     depth = 5 * sys.getrecursionlimit()
     text = "[MAX " * depth + "3" + " ]" * depth
     assert listops.evaluate(text) == 3
-    assert listops.evaluate(listops.to_official(listops.encode(text))) == 3
+    assert listops.evaluate(official_text(listops.encode(text))) == 3
 
 
 def test_the_vocabulary_is_fixed():
@@ -215,13 +216,14 @@ def test_decode_turns_encode_around_and_drops_padding():
 
 @pytest.mark.parametrize("text", OFFICIAL_TEXTS)
 def test_official_text_is_left_nested_pairs(text):
-    assert listops.to_official(listops.encode(text)) == OFFICIAL_TEXTS[text]
+    assert official_text(listops.encode(text)) == OFFICIAL_TEXTS[text]
+    np.testing.assert_array_equal(listops.encode(OFFICIAL_TEXTS[text]), listops.encode(text))
 
 
 def test_official_text_of_a_generated_tree_comes_back(sample):
     for tree in sample[0].trees[:50]:
         tokens = np.frombuffer(tree.tokens, np.uint8)
-        text = listops.to_official(tokens)
+        text = official_text(tokens)
         np.testing.assert_array_equal(listops.encode(text), tokens)
         # A list of k arguments is k + 1 pairs: one for every argument and one for the bracket.
         num_nodes = sum(token != listops.VOCAB["]"] for token in tree.tokens)
@@ -425,7 +427,7 @@ def official(tmp_path):
     folder = tmp_path / "listops-1000"
     folder.mkdir()
     for split, name in listops.OFFICIAL_FILES.items():
-        listops.write_tsv(folder / name, generated.splits[split])
+        write_tsv(folder / name, generated.splits[split])
     return folder, generated
 
 
@@ -545,4 +547,4 @@ def test_ten_thousand_generated_labels_are_what_evaluate_says():
     trees = listops.generate(10_000, seed=7, min_length=500, max_length=2000, num_processes=2)
     for tree in trees:
         tokens = np.frombuffer(tree.tokens, np.uint8)
-        assert listops.evaluate(listops.to_official(tokens)) == tree.label
+        assert listops.evaluate(official_text(tokens)) == tree.label

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness import cache
+from lra import data
 from lra.data import __main__ as command
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -60,9 +61,9 @@ def test_changed_data_are_refused(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["listop"], "There is no task called 'listop'. Did you mean listops"),
-        (["pathfinder512"], "Did you mean pathfinder"),
-        (["zzz"], "Known: listops, listops-short, text"),
+        (["listop"], "There is no task called 'listop'; did you mean listops"),
+        (["pathfinder512"], "; did you mean pathfinder"),
+        (["zzz"], "; known: image, listops, listops-short"),
         ([*EASY, "--contact_sheet=sheet.jpg"], "ends in .png, and got 'sheet.jpg'"),
         ([*EASY, "--data_dir=~no such user/x"], "no such user: write the whole path"),
         (
@@ -73,10 +74,6 @@ def test_changed_data_are_refused(capsys):
         (["retrieval"], "Retrieval needs "),
         ([*EASY, "--data_dir=nowhere"], "Pathfinder needs the release's images"),
         (["listops", "--examples=-1"], "data.examples is -1"),
-        (
-            ["listops-short", "--examples=3", "--workers=1", "--contact_sheet=x.png"],
-            "has no pictures",
-        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence(arguments, sentence, capsys):
@@ -84,6 +81,20 @@ def test_what_cannot_be_is_one_sentence(arguments, sentence, capsys):
     error = capsys.readouterr().err
     assert sentence in error
     assert error.splitlines()[-1].startswith("lra.data: ")
+
+
+def test_what_cannot_be_made_of_data_is_refused_before_they_are_prepared(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(data, "load", lambda config: pytest.fail("prepared"))
+    (tmp_path / "pathfinder128").mkdir()
+    for arguments, sentence in (
+        (["listops-short", "--contact_sheet=x.png"], "listops-short has no pictures"),
+        (["retrieval", "--contact_sheet=x.png"], "retrieval has no pictures"),
+        (["pathx", f"--export_tfds={tmp_path}"], f"{tmp_path}/pathfinder128 is there already"),
+    ):
+        assert command.main(arguments) == 2
+        assert sentence in capsys.readouterr().err
 
 
 def test_a_stopped_preparation_leaves_nothing_behind(tmp_path):

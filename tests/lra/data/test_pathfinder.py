@@ -37,6 +37,7 @@ def test_a_shortened_split_is_the_beginning_of_the_whole_one():
 def test_a_task_knows_its_name_classes_and_shape():
     task = data.load(CONFIG)
     assert (task.name, task.image_shape) == ("pathfinder32-easy", (32, 32))
+    assert data.describe(task.name).pictures
     assert {len(split) for split in task.splits.values()} == {7}
     tokens, label = task.splits["test"][3]
     assert tokens.shape == (1024,)

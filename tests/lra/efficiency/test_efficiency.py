@@ -96,7 +96,11 @@ def test_every_case_has_a_row_and_softmax_alone_is_quadratic(tmp_path, capsys):
     ("error", "code", "words"),
     [
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C; the same command goes on"),
-        (OSError(28, "No space left on device"), 1, "No space left on device; the same command goes on"),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "No space left on device; the same command goes on",
+        ),
     ],
 )
 def test_what_stops_it_is_a_sentence_and_the_same_command_goes_on(

@@ -52,9 +52,12 @@ def test_seeds_that_came_to_no_end_are_counted(tmp_path):
     row = ours(groups)["nystrom-64"]
     assert row[:2] == ["31.00 ± 1.00 (n = 3 of 4)", "31.33 ± 1.53 (n = 3)"]
     assert row[5] == "31.67 ± 2.08 (n = 3 of 4)"
-    assert "| nystrom-64 | 0, 1, 2 of 4 | 31.00 ± 1.00 |" in tables.task_groups_table(
-        [group for group in groups if group.task == "listops"]
-    ).markdown()
+    assert (
+        "| nystrom-64 | 0, 1, 2 of 4 | 31.00 ± 1.00 |"
+        in tables.task_groups_table(
+            [group for group in groups if group.task == "listops"]
+        ).markdown()
+    )
 
 
 def test_table_3_has_no_other_tasks(tmp_path):
