@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from harness.figures import new_figure
+
 
 def markdown(results: dict[str, Any]) -> str:
     """Tables of medians; a ratio above 1 says how much faster ours is."""
@@ -84,12 +86,8 @@ def headline(results: dict[str, Any]) -> str:
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """Seconds against length of forward + gradient without a mask, log–log, as a PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
+    figure = new_figure(10, 4)
+    axes = figure.subplots(1, 2, sharey=True)
     for axis, contest in zip(axes, ("functions", "modules"), strict=True):
         for conv, dashes in ((0, "-"), (33, "--")):
             rows = [
@@ -115,5 +113,4 @@ def plot(results: dict[str, Any], path: Path) -> None:
         handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
         axis.legend(handles.values(), handles.keys(), fontsize=8)
     axes[0].set_ylabel("milliseconds")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.savefig(path)

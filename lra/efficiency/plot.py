@@ -4,18 +4,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.figures import COLORS, GREY, new_figure
 from lra.efficiency.tables import MIB, figure_of, rows_at, tables
 
-# Okabe and Ito's colours, which most colour-blind people tell apart, and markers for the rest.
+BLUE, VERMILION, GREEN, PURPLE, SKY, ORANGE, BLACK = COLORS
 STYLES = {
-    "softmax": ("#000000", "s"),
-    "nystrom-64": ("#0072B2", "o"),
-    "nystrom-32": ("#56B4E9", "o"),
-    "reformer": ("#E69F00", "^"),
-    "linformer": ("#009E73", "D"),
-    "performer": ("#D55E00", "v"),
-    "longformer": ("#CC79A7", "P"),
-    "linear": ("#999999", "X"),
+    "softmax": (BLACK, "s"),
+    "nystrom-64": (BLUE, "o"),
+    "nystrom-32": (SKY, "o"),
+    "reformer": (ORANGE, "^"),
+    "linformer": (GREEN, "D"),
+    "performer": (VERMILION, "v"),
+    "longformer": (PURPLE, "P"),
+    "linear": (GREY, "X"),
 }
 
 
@@ -24,19 +25,14 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
 
     What does not fit is hollow.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
     from matplotlib import ticker
 
     batch = min(row["batch"] for row in results["rows"])
     kinds = [kind for kind, of in tables(results["rows"]) if of == batch]
     estimate = ", the compiler's estimate" if results["settings"]["topology"] else ""
     panels = (("peak_bytes", "memory, MiB", 1 / MIB), ("time", f"time, ms{estimate}", 1e3))
-    figure, grid = plt.subplots(
-        len(kinds), 2, figsize=(10, 0.6 + 3.4 * len(kinds)), layout="constrained", squeeze=False
-    )
+    figure = new_figure(10, 0.6 + 3.4 * len(kinds))
+    grid = figure.subplots(len(kinds), 2, squeeze=False)
     for axes_row, kind in zip(grid, kinds, strict=True):
         rows = rows_at(results["rows"], kind, batch)
         lengths = sorted({length for _, length in rows})
@@ -76,5 +72,4 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     if not all(row["fits"] for row in results["rows"]):
         grid[0, 0].plot([], [], "s", color="grey", markerfacecolor="white", label="does not fit")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.savefig(path)

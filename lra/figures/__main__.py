@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.figures import COLORS, new_figure
 from lra import train
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, Nystrom
@@ -31,7 +32,7 @@ TICKS_UP_TO = 40  # tokens that can still be told apart along an axis
 # Of the brightest colour: so many entries of a softmax map are darker. Single peaks are brighter.
 BRIGHTEST_PERCENTILE = 99.5
 
-COLORS = {"trained": "#0072B2", "random": "#D55E00"}  # told apart by every eye, and in grey
+COLOR_OF = {"trained": COLORS[0], "random": COLORS[1]}
 NAMES = {"trained": "trained model", "random": "random normal query, key, value"}
 
 
@@ -105,13 +106,12 @@ def draw_maps(
     numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], words: Sequence[str], path: Path
 ) -> None:
     """Draws pairs of maps, two pairs a row; each pair has a colour scale of its own."""
-    import matplotlib.pyplot as plt
     from matplotlib.colors import PowerNorm
 
     pairs = [one for heads in maps for one in heads]
     columns = min(2, len(pairs))
     rows = -(-len(pairs) // columns)
-    figure = plt.figure(figsize=(6.6 * columns, 3.5 * rows + 0.7), layout="constrained")
+    figure = new_figure(6.6 * columns, 3.5 * rows + 0.7)
     landmarks, length = numbers["nystrom"]["num_landmarks"], numbers["maps"]["tokens"]
     figure.suptitle(
         f"{_title(numbers)}, test example {numbers['maps']['example']}, {length:,} tokens\n"
@@ -144,17 +144,15 @@ def draw_maps(
             f"relative error: map {about['map_error']:.2g}, output {about['output_error']:.2g}",
             fontsize=9,
         )
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.savefig(path)
 
 
 def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
     """Draws the output's error against landmarks and against length."""
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+    figure = new_figure(10, 4.2)
+    left, right = figure.subplots(1, 2, sharey=True)
     curves = numbers["curves"]
-    for kind, color in COLORS.items():
+    for kind, color in COLOR_OF.items():
         rows = curves[kind]["by_landmarks"]
         counts = [row["num_landmarks"] for row in rows]
         _band(left, counts, rows, color, "o-", NAMES[kind])
@@ -177,10 +175,9 @@ def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
 
 def draw_pinv(numbers: Mapping[str, Any], path: Path) -> None:
     """Draws residual and output error against the iterations of the pseudoinverse."""
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-    for kind, color in COLORS.items():
+    figure = new_figure(10, 4.2)
+    panels = figure.subplots(1, 2)
+    for kind, color in COLOR_OF.items():
         for start, style in zip(approximation.STARTS, ("o-", "x"), strict=True):
             rows = numbers["curves"][kind]["by_iteration"][start]
             iterations = [row["iterations"] for row in rows]
@@ -221,7 +218,6 @@ def _doubling(axis: Any, places: Sequence[int]) -> None:
 
 
 def _finish(figure: Any, numbers: Mapping[str, Any], panels: Sequence[Any], path: Path) -> None:
-    import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for axis in panels:
@@ -238,8 +234,7 @@ def _finish(figure: Any, numbers: Mapping[str, Any], panels: Sequence[Any], path
         f"{_title(numbers)}: median and quartiles over layers, heads and {count} test examples",
         fontsize=11,
     )
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.savefig(path)
 
 
 def _title(numbers: Mapping[str, Any]) -> str:
@@ -282,9 +277,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _write(
     trained: Trained, numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], out: Path
 ) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
     about = numbers["maps"]
     short = about["tokens"] <= TICKS_UP_TO
     words = trained.words(about["example"], about["tokens"]) if short else []

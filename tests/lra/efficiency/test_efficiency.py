@@ -1,10 +1,11 @@
 import json
+import sys
 
 import pytest
 from jax.errors import JaxRuntimeError
 
 from lra.efficiency import __main__ as efficiency
-from lra.efficiency import tables
+from lra.efficiency import plot, tables
 from lra.efficiency.bench import ATTENTIONS, PASSES, Bench, core_options
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.training.topology import is_out_of_memory
@@ -157,6 +158,13 @@ def test_what_ran_out_of_memory_needed_more_than_the_compiler_said(monkeypatch):
     assert not row["fits"]
     assert row["temp_bytes"] is not None
     assert tables.figure_of(row, "peak_bytes") is None
+
+
+def test_a_picture_is_drawn_without_pyplot_and_its_state(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    rows = [made_row(name, length) for name in ("softmax", "new") for length in (512, 1024)]
+    plot.plot(made_results(rows), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_power_of_the_length_is_its_slope():

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 
@@ -47,8 +48,9 @@ def numbers_in(values):
 
 
 def test_a_nystrom_run_gives_three_pictures_and_all_their_numbers(
-    tmp_path, few_numbers, named, capsys
+    tmp_path, few_numbers, named, capsys, monkeypatch
 ):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # whose state is the user's
     config = small_config()
     folder = write_run(tmp_path / "run", config)
     out = tmp_path / "out" / "run-0.1"
