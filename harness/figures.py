@@ -1,7 +1,8 @@
-"""How a report's pictures look: colours, a figure that changes no global state, a legend below."""
+"""A report's pictures: curves over seeds, colours, figures that change no global state, legends below."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -9,6 +10,38 @@ if TYPE_CHECKING:
 # Source: Okabe and Ito 2008, jfly.uni-koeln.de/color, without the yellow that white paper swallows.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 GREY = "#767676"
+
+
+class Curve(NamedTuple):
+    """Steps that any seed has; there the mean, the lowest and the highest of those that have them."""
+
+    steps: list[int]
+    means: list[float]
+    lows: list[float]
+    highs: list[float]
+
+
+def curve_of(metrics: Iterable[Mapping[str, float]], metric: str) -> tuple[list[int], list[float]]:
+    """Steps and values of one metric, from the lines of a `metrics.jsonl`."""
+    points = [(int(line["step"]), line[metric]) for line in metrics if metric in line]
+    return [step for step, _ in points], [value for _, value in points]
+
+
+def seeds_together(
+    curves: Iterable[tuple[Sequence[int], Sequence[float]]], scale: float = 1
+) -> Curve:
+    """One curve of those of several seeds, its values times `scale`."""
+    values: dict[int, list[float]] = defaultdict(list)
+    for steps, own in curves:
+        for step, value in zip(steps, own, strict=True):
+            values[step].append(scale * value)
+    known = sorted(values)
+    return Curve(
+        known,
+        [sum(values[step]) / len(values[step]) for step in known],
+        [min(values[step]) for step in known],
+        [max(values[step]) for step in known],
+    )
 
 
 def colors_of(labels: Sequence[str]) -> dict[str, str]:

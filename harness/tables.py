@@ -47,6 +47,13 @@ class Table(NamedTuple):
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def three_digits(value: float | None) -> str:
+    """A number with the three digits that count, or what stands for none."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
+
+
 def _escape(cell: str) -> str:
     """Keeps a cell in its column, and markup out of it."""
     return " ".join(cell.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

@@ -1,9 +1,10 @@
 """What the report says, in order, as Markdown; and every number of it, for programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
+from harness.environments import version_sentences
 from harness.run_files import finite
 from language.glue.tasks import TASKS
 from language.report import gains, tables
@@ -56,7 +57,9 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], picture: str) -> 
             "Every run: ± the standard error over examples.",
             tables.runs_table(own).markdown().rstrip("\n"),
         ]
-    parts += ["## How it was measured", _versions([run for group in groups for run in group.runs])]
+    runs = [run for group in groups for run in group.runs]
+    versions = version_sentences((run.name, run.result.get("versions") or {}) for run in runs)
+    parts += ["## How it was measured", "\n".join(f"* {sentence}" for sentence in versions)]
     if left_out:
         parts += ["Left out:", "\n".join(f"* {sentence}" for sentence in left_out)]
     return "\n\n".join(parts) + "\n"
@@ -127,18 +130,3 @@ def _run(run: Run) -> dict[str, Any]:
 def _alternative(groups: Sequence[Group]) -> str:
     labels = "; ".join(group.label for group in groups)
     return f"Masked tokens, loss and sentence orders on held-out text against steps: {labels}."
-
-
-def _versions(runs: Sequence[Run]) -> str:
-    """Which runs had which versions, the most common first."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        versions: Mapping[str, str] = run.result.get("versions") or {}
-        words = ", ".join(f"{name} {version}" for name, version in versions.items())
-        found.setdefault(words or "versions not known", []).append(run.name)
-    most, *rare = sorted(found, key=lambda words: -len(found[words]))
-    lines = [f"{'All others' if rare else 'All runs'}: {most}."]
-    return "\n".join(
-        f"* {line}"
-        for line in [*lines, *(f"{', '.join(found[words])}: {words}." for words in rare)]
-    )

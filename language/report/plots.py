@@ -1,12 +1,11 @@
 """The paper's Figure 5: how masked tokens and sentence orders are learnt, against steps."""
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.figures import COLORS, GREY, add_legend, new_figure
+from harness.figures import COLORS, GREY, add_legend, new_figure, seeds_together
 from language.report.groups import Group
 
 LINES = ("-", "--", ":", "-.")  # one each time the colours begin again
@@ -26,15 +25,6 @@ PANELS: Mapping[str, Panel] = {
 }
 
 
-class Curve(NamedTuple):
-    """Steps that any seed has; there the mean, the lowest and the highest of those that have them."""
-
-    steps: list[int]
-    means: list[float]
-    lows: list[float]
-    highs: list[float]
-
-
 def plot_pretraining(groups: Sequence[Group], baselines: Mapping[str, float], path: Path) -> None:
     """Draws validation against steps, a panel a metric and a line a model; the band is over seeds.
 
@@ -52,7 +42,8 @@ def plot_pretraining(groups: Sequence[Group], baselines: Mapping[str, float], pa
     handles = {}
     for axes, (metric, panel) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         for number, group in enumerate(groups):
-            curve = seeds_together(group, f"valid/{metric}", panel.scale)
+            curves = [run.curve(f"valid/{metric}") for run in group.runs]
+            curve = seeds_together(curves, panel.scale)
             style = {
                 "color": COLORS[number % len(COLORS)],
                 "linestyle": LINES[number // len(COLORS) % len(LINES)],
@@ -78,18 +69,3 @@ def plot_pretraining(groups: Sequence[Group], baselines: Mapping[str, float], pa
     figure.suptitle(f"Pretraining, on held-out text{band}", fontsize=11)
     add_legend(figure, list(handles.values()), list(handles), columns)
     figure.savefig(path)
-
-
-def seeds_together(group: Group, metric: str, scale: float) -> Curve:
-    """The curve of a group over its seeds."""
-    values: dict[int, list[float]] = defaultdict(list)
-    for run in group.runs:
-        for step, value in zip(*run.curve(metric), strict=True):
-            values[step].append(scale * value)
-    steps = sorted(values)
-    return Curve(
-        steps,
-        [sum(values[step]) / len(values[step]) for step in steps],
-        [min(values[step]) for step in steps],
-        [max(values[step]) for step in steps],
-    )

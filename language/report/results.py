@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from harness.environments import device_words
+from harness.figures import curve_of
 from harness.run_files import read_metrics, read_object
 from harness.spelling import nearest
 from harness.statistics import binomial_error
@@ -85,16 +87,11 @@ class Run:
     @property
     def device(self) -> str:
         """What it ran on; empty where that is not known."""
-        device, threads = self.result.get("device") or {}, self.result.get("cpu_threads")
-        if not {"count", "kind"} <= set(device):
-            return ""
-        cpu = f", {threads} threads" if device["kind"] == "cpu" and threads else ""
-        return f"{device['count']} × {device['kind']}{cpu}"
+        return device_words(self.result)
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
         """Steps and values of one metric."""
-        points = [(int(line["step"]), line[metric]) for line in self.metrics if metric in line]
-        return [step for step, _ in points], [value for _, value in points]
+        return curve_of(self.metrics, metric)
 
 
 def find_runs(folders: Iterable[Path]) -> list[Run]:

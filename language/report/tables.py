@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.tables import NOT_RUN, NOTHING, Table
+from harness.tables import NOT_RUN, NOTHING, Table, three_digits
 from language.glue.tasks import TASKS
 from language.report.groups import Cell, Group, best
 from language.report.published import COLUMNS, SOURCE, TABLE_2
@@ -89,7 +89,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
             *(_with_error(run, split, metric) for split, metric in names),
             f"{run.scores['valid'].examples:,}",
             f"{run.result['best_step']:,} of {run.result['total_steps']:,}",
-            _number(run.result.get("step_seconds")),
+            three_digits(run.result.get("step_seconds")),
             run.device or NOTHING,
         ]
         for group in groups
@@ -172,7 +172,7 @@ def _is_share(metric: str) -> bool:
 
 def _plain(value: float, metric: str) -> str:
     if metric == "perplexity":
-        return _number(value)
+        return three_digits(value)
     return f"{100 * value:.2f}" if _is_share(metric) else f"{value:.3f}"
 
 
@@ -194,10 +194,3 @@ def _with_error(run: Run, split: str, metric: str) -> str:
 
 def _distinct(words: Any) -> str:
     return "; ".join(dict.fromkeys(words))
-
-
-def _number(value: float | None) -> str:
-    """Three digits that count."""
-    if value is None:
-        return NOTHING
-    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"

@@ -1,12 +1,13 @@
 """The report's pictures: learning curves, and accuracy against speed, as PNG."""
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.figures import COLORS, GREY, add_legend, new_figure
+from harness.figures import COLORS, GREY, Curve, add_legend, new_figure, seeds_together
 from lra.report.groups import Group
 from lra.report.published import TITLES
 
@@ -65,7 +66,7 @@ def _plot_panels(
     for number, (group, panel) in enumerate(zip(groups, panels.flat, strict=False)):
         for other in groups:
             panel.plot(
-                *seeds_together(other, "valid/accuracy", 100)[:2], color="#D8D8D8", linewidth=0.8
+                *over_seeds(other, "valid/accuracy", 100)[:2], color="#D8D8D8", linewidth=0.8
             )
         _draw_baselines(panel, baselines)
         _draw(panel, group, "accuracy", 100, COLORS[0], markersize=2)
@@ -180,9 +181,9 @@ def _draw(
 ) -> None:
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    steps, means, lows, highs = seeds_together(group, f"train/{metric}", scale)
+    steps, means, lows, highs = over_seeds(group, f"train/{metric}", scale)
     axes.plot(steps, means, color=color, linewidth=0.8, alpha=0.5, zorder=2)
-    steps, means, lows, highs = seeds_together(group, f"valid/{metric}", scale)
+    steps, means, lows, highs = over_seeds(group, f"valid/{metric}", scale)
     style: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": markersize, "zorder": 3}
     axes.plot(steps, means, color=color, label=group.label, **style)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
@@ -197,27 +198,13 @@ def _draw_baselines(axes: "Axes", baselines: Mapping[str, float]) -> None:
         axes.axhline(100 * level, color=GREY, linewidth=1, linestyle=dashes, label=name, zorder=1)
 
 
-def seeds_together(
-    group: Group, metric: str, scale: float
-) -> tuple[list[int], list[float], list[float], list[float]]:
-    """Steps that any seed has; there the mean, the lowest and the highest of those that have them."""
-    values: dict[int, list[float]] = defaultdict(list)
-    for run in group.scored or group.runs:
-        for step, value in zip(*run.curve(metric), strict=True):
-            values[step].append(scale * value)
-    steps = sorted(values)
-    means = [sum(values[step]) / len(values[step]) for step in steps]
-    size = math.ceil(len(steps) / MAX_POINTS) if metric.startswith("train/") else 1
-    if size > 1:
-        pieces = [slice(start, start + size) for start in range(0, len(steps), size)]
-        steps, means = (
-            [steps[piece][-1] for piece in pieces],
-            [sum(means[piece]) / len(means[piece]) for piece in pieces],
-        )
-        return steps, means, means, means
-    return (
-        steps,
-        means,
-        [min(values[step]) for step in steps],
-        [max(values[step]) for step in steps],
-    )
+def over_seeds(group: Group, metric: str, scale: float) -> Curve:
+    """A group's curve; a long one of training is averaged in pieces, and has no band."""
+    runs = group.scored or group.runs
+    curve = seeds_together([run.curve(metric) for run in runs], scale)
+    size = math.ceil(len(curve.steps) / MAX_POINTS) if metric.startswith("train/") else 1
+    if size <= 1:
+        return curve
+    pieces = [slice(start, start + size) for start in range(0, len(curve.steps), size)]
+    means = [statistics.fmean(curve.means[piece]) for piece in pieces]
+    return Curve([curve.steps[piece][-1] for piece in pieces], means, means, means)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.environments import device_words
+from harness.figures import curve_of
 from harness.run_files import Kind, check_kinds, read_metrics, read_object
 from lra.data import describe, name_of
 
@@ -114,8 +116,7 @@ class Run:
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
         """Steps and values of one metric."""
-        points = [(int(line["step"]), line[metric]) for line in self.metrics if metric in line]
-        return [step for step, _ in points], [value for _, value in points]
+        return curve_of(self.metrics, metric)
 
 
 def find_runs(folders: Iterable[Path]) -> list[Path]:
@@ -187,7 +188,7 @@ def read_run(folder: Path) -> Run:
         config=config,
         metrics=metrics,
         result=None,
-        device=_device(environment),
+        device=device_words(environment),
         versions=environment.get("versions") or {},
         config_sha256=values.get("config_sha256") or "",
         data_sha256=values.get("data_sha256") or data.get("sha256") or "",
@@ -206,14 +207,6 @@ def _read_known(file: Path) -> dict[str, Any]:
 
 
 _ENVIRONMENT = ("device", "versions", "cpu_threads")
-
-
-def _device(environment: Mapping[str, Any]) -> str:
-    device, threads = environment.get("device") or {}, environment.get("cpu_threads")
-    if not {"count", "kind"} <= set(device):
-        return ""
-    cpu = f", {threads} threads" if device["kind"] == "cpu" and threads else ""
-    return f"{device['count']} × {device['kind']}{cpu}"
 
 
 def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from harness.environments import version_sentences
 from harness.tables import Table
 from lra.report import tables
 from lra.report.comparisons import Comparison, compare, grids
@@ -192,7 +193,7 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> Section:
         " process's.",
         Table(columns, [("", rows)]),
         "Versions:",
-        Points(_versions(runs)),
+        Points(version_sentences((run.name, run.versions) for run in runs)),
         Listing(
             "Commands (what else differs from the config file changes no number, and is in the run's"
             " config.json)",
@@ -209,19 +210,6 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> Section:
     if left_out:
         blocks += ["Left out:", Points(left_out)]
     return Section("provenance", "How it was measured", blocks)
-
-
-def _versions(runs: Sequence[Run]) -> list[str]:
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        words = ", ".join(f"{name} {version}" for name, version in run.versions.items())
-        found.setdefault(words or "not known", []).append(run.name)
-    rare = sorted(found, key=lambda words: len(found[words]))
-    most = rare.pop()
-    return [
-        f"{'All others' if rare else 'All runs'}: {most}.",
-        *(f"{', '.join(found[words])}: {words}." for words in rare),
-    ]
 
 
 def command(run: Run, group: Group) -> str:

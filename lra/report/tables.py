@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from harness.statistics import Summary, binomial_error
-from harness.tables import NOT_FINISHED, NOT_RUN, NOTHING, Table
+from harness.tables import NOT_FINISHED, NOT_RUN, NOTHING, Table, three_digits
 from lra.report.comparisons import Comparison, Grid, grids, mean_over
 from lra.report.groups import Group, rank
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, baselines_of
@@ -85,8 +85,8 @@ def task_groups_table(groups: Sequence[Group]) -> Table:
             f"{group.binomial_error:.2f}" if group.scored else NOTHING,
             _interval(group.summary) if group.scored else NOTHING,
             group.progress,
-            _number(group.step_seconds),
-            _number(group.examples_per_second),
+            three_digits(group.step_seconds),
+            three_digits(group.examples_per_second),
             f"{group.peak_bytes / 2**30:.2f}" if group.peak_bytes else NOTHING,
         ]
         for group in groups
@@ -126,7 +126,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
                     f"{100 * result.valid_accuracy:.2f}",
                     f"{result.best_step:,}",
                     run.progress,
-                    _number(result.step_seconds),
+                    three_digits(result.step_seconds),
                 ]
             rows.append([group.label, str(run.seed), *scores, run.device or NOTHING])
     columns = [
@@ -260,13 +260,6 @@ def _interval(summary: Summary) -> str:
         return NOTHING
     low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
     return f"{low:.2f} to {high:.2f}".replace("-", "−")
-
-
-def _number(value: float | None) -> str:
-    """Three digits that count."""
-    if not value:
-        return NOTHING
-    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def _p(value: float) -> str:

@@ -1,8 +1,20 @@
 """Colours, and figures that leave matplotlib as it was."""
 
 import matplotlib as mpl
+import pytest
 
-from harness.figures import add_legend, colors_of, new_figure
+from harness.figures import add_legend, colors_of, curve_of, new_figure, seeds_together
+
+
+def test_seeds_are_a_mean_between_the_lowest_and_the_highest():
+    lines = [{"step": 2, "loss": 0.5}, {"step": 3, "accuracy": 0.3}, {"step": 5, "accuracy": 0.7}]
+    assert curve_of(lines, "accuracy") == ([3, 5], [0.3, 0.7])
+    curve = seeds_together([([3, 5], [0.3, 0.7]), ([5, 7], [0.5, 0.9])], 100)
+    assert curve.steps == [3, 5, 7]  # one seed has not come as far, another began later
+    assert curve.means == pytest.approx([30, 60, 90])
+    assert curve.lows == pytest.approx([30, 50, 90])
+    assert curve.highs == pytest.approx([30, 70, 90])
+    assert seeds_together([curve_of(lines, "nothing")]) == ([], [], [], [])
 
 
 def test_colours_differ_as_long_as_there_are_any():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from language.report.plots import PANELS, plot_pretraining, seeds_together
+from language.report.plots import PANELS, plot_pretraining
 from tests.language.report.runs import groups_in, write_pretraining
 
 
@@ -19,15 +19,6 @@ def groups(tmp_path):
         write_pretraining(tmp_path / "runs" / f"{seed}", seed=seed, accuracy=accuracy)
     write_pretraining(tmp_path / "runs" / "softmax", attention="softmax")
     return groups_in(tmp_path / "runs")
-
-
-def test_seeds_are_a_mean_between_the_lowest_and_the_highest(groups):
-    curve = seeds_together(groups[0], "valid/mlm_accuracy", 100)
-    assert curve.steps == [100, 200, 300]
-    assert curve.lows == pytest.approx([10, 20, 30])
-    assert curve.means == pytest.approx([11, 22, 33])
-    assert curve.highs == pytest.approx([12, 24, 36])
-    assert seeds_together(groups[1], "valid/nothing", 1) == ([], [], [], [])
 
 
 def test_the_figure_has_a_panel_a_metric_and_room_for_its_legend(groups, tmp_path):

@@ -58,7 +58,7 @@ def test_the_line_is_the_mean_over_seeds_inside_their_band(tmp_path):
         (folder / "metrics.jsonl").write_text("\n".join(lines))
     write_run(tmp_path / "unfinished", seed=2, finished=False)  # leaves no kink in the line
     (group,) = groups_in(tmp_path)
-    steps, means, lows, highs = plots.seeds_together(group, "valid/accuracy", 100)
+    steps, means, lows, highs = plots.over_seeds(group, "valid/accuracy", 100)
     assert steps == [1, 2]
     assert means == pytest.approx([35, 70])
     assert lows == pytest.approx([20, 40])
@@ -68,7 +68,7 @@ def test_the_line_is_the_mean_over_seeds_inside_their_band(tmp_path):
 def test_a_long_training_curve_is_averaged_in_pieces(tmp_path):
     write_run(tmp_path / "run", steps=range(1, 1001))
     (group,) = groups_in(tmp_path)
-    steps, means, _, _ = plots.seeds_together(group, "train/accuracy", 100)
+    steps, means, _, _ = plots.over_seeds(group, "train/accuracy", 100)
     assert len(steps) == len(means) <= plots.MAX_POINTS
     assert steps[-1] == 1000
     assert means == pytest.approx([20] * len(means))
