@@ -1,4 +1,4 @@
-"""Prepares a corpus, checks it and says what it is like: `python -m language.data wiki.train.tokens`."""
+"""Prepares a corpus, checks it and says what it is like: `python -m language.corpus wiki.train.tokens`."""
 
 import argparse
 import dataclasses
@@ -21,7 +21,7 @@ PERCENTILES = (5, 50, 95)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prepares and reports; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m language.data", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m language.corpus", description=__doc__)
     choices = {name: get_args(hint) for name, hint in get_type_hints(CorpusConfig).items()}
     default = CorpusConfig(dir="")
     parser.add_argument(
@@ -59,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except (ValueError, OSError) as error:
         sentence = _our_flags(" ".join(str(error).split()))
-        print(f"language.data: {sentence}", file=sys.stderr)
+        print(f"language.corpus: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("language.data: stopped by Ctrl-C; the same command goes on", file=sys.stderr)
+        print("language.corpus: stopped by Ctrl-C; the same command goes on", file=sys.stderr)
         return 130
     return 0
 

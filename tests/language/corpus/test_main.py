@@ -1,4 +1,4 @@
-"""`python -m language.data`."""
+"""`python -m language.corpus`."""
 
 import pathlib
 import subprocess
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from harness import cache
-from language import data
+from language import corpus
+from language.corpus.__main__ import main
 from tests.language import texts
 
-ROOT = pathlib.Path(data.__file__).parents[1]
+ROOT = pathlib.Path(corpus.__file__).parents[2]
 SMALL = ["--vocab_size=97", "--max_len=31", "--held_out=0.1", "--workers=1"]
 
 
@@ -21,7 +22,7 @@ def path(tmp_path):
 
 
 def test_a_corpus_is_prepared_checked_and_described(path, capsys):
-    assert data.main([path, *SMALL]) == 0
+    assert main([path, *SMALL]) == 0
     captured = capsys.readouterr()
     assert "documents by spaced_heading; once, into " in captured.err
     assert "all hashes right.\nSHA-256 " in captured.out
@@ -37,8 +38,8 @@ def test_a_corpus_is_prepared_checked_and_described(path, capsys):
 
 def test_every_flag_reaches_the_corpus(path, capsys, monkeypatch):
     asked = []
-    load = data.corpus.load
-    monkeypatch.setattr(data.corpus, "load", lambda config: asked.append(config) or load(config))
+    load = corpus.load
+    monkeypatch.setattr(corpus, "load", lambda config: asked.append(config) or load(config))
     flags = [
         *SMALL,
         "--cased",
@@ -47,9 +48,9 @@ def test_every_flag_reaches_the_corpus(path, capsys, monkeypatch):
         "--seed=3",
         "--short_rate=0.5",
     ]
-    assert data.main([path, *flags, "--show=0"]) == 0
+    assert main([path, *flags, "--show=0"]) == 0
     assert asked == [
-        data.CorpusConfig(
+        corpus.CorpusConfig(
             dir=path,
             source="text",
             documents="heading",
@@ -66,11 +67,11 @@ def test_every_flag_reaches_the_corpus(path, capsys, monkeypatch):
 
 
 def test_changed_data_are_refused(path, capsys):
-    data.main([path, *SMALL])
+    main([path, *SMALL])
     [folder] = (cache.cache_dir() / "data").glob("corpus-????????????")
     lengths = np.load(folder / "train_first_lens.npy")
     np.save(folder / "train_first_lens.npy", lengths + 1)
-    assert data.main([path, *SMALL]) == 2
+    assert main([path, *SMALL]) == 2
     assert "train_first_lens.npy is not what was prepared" in capsys.readouterr().err
 
 
@@ -94,25 +95,26 @@ def test_changed_data_are_refused(path, capsys):
 )
 def test_what_cannot_be_is_one_sentence(path, arguments, sentence, capsys):
     given = [argument.replace("PATH", path) for argument in arguments]
-    assert data.main([given[0], *SMALL, *given[1:]]) == 2
+    assert main([given[0], *SMALL, *given[1:]]) == 2
     error = capsys.readouterr().err
     assert sentence in error
-    assert error.splitlines()[-1].startswith("language.data: ")
+    assert error.splitlines()[-1].startswith("language.corpus: ")
 
 
 def test_a_stopped_preparation_says_nothing_and_keeps_its_pieces(path):
     script = (
         "import sys, time\n"
-        "from language import data, documents, prepare\n"
+        "from language.corpus import documents, pieces\n"
+        "from language.corpus.__main__ import main\n"
         "documents.PIECE_BYTES = 4_000\n"
-        "make = prepare.PairMaker.__call__\n"
+        "make = pieces.PairMaker.__call__\n"
         "def slow(self, piece, folder):\n"
         "    make(self, piece, folder)\n"
         "    if piece == 1:\n"
         "        print('waiting', flush=True)\n"
         "        time.sleep(60)\n"
-        "prepare.PairMaker.__call__ = slow\n"
-        f"sys.exit(data.main([{path!r}, *{SMALL!r}]))"
+        "pieces.PairMaker.__call__ = slow\n"
+        f"sys.exit(main([{path!r}, *{SMALL!r}]))"
     )
     command = [sys.executable, "-c", script]
     pipe = subprocess.PIPE
@@ -125,15 +127,15 @@ def test_a_stopped_preparation_says_nothing_and_keeps_its_pieces(path):
     [kept] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
     assert len(list(kept.glob("000000-of-*[0-9]"))) == 1
     assert list(kept.glob("000001-of-*[0-9]")) == []
-    assert data.main([path, *SMALL]) == 0
+    assert main([path, *SMALL]) == 0
     assert not kept.exists()
 
 
 def test_no_accelerator_framework_is_imported(path):
     script = (
         "import sys\n"
-        "from language import data\n"
-        f"assert data.main([{path!r}, *{SMALL!r}]) == 0\n"
+        "from language.corpus.__main__ import main\n"
+        f"assert main([{path!r}, *{SMALL!r}]) == 0\n"
         "print(sorted({'jax', 'flax', 'torch', 'tensorflow', 'transformers'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", script]

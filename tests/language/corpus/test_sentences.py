@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from language import sentences
+from language.corpus import sentences
 
 # One sentence a part; | stands where the text is to be split.
 CASES = [

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from language.pairs import NUM_SPECIAL, Pairs, draw, pack
+from language.corpus.pairs import NUM_SPECIAL, Pairs, draw, pack
 
 CLS, SEP, PAD, VOCAB = 1, 2, 3, 211
 TOKENIZER = types.SimpleNamespace(cls_id=CLS, sep_id=SEP, pad_id=PAD, vocab_size=VOCAB)
@@ -182,7 +182,7 @@ def test_the_first_pairs_are_pairs_of_their_own():
 
 
 def test_tokens_are_counted_in_the_pairs_alone(monkeypatch):
-    monkeypatch.setattr("language.pairs._COUNTED_AT_ONCE", 7)
+    monkeypatch.setattr("language.corpus.pairs._COUNTED_AT_ONCE", 7)
     pairs = dataclasses.replace(stored([(3, 5), (1, 1), (7, 2), (99, 99), (99, 99)]))
     for count in (5, 2):
         part = pairs.first(count)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness import cache
 from harness.tfds_reader import INFO, PreparedByTfds
-from language.documents import BOM, TITLE, Source, TextFiles, TfdsTexts, open_bytes
+from language.corpus.documents import BOM, TITLE, Source, TextFiles, TfdsTexts, open_bytes
 
 JSON_NAMES = (".jsonl", ".jsonl.gz")
 LONGEST_SAMPLE = 2**20  # bytes that say how documents are told apart

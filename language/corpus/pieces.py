@@ -24,9 +24,9 @@ from tqdm import tqdm
 
 from harness import cache, parallel
 from harness.whole_files import fsync
-from language import sentences
-from language.documents import Source
-from language.pairs import NUM_SPECIAL, SPLITS, draw, pack
+from language.corpus import sentences
+from language.corpus.documents import Source
+from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw, pack
 from language.tokenizer import Tokenizer, bert_words, load_tokenizer
 
 MAX_WORDS = 500_000  # of the vocabulary that is learned: the most frequent ones
@@ -117,7 +117,7 @@ class PairMaker:
       source: the documents.
       tokenizer_file: a `tokenizer.json`.
       max_len: tokens of an instance, special ones included.
-      short_rate: see `language.pairs.pack`.
+      short_rate: see `language.corpus.pairs.pack`.
       held_out: share of the documents for validation.
       seed: of the split and of everything that is drawn.
     """
@@ -199,7 +199,7 @@ def read_statistics(pieces: Iterable[Path]) -> dict[str, SplitStatistics]:
 def join(
     folder: Path, pieces: Sequence[Path], statistics: Mapping[str, SplitStatistics], tokens: Any
 ) -> None:
-    """Writes the arrays that `language.pairs.Pairs` opens; `tokens` is their type."""
+    """Writes the arrays that `language.corpus.pairs.Pairs` opens; `tokens` is their type."""
     for split, found in statistics.items():
         columns = (("tokens", found.tokens, tokens), ("first_lens", found.pairs, np.int32))
         for name, length, dtype in columns:

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness import cache, parallel
-from language import prepare, tokenizer_files
-from language.documents import Source
-from language.pairs import NUM_SPECIAL, SPLITS, Pairs
-from language.prepare import PairMaker, SplitStatistics, WordCounter
-from language.sources import open_source
+from language import tokenizer_files
+from language.corpus import pieces
+from language.corpus.documents import Source
+from language.corpus.pairs import NUM_SPECIAL, SPLITS, Pairs
+from language.corpus.pieces import PairMaker, SplitStatistics, WordCounter
+from language.corpus.sources import open_source
 from language.tokenizer import Tokenizer, load_tokenizer, tokenizer_of_words
-
-__all__ = ["Corpus", "CorpusConfig", "Pairs", "SplitStatistics", "load"]
 
 # Part of every fingerprint: raise it when the same files give other data.
 FORMAT = 1
@@ -150,12 +149,12 @@ def load(config: CorpusConfig) -> Corpus:
             held_out=config.held_out,
             seed=config.seed,
         )
-        pieces = prepare.finish(
+        made = pieces.finish(
             make, source.num_pieces, pieces_folder, _num_processes(config), "Pairs"
         )
-        statistics = prepare.read_statistics(pieces)
+        statistics = pieces.read_statistics(made)
         _require_pairs(statistics, config)
-        prepare.join(folder, pieces, statistics, prepare.token_dtype(tokenizer))
+        pieces.join(folder, made, statistics, pieces.token_dtype(tokenizer))
         plain = {split: dataclasses.asdict(found) for split, found in statistics.items()}
         (folder / _STATISTICS).write_text(json.dumps(plain, indent=2), encoding="utf-8")
         # What the numbers mean; a tokenizer.json would change with the library that writes it.
@@ -188,14 +187,14 @@ def _trained(config: CorpusConfig, source: Source) -> Tokenizer:
         final_folder = cache.folder_of("tokenizer", fingerprint)
         _announce("Training a tokenizer", config, source, final_folder)
         make = WordCounter(source, config.lowercase, config.held_out, config.seed)
-        pieces = prepare.finish(
+        made = pieces.finish(
             make,
             source.num_pieces,
             cache.pieces_of(final_folder),
             _num_processes(config),
             "Words",
         )
-        documents, words = prepare.read_words(pieces)
+        documents, words = pieces.read_words(made)
         if not documents:
             raise _no_text(config)
         if not words:

@@ -11,21 +11,22 @@ import numpy as np
 import pytest
 
 from harness import cache
-from language import corpus, documents, prepare, sentences
-from language.corpus import CorpusConfig
+from language import corpus
+from language.corpus import CorpusConfig, documents, pieces, sentences
 from tests.language import texts
 
-ROOT = pathlib.Path(corpus.__file__).parents[1]
+ROOT = pathlib.Path(corpus.__file__).parents[2]
 DOCS = texts.documents(211)
 CONFIG = {"vocab_size": 97, "max_len": 31, "held_out": 0.1, "workers": 1}
 
 # A process that prepares a corpus in small pieces, says when it begins one, and waits in the third.
 PREPARER = """
 import sys, time
-from language import corpus, documents, prepare
+from language import corpus
+from language.corpus import documents, pieces
 
 documents.PIECE_BYTES = 4_000
-make = prepare.PairMaker.__call__
+make = pieces.PairMaker.__call__
 
 def slow(self, piece, folder):
     print(piece, flush=True)
@@ -33,7 +34,7 @@ def slow(self, piece, folder):
         time.sleep(60)
     make(self, piece, folder)
 
-prepare.PairMaker.__call__ = slow
+pieces.PairMaker.__call__ = slow
 if __name__ == "__main__":
     corpus.load(corpus.CorpusConfig(dir=sys.argv[1], vocab_size=97, max_len=31, held_out=0.1, workers=1))
 """
@@ -81,7 +82,7 @@ def test_all_text_is_in_pairs_once_and_in_order(path):
     tokenizer = found.tokenizer
     for name, pairs in contents(found).items():
         kept = [token for pair in pairs for part in pair for token in part]
-        docs = [doc for doc in DOCS if corpus.prepare.draw(doc, 0, 0.1).split == name]
+        docs = [doc for doc in DOCS if pieces.draw(doc, 0, 0.1).split == name]
         ids = [tokenizer.encode(sentences.split(doc)) for doc in docs]
         expected = [token for doc in ids if len(doc) > 1 for sentence in doc for token in sentence]
         assert kept == expected
@@ -104,7 +105,7 @@ def test_the_statistics_are_those_of_the_pairs(path):
     assert sum(of.documents for of in found.statistics.values()) == len(DOCS)
     for name, pairs in contents(found).items():
         of = found.statistics[name]
-        docs = [doc for doc in DOCS if prepare.draw(doc, 0, 0.1).split == name]
+        docs = [doc for doc in DOCS if pieces.draw(doc, 0, 0.1).split == name]
         numbers = [len(sentences.split(doc)) for doc in docs]
         assert (of.documents, of.left_out) == (len(docs), numbers.count(1))
         assert of.sentences == sum(number for number in numbers if number > 1)
@@ -149,7 +150,7 @@ def test_bytes_in_the_middle_of_a_text_come_with_their_space(tmp_path, path):
     backend.save(str(tmp_path / "tokenizer.json"))
     found = load(path, tokenizer=str(tmp_path / "tokenizer.json"), held_out=0.01)
     kept = [token for pair in contents(found)["train"] for part in pair for token in part]
-    docs = [doc for doc in DOCS if prepare.draw(doc, 0, 0.01).split == "train"]
+    docs = [doc for doc in DOCS if pieces.draw(doc, 0, 0.01).split == "train"]
     docs = [doc for doc in docs if len(sentences.split(doc)) > 1]
     assert found.tokenizer.decode(kept) == "".join(doc.replace("\n", " ") for doc in docs)
 
@@ -181,7 +182,7 @@ def test_the_validation_documents_train_no_tokenizer(path):
 
 
 def is_valid(doc):
-    return prepare.draw(doc, 0, 0.1).split == "valid"
+    return pieces.draw(doc, 0, 0.1).split == "valid"
 
 
 def test_fewer_examples_are_the_first_ones_of_the_same_data(path):
@@ -210,7 +211,7 @@ def test_pieces_and_processes_make_the_same_bytes(path, monkeypatch):
         assert other.sha256 == found.sha256
 
 
-@pytest.mark.parametrize("maker", [prepare.PairMaker, prepare.WordCounter])
+@pytest.mark.parametrize("maker", [pieces.PairMaker, pieces.WordCounter])
 def test_a_stopped_preparation_goes_on_from_its_pieces(
     path, monkeypatch, small_pieces, caplog, maker
 ):
@@ -246,14 +247,14 @@ def test_a_killed_preparation_goes_on_from_its_pieces(path, monkeypatch, small_p
     assert [process.stdout.readline() for _ in range(3)] == ["0\n", "1\n", "2\n"]
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    [pieces] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
-    assert sorted(path.name[:6] for path in pieces.glob("00000?-of-??????")) == ["000000", "000001"]
-    assert any(name.endswith(".partial") for name in os.listdir(pieces))
+    [kept] = (cache.cache_dir() / "data").glob("corpus-*.pieces")
+    assert sorted(path.name[:6] for path in kept.glob("00000?-of-??????")) == ["000000", "000001"]
+    assert any(name.endswith(".partial") for name in os.listdir(kept))
 
-    made = note_pieces(monkeypatch, prepare.PairMaker)
+    made = note_pieces(monkeypatch, pieces.PairMaker)
     assert files(load(path)) == files(expected)
     assert made[0] == 2
-    assert not pieces.exists()
+    assert not kept.exists()
 
 
 def note_pieces(monkeypatch, maker, stop_at=None):
@@ -277,7 +278,7 @@ def test_pieces_of_another_division_are_not_taken(path, monkeypatch, small_piece
         context.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "undisturbed"))
         expected = files(load(path))
     with monkeypatch.context() as context:
-        note_pieces(context, prepare.PairMaker, stop_at=3)
+        note_pieces(context, pieces.PairMaker, stop_at=3)
         with pytest.raises(KeyboardInterrupt):
             load(path)
     monkeypatch.setattr(documents, "PIECE_BYTES", 3_000)
@@ -313,7 +314,8 @@ def test_the_corpus_is_never_held_in_memory(tmp_path, suffix, many, allowed):
     """Many times the text takes little more memory: a process of its own each, and its peak."""
     script = (
         "import pathlib, re, sys\n"
-        "from language import corpus, documents\n"
+        "from language import corpus\n"
+        "from language.corpus import documents\n"
         "documents.PIECE_BYTES = 2**18\n"
         "corpus.load(corpus.CorpusConfig(dir=sys.argv[1], vocab_size=97, max_len=31, workers=1,"
         " held_out=0.1))\n"

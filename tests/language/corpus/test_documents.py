@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from language import documents
-from language.sources import open_source
+from language.corpus import documents
+from language.corpus.sources import open_source
 from tests.language import texts
 
 FORMS = [

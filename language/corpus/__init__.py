@@ -1,0 +1,7 @@
+"""The corpus of pretraining, from text to pairs of tokens; no jax in here."""
+
+from language.corpus.data import Corpus, CorpusConfig, load
+from language.corpus.pairs import Pairs
+from language.corpus.pieces import SplitStatistics
+
+__all__ = ["Corpus", "CorpusConfig", "Pairs", "SplitStatistics", "load"]
