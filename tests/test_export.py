@@ -60,6 +60,7 @@ def test_another_length_is_refused(model, rngs):
         exported.call(inputs[:, :-1], mask[:, :-1], types[:, :-1])
 
 
+@pytest.mark.parametrize("model", ["nystrom"], indirect=True)
 def test_the_file_needs_neither_flax_nor_this_library(model, rngs, tmp_path):
     module, variables = model
     file, arrays = tmp_path / "model", tmp_path / "arrays.npz"

@@ -1,10 +1,6 @@
 """Importing the library needs jax, flax and jaxtyping, and wakes nothing."""
 
-import os
-import subprocess
-import sys
-
-import pytest
+from tests.programs import finish, start
 
 HEAVY = [
     "chex",
@@ -18,27 +14,21 @@ HEAVY = [
     "tensorflow",
     "tensorflow_datasets",
     "torch",
+    "transformers",
 ]
 
 
-@pytest.mark.parametrize("package", ["nystromformer_jax", "nystromformer_jax.cores"])
-def test_importing_the_library_loads_nothing_heavy_and_starts_no_backend(package):
+def test_importing_the_library_loads_nothing_heavy_and_starts_no_backend():
     program = f"""
 import sys
-import {package}
+import nystromformer_jax.cores
+import nystromformer_jax.pretrained
 from jax._src import xla_bridge
 print([name for name in {HEAVY} if name in sys.modules])
 print(xla_bridge.backends_are_initialized())
 """
-    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    printed = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-    ).stdout.split("\n")
-    assert printed[:2] == ["[]", "False"]
+    answer = finish(start("-c", program))
+    assert answer.output.split("\n")[:2] == ["[]", "False"], answer.errors
 
 
 def test_all_public_names_exist():

@@ -1,7 +1,5 @@
 import itertools
 import random
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -54,23 +52,6 @@ def test_the_order_of_the_words_does_not_matter():
     shuffled = list(counts.items())
     random.Random(1).shuffle(shuffled)
     assert wordpiece.learn(dict(shuffled), 307, SPECIAL) == wordpiece.learn(counts, 307, SPECIAL)
-
-
-def test_every_process_learns_the_same():
-    script = (
-        "from tests.language.test_wordpiece import *\n"
-        "print(repr(wordpiece.learn(words(503), 211, SPECIAL)))"
-    )
-    expected = repr(wordpiece.learn(words(503), 211, SPECIAL))
-    for seed in ("1", "2"):
-        printed = subprocess.run(
-            [sys.executable, "-c", script],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert printed.strip() == expected
 
 
 def test_the_vocabulary_has_the_size_asked_for_and_no_token_twice():
