@@ -146,10 +146,9 @@ def test_pieces_make_the_array_that_they_make_together(tmp_path):
     [np.float32(3.5), np.zeros((0, 5), np.int32), np.arange(5)[::-2], np.arange(6).reshape(2, 3).T],
 )
 def test_any_array_is_saved_as_numpy_would(tmp_path, array):
-    array = np.asarray(array)
-    cache.save_array(tmp_path / "ours.npy", array)
-    np.testing.assert_array_equal(np.load(tmp_path / "ours.npy"), array)
-    assert np.load(tmp_path / "ours.npy").dtype == array.dtype
+    cache.save_array(tmp_path / "ours.npy", np.asarray(array))
+    np.save(tmp_path / "numpys.npy", np.ascontiguousarray(array).reshape(np.shape(array)))
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpys.npy").read_bytes()
 
 
 @pytest.mark.parametrize("piece", [np.zeros(3, np.int64), np.zeros(10, np.int32)])
@@ -294,10 +293,3 @@ def test_pickles_are_not_read(tmp_path):
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}]), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
         cache.open_array(tmp_path / "objects.npy")
-
-
-def test_save_array_writes_what_np_save_writes(tmp_path):
-    array = np.arange(35, dtype=np.int16).reshape(5, 7)
-    cache.save_array(tmp_path / "ours.npy", array.T)
-    np.save(tmp_path / "numpys.npy", np.ascontiguousarray(array.T))
-    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpys.npy").read_bytes()

@@ -173,7 +173,7 @@ def test_an_unfinished_run_cannot_be_scored(tmp_path):
 
 
 def test_training_and_evaluation_are_traced_once_on_ragged_data(tmp_path, monkeypatch):
-    config = small_config(train__total_steps=200, eval__every_steps=100, log__every_steps=100)
+    config = small_config(train__total_steps=12, eval__every_steps=6, log__every_steps=6)
     prepared = train.prepare(config)
     task = data.load(prepared.data)
     traces = []
