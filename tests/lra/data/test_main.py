@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import cache
+from harness import cache, whole_files
 from lra import data
 from lra.data import __main__ as command
 
@@ -112,12 +112,11 @@ def test_a_stopped_preparation_leaves_nothing_behind(tmp_path):
 
 
 def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, capsys):
-    from PIL import Image
+    def fill(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def fill(self, path, **_):
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    monkeypatch.setattr(Image.Image, "save", fill)
+    assert command.main(EASY) == 0
+    monkeypatch.setattr(whole_files.os, "fsync", fill)
     assert command.main([*EASY, f"--contact_sheet={tmp_path / 'sheet.png'}"]) == 2
     assert "cannot be written (No space left on device): choose another" in capsys.readouterr().err
     assert list(tmp_path.glob("**/*.png*")) == []
