@@ -1,11 +1,13 @@
 """What the three programs share: folders, and a sentence and an exit code for whatever goes wrong."""
 
 import errno
+import types
 
 import pytest
 
 from language import finetune, pretrain
 from lra import train
+from nystromformer_jax import training
 from nystromformer_jax.training import CannotWrite, WorkdirBusy
 from tests.bad_input.command_lines import ROOT, Program
 
@@ -59,6 +61,19 @@ def test_an_error_has_the_same_exit_code_in_all_and_is_one_line(called, monkeypa
     assert code == 1
     assert "Traceback" in said
     assert "KeyError: 'ours'" in said
+
+
+@pytest.mark.parametrize("called", ["run_glue"], indirect=True)
+def test_the_first_process_alone_says_what_was_exported(called, monkeypatch, tmp_path):
+    call, trainer, _ = called
+    run = types.SimpleNamespace(config={"train": {"seed": 3}})
+    monkeypatch.setattr(trainer, "prepare", lambda config: run)
+    monkeypatch.setattr(trainer, "write_export", lambda run, workdir: workdir.path / "model")
+    monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
+    flags = ("--mode=export", f"--workdir={tmp_path}")
+    assert call(*flags) == (0, f"Wrote {tmp_path}/model.\n", "")
+    monkeypatch.setattr(training, "is_first", lambda: False)
+    assert call(*flags) == (0, "", "")
 
 
 def test_a_folder_may_be_given_from_home_and_end_in_a_slash(called, monkeypatch, tmp_path):
