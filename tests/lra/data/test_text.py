@@ -97,13 +97,13 @@ def test_folder_parent_and_archive_are_the_same_data(parent, tmp_path):
         fakes.write_archive(
             tmp_path / "b" / text.ARCHIVE,
             dict(reversed(files.items())),
-            "/home/someone/aclImdb/",
+            f"{tmp_path}/elsewhere/aclImdb/",
         ),
     ]
     tasks = [load(path) for path in (parent, parent / "aclImdb", *(a.parent for a in archives))]
     assert len({task.sha256 for task in tasks}) == 1
     assert [path.name for path in archives[0].parent.iterdir()] == [text.ARCHIVE]
-    assert not pathlib.Path("/home/someone").exists()
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_prepared_data_never_change(parent):

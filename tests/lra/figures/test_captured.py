@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lra import data, train
+from lra.data import listops
 from lra.figures import captured
 from lra.figures.captured import Received, open_run
 from nystromformer_jax import SoftmaxAttention, nystrom_attention, softmax_attention
@@ -148,7 +149,14 @@ def test_a_malformed_file_is_named(tmp_path):
 
 
 def test_the_data_may_have_moved(tmp_path):
-    folder = write_run(tmp_path / "run", small_config())
+    folder, moved = write_run(tmp_path / "run", small_config()), tmp_path / "moved"
+    before = open_run(folder, max_len=100).task
+    moved.mkdir()
+    for split, name in listops.OFFICIAL_FILES.items():
+        listops.write_tsv(moved / name, before.splits[split])
+    after = open_run(folder, data_dir=str(moved), max_len=100).task
+    assert after.sha256 == before.sha256
+    assert after.folder != before.folder
     with pytest.raises(FileNotFoundError, match="nowhere"):
         open_run(folder, data_dir=str(tmp_path / "nowhere"), max_len=100)
 
