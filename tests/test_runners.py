@@ -9,7 +9,7 @@ from language import finetune, pretrain
 from lra import train
 from nystromformer_jax import training
 from nystromformer_jax.training import CannotWrite, WorkdirBusy
-from tests.bad_input.command_lines import ROOT, Program
+from tests.programs import ROOT, Program
 
 TRAINERS = {
     "run_lra": (train, "listops"),

@@ -5,10 +5,7 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -25,23 +22,16 @@ from nystromformer_jax.training import (
     make_mesh,
     naming_the_lost,
 )
+from tests import programs
 from tests.helpers import REFERENCE, assert_close
+from tests.programs import finish, wait_for_lines
 from tests.training import tiny
-
-ROOT = Path(__file__).parents[2]
 
 
 def start(count, workdir, seconds=0.0):
     """Processes of one CPU device each."""
-    command = [sys.executable, "launch/local.py", str(count), "tests/training/tiny.py"]
-    return subprocess.Popen(
-        [*command, str(workdir), str(seconds)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "NPROC": "8"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    command = ("launch/local.py", count, "tests/training/tiny.py", workdir, seconds)
+    return programs.start(*command, NPROC=8)
 
 
 def pid_of(run, number):
@@ -50,13 +40,6 @@ def pid_of(run, number):
         if found := re.match(rf"\[{number}\] started as process (\d+)", line):
             return int(found[1])
     raise AssertionError("it was never started")
-
-
-def wait_for_lines(workdir, count):
-    metrics, deadline = workdir / "metrics.jsonl", time.monotonic() + 120
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline, "the run writes nothing"
-        time.sleep(0.02)
 
 
 def same_numbers(workdir, other):
@@ -79,16 +62,15 @@ def alone(tmp_path_factory):
 def test_a_signal_to_one_stops_both_at_a_step_and_four_go_on(alone, tmp_path):
     run = start(2, tmp_path, seconds=0.05)
     second = pid_of(run, 1)
-    wait_for_lines(tmp_path, 3)
+    wait_for_lines(tmp_path, 3, run)
     os.kill(second, signal.SIGTERM)
-    said, _ = run.communicate(timeout=120)
-    assert run.returncode == 128 + signal.SIGTERM, said
+    code, said, _ = finish(run)
+    assert code == 128 + signal.SIGTERM, said
     stopped = re.findall(r"\[(\d)\] Stopped by SIGTERM after step (\d+) of 60, everything", said)
     assert sorted(number for number, _ in stopped) == ["0", "1"]
     assert len({step for _, step in stopped}) == 1
-    run = start(4, tmp_path)
-    said, _ = run.communicate(timeout=200)
-    assert run.returncode == 0, said
+    code, said, _ = finish(start(4, tmp_path))
+    assert code == 0, said
     assert f"Going on from step {stopped[0][1]} of 60" in said
     same_numbers(tmp_path, alone)
 
@@ -97,12 +79,12 @@ def test_a_signal_to_one_stops_both_at_a_step_and_four_go_on(alone, tmp_path):
 def test_the_death_of_one_ends_the_others_in_a_minute_and_one_goes_on_alone(alone, tmp_path):
     run = start(2, tmp_path, seconds=0.05)
     second = pid_of(run, 1)
-    wait_for_lines(tmp_path, 6)
+    wait_for_lines(tmp_path, 6, run)
     os.kill(second, signal.SIGKILL)
     killed = time.monotonic()
-    said, _ = run.communicate(timeout=120)
+    code, said, _ = finish(run)
     assert time.monotonic() - killed < 60
-    assert run.returncode != 0
+    assert code != 0
     ours = r"\[0\] Process 0 of 2 lost another one \(.*Start all of them again"
     jaxs = r"\[0\] .*This most likely indicates that another task died"  # while it waits for a save
     assert re.search(f"{ours}|{jaxs}", said), said
@@ -150,17 +132,10 @@ def test_processes_that_never_meet_say_so(number):
         probe.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
     flags = [f"--coordinator={coordinator}", "--num_processes=2", f"--process_id={number}"]
-    done = subprocess.run(
-        [sys.executable, "-c", JOINS.replace("SECONDS", "0.5"), *flags],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert "did not find each other by 127.0.0.1" in done.stdout
-    assert "waited 0.5 s for each other): start them all" in done.stdout
+    done = finish(programs.start("-c", JOINS.replace("SECONDS", "0.5"), *flags))
+    assert done.code == 2, done.errors
+    assert "did not find each other by 127.0.0.1" in done.output
+    assert "waited 0.5 s for each other): start them all" in done.output
 
 
 @pytest.mark.slow(minutes=0.3)
@@ -169,10 +144,10 @@ def test_one_that_fails_alone_ends_with_its_own_code(tmp_path):
     wait = "import time\nif number:\n    leave(3)\ntime.sleep(100)\n"
     script.write_text(JOINS.replace("SECONDS", "60") + wait)
     began = time.monotonic()
-    done = launched(2, str(script))
-    assert done.returncode == 3, done.stdout
+    done = launched(2, script)
+    assert done.code == 3, done.output
     assert time.monotonic() - began < 60
-    assert "[1] F" not in done.stdout
+    assert "[1] F" not in done.output
 
 
 def test_what_one_refuses_all_refuse_and_nothing_is_left(tmp_path):
@@ -190,34 +165,25 @@ for seed, sha256 in ((number, "2" * 64), (3, str(number) * 64)):
 leave(2)
 """
     script.write_text(JOINS.replace("SECONDS", "60") + open_it)
-    done = launched(2, str(script))
-    assert done.returncode == 2, done.stdout
+    done = launched(2, script)
+    assert done.code == 2, done.output
     for words in ("train.seed: 0 in the run, 1 now", "other data (sha256 000000000000…, 1111"):
-        said = re.findall(rf"\[(\d)\] (.*{re.escape(words)}.*)", done.stdout)
-        assert sorted(number for number, _ in said) == ["0", "1"], done.stdout
+        said = re.findall(rf"\[(\d)\] (.*{re.escape(words)}.*)", done.output)
+        assert sorted(number for number, _ in said) == ["0", "1"], done.output
         assert len({sentence for _, sentence in said}) == 1
     assert not (folder / "config.json").exists()
 
 
 def launched(count, *command):
-    return subprocess.run(
-        [sys.executable, "launch/local.py", str(count), *command],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "", "NPROC": "8"},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=120,
-        check=False,
-    )
+    return finish(programs.start("launch/local.py", count, *command, NPROC=8))
 
 
 @pytest.mark.parametrize("count", ["0", "two", "²", "-1"])
 def test_a_number_of_processes_that_is_none_is_refused_in_words(count):
     done = launched(count, "run_lra.py")
-    assert done.returncode == 2
+    assert done.code == 2
     wanted = "local.py: the first argument is the number of processes, 1 or more; got "
-    assert done.stdout == f"{wanted}{count!r}\n"
+    assert (done.output, done.errors) == ("", f"{wanted}{count!r}\n")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +196,7 @@ def test_when_one_fails_the_others_are_stopped_and_its_code_is_told(tmp_path, af
         f"import os, sys, time\nif {second}:\n    {after}\ntime.sleep(100)\nsys.exit(5)\n"
     )
     began = time.monotonic()
-    assert launched(2, str(script)).returncode == code
+    assert launched(2, script).code == code
     assert time.monotonic() - began < 20
 
 
@@ -240,12 +206,7 @@ def test_a_second_signal_kills(tmp_path):
         "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
         "time.sleep(100)\n"
     )
-    run = subprocess.Popen(
-        [sys.executable, "launch/local.py", "1", str(script)],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-    )
+    run = programs.start("launch/local.py", 1, script)
     while "deaf" not in run.stdout.readline():
         assert run.poll() is None
     run.send_signal(signal.SIGINT)
