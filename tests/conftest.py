@@ -25,7 +25,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.fixture
 def rngs(request):
-    """An endless iterator of random keys, a different one for every test."""
+    """An endless iterator of random keys; a test's name decides on them, so that every run has the same."""
     seed = sum(ord(letter) for letter in request.node.name)
     return (jax.random.fold_in(jax.random.key(seed), i) for i in range(1_000_000))
 
@@ -69,6 +69,6 @@ def pytest_collection_modifyitems(items):
 
     def minutes(item):
         marker = item.get_closest_marker("slow")
-        return marker.kwargs.get("minutes", 0) if marker else 0
+        return marker.kwargs["minutes"] if marker else 0
 
     items.sort(key=minutes, reverse=True)

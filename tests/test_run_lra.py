@@ -76,7 +76,7 @@ def test_a_config_may_lie_in_a_folder_with_a_space(here, tmp_path):
     assert "train.seed: needs 0 or more, got -1" in answer.errors
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=0.2)
 def test_a_loss_that_explodes_ends_the_run_in_one_sentence(tmp_path):
     arguments = [*SMALL, "--config.optimizer.learning_rate=1e30", f"--workdir={tmp_path}/run"]
     code, output, errors = finish(start(*arguments))
@@ -108,7 +108,7 @@ def test_several_processes_say_the_same_of_a_folder_in_use(tmp_path):
     assert "aborted" not in (output + errors).lower()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=1)
 def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_path):
     code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/whole"))
     assert code == 0

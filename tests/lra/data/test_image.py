@@ -75,7 +75,6 @@ def test_grey_follows_the_float32_formula_on_a_dense_sample():
     np.testing.assert_array_equal(grey, tensorflow_grey(*np.moveaxis(colours, -1, 0)))
 
 
-@pytest.mark.slow
 def test_grey_of_every_colour_is_tensorflows():
     """Against the formula, and against the hash of what TensorFlow 2.21 gave for all of them."""
     green, blue = np.indices((256, 256), np.uint8)

@@ -261,7 +261,7 @@ def test_statistics_are_those_of_the_official_generator(sample):
     assert {num_levels(tree.tokens) for chunk in sample for tree in chunk.trees} == {10}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=0.5)
 def test_statistics_of_a_large_sample_are_those_of_the_official_algorithm():
     """Against the official recursion itself, written down literally."""
     rng = random.Random(11)
@@ -368,7 +368,7 @@ def test_generated_data_never_change():
     assert task.sha256 == "748f5d55aaa40aecd7d657a729a4c1292dfbf5c45cdc46a0f7937e8aa00d1b49"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=1)
 def test_the_whole_set_never_changes():
     task = data.load(data.DataConfig(task="listops", max_len=2048))
     assert [len(split) for split in task.splits.values()] == [96_000, 2_000, 2_000]
@@ -542,7 +542,7 @@ def test_the_short_size_has_no_official_files(tmp_path):
         listops.load_short(data.DataConfig(task="listops-short", max_len=512, dir=str(tmp_path)))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=0.3)
 def test_ten_thousand_generated_labels_are_what_evaluate_says():
     trees = listops.generate(10_000, seed=7, min_length=500, max_length=2000, num_processes=2)
     for tree in trees:
