@@ -28,10 +28,13 @@ PYTHON = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 BASH = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 INLINE = re.compile(r"`((?:run_\w+\.py|python -m) [^`]*)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 NUMBER = re.compile(r"\d+\.?\d*")
 
 # What stands for something of the reader's.
 PLACEHOLDERS = {":ATTENTION": ":nystrom", "TASK": "listops", "HOST:PORT": "localhost:1", "…": ""}
+# What docs/extend.md would have a reader write.
+INVENTED = {"tests/lra/data/test_majority.py", "tests/cores/test_mean.py"}
 # Programs and modules that are not ours, and are not looked into.
 OTHERS = {"python3", "pre-commit", "pytest", "sphinx"}
 
@@ -172,6 +175,14 @@ def test_links_outside_of_the_site_lead_to_files(page):
     for link in LINK.findall(page.read_text()):
         if not link.startswith(("http://", "https://", "#")):
             assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=relative)
+def test_the_tests_that_a_page_names_are_there(page):
+    for path, name in TEST.findall(page.read_text()):
+        if path not in INVENTED:
+            source = (ROOT / path).read_text()
+            assert not name or re.search(rf"^ *def {name}\(", source, re.MULTILINE), (path, name)
 
 
 def test_the_tasks_are_as_their_configs_have_them():

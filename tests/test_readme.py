@@ -1,5 +1,6 @@
 """README's code runs, its two commands are where CI looks for them, and numbers are those of the results."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,8 +8,12 @@ import jax
 import pytest
 
 from benchmarks import readme
+from language.report import page as report_page
+from language.report.groups import group_runs
+from language.report.results import find_runs
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
 
 
@@ -45,6 +50,15 @@ def test_the_commands_that_ci_runs_are_one_line_each(marker):
 def test_numbers_come_from_the_results(page):
     """After new results: python -m benchmarks.readme."""
     assert readme.filled(page.read_text()) == page.read_text()
+
+
+def test_the_language_models_results_are_the_page_of_their_report():
+    """After new ones: python -m language.report results/language --out docs/language."""
+    groups, left_out = group_runs(find_runs([ROOT / "results" / "language"]))
+    assert (DOCS / "language.md").read_text() == report_page.markdown(
+        groups, left_out, "language-pretraining.png"
+    )
+    assert json.loads((DOCS / "language.json").read_text()) == report_page.numbers(groups)
 
 
 def test_every_kind_of_numbers_is_shown():
