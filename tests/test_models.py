@@ -123,8 +123,8 @@ def test_every_attention_builds_and_runs(rngs, name):
     assert jnp.isfinite(hidden).all()
 
 
-def test_every_core_has_a_name_here():
-    assert set(get_args(models.AttentionName)) == set(CORES)
+def test_every_name_is_that_of_a_core():
+    assert set(get_args(models.AttentionName)) <= set(CORES)
 
 
 class TestHeads:
