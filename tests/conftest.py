@@ -55,6 +55,15 @@ def here(monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def results():
+    """The results on record, which a clone has and an sdist has not."""
+    folder = pathlib.Path(__file__).parents[1] / "results"
+    if not folder.is_dir():
+        pytest.skip("needs results/, which only a clone has")
+    return folder
+
+
+@pytest.fixture
 def no_annotations():
     """Lets wrong shapes reach our own errors, as they do for users, who run no shape checker."""
     from jaxtyping import config

@@ -168,6 +168,7 @@ def test_the_reference_is_grouped_as_the_package_is():
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == groups
 
 
+@pytest.mark.usefixtures("results")
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))], ids=relative
 )

@@ -46,15 +46,16 @@ def test_the_commands_that_ci_runs_are_one_line_each(marker):
     assert block[1].startswith("python3 -m venv .venv && .venv/bin/pip install")
 
 
+@pytest.mark.usefixtures("results")
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: page.name)
 def test_numbers_come_from_the_results(page):
     """After new results: python -m benchmarks.readme."""
     assert readme.filled(page.read_text()) == page.read_text()
 
 
-def test_the_language_models_results_are_the_page_of_their_report():
+def test_the_language_models_results_are_the_page_of_their_report(results):
     """After new ones: python -m language.report results/language --out docs/language."""
-    groups, left_out = group_runs(find_runs([ROOT / "results" / "language"]))
+    groups, left_out = group_runs(find_runs([results / "language"]))
     assert (DOCS / "language.md").read_text() == report_page.markdown(
         groups, left_out, "language-pretraining.png"
     )

@@ -9,23 +9,26 @@ import pytest
 
 from benchmarks import plans
 
-ROOT = Path(__file__).parents[2]
+PLANS = Path(__file__).parents[2] / "results" / "plans"
 
 
 def rows_of(table):
-    return json.loads((ROOT / "results/plans" / table).read_text())["rows"]
+    return json.loads((PLANS / table).read_text())["rows"]
 
 
+@pytest.mark.usefixtures("results")
 def test_every_config_is_planned_for_every_topology():
     covered = {(row["config"], row["topology"]) for row in rows_of("table.json")}
     assert covered == set(itertools.product(plans.CONFIGS, plans.TOPOLOGIES))
 
 
+@pytest.mark.usefixtures("results")
 def test_both_ways_to_grow_are_planned_for_every_number_of_chips():
     covered = {(row["fixed"], row["chips"]) for row in rows_of("scaling.json")}
     assert covered == set(itertools.product(plans.FIXED, plans.SCALES))
 
 
+@pytest.mark.usefixtures("results")
 def test_what_is_unknown_stays_empty():
     unknown = {"collectives": None, "compute_seconds": None, "link_seconds": None}
     table = plans.markdown({"rows": [rows_of("table.json")[0] | unknown]})

@@ -1,30 +1,29 @@
 """The kill script itself, with fewer kills; results/faults holds what it found with more."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.faults.jobs import JOBS
 from tests.faults.kill_points import kill_at_random
 
-FOUND = Path(__file__).parents[2] / "results" / "faults"
-
 
 @pytest.mark.slow(minutes=4)
 @pytest.mark.parametrize(("name", "kills"), [("training", 20), ("preparation", 5), ("report", 5)])
-def test_kills_at_random_moments_change_no_bit(tmp_path, name, kills):
+def test_kills_at_random_moments_change_no_bit(request, tmp_path, name, kills):
     """At start, in steps, evaluations, saves and the writing of the result alike."""
+    if name == "report":
+        request.getfixturevalue("results")
     tally = kill_at_random(JOBS[name], kills, tmp_path)
     assert tally.kills == kills
     assert tally.is_clean, tally
 
 
-def test_two_hundred_kills_of_training_lost_nothing():
+def test_two_hundred_kills_of_training_lost_nothing(results):
     """What is published is a clean run of the script."""
-    found = [json.loads(file.read_text()) for file in FOUND.glob("training*.json")]
+    found = [json.loads(file.read_text()) for file in (results / "faults").glob("training*.json")]
     assert sum(one["kills"] for one in found) >= 200
-    for file in FOUND.glob("*.json"):
+    for file in (results / "faults").glob("*.json"):
         one = json.loads(file.read_text())
         assert one["kills"] == sum(one["kills_in"].values()), file
         assert one["finished"] > 0, file
