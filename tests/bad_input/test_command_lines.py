@@ -1,6 +1,7 @@
 """Whatever stands on a command line: one sentence and exit code 2, or a config that a run would take."""
 
 import collections
+import functools
 import random
 
 import jax
@@ -34,7 +35,8 @@ def checkpoint(tmp_path_factory):
         vocab_size=60, max_len=29, embed_dim=8, num_layers=1, num_heads=2, mlp_dim=12
     )
     model = NystromformerForPreTraining(config)
-    variables = model.init(jax.random.key(0), jnp.ones((1, 5), jnp.int32), deterministic=True)
+    init = jax.jit(functools.partial(model.init, deterministic=True))
+    variables = init(jax.random.key(0), jnp.ones((1, 5), jnp.int32))
     folder = tmp_path_factory.mktemp("checkpoint")
     save_pretrained(folder, model, variables)
     return folder
