@@ -40,12 +40,24 @@ def run(config, folder):
         return train.train(prepared, data.load(prepared.data), workdir)
 
 
-@pytest.mark.parametrize("argument", ["nystrom,num_landmarks=4", "softmax"])
-def test_a_run_ends_with_a_test_accuracy_and_all_that_tells_how(argument, tmp_path):
-    result = run(small_config(argument), tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run at its end, to be looked at: its config, folder and result."""
+    folder, config = tmp_path_factory.mktemp("finished"), small_config()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NYSTROMFORMER_JAX_CACHE", str(folder / "cache"))
+        return config, folder / "run", run(config, folder / "run")
+
+
+@pytest.mark.parametrize("argument", ["nystrom", "softmax"])
+def test_a_run_ends_with_a_test_accuracy_and_all_that_tells_how(argument, finished, tmp_path):
+    _, folder, result = finished
+    if argument == "softmax":
+        folder = tmp_path / "run"
+        result = run(small_config("softmax"), folder)
+    assert json.loads((folder / "result.json").read_text()) == result
     assert result["task"] == "listops"
-    assert result["attention"] == argument.split(",")[0]
+    assert result["attention"] == argument
     assert 0 <= result["test_accuracy"] <= 1
     assert result["test_examples"] == 40  # 2.5 batches: the last one is partial
     assert result["best_step"] in (4, 6)
@@ -64,21 +76,20 @@ def test_a_run_ends_with_a_test_accuracy_and_all_that_tells_how(argument, tmp_pa
         "data_sha256",
     ):
         assert result[key] is not None
-    lines = lines_of(tmp_path / "run")
+    lines = lines_of(folder)
     assert [line["step"] for line in lines] == [2, 4, 4, 6, 6]
 
 
-def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(tmp_path):
-    config = small_config()
-    first = run(config, tmp_path / "run")
-    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("[!.]*")}
-    assert run(config, tmp_path / "run") == first
+def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(finished):
+    config, folder, first = finished
+    written = {path: path.stat().st_mtime_ns for path in folder.rglob("[!.]*")}
+    assert run(config, folder) == first
     prepared = train.prepare(config)
-    with Workdir(tmp_path / "run", config) as workdir:
+    with Workdir(folder, config) as workdir:
         again = train.score_again(prepared, data.load(prepared.data), workdir)
     assert again["test_accuracy"] == first["test_accuracy"]
     assert again["valid_accuracy"] == first["valid_accuracy"]
-    now = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("[!.]*")}
+    now = {path: path.stat().st_mtime_ns for path in folder.rglob("[!.]*")}
     assert now == written
 
 
@@ -106,13 +117,12 @@ def test_the_test_set_is_scored_with_the_best_parameters_not_the_last(tmp_path, 
     assert result["valid_accuracy"] == best
 
 
-def test_a_run_goes_on_with_its_own_data_only(tmp_path):
-    config = small_config()
-    run(config, tmp_path / "run")
+def test_a_run_goes_on_with_its_own_data_only(finished):
+    config, folder, _ = finished
     prepared = train.prepare(config)
     others = dataclasses.replace(prepared.data, seed=1)
     with (
-        Workdir(tmp_path / "run", config) as workdir,
+        Workdir(folder, config) as workdir,
         pytest.raises(ConfigDiffers, match="holds a run on other data"),
     ):
         train.train(prepared, data.load(others), workdir)
