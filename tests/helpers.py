@@ -1,8 +1,10 @@
 """What tests share: the table of tolerances, random attention inputs, and float64."""
 
+import contextlib
 import dataclasses
 import itertools
 import re
+import resource
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +43,17 @@ def assert_close(actual, expected, tolerance, where=None):
         difference = np.abs(one - other).max(initial=0.0)
         allowed = tolerance.relative * max(1.0, np.abs(other).max(initial=0.0))
         assert difference <= allowed, f"differs by {difference:.2e}, allowed are {allowed:.2e}"
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """The system refuses to make any file of this process larger, as it would on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def rematerialises(job):

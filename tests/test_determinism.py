@@ -4,10 +4,6 @@ Runs of one seed share nothing but the machine: each prepares its data anew, in 
 """
 
 import importlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +20,8 @@ from nystromformer_jax.training.pipeline import training_batches
 from tests.language import runs
 from tests.language.glue import fakes as glue_fakes
 from tests.lra.data import fakes
+from tests.programs import finish, start
 
-ROOT = Path(__file__).parents[1]
 NYSTROM = "nystrom,num_landmarks=4,conv_kernel_size=3"
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 # One argument for each source of randomness: hashes, features, dropout.
@@ -200,17 +196,10 @@ def test_so_do_processes_that_hash_strings_differently(tmp_path):
             for section, values in sections.items()
             for key, value in values.items()
         ]
-        command = [sys.executable, "run_pretrain.py", "--config=configs/pretrain.py:demo", *flags]
-        environment = {name: x for name, x in os.environ.items() if name != "XLA_FLAGS"}
-        environment |= {"PYTHONHASHSEED": seed, "NYSTROMFORMER_JAX_CACHE": str(folder / "cache")}
-        subprocess.run(
-            [*command, f"--workdir={folder / 'run'}"],
-            cwd=ROOT,
-            env=environment,
-            check=True,
-            capture_output=True,
-            timeout=300,
-        )
+        command = ("run_pretrain.py", "--config=configs/pretrain.py:demo", *flags)
+        environment = {"PYTHONHASHSEED": seed, "NYSTROMFORMER_JAX_CACHE": folder / "cache"}
+        answer = finish(start(*command, f"--workdir={folder / 'run'}", **environment))
+        assert answer.code == 0, answer.errors
         files = ("metrics.jsonl", "model/tokenizer.json", "model/model.safetensors")
         left.append([(folder / "run" / file).read_bytes() for file in files])
     assert left[0] == left[1]

@@ -1,8 +1,5 @@
 """One file for jax alone: the same logits as the model, at batch sizes it was never called with."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +8,7 @@ import pytest
 from nystromformer_jax import NystromformerConfig, NystromformerForSequenceClassification
 from nystromformer_jax.export import export_model
 from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.programs import finish, start
 
 # A batch of any size is no int, as annotations want it.
 pytestmark = pytest.mark.usefixtures("no_annotations")
@@ -75,8 +73,7 @@ logits = export.deserialize(bytearray(open({str(file)!r}, "rb").read())).call(*a
 assert not {{"flax", "nystromformer_jax"}} & set(sys.modules)
 print(*np.asarray(logits).ravel())
 """
-    printed = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
+    code, printed, errors = finish(start("-c", program))
+    assert code == 0, errors
     expected = module.apply(variables, *arguments, deterministic=True)
     assert_close(np.array(printed.split(), float).reshape(2, 5), expected, SAME_ARITHMETIC)

@@ -1,10 +1,8 @@
 """A disk that is full and a folder that is read-only: a sentence, nothing lost, and the same bits after."""
 
-import contextlib
 import errno
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -15,23 +13,13 @@ import numpy as np
 import pytest
 
 from nystromformer_jax.training import CannotWrite, CheckpointConfig, EvalConfig, LogConfig, Workdir
+from tests.helpers import files_of_at_most
 from tests.test_run_lra import SMALL
 from tests.training import tiny
 
 ROOT = Path(__file__).parents[2]
 # A folder in which the kernel lets nobody make anything.
 NOBODYS = Path("/sys/kernel")
-
-
-@contextlib.contextmanager
-def files_of_at_most(size):
-    """The system refuses to make any file of this process larger, as it would on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def every_step(events):

@@ -4,7 +4,6 @@ import dataclasses
 import errno
 import json
 import logging
-import resource
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from nystromformer_jax.models import (
 )
 from nystromformer_jax.pretrained import from_pretrained, read_config, save_pretrained
 from nystromformer_jax.pretrained.names import MODELS
+from tests.helpers import files_of_at_most
 from tests.pretrained import tiny
 from tests.pretrained.tiny import CONFIG, flat, random_variables, same_bits
 
@@ -126,13 +126,8 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(tmp_path):
     model = MODELS["NystromformerForMaskedLM"](CONFIG)
     variables = random_variables(model)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as refused:
-            save_pretrained(tmp_path / "model", model, variables)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with files_of_at_most(2_000), pytest.raises(OSError, match="File too large") as refused:
+        save_pretrained(tmp_path / "model", model, variables)
     assert refused.value.errno == errno.EFBIG
     assert list((tmp_path / "model").iterdir()) == []
 
