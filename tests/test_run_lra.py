@@ -108,7 +108,7 @@ def test_several_processes_say_the_same_of_a_folder_in_use(tmp_path):
     assert "aborted" not in (output + errors).lower()
 
 
-@pytest.mark.slow(minutes=1)
+@pytest.mark.slow(minutes=2)
 def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_path):
     code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/whole"))
     assert code == 0
