@@ -101,8 +101,9 @@ def start_logging(*, quiet: bool = False) -> None:
     logging.basicConfig(level=level, format="%(message)s", force=True)
     for chatty in ("jax", "orbax", "grain"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # Orbax logs by absl, with tracebacks, the errors that it raises as well.
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    # Errors that Orbax raises as well, with tracebacks: by absl, and by asyncio those of its other writes.
+    for logger in ("absl", "asyncio"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
 
 
 def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:
@@ -233,6 +234,14 @@ def _sentence(error: Exception) -> str:
     return str(error)
 
 
+def _mention(unraisable: Any) -> None:
+    """What nobody is there to be told by raising, such as a callback of a save that has failed by then.
+
+    A full disk makes a page of such tracebacks around the one sentence that says it all.
+    """
+    logging.getLogger(__name__).debug("%s", unraisable.err_msg, exc_info=unraisable.exc_value)
+
+
 def _terminate(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
@@ -240,6 +249,7 @@ def _terminate(number: int, frame: object) -> None:
 def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
     # The loop has handlers of its own, which save; these serve before and after it.
     signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _mention
     try:
         code = main(argv)
     except KeyboardInterrupt:

@@ -44,7 +44,7 @@ class Program:
         """Runs `main` by the way that the program goes itself; what it raises is raised here."""
         output, errors = io.StringIO(), io.StringIO()
         argv, sys.argv = sys.argv, [f"{self.name}.py", *arguments]
-        terminate = signal.getsignal(signal.SIGTERM)
+        terminate, unraisable = signal.getsignal(signal.SIGTERM), sys.unraisablehook
         alarm = signal.signal(signal.SIGALRM, _hangs)
         # absl's handler closes its stream unless that is sys.stderr, and pytest's is still wanted.
         logging.get_absl_handler().python_handler.stream = errors
@@ -64,6 +64,7 @@ class Program:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, alarm)
             signal.signal(signal.SIGTERM, terminate)
+            sys.unraisablehook = unraisable
             sys.argv = argv
             self._forget()
         return Answer(code, output.getvalue(), errors.getvalue())
