@@ -28,9 +28,8 @@ def main(argv: list[str]) -> int:
     from harness import cache
     from language import corpus, pretrain  # here: a wrong flag is answered without loading jax
     from nystromformer_jax import training
-    from nystromformer_jax.training.exit_codes import exit_code_of
 
-    command_line.leave_by(training.leave, exit_code_of, at_once=training.ProcessLost)
+    command_line.leave_by(training.leave, training.exit_code_of, at_once=training.ProcessLost)
     training.join(training.HostsConfig(**HOSTS()))
     command_line.start_logging(quiet=not training.is_first())
     config = CONFIG.value.to_dict()

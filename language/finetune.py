@@ -42,6 +42,7 @@ from nystromformer_jax.training import (
     OptimizerConfig,
     TrainConfig,
     Workdir,
+    apply_model,
     check_length,
     fit,
     is_first,
@@ -235,7 +236,7 @@ def is_partial(run: Run, data: GlueData) -> bool:
     train_count = counts.pop("train")
     config = run.fit_config(train_count)
     fewer_seen = config.train.total_steps * config.train.batch_size < train_count
-    fewer_scored = 0 < config.eval.max_examples < max(counts.values())
+    fewer_scored = any(config.eval.scored(count) < count for count in counts.values())
     epochs = dataclasses.replace(run.sections["train"], total_steps=0).over(train_count)
     fewer_steps = config.train.total_steps < epochs.total_steps
     return fewer_there or fewer_seen or fewer_scored or fewer_steps
@@ -425,15 +426,8 @@ def _logits(
     batch: Mapping[str, Array],
     dropout_rng: Array | None,
 ) -> Array:
-    output = model.apply(
-        {"params": params},
-        batch["inputs"],
-        batch["mask"],
-        batch["types"],
-        deterministic=dropout_rng is None,
-        rngs=None if dropout_rng is None else {"dropout": dropout_rng},
-    )
-    return cast(Array, output)  # without mutable=, logits alone
+    inputs = (batch["inputs"], batch["mask"], batch["types"])
+    return cast(Array, apply_model(model, params, dropout_rng, *inputs))
 
 
 def _make_params(run: Run) -> Callable[[], Any]:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from nystromformer_jax.training import (
     OptimizerConfig,
     TrainConfig,
     Workdir,
+    apply_model,
     check_length,
     fit,
     is_first,
@@ -226,16 +227,8 @@ def make_loss(
             vocabulary=vocabulary,
             config=objective,
         )
-        output = model.apply(
-            {"params": params},
-            asked.inputs,
-            asked.mask,
-            asked.types,
-            asked.positions,
-            deterministic=dropout_rng is None,
-            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
-        )
-        token_logits, order_logits = cast(tuple[Array, Array], output)
+        inputs = (asked.inputs, asked.mask, asked.types, asked.positions)
+        token_logits, order_logits = apply_model(model, params, dropout_rng, *inputs)
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels
         weights = asked.weights * batch["weights"][:, None]
         token_losses = cross_entropy(token_logits, asked.targets)
@@ -348,8 +341,7 @@ def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], A
 
 def _scored(run: Run, corpus: Corpus) -> int:
     """How many pairs of the held-out documents are scored."""
-    count = len(corpus.splits["valid"])
-    return min(count, run.fit.eval.max_examples) or count
+    return run.fit.eval.scored(len(corpus.splits["valid"]))
 
 
 def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:

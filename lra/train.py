@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from nystromformer_jax.training import (
     OptimizerConfig,
     TrainConfig,
     Workdir,
+    apply_model,
     check_length,
     fit,
     from_mapping,
@@ -216,13 +217,8 @@ def make_loss(model: Classifier | DualEncoder) -> Any:
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
     ) -> tuple[Array, dict[str, Any]]:
-        output = model.apply(
-            {"params": params},
-            *(batch[key] for key in model.batch_keys),
-            deterministic=dropout_rng is None,
-            rngs=None if dropout_rng is None else {"dropout": dropout_rng},
-        )
-        logits = cast(Array, output).astype(jnp.float32)  # without mutable=, logits alone
+        inputs = (batch[key] for key in model.batch_keys)
+        logits = apply_model(model, params, dropout_rng, *inputs).astype(jnp.float32)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
         sums = {
             "loss": weighted(losses, batch["weights"]),
@@ -251,8 +247,7 @@ def _examples(run: Run, split: Split | PairSplit) -> Examples:
 
 def _scored(run: Run, task: Task, split: str) -> int:
     """How many examples of a split are scored."""
-    count = len(task.splits[split])
-    return min(count, run.fit.eval.max_examples) if run.fit.eval.max_examples else count
+    return run.fit.eval.scored(len(task.splits[split]))
 
 
 def _score(run: Run, task: Task, split: str, eval_step: Any, params: Any) -> dict[str, float]:

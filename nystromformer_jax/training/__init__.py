@@ -20,6 +20,7 @@ from nystromformer_jax.training.workdir import (
     config_sha256,
 )
 from nystromformer_jax.training.writing import CannotWrite, writing_to
+from nystromformer_jax.training.exit_codes import exit_code_of
 
 # Devices, and the processes that have them
 from nystromformer_jax.training.compilation_cache import enable_compilation_cache
@@ -58,6 +59,7 @@ from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
 from nystromformer_jax.training.train_step import (
     EvalStep,
     TrainState,
+    apply_model,
     evaluate,
     make_eval_step,
     make_train_step,
@@ -91,6 +93,7 @@ __all__ = [
     "TrainState",
     "Workdir",
     "WorkdirBusy",
+    "apply_model",
     "batch_sharding",
     "check_length",
     "config_sha256",
@@ -98,6 +101,7 @@ __all__ = [
     "enable_compilation_cache",
     "evaluate",
     "evaluation_batches",
+    "exit_code_of",
     "fit",
     "from_mapping",
     "host_share",

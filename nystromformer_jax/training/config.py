@@ -43,6 +43,10 @@ class EvalConfig:
     def __post_init__(self) -> None:
         _at_least("eval", self, every_steps=1, max_examples=0, batch_size=0)
 
+    def scored(self, count: int) -> int:
+        """How many of `count` examples are scored."""
+        return min(count, self.max_examples) if self.max_examples else count
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogConfig:

@@ -26,6 +26,7 @@ from nystromformer_jax.typing import Array
 __all__ = [
     "LossFn",
     "TrainState",
+    "apply_model",
     "evaluate",
     "make_eval_step",
     "make_train_step",
@@ -47,6 +48,12 @@ class TrainState:
     step: Any
     params: Any
     opt_state: Any
+
+
+def apply_model(model: Any, params: Any, dropout_rng: Array | None, *inputs: Any) -> Any:
+    """What a linen model makes of its inputs, in a `LossFn`."""
+    rngs = None if dropout_rng is None else {"dropout": dropout_rng}
+    return model.apply({"params": params}, *inputs, deterministic=dropout_rng is None, rngs=rngs)
 
 
 def make_train_step(
