@@ -235,10 +235,13 @@ def _sentence(error: Exception) -> str:
 
 
 def _mention(unraisable: Any) -> None:
-    """What nobody is there to be told by raising, such as a callback of a save that has failed by then.
+    """Passes over what callbacks raise of a save that has failed by then.
 
     A full disk makes a page of such tracebacks around the one sentence that says it all.
     """
+    if not isinstance(unraisable.exc_value, OSError | ValueError | RuntimeError):  # a fault of ours
+        sys.__unraisablehook__(unraisable)
+        return
     logging.getLogger(__name__).debug("%s", unraisable.err_msg, exc_info=unraisable.exc_value)
 
 

@@ -42,6 +42,7 @@ from nystromformer_jax.training import (
     OptimizerConfig,
     TrainConfig,
     Workdir,
+    agreed,
     apply_model,
     check_length,
     fit,
@@ -279,10 +280,11 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
     workdir.require_unchanged(unchanged)
     saved = workdir.path / "model"
     predictions = workdir.path / "predictions" if is_first() else None
-    with writing_to(workdir.path):
+    with agreed(), writing_to(workdir.path):
         if is_first():
             save_pretrained(saved, run.model, {"params": params}, more=tokenizer.token_ids)
             tokenizer.save(saved, config.max_len)
+    with writing_to(workdir.path):
         scores = _score_all(run, data, fit_config, eval_step, params, predictions)
     result = {
         "kind": "glue",
@@ -335,12 +337,12 @@ def write_export(run: Run, workdir: Workdir) -> Path:
     workdir.require_result()
     params = _best_params(run, workdir)
     file = workdir.path / "model.jax_export"
-    if is_first():
-        whole = dataclasses.replace(run.model.config, sequence_axis=None)  # for one device
-        model = NystromformerForSequenceClassification(whole)
-        variables = {"params": jax.device_get(params)}
-        exported = export_model(model, variables, length=run.data.max_len)
-        with writing_to(workdir.path):
+    with agreed(), writing_to(workdir.path):
+        if is_first():
+            whole = dataclasses.replace(run.model.config, sequence_axis=None)  # for one device
+            model = NystromformerForSequenceClassification(whole)
+            variables = {"params": jax.device_get(params)}
+            exported = export_model(model, variables, length=run.data.max_len)
             write_whole(file, exported.serialize())
     return file
 

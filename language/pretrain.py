@@ -36,6 +36,7 @@ from nystromformer_jax.training import (
     OptimizerConfig,
     TrainConfig,
     Workdir,
+    agreed,
     apply_model,
     check_length,
     fit,
@@ -147,8 +148,8 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
     )
     params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
     workdir.require_unchanged(lambda: cache.require_unchanged(corpus.folder, corpus.sha256))
-    if is_first():
-        with writing_to(workdir.path):
+    with agreed(), writing_to(workdir.path):
+        if is_first():
             save_model(workdir.path / "model", model, params, corpus)
     train_config = run.fit.train
     result = {

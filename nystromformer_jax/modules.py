@@ -119,7 +119,7 @@ class MultiHeadAttention(nn.Module):
             )
         out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
         check_size("out_features", out_features)
-        crosses = inputs_kv is not None and inputs_kv is not inputs_q
+        crosses = inputs_kv is not None
         inputs_kv = inputs_q if inputs_kv is None else inputs_kv
 
         def project(

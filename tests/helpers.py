@@ -1,4 +1,4 @@
-"""What tests share: the table of tolerances, random attention inputs, and float64."""
+"""What tests share: the table of tolerances, random attention inputs, float64, a full disk."""
 
 import contextlib
 import dataclasses

@@ -41,7 +41,7 @@ class Group:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a run saw or scored fewer examples than there are, or trained fewer steps than were due."""
+        """Whether a run saw (or, fine-tuned, scored) fewer examples than there are, or too few steps."""
         return any(run.is_partial for run in self.runs)
 
     def cell(self, split: str, metric: str) -> Cell | None:

@@ -81,7 +81,7 @@ class Run:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it saw or scored fewer examples than there are, or trained fewer steps than were due."""
+        """Whether it saw (or, fine-tuned, scored) fewer examples than there are, or too few steps."""
         return bool(self.result.get("partial"))
 
     @property

@@ -55,15 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if plan:
         own = sys.argv[1:] if arguments is None else arguments
         results["commands"].append(" ".join(["python -m lra.efficiency", *own]))
+    same = "the same command without --fresh" if given.fresh else "the same command"
     try:
         _measure(bench, plan, results, file)
         text = markdown(results)
         Path(f"{out}.md").write_text(text, encoding="utf-8")
         plot(results, Path(f"{out}.png"))
     except OSError as error:
-        return _refuse(f"{error}; the same command goes on once that is mended", 1)
+        return _refuse(f"{error}; {same} goes on once that is mended", 1)
     except KeyboardInterrupt:
-        return _refuse("stopped by Ctrl-C; the same command goes on", 130)
+        return _refuse(f"stopped by Ctrl-C; {same} goes on", 130)
     print(text, end="")
     return 0
 

@@ -230,8 +230,10 @@ def _mean(tasks: Collection[str], cells: Mapping[str, Group]) -> str:
     mean = mean_over(tasks, cells)
     if mean is None:
         return NOTHING
-    shortened = [cells[task] for task in tasks if len(cells[task].scored) < len(cells[task].runs)]
-    return _of_seeds(mean, max((len(group.runs) for group in shortened), default=mean.n))
+    fewest = min(
+        (cells[task] for task in tasks), key=lambda group: (len(group.scored), -len(group.runs))
+    )
+    return _of_seeds(mean, len(fewest.runs))
 
 
 def _of_seeds(summary: Summary, num_runs: int) -> str:

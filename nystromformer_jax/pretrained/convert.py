@@ -54,9 +54,8 @@ def convert(
     """
     folder = source if source.is_dir() else source.parent
     above = folder.resolve().parent  # where the authors keep config.json
-    if dest.resolve() == folder.resolve() or (
-        dest.resolve() == above and (dest / files.CONFIG).is_file()
-    ):
+    from_above = (above / files.CONFIG).is_file() and not (folder / files.CONFIG).is_file()
+    if dest.resolve() == folder.resolve() or (dest.resolve() == above and from_above):
         raise ValueError(f"{dest} is where the source lies: convert into another folder.")
     raw, found, tensors = open_source(source)
     model = make_model(found, model_class, "none", changes)
@@ -137,6 +136,9 @@ def _kept(raw: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
     if isinstance(labels, Mapping) and len(labels) == num_labels:
         kept["id2label"] = labels
         theirs = raw.get("label2id")
-        own = {label: int(number) for number, label in labels.items()}
-        kept["label2id"] = theirs if isinstance(theirs, Mapping) else own
+        kept["label2id"] = (
+            theirs
+            if isinstance(theirs, Mapping)
+            else {str(label): int(number) for number, label in labels.items()}
+        )
     return kept

@@ -2,16 +2,16 @@
 
 import errno
 
-from nystromformer_jax.training.hosts import ProcessLost
+from nystromformer_jax.training.hosts import ProcessLost, RefusedElsewhere
 from nystromformer_jax.training.integrity import CheckpointDamaged
 from nystromformer_jax.training.loop import LossNotFinite
 from nystromformer_jax.training.stop import Interrupted
-from nystromformer_jax.training.workdir import WorkdirBusy
+from nystromformer_jax.training.workdir import DataGone, WorkdirBusy
 from nystromformer_jax.training.writing import CannotWrite
 
 __all__ = ["exit_code_of"]
 
-_FAILED = (CannotWrite, CheckpointDamaged, LossNotFinite, ProcessLost, TimeoutError)
+_FAILED = (CannotWrite, CheckpointDamaged, DataGone, LossNotFinite, ProcessLost, TimeoutError)
 _REFUSED = (
     ValueError,
     ImportError,
@@ -34,7 +34,7 @@ def exit_code_of(error: Exception) -> int | None:
     2: the command was refused, and needs another value, file or folder.
     128 and more: a signal ended it.
     """
-    if isinstance(error, Interrupted):
+    if isinstance(error, Interrupted | RefusedElsewhere):
         return error.exit_code
     if isinstance(error, _FAILED):
         return 1

@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 __all__ = [
     "HostsConfig",
     "ProcessLost",
+    "RefusedElsewhere",
     "agree",
     "agreed",
     "is_first",
@@ -99,6 +100,14 @@ class ProcessLost(RuntimeError):
     """Another process of the run is gone, and nothing can be computed without it."""
 
 
+class RefusedElsewhere(ValueError):
+    """What another process of the run raised, in its words; `exit_code` is that one's, too."""
+
+    def __init__(self, words: str, exit_code: int) -> None:
+        super().__init__(words)
+        self.exit_code = exit_code
+
+
 def join(config: HostsConfig, seconds: float = JOIN_SECONDS) -> None:
     """Makes this process one of the run's; to be called before anything asks jax for its devices.
 
@@ -174,15 +183,19 @@ def agree(refusal: Exception | None) -> None:
 
     Raises:
         Exception: `refusal`.
-        ValueError: another process's, the same sentence.
+        RefusedElsewhere: another process's, the same sentence.
     """
     if jax.process_count() > 1:
+        from nystromformer_jax.training.exit_codes import exit_code_of  # which knows this module's
+
         words = "" if refusal is None else str(refusal) or repr(refusal)
-        own = np.frombuffer(words.encode()[:WORDS].ljust(WORDS, b"\0"), np.uint8)
-        every = multihost_utils.process_allgather(own)
-        said = [bytes(row).rstrip(b"\0").decode(errors="ignore") for row in every]
-        if refusal is None and any(said):
-            raise ValueError(next(filter(None, said)))
+        code = 0 if refusal is None else exit_code_of(refusal) or 1
+        own = bytes([code]) + words.encode()[:WORDS].ljust(WORDS, b"\0")
+        every = multihost_utils.process_allgather(np.frombuffer(own, np.uint8))
+        for theirs, *said in every if refusal is None else ():
+            if theirs:
+                text = bytes(said).rstrip(b"\0").decode(errors="ignore")
+                raise RefusedElsewhere(text, int(theirs))
     if refusal is not None:
         raise refusal
 

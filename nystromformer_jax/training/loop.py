@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 import jax
@@ -114,7 +115,10 @@ def fit(
         job = Job(config=config, mesh=mesh, make_params=make_params, loss_fn=loss_fn, row=row)
         schedule = make_schedule(config.optimizer, total_steps)
         train_step = job.step()
-        state_shape, sums_shape = jax.eval_shape(job.start)
+        start = partial(
+            Job.start, job
+        )  # one function for shapes and values, so that it is traced once
+        state_shape, sums_shape = jax.eval_shape(start)
         lies = state_sharding(mesh, state_shape, shard=config.mesh.shard_params)
         no_totals = jax.jit(lambda: metrics.zeros_like(sums_shape), out_shardings=replicated(mesh))
 
@@ -128,13 +132,14 @@ def fit(
             warn_of_damage(run.checkpoints, record.best_step if record.best_step != step else 0)
         else:
             if start_params is None:
-                state = jax.jit(lambda: job.first_state(make_params()), out_shardings=lies)()
+                state, totals = jax.jit(start, out_shardings=(lies, replicated(mesh)))()
             else:
                 given = jax.device_put(start_params, lies.params)
                 make_from = jax.jit(job.first_state, donate_argnums=0, out_shardings=lies)
                 state = make_from(given)
                 del given, start_params
-            totals, record = no_totals(), Record()
+                totals = no_totals()
+            record = Record()
         log = stack.enter_context(
             RunLog(
                 run.path,

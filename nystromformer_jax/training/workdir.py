@@ -20,6 +20,7 @@ from nystromformer_jax.training.writing import writing_to
 
 __all__ = [
     "ConfigDiffers",
+    "DataGone",
     "NotFinished",
     "Workdir",
     "WorkdirBusy",
@@ -35,6 +36,10 @@ HOW = ("train.remat",)  # how a run is computed, which changes no number beyond 
 
 class ConfigDiffers(ValueError):
     """The folder holds a run of another config."""
+
+
+class DataGone(FileNotFoundError):
+    """A run's data are gone before its end; where they are back, the same command goes on."""
 
 
 class NotFinished(ValueError):
@@ -192,7 +197,7 @@ class Workdir:
 
         Raises:
             ConfigDiffers: They changed; the run will never have a result.
-            FileNotFoundError: They are gone; where they are back, the same command goes on.
+            DataGone: They are not there.
         """
         with agreed():
             if self._writes:
@@ -214,7 +219,7 @@ class Workdir:
         try:
             check_data()
         except FileNotFoundError as error:
-            raise FileNotFoundError(
+            raise DataGone(
                 f"{self.path} has no result yet, because its data are gone before its end: {error}"
                 " Then the same command goes on."
             ) from error

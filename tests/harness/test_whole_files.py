@@ -5,7 +5,7 @@ import os
 import pytest
 
 from harness.whole_files import write_whole
-from tests.faults.test_full_disk import files_of_at_most
+from tests.helpers import files_of_at_most
 
 
 def test_a_file_is_there_for_all_to_read_and_nothing_else(tmp_path):

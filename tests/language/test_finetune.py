@@ -13,8 +13,7 @@ from language.finetune import BudgetConfig, RateConfig, ScoringConfig
 from language.tokenizer import load_tokenizer
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import CannotWrite, Workdir
-from tests.faults.test_full_disk import files_of_at_most
-from tests.helpers import OTHER_FRAMEWORK, assert_close, rematerialises
+from tests.helpers import OTHER_FRAMEWORK, assert_close, files_of_at_most, rematerialises
 from tests.language import runs
 from tests.language.glue import fakes
 

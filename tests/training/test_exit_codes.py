@@ -10,12 +10,14 @@ from nystromformer_jax.training import (
     CannotWrite,
     CheckpointDamaged,
     ConfigDiffers,
+    DataGone,
     Interrupted,
     LossNotFinite,
     ProcessLost,
+    RefusedElsewhere,
     WorkdirBusy,
+    exit_code_of,
 )
-from nystromformer_jax.training.exit_codes import exit_code_of
 
 
 def of_the_system(number):
@@ -30,6 +32,9 @@ def of_the_system(number):
         (CheckpointDamaged("no whole one is left"), 1),
         (LossNotFinite("in step 3"), 1),
         (ProcessLost("process 1"), 1),
+        (DataGone("before the end"), 1),
+        (RefusedElsewhere("a full disk", 1), 1),
+        (RefusedElsewhere("another config", 2), 2),
         (of_the_system(errno.EIO), 1),
         (of_the_system(errno.ENOSPC), 1),
         (TimeoutError("of Orbax, whose clock jumped"), 1),

@@ -151,23 +151,34 @@ def test_one_that_fails_alone_ends_with_its_own_code(tmp_path):
 
 
 def test_what_one_refuses_all_refuse_and_nothing_is_left(tmp_path):
-    """Another config, and then other data: the first process binds the run, the second has to read that."""
+    """Another config, other data, a full disk; the first process binds a run, the second has to read that."""
     script, folder = tmp_path / "differs.py", tmp_path / "run"
     open_it = f"""
 from pathlib import Path
-from nystromformer_jax.training import Workdir
+from nystromformer_jax.training import CannotWrite, Workdir, agreed, exit_code_of
 for seed, sha256 in ((number, "2" * 64), (3, str(number) * 64)):
     try:
         with Workdir(Path({str(folder)!r}), {{"train": {{"seed": seed}}}}) as run:
             run.require_data(sha256)
     except ValueError as error:
         print(error, flush=True)
-leave(2)
+try:
+    with agreed():
+        if number == 0:
+            raise CannotWrite("the disk is full")
+except Exception as error:
+    print(error, flush=True)
+    leave(exit_code_of(error))
 """
     script.write_text(JOINS.replace("SECONDS", "60") + open_it)
     done = launched(2, script)
-    assert done.code == 2, done.output
-    for words in ("train.seed: 0 in the run, 1 now", "other data (sha256 000000000000…, 1111"):
+    assert done.code == 1, done.output
+    sentences = (
+        "train.seed: 0 in the run, 1 now",
+        "other data (sha256 000000000000…, 1111",
+        "is full",
+    )
+    for words in sentences:
         said = re.findall(rf"\[(\d)\] (.*{re.escape(words)}.*)", done.output)
         assert sorted(number for number, _ in said) == ["0", "1"], done.output
         assert len({sentence for _, sentence in said}) == 1

@@ -67,14 +67,6 @@ def test_grey_values_are_tensorflows(colour, grey):
     assert image.to_grey(np.array(colour, np.uint8)) == grey
 
 
-def test_grey_follows_the_float32_formula_on_a_dense_sample():
-    levels = np.arange(0, 256, 3, dtype=np.uint8)
-    colours = np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), -1)
-    grey = image.to_grey(colours)
-    assert grey.dtype == np.uint8
-    np.testing.assert_array_equal(grey, tensorflow_grey(*np.moveaxis(colours, -1, 0)))
-
-
 def test_grey_of_every_colour_is_tensorflows():
     """Against the formula, and against the hash of what TensorFlow 2.21 gave for all of them."""
     green, blue = np.indices((256, 256), np.uint8)
@@ -82,6 +74,7 @@ def test_grey_of_every_colour_is_tensorflows():
     for red in range(256):
         colours = np.stack([np.full_like(green, red), green, blue], -1)
         grey = image.to_grey(colours)
+        assert grey.dtype == np.uint8
         np.testing.assert_array_equal(grey, tensorflow_grey(*np.moveaxis(colours, -1, 0)))
         digest.update(grey.tobytes())
     assert digest.hexdigest() == "824a76d81dad2c5a2cf1fa0b2c0a5afe7d871ec2970e4fa2809b53ddbecdca93"

@@ -12,6 +12,7 @@ from lra.figures.approximation import Nystrom
 from lra.figures.captured import Received, Tokens
 from nystromformer_jax import nystrom_attention, softmax_attention
 from nystromformer_jax.attention import find_landmarks
+from nystromformer_jax.inputs import LandmarkOptions
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -133,8 +134,11 @@ def test_residuals_are_those_of_float64(start, rngs):
     nystrom = Nystrom(num_landmarks=5, pinv_start=start)
     residuals, errors = approximation.by_iterations(layers, exact, nystrom, 7)
     assert residuals.shape == errors.shape == (8, 2, 2, 2)
+    options = LandmarkOptions(
+        num_landmarks=5, pinv_iters=0, pinv_start=start, landmark_layout="real"
+    )
     for number, (query, key, _) in enumerate(layers):
-        kernel = find_landmarks(query, key, None, None, 5, 0, start, "real").kernel_2
+        kernel = find_landmarks(query, key, None, None, options).kernel_2
         kernel = np.asarray(kernel, np.float64)
         sums = kernel.sum(axis=-2).max(axis=-1), kernel.sum(axis=-1).max(axis=-1)
         size = sums[0] * sums[1] if start == "exact" else np.full((2, 2), sums[0].max())

@@ -15,6 +15,7 @@ from lra.figures.captured import Received, open_run
 from nystromformer_jax import SoftmaxAttention, nystrom_attention, softmax_attention
 from nystromformer_jax.attention import add_convolution
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.lra.data.fakes import write_tsv
 from tests.lra.figures.tiny_run import BEST, LATEST, params_at, small_config, write_run
 
 
@@ -153,7 +154,7 @@ def test_the_data_may_have_moved(tmp_path):
     before = open_run(folder, max_len=100).task
     moved.mkdir()
     for split, name in listops.OFFICIAL_FILES.items():
-        listops.write_tsv(moved / name, before.splits[split])
+        write_tsv(moved / name, before.splits[split])
     after = open_run(folder, data_dir=str(moved), max_len=100).task
     assert after.sha256 == before.sha256
     assert after.folder != before.folder
