@@ -387,8 +387,9 @@ def test_any_number_of_landmarks_is_the_papers_formula(rngs, num_landmarks):
     assert_close(actual[0], expected, Tolerance(1e-4))  # 256 landmarks of 301: ill-conditioned
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-@pytest.mark.parametrize("width", [0, 9])
+@pytest.mark.parametrize(
+    ("dtype", "width"), [(jnp.bfloat16, 0), (jnp.bfloat16, 9), (jnp.float16, 9)]
+)
 def test_half_precision_is_near_float32_forward_and_gradient(rngs, dtype, width):
     inputs = random_inputs(rngs, 2, 301, HEADS, 16, dtype=dtype)
     mask = mask_of_lengths([301, 200], 301)

@@ -29,10 +29,10 @@ _NO_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
 def exit_code_of(error: Exception) -> int | None:
     """The exit code of a run that ended in an error; None where the error is a fault of the code.
 
-    1: the run failed, by a full or broken disk, a loss that is not finite, the loss of another process.
-       When that is mended, the same command goes on.
-    2: the command was refused, and needs another value, file or folder.
-    128 and more: a signal ended it.
+    - 1: the run failed, by a full or broken disk, a loss that is not finite, the loss of another process.
+      When that is mended, the same command goes on.
+    - 2: the command was refused, and needs another value, file or folder.
+    - 128 and more: a signal ended it.
     """
     if isinstance(error, Interrupted | RefusedElsewhere):
         return error.exit_code

@@ -90,6 +90,7 @@ def test_a_table_of_batches():
     assert table[3] == "| 4,096 |  | does not fit at 1 |  |"
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_a_step_of_the_real_model_runs(monkeypatch):
     """The real loss, optimizer and batch; two layers of 12 in the place of BERT-base."""
     import jax

@@ -48,7 +48,10 @@ def test_sigkill_and_resume_change_no_bit(uninterrupted, tmp_path):
     same_run(uninterrupted, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow(minutes=0.3))],
+)
 def test_signal_saves_says_how_to_go_on_and_changes_no_bit(uninterrupted, tmp_path, number):
     process = start(tmp_path)
     wait_for_lines(tmp_path, 4, process)
