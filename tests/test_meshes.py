@@ -148,6 +148,7 @@ def test_softmax_attention_is_split_by_the_compiler(one_device):
     assert_close(own_params, params, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.3)
 def test_parts_rematerialisation_and_split_parameters_go_together(one_device):
     """Accumulated parts drop others, so without dropout."""
     losses, params, _ = one_device(lra_job, "retrieval", dropout_rate=0.0)
