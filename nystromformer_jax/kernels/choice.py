@@ -4,7 +4,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.sharding import AxisType, PartitionSpec
@@ -74,7 +74,7 @@ def _target() -> tuple[str, str]:
     device = None if mesh.empty else mesh.abstract_device
     if device is not None:
         return device.platform, device.device_kind
-    default: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # made at run time
+    default = cast(Any, jax.config).jax_default_device  # made at run time
     if isinstance(default, str):
         default = jax.devices(default)[0]
     default = default or jax.devices()[0]
