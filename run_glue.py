@@ -2,129 +2,107 @@
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags
 
-from harness import command_line
-from harness.command_line import refuse
+import cli
+from cli import exit_with_error
 
-if TYPE_CHECKING:
-    from language.finetune import Run
-
-CONFIG = command_line.define_config(
+CONFIG = cli.define_config(
     "configs/glue.py:TASK[,attention=NAME][,option=value …]", lambda name: name == "glue"
 )
-HOSTS = command_line.define_hosts()
+HOSTS = cli.define_hosts()
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
+    "workdir",
+    None,
+    "The run's folder; default runs/<config>-<argument>-seed<k>. With --search the folder of all its"
+    " runs; default runs/<config>-<argument>-search.",
 )
 SEEDS = flags.DEFINE_integer(
-    "seeds", 1, "How many seeds to run, from train.seed on, each in a folder of its own.", 1, 1000
+    "seeds", 1, "Number of seeds to run, from train.seed, each in its own folder.", 1, 1000
 )
 MODE = flags.DEFINE_enum(
     "mode",
     "train",
     ["train", "eval", "export", "check"],
-    "eval scores a finished run's best checkpoint again; export writes it as one file for jax alone;"
-    " check tries every value, and does no more.",
+    "eval evaluates a finished run's best checkpoint; export writes it as one file that needs only jax;"
+    " check only validates the config.",
 )
 SEARCH = flags.DEFINE_bool(
     "search",
     False,
-    "Runs every --batch_sizes × --learning_rates, and names the best on validation.",
+    "Run all --batch_sizes × --learning_rates and name the best on validation.",
 )
-BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["8", "16", "32"], "Of --search.")
+BATCH_SIZES = flags.DEFINE_list("batch_sizes", ["8", "16", "32"], "For --search.")
 LEARNING_RATES = flags.DEFINE_list(
-    "learning_rates", ["2e-5", "3e-5", "4e-5", "5e-5"], "Of --search."
+    "learning_rates", ["2e-5", "3e-5", "4e-5", "5e-5"], "For --search."
 )
 
 
 def main(argv: list[str]) -> int:
-    """Trains, scores, exports or checks; returns the exit code."""
-    if wrong := command_line.check_arguments(argv, CONFIG, "configs/glue.py:sst2"):
-        return refuse(wrong)
-    command_line.start_logging()
-    from harness import cache
-    from language import finetune  # here: a wrong flag is answered without loading jax
+    """Trains, evaluates, exports or checks; returns the exit code."""
+    if wrong := cli.check_arguments(argv, CONFIG, "configs/glue.py:sst2"):
+        return exit_with_error(wrong)
+    cli.initialize(HOSTS())
+    from dataprep import cache
+    from language import finetune, glue
     from nystromformer_jax import training
 
-    command_line.leave_by(training.leave, training.exit_code_of, at_once=training.ProcessLost)
-    training.join(training.HostsConfig(**HOSTS()))
-    command_line.start_logging(quiet=not training.is_first())
-    configs = _configs()
-    runs = {folder: finetune.prepare(config) for folder, config in configs.items()}
+    runs = {folder: finetune.prepare(config) for folder, config in _configs().items()}
     if MODE.value == "check":
-        if training.is_first():
-            print(command_line.CHECKED)
+        for run in runs.values():
+            finetune.open_tokenizer(run)
+        if training.is_primary():
+            print(cli.CHECKED)
         return 0
     if missing := [folder for folder in runs if MODE.value != "train" and not folder.is_dir()]:
-        return refuse(f"--mode={MODE.value} needs a finished run; there is no folder {missing[0]}")
+        return exit_with_error(
+            f"--mode={MODE.value} needs a finished run; there is no folder {missing[0]}"
+        )
+    evaluates = MODE.value == "eval"
+    for folder, run in runs.items():
+        training.check_folder(folder, run.config, paths=finetune.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     if MODE.value == "export":
         for folder, run in runs.items():
-            _export(run, folder)
+            with (
+                training.detect_lost_process(),
+                training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
+            ):
+                file = finetune.write_export(run, workdir)
+            if training.is_primary():
+                print(f"Wrote {file}.", flush=True)
         return 0
-    results, failed = {}, 0
-    for folder, run in runs.items():
-        try:
-            results[folder] = _train_or_score(run, folder)
-        except training.LossNotFinite as error:
-            if not SEARCH.value:
-                raise
-            failed = refuse(f"{folder}: {error}", exit_code=1)
-    if SEARCH.value and results and training.is_first():
+    first = next(iter(runs.values()))  # the runs differ in seed, batch size and rate alone
+    tokens = finetune.open_tokenizer(first)
+    data = glue.load(first.data, tokens)
+
+    def act(run: Any, workdir: Any) -> dict[str, Any]:
+        if evaluates:
+            return finetune.evaluate_checkpoint(run, data, workdir)
+        return finetune.train(run, data, tokens, workdir)
+
+    results = cli.run_all(runs, act, finetune.sentence, paths=finetune.PATHS, evaluates=evaluates)
+    if SEARCH.value and results and training.is_primary():
         print(finetune.best_of(results))
-    return failed
-
-
-def _export(run: "Run", folder: Path) -> None:
-    from language import finetune
-    from nystromformer_jax import training
-
-    with (
-        training.naming_the_lost(),
-        training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
-    ):
-        file = finetune.write_export(run, workdir)
-    if training.is_first():
-        print(f"Wrote {file}.", flush=True)
-
-
-def _train_or_score(run: "Run", folder: Path) -> dict[str, Any]:
-    """Gives the result, and says it in a sentence."""
-    from language import finetune, glue, tokenizer
-    from nystromformer_jax import training
-
-    tokens = tokenizer.load_tokenizer(run.init.folder)
-    data = glue.load(run.data, tokens)
-    with (
-        training.naming_the_lost(),
-        training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
-    ):
-        finished = workdir.result is not None
-        if MODE.value == "eval":
-            result = finetune.score_again(run, data, workdir)
-        else:
-            result = finetune.train(run, data, tokens, workdir)
-    end = f"Everything is in {folder}."
-    if finished and MODE.value == "train":
-        end = f"It had finished before; nothing was trained. See {folder}."
-    if training.is_first():
-        print(f"{finetune.sentence(result)} {end}", flush=True)
-    return result
+    return 0 if len(results) == len(runs) else 1
 
 
 def _configs() -> dict[Path, dict[str, Any]]:
-    """Every run's folder and config: one, one a seed, or one a batch size and rate."""
+    """Returns the configs by folder: one run, one per seed, or one per batch size and rate."""
     config = CONFIG.value.to_dict()
     first = config["train"]["seed"]
     if SEARCH.value:
         if SEEDS.value > 1:
             raise ValueError(
-                "--search tries one seed; leave --seeds out, or set config.train.seed."
+                "--search uses one seed: leave --seeds out, or set --config.train.seed."
             )
-        base = command_line.folder_behind(WORKDIR.value, "-search")
+        base = (
+            cli.run_folder(WORKDIR.value, first, alone=True)
+            if WORKDIR.value
+            else cli.folder_with_suffix(None, "-search")
+        )
         return {
             base / f"batch{batch_size}-rate{rate}-seed{first}": {
                 **config,
@@ -138,9 +116,7 @@ def _configs() -> dict[Path, dict[str, Any]]:
         }
     alone = SEEDS.value == 1
     return {
-        command_line.run_folder(WORKDIR.value, seed, alone=alone): command_line.with_seed(
-            CONFIG.value, seed
-        )
+        cli.run_folder(WORKDIR.value, seed, alone=alone): cli.with_seed(CONFIG.value, seed)
         for seed in range(first, first + SEEDS.value)
     }
 
@@ -149,8 +125,8 @@ def _number(flag: str, text: str, kind: type) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"--{flag} needs numbers with commas between them, got {text!r}") from None
+        raise ValueError(f"--{flag} needs numbers separated by commas, got {text!r}") from None
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli.run(main)

@@ -2,76 +2,76 @@
 
 from absl import flags
 
-from harness import command_line
-from harness.command_line import refuse
+import cli
+from cli import exit_with_error
 
-CONFIG = command_line.define_config(
+CONFIG = cli.define_config(
     "configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]",
     lambda name: name not in ("glue", "pretrain"),
 )
-HOSTS = command_line.define_hosts()
+HOSTS = cli.define_hosts()
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
 )
 SEEDS = flags.DEFINE_integer(
-    "seeds", 1, "How many seeds to run, from train.seed on, each in a folder of its own.", 1, 1000
+    "seeds", 1, "Number of seeds to run, from train.seed, each in its own folder.", 1, 1000
 )
 MODE = flags.DEFINE_enum(
     "mode",
     "train",
     ["train", "eval", "check"],
-    "eval scores a finished run's best checkpoint again; check tries every value, and does no more.",
+    "eval evaluates the best checkpoint of a finished run, and needs only --workdir, which has its config;"
+    " check only validates the config.",
 )
 
 
 def main(argv: list[str]) -> int:
-    """Trains, scores or checks; returns the exit code."""
-    if wrong := command_line.check_arguments(argv, CONFIG, "configs/listops.py"):
-        return refuse(wrong)
-    command_line.start_logging()
-    from harness import cache
-    from lra import data, report, train  # here: a wrong flag is answered without loading jax
+    """Trains, evaluates or checks; returns the exit code."""
+    evaluates = MODE.value == "eval"
+    own_config = evaluates and WORKDIR.value and CONFIG.value is None  # from the run's folder
+    wrong = cli.check_arguments(argv, CONFIG, "configs/listops.py")
+    if wrong and not (own_config and len(argv) == 1):
+        return exit_with_error(wrong)
+    cli.initialize(HOSTS())
+    from dataprep import cache
+    from lra import data, report, train
     from nystromformer_jax import training
 
-    command_line.leave_by(training.leave, training.exit_code_of, at_once=training.ProcessLost)
-    training.join(training.HostsConfig(**HOSTS()))
-    command_line.start_logging(quiet=not training.is_first())
-    first = CONFIG.value.train.seed
-    seeds = range(first, first + SEEDS.value)
-    configs = {seed: command_line.with_seed(CONFIG.value, seed) for seed in seeds}
-    runs = {seed: train.prepare(config) for seed, config in configs.items()}
-    if MODE.value == "check":
-        if training.is_first():
-            print(command_line.CHECKED)
-        return 0
-    alone = SEEDS.value == 1
-    folders = {seed: command_line.run_folder(WORKDIR.value, seed, alone=alone) for seed in seeds}
-    if MODE.value == "eval":
-        for folder in folders.values():
+    first = 0 if own_config else CONFIG.value.train.seed
+    seeds, alone = range(first, first + SEEDS.value), SEEDS.value == 1
+    folders = {cli.run_folder(WORKDIR.value, seed, alone=alone): seed for seed in seeds}
+    if evaluates:
+        for folder in folders:
             if not folder.is_dir():
-                return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
+                return exit_with_error(
+                    f"--mode=eval needs a finished run; there is no folder {folder}"
+                )
+        configs = {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
+    else:
+        configs = {folder: cli.with_seed(CONFIG.value, seed) for folder, seed in folders.items()}
+    runs = {folder: train.prepare(config) for folder, config in configs.items()}
+    if MODE.value == "check":
+        if training.is_primary():
+            print(cli.CHECKED)
+        return 0
+    for folder, config in configs.items():
+        training.check_folder(folder, config, paths=train.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
-    task = data.load(runs[first].data)
+    task = data.load(next(iter(runs.values())).data)
 
-    results = []
-    for seed, run in runs.items():
-        folder = folders[seed]
-        with (
-            training.naming_the_lost(),
-            training.Workdir(folder, configs[seed], paths=train.PATHS) as workdir,
-        ):
-            finished = workdir.result is not None
-            score = train.score_again if MODE.value == "eval" else train.train
-            results.append(score(run, task, workdir))
-        end = f"Everything is in {folder}."
-        if finished and MODE.value == "train":
-            end = f"It had finished before; nothing was trained. See {folder}."
-        if training.is_first():
-            print(f"{report.sentence(results[-1])} {end}", flush=True)
-    if not alone and training.is_first():
-        print(report.sentence_over_seeds(results))
-    return 0
+    act = train.evaluate_checkpoint if evaluates else train.train
+    results = cli.run_all(
+        runs,
+        lambda run, workdir: act(run, task, workdir),
+        report.sentence,
+        paths=train.PATHS,
+        evaluates=evaluates,
+    )
+    diverged = len(runs) - len(results)
+    if len(results) > 1 and training.is_primary():
+        print(report.sentence_over_seeds(list(results.values()), diverged))
+    return 1 if diverged else 0
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli.run(main)

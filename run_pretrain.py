@@ -2,13 +2,13 @@
 
 from absl import flags
 
-from harness import command_line
-from harness.command_line import refuse
+import cli
+from cli import exit_with_error
 
-CONFIG = command_line.define_config(
+CONFIG = cli.define_config(
     "configs/pretrain.py[:SIZE[,attention=NAME][,option=value …]]", lambda name: name == "pretrain"
 )
-HOSTS = command_line.define_hosts()
+HOSTS = cli.define_hosts()
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "The run's folder; default runs/<config>-<argument>-seed<k>."
 )
@@ -16,47 +16,45 @@ MODE = flags.DEFINE_enum(
     "mode",
     "train",
     ["train", "eval", "check"],
-    "eval scores a finished run's best checkpoint again; check tries every value, and does no more.",
+    "eval evaluates a finished run's best checkpoint; check only validates the config.",
 )
 
 
 def main(argv: list[str]) -> int:
-    """Trains, scores or checks; returns the exit code."""
-    if wrong := command_line.check_arguments(argv, CONFIG, "configs/pretrain.py"):
-        return refuse(wrong)
-    command_line.start_logging()
-    from harness import cache
-    from language import corpus, pretrain  # here: a wrong flag is answered without loading jax
+    """Trains, evaluates or checks; returns the exit code."""
+    if wrong := cli.check_arguments(argv, CONFIG, "configs/pretrain.py"):
+        return exit_with_error(wrong)
+    cli.initialize(HOSTS())
+    from dataprep import cache
+    from language import corpus, pretrain
     from nystromformer_jax import training
 
-    command_line.leave_by(training.leave, training.exit_code_of, at_once=training.ProcessLost)
-    training.join(training.HostsConfig(**HOSTS()))
-    command_line.start_logging(quiet=not training.is_first())
     config = CONFIG.value.to_dict()
     run = pretrain.prepare(config)
     if MODE.value == "check":
-        if training.is_first():
-            print(command_line.CHECKED)
+        pretrain.open_tokenizer(run)
+        if training.is_primary():
+            print(cli.CHECKED)
         return 0
-    folder = command_line.run_folder(WORKDIR.value, config["train"]["seed"], alone=True)
-    if MODE.value == "eval" and not folder.is_dir():
-        return refuse(f"--mode=eval needs a finished run; there is no folder {folder}")
+    folder = cli.run_folder(WORKDIR.value, config["train"]["seed"], alone=True)
+    evaluates = MODE.value == "eval"
+    if evaluates and not folder.is_dir():
+        return exit_with_error(f"--mode=eval needs a finished run; there is no folder {folder}")
+    training.check_folder(folder, config, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
+    pretrain.open_tokenizer(run)  # to validate it before a corpus is prepared
     data = corpus.load(run.data)
-    with (
-        training.naming_the_lost(),
-        training.Workdir(folder, config, paths=pretrain.PATHS) as workdir,
-    ):
-        finished = workdir.result is not None
-        score = pretrain.score_again if MODE.value == "eval" else pretrain.train
-        result = score(run, data, workdir)
-    end = f"Everything is in {folder}, the model in {folder / 'model'}."
-    if finished and MODE.value == "train":
-        end = f"It had finished before; nothing was trained. See {folder}."
-    if training.is_first():
-        print(f"{pretrain.sentence(result)} {end}", flush=True)
-    return 0
+    act = pretrain.evaluate_checkpoint if evaluates else pretrain.train
+    results = cli.run_all(
+        {folder: run},
+        lambda run, workdir: act(run, data, workdir),
+        pretrain.sentence,
+        paths=pretrain.PATHS,
+        evaluates=evaluates,
+        where=lambda folder: f"Everything is in {folder}, the model in {folder / 'model'}.",
+    )
+    return 0 if results else 1
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli.run(main)

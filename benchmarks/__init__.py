@@ -1,1 +1,1 @@
-"""Timings beside the peers, in one process: `python -m benchmarks`. Needs the extras `lra`, `peers`."""
+"""Timings beside other implementations: `python -m benchmarks`. Needs the extras `lra` and `peers`."""

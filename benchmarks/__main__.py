@@ -1,4 +1,4 @@
-"""`python -m benchmarks --out results/benchmarks/cpu`: JSON, table and picture of all timings."""
+"""Writes JSON, table and picture of all timings: `python -m benchmarks --out results/benchmarks/cpu`."""
 
 import argparse
 import importlib
@@ -10,27 +10,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import huge_pages
+from launch import huge_pages
 
-# Those of a training step. Pairs of texts have no rival: the peers' classifier takes one.
+# For the training step. Retrieval is missing: Hugging Face has no classifier of pairs.
 CONFIGS = ("listops", "listops_short", "text", "image", "pathfinder", "pathx")
 PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "nystrom-attention", "numpy")
 
 
 def main() -> int:
-    """Runs the contests that were asked for."""
+    """Runs the comparisons and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", choices=["attention", "step"], help="one of the two")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
-    parser.add_argument("--repeats", type=int, default=9, help="rounds of all rivals")
+    parser.add_argument("--repeats", type=int, default=9, help="rounds of all implementations")
     parser.add_argument(
         "--config", default="listops", choices=CONFIGS, help="configs/NAME.py of the training step"
     )
-    parser.add_argument("--data_dir", default="", help="of a config that needs a download")
-    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument(
+        "--data_dir", default="", help="data folder of a config that needs a download"
+    )
+    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
     given = parser.parse_args()
     try:
-        import torch  # first, so that what is missing is one line
+        import torch  # first, so that a missing package gives a short error
 
         from benchmarks import attention, training_step
     except ModuleNotFoundError as error:
@@ -41,7 +43,7 @@ def main() -> int:
         return 2
     import jax
 
-    from lra.timing import processor
+    from benchmarks.timing import processor
 
     results: dict[str, Any] = {
         "machine": {
@@ -71,7 +73,7 @@ def main() -> int:
 
 
 def write(results: dict[str, Any], out: Path) -> None:
-    """Writes `out`.json, the table and, of attention alone, the picture."""
+    """Writes `out`.json, the table, and the picture of attention."""
     from benchmarks import report
 
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""Everything that wants an accelerator, in one run on the device that is here: checks, then times.
+"""Checks and timings on this machine's accelerator.
 
     python -m benchmarks.accelerator --out results/benchmarks/h200
 
-1. Attention in the device's own form against plain jnp in float32 on the processor, forward and gradients,
-   with and without a mask.
-2. Attention alone by length: ours, plain jnp, exact by XLA and by cuDNN, a literal port of the peers', and
-   Hugging Face's module where PyTorch has the device, too. Medians of several rounds, rivals in turn, ten
-   calls a time; temporaries by the compiler, and how many kernels it launches.
+1. The device's implementation of attention is compared with XLA in float32 on the CPU, forward and
+   gradients, with and without a mask.
+2. Attention by length: ours, plain jnp, exact by XLA and by cuDNN, a literal port of other implementations,
+   and Hugging Face's module if PyTorch supports the device. Medians of several rounds in turn, each of ten
+   calls; temporaries by the compiler, and the number of kernels it launches.
 3. A training step of every config of the benchmark, beside Hugging Face's modules.
 
 Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. The results are written after every row.
@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import budget
 
-CALLS = 10  # a time, so that the device is never idle between them
+CALLS = 10  # per timing, so that the device is never idle between them
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder")
 FORMS = ("ours", "plain", "literal", "exact", "cudnn")
 LAUNCHES = re.compile(
@@ -32,7 +32,7 @@ LAUNCHES = re.compile(
 
 
 def main() -> int:
-    """Checks and times; returns the exit code, 1 where a check failed."""
+    """Checks and times; returns the exit code, 1 if a check failed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.accelerator",
         description=__doc__,
@@ -44,7 +44,9 @@ def main() -> int:
     )
     parser.add_argument("--configs", nargs="*", default=CONFIGS, choices=CONFIGS)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--out", type=Path, required=True, help="where to write, without an ending")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="where to write, without a file ending"
+    )
     given = parser.parse_args()
     import jax
 
@@ -78,7 +80,7 @@ def main() -> int:
 
 
 def check(dtype: str, masked: bool) -> dict[str, Any]:
-    """The largest differences from plain jnp in float32 on the processor, of its largest entry."""
+    """Returns the largest differences from XLA in float32 on the CPU, relative to its largest entry."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -110,10 +112,10 @@ def check(dtype: str, masked: bool) -> dict[str, Any]:
         return output
 
     arrays.insert(3, kernel)  # the last one is the cotangent
-    wide = [x.astype(jnp.float32) for x in arrays]
+    float32 = [x.astype(jnp.float32) for x in arrays]
     with jax.default_matmul_precision("highest"):
         actual = run("auto", mask, *arrays)
-        expected = run("xla", *jax.device_put((mask, *wide), jax.devices("cpu")[0]))
+        expected = run("xla", *jax.device_put((mask, *float32), jax.devices("cpu")[0]))
     errors = [
         np.abs(np.asarray(one, np.float32) - other).max() / max(1.0, np.abs(other).max())
         for one, other in zip(
@@ -132,14 +134,14 @@ def check(dtype: str, masked: bool) -> dict[str, Any]:
 
 
 def attention(batch: int, length: int, mode: str, repeats: int) -> list[dict[str, Any]]:
-    """Every form at one length."""
+    """Returns a row for every form of attention at one length."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
+    from benchmarks.compiled import compile_ahead
     from benchmarks.gradient import with_gradient
-    from lra.efficiency.compiled import compile_ahead
-    from lra.timing import interleaved
+    from benchmarks.timing import interleaved
 
     random = np.random.default_rng(0)
     shape = (batch, length, budget.HEADS, budget.DIM)
@@ -163,7 +165,7 @@ def attention(batch: int, length: int, mode: str, repeats: int) -> list[dict[str
         if compiled.run is None:
             row["reason"] = compiled.figures["reason"]
             continue
-        text = compiled.run.as_text()
+        text = compiled.run.as_text() or ""
         row["kernels"] = len(LAUNCHES.findall(text[text.index("\nENTRY") :]))
         cases[form] = _repeated(compiled.run, arguments)
     if (peer := _huggingface(batch, length, mode)) is not None:
@@ -209,7 +211,7 @@ def _repeated(run: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[
 
 
 def _huggingface(batch: int, length: int, mode: str) -> Callable[[], Any] | None:
-    """Hugging Face's module with its four projections, which ours has not here; None: PyTorch has no GPU."""
+    """Returns a call of Hugging Face's module with its projections; None if PyTorch has no GPU."""
     if not _torch_has_the_device():
         return None
     import torch
@@ -235,17 +237,17 @@ def _huggingface(batch: int, length: int, mode: str) -> Callable[[], Any] | None
 
 
 def step(name: str, repeats: int) -> dict[str, Any]:
-    """One config's training step, and Hugging Face's modules' where PyTorch has the device, too."""
+    """Times a config's training step, and that of Hugging Face's modules if PyTorch has the device."""
     from benchmarks import tasks, training_step
+    from benchmarks.timing import interleaved
     from lra import train
-    from lra.timing import interleaved
 
     config = importlib.import_module(f"configs.{name}").get_config().to_dict()
     config["train"]["accumulation"] = 1
     run = train.prepare(config)
     batch = tasks.made_up_batch(run)
     cases: dict[str, Callable[[], Any]] = {"ours": training_step.our_step(run, batch)}
-    if "inputs" in batch and _torch_has_the_device():  # pairs have no rival
+    if "inputs" in batch and _torch_has_the_device():  # Hugging Face has no classifier of pairs
         from benchmarks import peers
 
         sizes = config["attention"]["num_landmarks"], config["attention"]["conv_kernel_size"]

@@ -1,7 +1,7 @@
-"""Attention alone, forward and forward + gradient, over lengths, with and without convolution and mask.
+"""Times of attention, forward and with gradient, by length, with and without convolution and mask.
 
-Two contests: functions of query, key and value (ours against exact attention of JAX and of PyTorch),
-and modules with their projections (ours against Hugging Face's and lucidrains').
+Two comparisons: functions of query, key and value (ours and exact attention of JAX and of PyTorch),
+and modules with their projections (ours, Hugging Face's and lucidrains').
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import peers
 from benchmarks.gradient import with_gradient
-from lra.timing import interleaved
+from benchmarks.timing import interleaved
 from nystromformer_jax import SelfAttention, make_core, nystrom_attention
 
 BATCH, HEADS, DIM, LANDMARKS, CONV = 1, 8, 64, 64, 33
@@ -22,7 +22,7 @@ EMBED = HEADS * DIM
 
 
 def run(lengths: Sequence[int], repeats: int) -> list[dict[str, Any]]:
-    """Times every rival at every length; one row a contest, length and variant."""
+    """Returns a row of times for each comparison, length and variant."""
     rows = []
     for length in lengths:
         for conv in (0, CONV):
@@ -43,12 +43,12 @@ def _line(row: dict[str, Any]) -> str:
     texts = []
     for kind in ("forward", "gradient"):
         ours = row[kind]["ours"]["median"]
-        rivals = ", ".join(
+        others = ", ".join(
             f"{name} {times['median'] / ours:.2f}×"
             for name, times in row[kind].items()
             if name != "ours"
         )
-        texts.append(f"{kind} {1e3 * ours:.1f} ms ({rivals})")
+        texts.append(f"{kind} {1e3 * ours:.1f} ms ({others})")
     return (
         f"{row['contest']:9} n={row['length']:5} conv={row['conv']:2}"
         f" mask={row['masked']:d}: {'; '.join(texts)}"
@@ -77,14 +77,14 @@ def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Call
             query, key, value, mask=None if jax_mask is None else jax_mask[:, None, None]
         )
 
-    torch_inputs = [
+    query, key, value = torch_inputs = [
         torch.tensor(array.swapaxes(1, 2).copy(), requires_grad=True) for array in arrays[:3]
     ]
     torch_cotangent = torch.tensor(arrays[3].swapaxes(1, 2).copy())
     torch_mask = None if mask is None else torch.tensor(mask)[:, None, None]
 
     def sdpa() -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(*torch_inputs, attn_mask=torch_mask)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, torch_mask)
 
     forward = {
         "ours": _jitted(ours, *inputs, kernel),

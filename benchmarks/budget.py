@@ -1,14 +1,13 @@
-"""What one attention needs of a TPU, by its compiler: memory, kernels and cycles. No TPU is needed.
+"""Memory, kernels and cycles of attention on a TPU, by its compiler. No TPU is needed.
 
     python -m benchmarks.budget --out results/budget/tpu
 
-Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. Our kernels stand beside our plain form,
-a literal port of the peers' and exact attention; the kernels take what projections make, [B L E], and the
-others the layout that they like best, [B H L D]. Time is an estimate: of a kernel the larger of the cycles
-that the compiler's static profile counts and its bytes over the memory's bandwidth, of all other operations
-the compiler's own estimate. The floor is bandwidth alone: 7 L D numbers a head forward, 17 with the gradient.
-Needs libtpu (extra `plan`). The table is rewritten after every cell, and the same command goes on where it
-was stopped.
+Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. Our kernels are compared with our plain
+form, a literal port of other implementations, and exact attention. The kernels take [B L E] from the
+projections, the others their fastest layout, [B H L D]. Times are estimates: of a kernel the larger of the
+cycles in the compiler's static profile and its bytes over the memory bandwidth; of all other operations the
+compiler's own estimate. The floor is bandwidth alone: 7 L D numbers per head forward, 17 with the gradient.
+Needs libtpu (extra `plan`). The table is rewritten after every cell; the same command resumes.
 """
 
 import argparse
@@ -29,12 +28,12 @@ TOPOLOGIES = ("v5e:1x1", "v5p:1x1x1", "v6e:1x1")
 FORMS = ("kernels", "plain", "literal", "exact")
 MODES = ("forward", "gradient")
 LENGTHS = (512, 4096, 16_384, 131_072)
-FLOOR = {"forward": 7, "gradient": 17}  # numbers of L D a head that are read or written
+FLOOR = {"forward": 7, "gradient": 17}  # arrays of L D numbers per head that are read or written
 MIB = 2**20
 
 
 def main() -> int:
-    """Compiles what is missing; returns the exit code."""
+    """Compiles the missing cells and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.budget",
         description=__doc__,
@@ -43,7 +42,7 @@ def main() -> int:
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -85,9 +84,9 @@ def main() -> int:
 
 
 def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
-    """One form at one length."""
-    from lra.efficiency.compiled import compile_ahead
-    from nystromformer_jax.training.collectives import estimated_cycles, kernel_costs
+    """Returns the row of one form at one length."""
+    from benchmarks.compiled import compile_ahead
+    from nystromformer_jax.training.planning.hlo import estimated_cycles, kernel_costs
     from nystromformer_jax.training.topology import chip_of, topology_devices
 
     chip = chip_of(topology)
@@ -108,7 +107,7 @@ def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
     }
     if compiled.run is None:
         return row
-    text = compiled.run.as_text()
+    text = compiled.run.as_text() or ""
     costs = kernel_costs(text)
     rest = (estimated_cycles(text) or 0) / chip.hertz
     kernels = []
@@ -137,7 +136,7 @@ def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
 
 
 def program(form: str, mode: str, length: int) -> tuple[Callable[..., Any], tuple[Any, ...], int]:
-    """The function, shapes of its arguments, and the bytes kept for the gradient beside query, key, value."""
+    """Returns the function, the shapes of its arguments, and the bytes of residuals besides its inputs."""
     import jax
     import jax.numpy as jnp
 
@@ -157,7 +156,7 @@ def program(form: str, mode: str, length: int) -> tuple[Callable[..., Any], tupl
         else:
             heads = [x.swapaxes(1, 2) for x in tokens]
         if form == "literal":
-            output = literal_attention(*heads, conv_kernel, LANDMARKS)
+            output = literal_attention(heads[0], heads[1], heads[2], conv_kernel, LANDMARKS)
         elif form == "exact":
             output = softmax_attention(*heads)
         else:
@@ -178,17 +177,17 @@ def program(form: str, mode: str, length: int) -> tuple[Callable[..., Any], tupl
 
 
 def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
-    """Cycles of each kernel by the static profile, which libtpu writes if it is asked as it starts.
+    """Returns the cycles of each kernel by libtpu's static profile, which is enabled as libtpu starts.
 
-    Each is compiled alone: the profile knows neither some of XLA's own operations nor an operand that shares
-    its memory with a result, and ends the process at them.
+    Each kernel is compiled alone and without aliased operands: the profile aborts the process at those, and
+    at some of XLA's own operations.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_static_llo_profile_to={folder}"
         import jax
 
         jax.config.update("jax_platforms", "cpu")
-        from lra.efficiency.compiled import compile_ahead
+        from benchmarks.compiled import compile_ahead
         from nystromformer_jax.training.topology import topology_devices
 
         function, arguments, _ = program("kernels", mode, length)
@@ -212,7 +211,7 @@ def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
 
 
 def pallas_calls(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a traced program that are kernels, wherever they stand."""
+    """Yields the equations of a traced program that are kernels, at any depth."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
             yield equation
@@ -224,7 +223,7 @@ def pallas_calls(jaxpr: Any) -> Iterator[Any]:
 
 
 def for_device(function: Callable[..., Any], topology: str) -> Callable[..., Any]:
-    """`function`, traced for the topology's first device."""
+    """Returns `function`, traced for the topology's first device."""
     import jax
     import numpy as np
     from jax.sharding import Mesh
@@ -241,7 +240,7 @@ def for_device(function: Callable[..., Any], topology: str) -> Callable[..., Any
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """A table: topologies, modes and lengths down; forms across."""
+    """Returns a table: topologies, modes and lengths in rows, forms in columns."""
     rows = {
         (row["topology"], row["mode"], row["length"], row["form"]): row for row in results["rows"]
     }

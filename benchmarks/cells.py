@@ -1,4 +1,4 @@
-"""A table measured cell by cell, each in a process of its own; what was stopped goes on."""
+"""Tables measured cell by cell, each in its own process; the same command resumes."""
 
 import json
 import signal
@@ -23,19 +23,19 @@ def collect(
     markdown: Callable[[dict[str, Any]], str],
     line: Callable[[dict[str, Any]], str],
 ) -> int:
-    """Measures what is missing in `out`.json and keeps `out`.md beside it; returns the exit code.
+    """Measures the cells that `out`.json lacks, rewrites `out`.md, and returns the exit code.
 
     Args:
-        program: `python -m program … --cell *cell` prints a cell's row as its last line. A row printed before
-            stands where the system then kills the process for want of memory.
-        out: Where to write, without an ending.
-        settings: What all rows must share, such as the machine; it stands beside them in the JSON.
-        axes: The keys of a row that together say which cell it is.
+        program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
+            the process because memory runs out, the last line printed before counts.
+        out: Where to write, without a file ending.
+        settings: Values that all rows share, such as the machine; they are stored beside the rows.
+        axes: Keys of a row that identify its cell.
         cells: A value for every axis, as words of a command line.
-        arguments: The program's other arguments.
-        again: Arguments to measure the cell once more with, because of its row; none: the row stands.
-        markdown: Makes the table.
-        line: Makes a line of progress of a row.
+        arguments: Other arguments of the program.
+        again: Returns arguments to measure a cell again with, given its row; empty to keep the row.
+        markdown: Returns the table.
+        line: Returns a line of progress for a row.
     """
     file = Path(f"{out}.json")
     results: dict[str, Any] = {**settings, "rows": []}
@@ -46,7 +46,7 @@ def collect(
             done = {tuple(str(row[axis]) for axis in axes) for row in results["rows"]}
             wrong = f"was made with other settings ({', '.join(others)})" if others else ""
         except (ValueError, KeyError, TypeError):
-            wrong = "is damaged"
+            wrong = "is corrupt"
         if wrong:
             print(
                 f"{program}: {file} {wrong}; pass another --out, or move it away.", file=sys.stderr
@@ -83,5 +83,5 @@ def collect(
         print(line(row), flush=True)
         write_json(file, results)
         write_markdown()
-    write_markdown()  # of a call that was stopped between the two, and by today's `markdown`
+    write_markdown()  # also if no cell was missing
     return 0

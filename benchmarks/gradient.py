@@ -1,4 +1,4 @@
-"""A function together with its gradient, as all benchmarks of attention run it."""
+"""A function together with its gradient."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import jax
 
 
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`(*arguments, cotangent) -> (output, cotangents of all arguments)`."""
+    """Returns the function `(*arguments, cotangent) -> (output, cotangents of all arguments)`."""
 
     def run(*arguments: Any) -> tuple[Any, Any]:
         *inputs, cotangent = arguments

@@ -1,14 +1,14 @@
-"""What a pretraining step of BERT-base costs by length, with Nyström and with softmax attention.
+"""Cost of a pretraining step of BERT-base by length, with Nyström and with softmax attention.
 
-    python -m benchmarks.language --out results/language/cost                    # here: time and memory
+    python -m benchmarks.language --out results/language/cost                    # time and memory, measured
     python -m benchmarks.language --out results/language/v5e --topology=v5e:1x1  # the largest batch that fits
 
-The step is the real one: 12 layers of 768, 12 heads, 30,000 tokens, masked words and sentence order,
-dropout, backward, AdamW. Here each cell is a process of its own that is given `--memory` GiB: float32,
-batch 1, the median of three steps, and the most memory that it held. For a TPU the step is compiled ahead
-of time in bfloat16, nothing is run: memory is what its compiler says, which grows almost in a straight line
-with the batch, so that few are tried; the largest is compiled, and one more is seen not to fit. The table
-is rewritten after every cell, and the same command goes on where it was stopped.
+The step is that of pretraining: 12 layers of 768, 12 heads, 30,000 tokens, masked words and sentence order,
+dropout, gradient, AdamW. On this machine each cell is a process with `--memory` GiB: float32, batch 1, the
+median of three steps, and the peak memory. For a TPU the step is compiled ahead of time in bfloat16 and not
+run. Memory is then the compiler's figure, which grows almost linearly with the batch, so that few batches
+need be compiled: the largest that fits, and the next one, which does not. The table is rewritten after every
+cell; the same command resumes.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks import cells
 from benchmarks.steps import needed_bytes, timed, volunteer
-from harness import huge_pages
-from lra.timing import processor
+from benchmarks.timing import processor
+from launch import huge_pages
 from nystromformer_jax.training import describe_environment
 
 LENGTHS = (512, 1024, 2048, 4096)
@@ -32,7 +32,7 @@ GIB = 2**30
 
 
 def main() -> int:
-    """Measures what is missing; returns the exit code."""
+    """Measures the missing cells and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.language",
         description=__doc__,
@@ -40,12 +40,12 @@ def main() -> int:
     )
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
-    parser.add_argument("--memory", type=float, default=16.0, help="GiB that a step may take")
+    parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
     parser.add_argument("--topology", default="", help="compile for a TPU such as v5e:1x1")
-    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
     parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.topology:  # nothing runs on a TPU that is there, and only one process may hold it
+    if given.topology:  # nothing runs on the TPU, which only one process may hold
         import jax
 
         jax.config.update("jax_platforms", "cpu")
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def measure(length: int, attention: str, limit: float) -> dict[str, Any]:
-    """Seconds a step at batch 1, and the most memory that this process held."""
+    """Returns the seconds per step at batch 1, and the peak memory of this process."""
     import jax
 
     volunteer()
@@ -95,8 +95,8 @@ def measure(length: int, attention: str, limit: float) -> dict[str, Any]:
 
 
 def largest_batch(length: int, attention: str, topology: str, limit: float) -> dict[str, Any]:
-    """The largest batch whose step the TPU's compiler puts under `limit`, and the bytes of some batches."""
-    from nystromformer_jax.training.plan import largest_that_fits
+    """Returns the largest batch that the TPU's compiler fits into `limit`, and the bytes of some batches."""
+    from nystromformer_jax.training.planning.estimate import largest_that_fits
     from nystromformer_jax.training.topology import topology_devices
 
     device = topology_devices(topology)[0]
@@ -106,7 +106,7 @@ def largest_batch(length: int, attention: str, topology: str, limit: float) -> d
         sizes[batch_size] = compiled_step(length, attention, batch_size, "bfloat16", device)[2]
         return sizes[batch_size]
 
-    params = 3 * 4 * 110_000_000  # BERT-base and AdamW's two moments, near enough to begin with
+    params = 3 * 4 * 110_000_000  # BERT-base and AdamW's two moments, as a first estimate
     largest = largest_that_fits(needed, limit, first=8, base=params)
     return {
         "fits": largest > 0,
@@ -118,19 +118,20 @@ def largest_batch(length: int, attention: str, topology: str, limit: float) -> d
 def compiled_step(
     length: int, attention: str, batch_size: int, dtype: str, device: Any
 ) -> tuple[Any, Any, int | None]:
-    """The step, a function that makes its arguments, and the bytes that it needs (None: unknown).
+    """Returns the step, a function that makes its arguments, and the bytes that it needs (None: unknown).
 
-    The first two are None where the compiler refuses it.
+    The first two are None if the compiler finds too little memory.
     """
     import jax
     import jax.numpy as jnp
     import numpy as np
     from jax.errors import JaxRuntimeError
 
+    from benchmarks.compiled import needed_memory
     from language.masking import ObjectiveConfig, Vocabulary
     from language.pretrain import make_loss
     from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
-    from nystromformer_jax.training.topology import is_out_of_memory, needed_memory
+    from nystromformer_jax.training.topology import is_out_of_memory
 
     config = NystromformerConfig.preset(
         "base",
@@ -142,7 +143,7 @@ def compiled_step(
     )
     model = NystromformerForPreTraining(config)
     starts = np.random.default_rng(0).random(VOCAB_SIZE) < 0.7
-    vocabulary = Vocabulary.of(mask_id=4, special_ids=tuple(range(5)), word_starts=starts)
+    vocabulary = Vocabulary.create(mask_id=4, special_ids=tuple(range(5)), word_starts=starts)
     random = np.random.default_rng(1)
     half = np.full(batch_size, (length - 3) // 2, np.int32)
     batch = {
@@ -156,7 +157,7 @@ def compiled_step(
         tokens = jnp.zeros((1, length), jnp.int32)
         return model.init(jax.random.key(0), tokens, deterministic=True)["params"]
 
-    job = training.Job(
+    spec = training.TrainSpec(
         config=training.FitConfig(
             train=training.TrainConfig(total_steps=100, batch_size=batch_size),
             optimizer=training.OptimizerConfig(
@@ -171,9 +172,9 @@ def compiled_step(
             for name, array in batch.items()
         },
     )
-    shapes = job.shapes()
+    shapes = spec.shapes()
     try:
-        compiled = job.step().lower(*shapes).compile()
+        compiled = spec.step().lower(*shapes).compile()
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -181,15 +182,15 @@ def compiled_step(
         return None, None, needed_memory(str(error), held, 0)["peak_bytes"]
 
     def make() -> tuple[Any, ...]:
-        return *jax.jit(job.start)(), training.place(
-            {**batch, "weights": np.ones(batch_size, np.float32)}, job.mesh
+        return *jax.jit(spec.start)(), training.shard_batch(
+            {**batch, "weights": np.ones(batch_size, np.float32)}, spec.mesh
         )
 
     return compiled, make, needed_bytes(compiled)
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """A table: lengths down, the two attentions across, and softmax attention's figure over Nyström's."""
+    """Returns a table: lengths in rows, both attentions in columns, and softmax over Nyström."""
     rows = {(row["length"], row["attention"]): row for row in results["rows"]}
     lengths = sorted({length for length, _ in rows})
     if results["machine"]["topology"]:

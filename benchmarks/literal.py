@@ -1,7 +1,7 @@
-"""Nyström attention as the peers have it, operation by operation in JAX: what a port gives without thought.
+"""Nyström attention of other implementations, ported to JAX operation by operation.
 
-Landmarks by a reshape and a mean, heads before positions, every factor a softmax that is kept, products
-from the left, and the convolution as a grouped one of two dimensions.
+Landmarks are means of a reshape, heads come before positions, every factor is a softmax that is kept in
+memory, products associate from the left, and the convolution is a grouped one of two dimensions.
 Source: Xiong et al. 2021, arXiv:2102.03902; Hugging Face's modeling_nystromformer.py.
 """
 
@@ -18,7 +18,7 @@ def literal_attention(
     conv_kernel: Float[Array, "H W"],
     num_landmarks: int,
 ) -> Float[Array, "B L H D"]:
-    """Attends; L a multiple of M."""
+    """Returns the attention's output; L must be a multiple of M."""
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     batch, heads, length, dim = query.shape
     query, key = (x * dim**-0.25 for x in (query, key))

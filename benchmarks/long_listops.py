@@ -2,9 +2,9 @@
 
     python -m benchmarks.long_listops --length 65536 --devices 8
 
-Without accelerators --devices are virtual CPU devices. Trees are the benchmark's, put together as the
-arguments of further operators until they fill the length; labels are what they evaluate to. The model is
-that of configs/listops.py with Nyström attention.
+Without accelerators --devices are virtual CPU devices. Trees of the benchmark become arguments of further
+operators until they fill the length; the label is the value of the tree. The model is that of
+configs/listops.py with Nyström attention.
 """
 
 import argparse
@@ -14,11 +14,11 @@ import sys
 import time
 from typing import Any
 
-SHORTEST, LONGEST = 500, 2000  # tokens of the benchmark's own trees
+SHORTEST, LONGEST = 500, 2000  # tokens of the benchmark's trees
 
 
 def main() -> int:
-    """Trains a few steps; returns the exit code."""
+    """Trains a few steps and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.long_listops",
         description=__doc__,
@@ -37,14 +37,14 @@ def main() -> int:
         )
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={given.devices}"
-    os.environ.setdefault("NPROC", str(4 * given.devices))  # a collective needs a thread a device
+    os.environ.setdefault("NPROC", str(4 * given.devices))  # a collective needs a thread per device
 
     import jax
     import numpy as np
 
     from configs import listops as config_file
     from lra import train
-    from nystromformer_jax.training import peak_bytes, place
+    from nystromformer_jax.training import peak_bytes, shard_batch
 
     config = config_file.get_config("nystrom").to_dict()
     config["data"] |= {"max_len": given.length}
@@ -55,9 +55,9 @@ def main() -> int:
         run = train.prepare(config, jax.devices()[: given.devices])
     except ValueError as error:
         parser.error(str(error))
-    job = train.job(run)
-    state, totals = jax.jit(job.start)()
-    step = job.step()
+    spec = train.make_spec(run)
+    state, totals = jax.jit(spec.start)()
+    step = spec.step()
     for number in range(given.steps):
         tokens, label = long_tree(given.length, seed=number)
         inputs = np.zeros((1, given.length), np.int32)
@@ -69,7 +69,7 @@ def main() -> int:
             "weights": np.ones(1, np.float32),
         }
         began = time.perf_counter()
-        state, totals, loss = step(state, totals, place(batch, run.mesh))
+        state, totals, loss = step(state, totals, shard_batch(batch, run.mesh))
         print(
             f"step {number + 1}: {len(tokens):,} tokens on {run.mesh.shape['sequence']} devices, loss"
             f" {float(loss):.4f}, {time.perf_counter() - began:.1f} s"
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def long_tree(length: int, seed: int) -> tuple[Any, int]:
-    """The tokens of a tree that almost fills `length`, and its value."""
+    """Returns the tokens of a tree that almost fills `length`, and its value."""
     import numpy as np
 
     from lra.data import listops

@@ -1,4 +1,4 @@
-"""The peers as they are installed from PyPI, in PyTorch on all cores."""
+"""Other implementations from PyPI, in PyTorch on all cores."""
 
 import math
 import warnings
@@ -18,7 +18,7 @@ with warnings.catch_warnings():
 
 
 class Projected(nn.Module):
-    """Hugging Face's attention and an output projection, as ours and lucidrains' have one."""
+    """Hugging Face's attention with an output projection, like ours and lucidrains'."""
 
     def __init__(self, attention: nn.Module, embed_dim: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Projected(nn.Module):
 
 
 def huggingface(embed_dim: int, heads: int, length: int, landmarks: int, conv: int) -> nn.Module:
-    """Hugging Face's attention; `conv` 0 takes the convolution out."""
+    """Returns Hugging Face's attention; without its convolution if `conv` is 0."""
     module = NystromformerSelfAttention(
         NystromformerConfig(
             hidden_size=embed_dim,
@@ -46,7 +46,7 @@ def huggingface(embed_dim: int, heads: int, length: int, landmarks: int, conv: i
 
 
 def lucidrains(embed_dim: int, heads: int, landmarks: int, conv: int) -> nn.Module:
-    """The attention of lucidrains, projections included."""
+    """Returns the attention of lucidrains, with its projections."""
     return LucidrainsAttention(
         dim=embed_dim,
         dim_head=embed_dim // heads,
@@ -58,7 +58,7 @@ def lucidrains(embed_dim: int, heads: int, landmarks: int, conv: int) -> nn.Modu
 
 
 def additive(mask: np.ndarray) -> torch.Tensor:
-    """Hugging Face's form of a mask, [B 1 1 L]."""
+    """Returns a mask in Hugging Face's form, [B 1 1 L]."""
     values = np.where(mask, 0.0, torch.finfo(torch.float32).min)
     return torch.tensor(values, dtype=torch.float32)[:, None, None]
 
@@ -104,7 +104,7 @@ class Classifier(nn.Module):
         )
 
     def forward(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Gives logits; `mask` is True at real tokens."""
+        """Returns logits; `mask` is True at real tokens."""
         positions = self.positions(torch.arange(inputs.shape[1], device=inputs.device))
         x = self.dropout(self.tokens(inputs) + positions)
         lowest = torch.finfo(torch.float32).min
@@ -117,7 +117,7 @@ class Classifier(nn.Module):
 
 
 def training_step(model: nn.Module, batch: dict[str, np.ndarray], device: str = "cpu") -> Any:
-    """One update on a fixed batch by AdamW, as a function without arguments."""
+    """Returns a function without arguments that makes one AdamW update on a fixed batch."""
     model = model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.0)
     inputs, mask, labels = (

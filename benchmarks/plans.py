@@ -1,13 +1,13 @@
-"""What training steps need of TPUs that are not here, by their compiler: tables for the docs.
+"""Memory and time of training steps on TPUs, by their compiler: tables for the docs.
 
     python -m benchmarks.plans --out results/plans/table
     python -m benchmarks.plans --scaling --out results/plans/scaling
 
 The first plans the paper's five tasks and BERT-base pretraining for three topologies, each with the
-config's own batch. The second plans ListOps on 1 to 256 chips of a v5e, once with the config's batch for
-all of them, once with 2 examples a chip; where there are more chips than examples the length is split,
-too. Needs libtpu (extra `plan`). The table is rewritten after every cell, and the same command goes on
-where it was stopped.
+config's own batch. The second plans ListOps on 1 to 256 chips of a v5e, once with the config's batch on
+all of them, once with 2 examples per chip; if there are more chips than examples the length is split,
+too. Needs libtpu (extra `plan`) but no TPU. The table is rewritten after every cell; the same command
+resumes.
 """
 
 import argparse
@@ -37,12 +37,12 @@ SCALES = {
     256: "16x16",
 }
 FIXED = ("batch", "a chip")
-EACH = 2  # examples a chip
+EACH = 2  # examples per chip
 MIB = 2**20
 
 
 def main() -> int:
-    """Plans what is missing; returns the exit code."""
+    """Plans the missing cells and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.plans",
         description=__doc__,
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     parser.add_argument("--chips", nargs="+", type=int, choices=SCALES, default=tuple(SCALES))
-    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     import jax
@@ -87,12 +87,12 @@ def main() -> int:
 
 
 def planned_config(name: str, topology: str) -> dict[str, Any]:
-    """A config's own training step on all chips of a topology."""
+    """Plans a config's training step on all chips of a topology."""
     return {"config": name, "topology": topology, **_planned(_config(name), topology)}
 
 
 def scaled(fixed: str, chips: str) -> dict[str, Any]:
-    """ListOps' step on so many chips."""
+    """Plans ListOps' training step on `chips` chips of a v5e."""
     config, count = _config("listops"), int(chips)
     if fixed == "a chip":
         config["train"]["batch_size"] = EACH * count
@@ -113,7 +113,7 @@ def _config(name: str) -> dict[str, Any]:
     module = importlib.import_module(f"configs.{file}")
     config: dict[str, Any] = module.get_config(*([argument] if argument else [])).to_dict()
     if "objective" in config:
-        config["data"]["dir"] = "."  # the step needs no text
+        config["data"]["dir"] = "."  # no text is read
         config["model"]["dtype"] = "bfloat16"
     return config
 
@@ -121,11 +121,11 @@ def _config(name: str) -> dict[str, Any]:
 def _planned(config: dict[str, Any], topology: str) -> dict[str, Any]:
     from language import pretrain
     from lra import train
-    from nystromformer_jax.training.plan import make_plan
+    from nystromformer_jax.training.planning.estimate import make_plan
     from nystromformer_jax.training.topology import chip_of, topology_devices
 
     trainer: Any = pretrain if "objective" in config else train
-    job = trainer.job(trainer.prepare(config, topology_devices(topology)))
+    job = trainer.make_spec(trainer.prepare(config, topology_devices(topology)))
     chip = chip_of(topology)
     plan = make_plan(job, chip.memory_bytes)
     return {
@@ -145,7 +145,7 @@ def _planned(config: dict[str, Any], topology: str) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """A table: configs and topologies down, memory by kind, communication and time across."""
+    """Returns a table: configs and topologies in rows; memory by kind, communication and time in columns."""
     kinds = ("params", "optimizer", "batch", "other", "temporaries", "code")
     lines = [
         "| config | chips | parameters, MiB | optimizer | batch | other | temporaries | program |"
@@ -171,7 +171,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def scaling_markdown(results: dict[str, Any]) -> str:
-    """A table: chips down; both ways to grow, with FLOPs, bytes and times of a chip, across."""
+    """Returns a table: batch rule and chips in rows; FLOPs, bytes and times of a chip in columns."""
     lines = [
         "| fixed | chips (data × sequence) | batch | GFLOPs a chip | memory, MiB | collectives, MiB |"
         " step, ms: computing + communicating |",

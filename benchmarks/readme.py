@@ -1,6 +1,6 @@
-"""Puts the numbers of `results/` into README and docs, between marks: `python -m benchmarks.readme`.
+"""Writes the numbers of `results/` into README and the docs: `python -m benchmarks.readme`.
 
-Behind `<!-- numbers: NAME -->`, up to `<!-- end -->`, stands what `BLOCKS[NAME]` makes of the JSON there.
+The text between `<!-- numbers: NAME -->` and `<!-- end -->` is replaced by what `BLOCKS[NAME]` returns.
 """
 
 import functools
@@ -13,20 +13,14 @@ from typing import Any
 
 from benchmarks import budget, language, plans, tasks
 from benchmarks import report as attention
-from language.report import gains
-from language.report import groups as language_groups
-from language.report import results as language_results
-from language.report import tables as language_tables
+from benchmarks.efficiency import tables
 from lra import report
-from lra.efficiency import tables
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PAGES = (
     ROOT / "README.md",
-    ROOT / "docs" / "method.md",
-    ROOT / "docs" / "performance.md",
-    ROOT / "docs" / "scaling.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("method", "performance", "results", "scaling")),
 )
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -41,14 +35,18 @@ def _groups() -> list[Any]:
     return groups
 
 
-@functools.cache
-def _language_groups() -> list[Any]:
-    runs = language_results.find_runs([RESULTS / "language"])
-    return language_groups.group_runs(runs)[0]
+def _table3_of_paper() -> str:
+    """Returns the header of Table 3 and the sections of this code and of the paper."""
+    header, *sections = re.split(r"^(?=\| \*\*)", report.table3(_groups()), flags=re.MULTILINE)
+    return header + "".join(x for x in sections if re.match(r"\| \*\*(This code|Xiong)", x))
+
+
+def _without_convolution(table: str) -> str:
+    return "".join(line for line in table.splitlines(keepends=True) if "convolution" not in line)
 
 
 def _by_iteration(numbers: Any) -> str:
-    """What iterations of the pseudoinverse give on a trained model's kernels, and on random ones."""
+    """Returns a table of residuals and errors by iteration, for a trained model and random inputs."""
     of = {name: numbers["curves"][name]["by_iteration"]["exact"] for name in ("trained", "random")}
     rows = [
         "| iterations | residual, trained model | error of the output | residual, random inputs | error |",
@@ -76,12 +74,9 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         "binomial error",
         "95 % interval",
     ),
+    "speed": lambda: _without_convolution(attention.headline(_json("benchmarks/cpu"))),
     "table3": lambda: report.table3(_groups()),
-    "pretraining": lambda: language_tables.pretraining_table(
-        [group for group in _language_groups() if not group.task]
-    ).markdown(),
-    "fine-tuning": lambda: language_tables.table_2(_language_groups()).markdown(),
-    "gains": lambda: gains.table(gains.find_gains(_language_groups())).markdown(),
+    "table3-paper": _table3_of_paper,
     "language-cost": lambda: language.markdown(_json("language/cost")),
     "language-v5e": lambda: language.markdown(_json("language/v5e")),
     "plans": lambda: plans.markdown(_json("plans/table")),
@@ -93,20 +88,20 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
 
 
 def filled(text: str) -> str:
-    """The text with every marked block made anew.
+    """Returns the text with new numbers in every block.
 
     Raises:
-      KeyError: A mark that no block is known for.
+      KeyError: `BLOCKS` has no block of that name.
     """
     return BLOCK.sub(lambda found: found[1] + BLOCKS[found[2]]() + found[3], text)
 
 
 def main() -> int:
-    """Rewrites the pages; returns the exit code."""
+    """Rewrites the pages and returns the exit code."""
     try:
         texts = {page: filled(page.read_text(encoding="utf-8")) for page in PAGES}
     except FileNotFoundError as error:
-        print(f"benchmarks.readme: {error.filename} is not there yet.", file=sys.stderr)
+        print(f"benchmarks.readme: {error.filename} does not exist.", file=sys.stderr)
         return 2
     for page, text in texts.items():
         page.write_text(text, encoding="utf-8")

@@ -1,20 +1,20 @@
-"""Tables and a picture of what was timed: how many times ours the rivals take."""
+"""Tables and a picture of the timings: times of other implementations over ours."""
 
 from pathlib import Path
 from typing import Any
 
-from harness.figures import new_figure
+from reporting.plotting import new_figure
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Tables of medians; a ratio above 1 says how much faster ours is."""
+    """Returns tables of medians; a ratio above 1 means that ours is faster."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     pages = ", huge pages" if machine["huge_pages"] else ""
     lines = [
         f"`{results['command']}` on {machine['cores']} cores of {machine['processor']}{pages}, float32;",
         f"Python {machine['python']}, {versions}.",
-        "Medians, rivals in turn in one process; × is the rival's time over ours.",
+        "Medians, timed in turn in one process; × is the other's time over ours.",
         "",
     ]
     if "training_step" in results:
@@ -31,9 +31,9 @@ def markdown(results: dict[str, Any]) -> str:
         rows = [row for row in results.get("attention", []) if row["contest"] == contest]
         if not rows:
             continue
-        rivals = [name for name in rows[0]["forward"] if name != "ours"]
+        others = [name for name in rows[0]["forward"] if name != "ours"]
         heads = [
-            f"{kind}: {name}" for kind in ("forward", "gradient") for name in ["ours, ms", *rivals]
+            f"{kind}: {name}" for kind in ("forward", "gradient") for name in ["ours, ms", *others]
         ]
         lines.append(f"| {contest}, n | conv | mask | {' | '.join(heads)} |")
         lines.append("|---" * (3 + len(heads)) + "|")
@@ -42,7 +42,7 @@ def markdown(results: dict[str, Any]) -> str:
             for kind in ("forward", "gradient"):
                 ours = row[kind]["ours"]["median"]
                 cells.append(f"{1e3 * ours:.1f}")
-                cells += [f"{row[kind][name]['median'] / ours:.2f}×" for name in rivals]
+                cells += [f"{row[kind][name]['median'] / ours:.2f}×" for name in others]
             lines.append(
                 f"| {row['length']:,} | {row['conv'] or '–'} | {'yes' if row['masked'] else '–'}"
                 f" | {' | '.join(cells)} |"
@@ -52,7 +52,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def headline(results: dict[str, Any]) -> str:
-    """A short table for README: forward + gradient without a mask, both contests side by side."""
+    """Returns a short table for README: forward + gradient without a mask, both comparisons."""
     rows = {
         (row["contest"], row["conv"], row["length"]): row["gradient"]
         for row in results["attention"]
@@ -85,7 +85,7 @@ def headline(results: dict[str, Any]) -> str:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Seconds against length of forward + gradient without a mask, log–log, as a PNG."""
+    """Draws the time of forward + gradient without a mask against length, on logarithmic axes."""
     figure = new_figure(10, 4)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, contest in zip(axes, ("functions", "modules"), strict=True):

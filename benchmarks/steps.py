@@ -1,4 +1,4 @@
-"""A training step that is compiled: the bytes that it needs, and the seconds that it takes."""
+"""Memory and time of a compiled training step."""
 
 import contextlib
 import resource
@@ -14,13 +14,13 @@ from nystromformer_jax.training.topology import is_out_of_memory
 
 
 def volunteer() -> None:
-    """Makes this process the one that the system kills should memory run out (Linux)."""
+    """Makes this process the first that Linux kills if memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def needed_bytes(compiled: Any) -> int:
-    """What the compiler gives it: arguments, results and temporaries, what is donated counted once."""
+    """Returns the bytes of arguments, results and temporaries; donated ones count once."""
     memory = compiled.memory_analysis()
     taken: int = (
         memory.temp_size_in_bytes
@@ -34,10 +34,10 @@ def needed_bytes(compiled: Any) -> int:
 def timed(
     step: Any, make: Callable[[], Any], steps: int, limit_bytes: float
 ) -> dict[str, float] | None:
-    """Median seconds of `steps` steps after one more, the last loss, and the process's peak.
+    """Returns the median seconds of `steps` steps after a warm-up step, the last loss, and the peak memory.
 
-    None where memory runs out, or the peak is above the limit: on a CPU the compiler does not see what its
-    fused operations take for themselves.
+    None if memory runs out or the peak is above the limit: a CPU's compiler does not count the temporaries
+    of its fused operations.
     """
     seconds = []
     try:

@@ -1,11 +1,11 @@
-"""What a training step of every task costs with every attention, on the real shapes.
+"""Cost of a training step of every task with every attention, with the configs' shapes.
 
     python -m benchmarks.tasks --out results/tasks/cpu
 
-Each cell is a process of its own that is given `--memory` GiB. It takes the config's batch, or the largest
-half, quarter … of it whose step fits, trains five steps on made-up tokens of that shape, and says how long
-a step took and how much memory the process held at most. "does not fit" means: not at batch 1.
-The table is written after every cell, and the same command goes on where it was stopped.
+Each cell is a process with `--memory` GiB. It takes the config's batch, or the largest half, quarter, … of
+it whose step fits, trains five steps on random tokens of that shape, and reports the time per step and the
+peak memory of the process. "does not fit" means that batch 1 does not fit. The table is written after every
+cell; the same command resumes.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks import cells
 from benchmarks.steps import needed_bytes, timed, volunteer
-from harness import huge_pages
-from lra.timing import processor
+from benchmarks.timing import processor
+from launch import huge_pages
 from nystromformer_jax.training import describe_environment
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
@@ -29,7 +29,7 @@ GIB = 2**30
 
 
 def main() -> int:
-    """Measures what is missing; returns the exit code."""
+    """Measures the missing cells and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tasks",
         description=__doc__,
@@ -37,13 +37,14 @@ def main() -> int:
     )
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
-    parser.add_argument("--memory", type=float, default=16.0, help="GiB that a step may take")
-    parser.add_argument("--out", type=Path, help="where to write, without an ending")
+    parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
+    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
     parser.add_argument("--cell", nargs=2, metavar=("TASK", "ATTENTION"), help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.cell:
-        print(json.dumps(measure(*given.cell, limit=given.memory * GIB, batch_size=given.batch)))
+        task, attention = given.cell
+        print(json.dumps(measure(task, attention, given.memory * GIB, given.batch)))
         return 0
     if given.out is None:
         parser.error("pass --out=results/tasks/cpu, or another place to write to")
@@ -70,10 +71,10 @@ def main() -> int:
 
 
 def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dict[str, Any]:
-    """One cell: the batch, seconds a step (median), bytes by compiler and by process.
+    """Returns the row of a cell: batch, median seconds per step, bytes by compiler and by process.
 
-    It is the largest batch that fits by the compiler, from `batch_size` down (0: from the config's). What
-    is known of it is printed before its step runs, which may take more memory than the compiler says.
+    The batch is the largest that fits by the compiler, from `batch_size` down (0: from the config's). A row
+    is printed before the step runs, which may need more memory than the compiler's figure.
     """
     volunteer()
     config = _config(task, attention)
@@ -107,7 +108,7 @@ def _with_half(row: dict[str, Any]) -> list[str]:
 
 
 def _config(task: str, attention: str) -> dict[str, Any]:
-    """The task's config with whole batches: accumulation is a way to make a step fit."""
+    """Returns the task's config without accumulation, which would make larger batches fit."""
     config: dict[str, Any] = (
         importlib.import_module(f"configs.{task}").get_config(attention).to_dict()
     )
@@ -117,19 +118,23 @@ def _config(task: str, attention: str) -> dict[str, Any]:
 
 
 def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
-    """The step, its arguments to be made, and the bytes that the compiler gives it."""
+    """Returns the step, a function that makes its arguments, and the bytes it needs by the compiler."""
     from lra import train
     from nystromformer_jax import training
 
     run = train.prepare(config)
-    job = train.job(run)
+    spec = train.make_spec(run)
     batch = made_up_batch(run)
-    compiled = job.step().lower(*job.shapes()).compile()
-    return compiled, lambda: (*job.start(), training.place(batch, run.mesh)), needed_bytes(compiled)
+    compiled = spec.step().lower(*spec.shapes()).compile()
+    return (
+        compiled,
+        lambda: (*spec.start(), training.shard_batch(batch, run.mesh)),
+        needed_bytes(compiled),
+    )
 
 
 def made_up_batch(run: Any) -> dict[str, Any]:
-    """Tokens in the task's shapes, half to all of each row real."""
+    """Returns random tokens in the task's shapes; each row is padded by up to a half."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -147,7 +152,7 @@ def made_up_batch(run: Any) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """A table: tasks down, attentions across, `steps a second · GiB`, with the batch where it is smaller."""
+    """Returns a table: tasks in rows, attentions in columns; cells have the batch if it was reduced."""
     rows = {(row["task"], row["attention"]): row for row in results["rows"]}
     attentions = [name for name in ATTENTIONS if any(name == key[1] for key in rows)]
     lines = [

@@ -1,4 +1,4 @@
-"""One training step of a config (real batch, masks, dropout) against Hugging Face's modules."""
+"""Time of a config's training step (real batch, masks, dropout) beside Hugging Face's modules."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import jax
 import numpy as np
 
 from benchmarks import peers
+from benchmarks.timing import interleaved
 from lra import data, train
-from lra.timing import interleaved
 from nystromformer_jax import training
 
 
 def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """Times both on the same batch: median seconds a step, and the ratio theirs / ours."""
+    """Returns the times of both on the same batch."""
     run = train.prepare(config)
     task = data.load(run.data)
     batch = task.splits["train"].batch(np.arange(run.fit.train.batch_size), run.data.padding)
@@ -41,11 +41,11 @@ def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
 
 
 def our_step(run: train.Run, batch: dict[str, np.ndarray]) -> Any:
-    """One update on a fixed batch, as a function without arguments."""
-    job = train.job(run)
-    step = job.step()
-    state, totals = jax.jit(job.start)()
-    placed = training.place(
+    """Returns a function without arguments that makes one update on a fixed batch."""
+    spec = train.make_spec(run)
+    step = spec.step()
+    state, totals = jax.jit(spec.start)()
+    placed = training.shard_batch(
         {**batch, "weights": np.ones(len(batch["labels"]), np.float32)}, run.mesh
     )
 

@@ -1,1 +1,1 @@
-"""Values only: one file a task, and what they share."""
+"""Config files of the runners, one per task."""

@@ -1,18 +1,18 @@
-"""What stands behind the colon of `--config=configs/FILE.py:NAME[,option=value …]`."""
+"""The argument after the colon of `--config=configs/FILE.py:NAME[,option=value …]`."""
 
 import ast
 from typing import Any
 
 
 def parse(argument: str, default: str = "") -> tuple[str, dict[str, str]]:
-    """Splits `NAME[,option=value …]`.
+    """Splits `NAME[,option=value …]` into the name and the options.
 
     Args:
-      argument: What stands behind the colon.
-      default: The name where there are options alone; without one the first word is a name, whatever it is.
+      argument: The argument after the colon.
+      default: The name if the argument has only options; if empty, the first word is always the name.
 
     Raises:
-      ValueError: An option without a value, or one that is there twice.
+      ValueError: An option has no value, or occurs twice.
     """
     name, *settings = argument.split(",")
     if default and (not name or "=" in name):
@@ -22,15 +22,15 @@ def parse(argument: str, default: str = "") -> tuple[str, dict[str, str]]:
     for setting in settings:
         option, equals, value = setting.partition("=")
         if not equals:
-            raise ValueError(f"{setting!r} behind {name!r} needs a value: {setting}=…")
+            raise ValueError(f"{setting!r} after {name!r} needs a value: {setting}=…")
         if option in options:
-            raise ValueError(f"{option} is there twice; leave one out.")
+            raise ValueError(f"{option} is given twice: leave one out.")
         options[option] = value
     return name, options
 
 
 def value_of(text: str) -> Any:
-    """An option's value: a number, a flag or None where the text is one, else the text itself."""
+    """Returns an option's value: the literal that the text spells, or else the text itself."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):

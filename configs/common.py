@@ -1,41 +1,43 @@
-"""What every LRA config starts from, and what stands behind its colon: `:nystrom,num_landmarks=128`."""
+"""The base of all LRA configs, and the argument after the colon: `:nystrom,num_landmarks=128`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from configs import official
+from configs import fast, official
 from configs.argument import parse, value_of
-from harness.spelling import nearest
+from dataprep.spelling import nearest
 
-# Options of each attention. Nyström, softmax, Reformer's and Linformer's are those of the authors' LRA code
-# (lra_config.py). It asks for Performer's relu kernel by an argument that performer-pytorch, as far as we
-# read it, does not use, so softmax's here. Its Longformer has a window of 129; the paper's Table 1 has 257.
+# Options of each attention with their defaults. Those of Nyström, softmax, Reformer and Linformer are from
+# the authors' LRA code (lra_config.py). Its argument for Performer's relu kernel is not used by
+# performer-pytorch, so the kernel is softmax here. Its Longformer has a window of 129; Table 1 has 257.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
         "num_landmarks": 64,
         "conv_kernel_size": 35,
+        "conv_groups": "head",
         "pinv_iters": 6,
         "pinv_start": "exact",
         "landmark_layout": "real",
     },
-    "softmax": {"conv_kernel_size": 0, "dropout_rate": 0.1},
+    "softmax": {"conv_kernel_size": 0, "conv_groups": "head", "dropout_rate": 0.1},
     "reformer": {"num_hashes": 2, "chunk_len": 64, "num_buckets": None, "redraw": True},
     "linformer": {"projection_size": 256},
     "performer": {"num_features": 256, "kernel": "softmax", "orthogonal": True, "redraw": False},
     "longformer": {"window": 257, "num_global": 1},
     "linear": {},
+    "none": {"conv_kernel_size": 35, "conv_groups": "head"},
 }
-DEFAULT = "nystrom"  # where options stand alone
+DEFAULT = "nystrom"  # if the argument names no attention
 
-# Where other codes differ from ours, all at once, so that their numbers can be looked for by their means.
+# Settings that reproduce the differences of other implementations.
 MLPEN: dict[str, Any] = {
     # mlpen/Nystromformer, LRA/code at 5689313: attention_nystrom.py L38-39 and L56, model.py L99 with
     # model_wrapper.py L11, run_tasks.py L66 (OneCycleLR cycles the momentum by default).
     "attention.landmark_layout": "mlpen",
     "attention.pinv_start": "batch_max",
-    # dataset.py: the mask is `input_ids != 0`, so black pixels are padding, too.
+    # dataset.py: the mask is `input_ids != 0`, so black pixels are padding.
     "data.zero_is_padding": True,
     "model.pooling": "padded_mean",
     "optimizer.cycle_beta1": True,
@@ -47,17 +49,24 @@ QUIRKS: dict[str, Callable[[str], Mapping[str, Any]]] = {
     "google": official.values,
 }
 
+# Named sets of values; "paper" is the default.
+RECIPES: dict[str, Callable[[str], Mapping[str, Any]]] = {
+    "paper": lambda task: {},
+    "fast": fast.values,
+}
+
 
 def base(argument: str) -> ConfigDict:
-    """The sections every task shares: the authors' model sizes, optimizer and evaluation.
+    """Returns the sections that all tasks share: the authors' model sizes, optimizer and evaluation.
 
     Args:
-      argument: `ATTENTION[,option=value …]`, options of the attention or `quirks=mlpen|google`.
+      argument: `ATTENTION[,option=value …]`; an option is one of the attention, `recipe=paper|fast` or
+        `quirks=mlpen|google`.
 
     Raises:
-      ValueError: An unknown attention, option or quirk, with the nearest known ones; an option twice.
+      ValueError: An attention, option, recipe or quirk is unknown; similar names are suggested.
     """
-    attention, _ = _parse(argument)
+    attention = _parse(argument).attention
     return ConfigDict(
         {
             "data": {
@@ -65,6 +74,7 @@ def base(argument: str) -> ConfigDict:
                 "dir": "",
                 "examples": 0,
                 "padded_len": 0,
+                "pad_to_multiple_of": 0,
                 "zero_is_padding": False,
                 "seed": 0,
                 "workers": 0,
@@ -76,6 +86,7 @@ def base(argument: str) -> ConfigDict:
                 "head_dim": 32,
                 "mlp_dim": 128,
                 "dropout_rate": 0.1,
+                "stem": (),
                 "positions": "learned",
                 "pooling": "mean",
                 "pair_features": "products",
@@ -83,9 +94,11 @@ def base(argument: str) -> ConfigDict:
                 "layer_norm_epsilon": 1e-5,
                 "attention_bias": True,
                 "initialization": "lecun",
+                "token_init": "normal",
                 "dtype": "float32",
             },
             "optimizer": {
+                "method": "adamw",
                 "learning_rate": 1e-4,
                 "schedule": "one_cycle",
                 "beta1": 0.9,
@@ -106,56 +119,70 @@ def base(argument: str) -> ConfigDict:
 
 
 def finish(config: ConfigDict, argument: str) -> ConfigDict:
-    """Sets what `quirks=…` asks for, over the task's own values.
+    """Overrides the task's values by those of `recipe=…`, then by those of `quirks=…`.
+
+    Options of the attention that `argument` names are kept.
 
     Raises:
-      ValueError: Quirks that do not know the task.
+      ValueError: The recipe or the quirks do not support the task.
     """
-    _, quirks = _parse(argument)
-    for name, value in QUIRKS[quirks](config.data.task).items():
-        section, key = name.split(".")
-        if section == "attention" and key not in config.attention:
-            continue  # softmax attention has no landmarks to lay out
-        config[section][key] = value
+    parsed = _parse(argument)
+    for values in (RECIPES[parsed.recipe], QUIRKS[parsed.quirks]):
+        for name, value in values(config.data.task).items():
+            section, key = name.split(".")
+            if section == "attention" and (key not in config.attention or key in parsed.options):
+                continue  # for example, softmax attention has no landmarks
+            config[section][key] = value
     return config
 
 
-def take(
+def extract_options(
     argument: str, options: Mapping[str, Sequence[int | str]]
 ) -> tuple[str, dict[str, int | str]]:
-    """Takes a task's own options out of `ATTENTION[,option=value …]`.
+    """Extracts the options of a task from `ATTENTION[,option=value …]`.
 
     Args:
-      argument: what stands behind the colon.
-      options: the values each option may have, the default first.
+      argument: The argument after the colon.
+      options: The allowed values of each option, the default first.
 
     Returns:
-      The rest of the argument, for `base`, and every option's value.
+      The remaining argument, for `base`, and the value of each option.
 
     Raises:
-      ValueError: A value that the option may not have; an option twice.
+      ValueError: A value is not allowed, or an option occurs twice.
     """
     name, rest = parse(argument, default=DEFAULT)
-    chosen = {option: values[0] for option, values in options.items()}
+    selected = {option: values[0] for option, values in options.items()}
     for option in [option for option in options if option in rest]:
         value, values = rest.pop(option), {str(known): known for known in options[option]}
         if value not in values:
             raise ValueError(f"{option} cannot be {value!r}; known: {', '.join(values)}.")
-        chosen[option] = values[value]
-    return ",".join([name, *(f"{option}={value}" for option, value in rest.items())]), chosen
+        selected[option] = values[value]
+    return ",".join([name, *(f"{option}={value}" for option, value in rest.items())]), selected
 
 
-def _parse(argument: str) -> tuple[dict[str, Any], str]:
-    """The attention section, and the name of the quirks."""
+class _Argument(NamedTuple):
+    """The parsed argument after the colon."""
+
+    attention: dict[str, Any]  # section of the config
+    options: frozenset[str]  # options of the attention that the argument names
+    recipe: str
+    quirks: str
+
+
+def _parse(argument: str) -> _Argument:
     name, options = parse(argument, default=DEFAULT)
     if name not in ATTENTIONS:
         raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
-    quirks = options.pop("quirks", "none")
+    recipe, quirks = options.pop("recipe", "paper"), options.pop("quirks", "none")
+    if recipe not in RECIPES:
+        raise ValueError(f"Unknown recipe {recipe!r}{nearest(recipe, RECIPES)}")
     if quirks not in QUIRKS:
         raise ValueError(f"Unknown quirks {quirks!r}{nearest(quirks, QUIRKS)}")
     for option in options:
         if option not in ATTENTIONS[name]:
-            known = [*ATTENTIONS[name], "quirks"]
+            known = [*ATTENTIONS[name], "recipe", "quirks"]
             raise ValueError(f"{name} attention has no option {option!r}{nearest(option, known)}")
     values = {option: value_of(value) for option, value in options.items()}
-    return {"name": name, **ATTENTIONS[name], **values}, quirks
+    section = {"name": name, **ATTENTIONS[name], **values}
+    return _Argument(section, frozenset(options), recipe, quirks)

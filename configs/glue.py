@@ -1,27 +1,27 @@
-"""Fine-tuning on a task of GLUE, or on IMDb: `run_glue.py --config=configs/glue.py:TASK`.
+"""Fine-tuning on a GLUE task or on IMDb: `run_glue.py --config=configs/glue.py:TASK`.
 
     python run_glue.py --config=configs/glue.py:sst2 --config.data.dir=GLUE --config.init.checkpoint=MODEL
     python run_glue.py --config=configs/glue.py:mrpc --search …
     python run_glue.py --config=configs/glue.py:imdb,attention=nystrom,num_landmarks=64 …
 
-GLUE is the folder of all tasks or the task's own; MODEL is the `model` folder of a pretraining run, or any
-folder that `from_pretrained` reads, with its tokenizer.
+GLUE is the folder of all tasks or of this task; MODEL is the `model` folder of a pretraining run, or any
+folder with a tokenizer that `from_pretrained` reads.
 
 Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch 32, rate 3e-5, 4 epochs; for MRPC the best
 on validation of batch 8, 16, 32 and rate 2, 3, 4, 5e-5 (`--search`). Warm-up over 5 % of the steps and
 weight decay 0.01: the authors' code/run_glue.py at 5689313.
-Differs: linear decay from a warm-up that starts at zero, where theirs is OneCycleLR, β₁ cycled with it.
-Lengths hold nearly all examples of a task; IMDb's reviews are cut at 512 tokens. With 64 landmarks an
-example of at most 64 tokens is attended to exactly: all of SST-2 and CoLA, most of the others.
+Differs: warm-up from zero and linear decay; theirs is OneCycleLR, which also cycles β₁.
+The lengths fit nearly all examples of a task; IMDb's reviews are truncated to 512 tokens. With 64 landmarks
+the attention is exact for examples of at most 64 tokens: all of SST-2 and CoLA, most of the others.
 """
 
 from ml_collections import ConfigDict
 
 from configs import language
 from configs.argument import parse
-from harness.spelling import nearest
+from dataprep.spelling import nearest
 
-# Tokens of an example; what is longer is cut.
+# Maximum number of tokens per example; longer ones are truncated.
 LENGTHS = {
     "sst2": 64,
     "mrpc": 128,
@@ -37,7 +37,7 @@ LENGTHS = {
 
 
 def get_config(argument: str = "sst2") -> ConfigDict:
-    """`TASK[,attention=NAME][,max_len=L][,option=value …]`, options of the attention."""
+    """Returns the config for `TASK[,attention=NAME][,max_len=L][,option=value …]`."""
     task, options = parse(argument)
     if task not in LENGTHS:
         raise ValueError(f"Unknown task {task!r}{nearest(task, LENGTHS)}")

@@ -1,13 +1,13 @@
-"""What pretraining and fine-tuning configs share: the attention behind the colon, and the loop's sections."""
+"""Shared parts of the pretraining and fine-tuning configs."""
 
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from configs.argument import value_of
-from harness.spelling import nearest
+from dataprep.spelling import nearest
 
-# The fields of NystromformerConfig that each attention reads; the others have their defaults.
+# Fields of NystromformerConfig that each attention uses, with defaults.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
         "num_landmarks": 64,
@@ -27,20 +27,20 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
 
 
 def attention(name: str, options: dict[str, str], *, of_checkpoint: bool) -> dict[str, Any]:
-    """The section "attention".
+    """Returns the section "attention".
 
     Args:
-      name: One of `ATTENTIONS`; empty for a checkpoint's own.
-      options: What `argument.parse` gave, without what the config takes for itself.
-      of_checkpoint: Whether there is a checkpoint, whose values stand where `options` have none.
+      name: One of `ATTENTIONS`, or empty for that of the checkpoint.
+      options: Options of the attention.
+      of_checkpoint: True if a checkpoint supplies the values that `options` lack.
 
     Raises:
-      ValueError: An unknown attention or option.
+      ValueError: The attention or an option is unknown.
     """
     if name and name not in ATTENTIONS:
         raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
     if options and not name:
-        raise ValueError(_of_no_attention(*next(iter(options.items()))))
+        raise ValueError(_option_without_attention(*next(iter(options.items()))))
     defaults = ATTENTIONS[name] if name else {}
     for option in options:
         if option not in defaults:
@@ -51,8 +51,8 @@ def attention(name: str, options: dict[str, str], *, of_checkpoint: bool) -> dic
     return {"name": name, **({} if of_checkpoint else defaults), **values}
 
 
-def _of_no_attention(option: str, value: str) -> str:
-    """A sentence about an option of the checkpoint's own attention, whose name is not known yet."""
+def _option_without_attention(option: str, value: str) -> str:
+    """Returns an error message for an option given without the name of an attention."""
     owner = next((name for name, options in ATTENTIONS.items() if option in options), "")
     if not owner:
         known = {option for options in ATTENTIONS.values() for option in options}
@@ -61,7 +61,7 @@ def _of_no_attention(option: str, value: str) -> str:
 
 
 def base() -> ConfigDict:
-    """The sections that neither trainer changes."""
+    """Returns the sections that pretraining and fine-tuning share."""
     return ConfigDict(
         {
             "init": {"checkpoint": "", "from_scratch": False, "quirks": "none"},

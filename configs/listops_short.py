@@ -1,10 +1,10 @@
-"""ListOps on trees of 101 to 499 tokens: quick comparisons of ours, never beside the benchmark's numbers.
+"""ListOps on trees of 101 to 499 tokens, for quick comparisons; not comparable with the benchmark.
 
     python run_lra.py --config=configs/listops_short.py
     python run_lra.py --config=configs/listops_short.py:softmax --seeds=3
 
 Source: the generator and model of `configs/listops.py`; length, rate and budget are our choice. At the
-paper's rate of 1e-4 the plateau at the constant answer outlasts the run; at 1e-3 it ends early.
+paper's rate of 1e-4 the model predicts a constant for the whole run; at 1e-3 it starts to learn early.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import listops
 
 
 def get_config(argument: str = "nystrom") -> ConfigDict:
-    """A run of 3,000 steps; `argument` chooses the attention."""
+    """Returns a run of 3,000 steps; `argument` selects the attention."""
     config = listops.get_config(argument)
     config.data.task = "listops-short"
     config.data.max_len = 512

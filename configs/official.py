@@ -1,11 +1,11 @@
-"""`quirks=google`: the official benchmark's model, optimizer and budget on every task, for any attention.
+"""`quirks=google`: model, optimizer and budget of the official benchmark for all tasks and attentions.
 
 Source: google-research/long-range-arena at cd31e5c, `transformer_base.py` over the base config of each task,
 `models/transformer/transformer.py`, `models/layers/common_layers.py` and the `train.py` of each task.
-Differs: our validation sets, how often they are scored, and every test example is; their cosine ends the
-warm-up's length after the run, ours with it. A query that is padding attends to all positions there and
-to real ones here, which counts where such rows are pooled: in the mean of all pixels, black ones
-included, and in a class token whose first pixel is black.
+Differs: the validation sets and how often they are evaluated; all test examples are evaluated; the cosine
+schedule ends with the run, theirs ends later by the length of the warm-up. Padding queries attend to all
+positions there and to real ones here, which matters where they are pooled: in the mean over all pixels,
+black ones included, and in a class token whose first pixel is black.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ SHARED: dict[str, Any] = {
     "model.attention_bias": False,
     "model.pooling": "cls",
     "model.dropout_rate": 0.1,
-    "attention.dropout_rate": 0.1,  # where there is one
+    "attention.dropout_rate": 0.1,  # if the attention has dropout
     "optimizer.beta1": 0.9,
     "optimizer.beta2": 0.98,
     "optimizer.eps": 1e-9,
@@ -26,7 +26,7 @@ SHARED: dict[str, Any] = {
 
 TEXTS: dict[str, Any] = {
     "model.num_layers": 4,
-    "model.positions": "sinusoidal",  # their default; only pictures' configs ask for learnt ones
+    "model.positions": "sinusoidal",  # their default; only the configs of images use learned positions
     "model.vocab_size": 257,
     "optimizer.schedule": "rsqrt",
     "optimizer.weight_decay": 0.1,
@@ -52,7 +52,7 @@ def _sizes(embed_dim: int, num_heads: int, qkv_dim: int, mlp_dim: int) -> dict[s
 
 
 def _budget(batch_size: int, passes: int, examples: int) -> dict[str, int]:
-    """Warm-up of one pass over the training set, and all the steps."""
+    """Returns batch size, total steps, and a warm-up of one pass over the training set."""
     steps = examples // batch_size
     return {
         "train.batch_size": batch_size,
@@ -61,7 +61,7 @@ def _budget(batch_size: int, passes: int, examples: int) -> dict[str, int]:
     }
 
 
-# Their rate is 0.05 · min(1, step / warm-up) / sqrt(max(step, warm-up)): a peak of 0.05 / sqrt(warm-up).
+# The rate is 0.05 · min(1, step / warm-up) / sqrt(max(step, warm-up)), with peak 0.05 / sqrt(warm-up).
 TASKS: dict[str, dict[str, Any]] = {
     "listops": TEXTS
     | _sizes(512, 8, 512, 1024)
@@ -84,11 +84,11 @@ TASKS: dict[str, dict[str, Any]] = {
     | _sizes(128, 4, 128, 512)
     | {
         "data.max_len": 4000,
-        # What they call CLS is the first byte here: their dual encoder adds no token.
+        # Their CLS pooling takes the first byte here: their dual encoder adds no token.
         "model.pooling": "first",
         "model.pair_features": "concatenation",
         "optimizer.learning_rate": 0.05 / 8000**0.5,
-        "optimizer.warmup_steps": 8000,  # more than the run has: its rate never stops rising
+        "optimizer.warmup_steps": 8000,  # longer than the run: the rate rises until the end
         "train.total_steps": 5000,
     },
     "image": PICTURES
@@ -132,10 +132,10 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def values(task: str) -> dict[str, Any]:
-    """What `quirks=google` sets on a task, by dotted key; on every difficulty of Pathfinder alike.
+    """Returns the values that `quirks=google` sets for a task, by dotted key.
 
     Raises:
-      ValueError: The official benchmark has no such task.
+      ValueError: The official benchmark lacks the task.
     """
     name = task.partition("-")[0] if task.startswith("pathfinder") else task
     if name not in TASKS:

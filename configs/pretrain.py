@@ -1,4 +1,4 @@
-"""Pretraining as BERT's: masked words and sentence order, on text of one's own.
+"""BERT-style pretraining on your own text: masked words and sentence order.
 
     python run_pretrain.py --config=configs/pretrain.py --config.data.dir=FOLDER       # BERT-small
     python run_pretrain.py --config=configs/pretrain.py:base,max_len=4096 …
@@ -8,13 +8,13 @@
 Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch 256, AdamW with peak rate 1e-4, β 0.9 and
 0.999, weight decay 0.01, 10,000 steps of warm-up, linear decay; 0.5 M steps of BERT-base, 0.1 M of
 BERT-small, 64 landmarks. Convolution: the authors' 33 at 512 tokens, 65 at 4,096 (`nystrom-512/config.json`
-at 5689313, and its deleted neighbour of 4,096).
-Differs: the authors' code has OneCycleLR, with β₁ cycled by its default. As there, all parameters decay.
+at 5689313, and the deleted config for 4,096).
+Differs: the authors' code uses OneCycleLR, which cycles β₁ by default. As there, all parameters decay.
 Data: documents of text files, JSON lines or a prepared tensorflow-datasets set; a WordPiece vocabulary is
-trained on them unless data.tokenizer names one. The paper has BookCorpus and English Wikipedia, which come
-to nobody by a download of ours.
-`:demo` is for a laptop: 4 layers of 128, 128 tokens, 16 landmarks. `:checkpoint` goes on from one of ours,
-or from any BERT, RoBERTa or Nyströmformer folder; `,attention=nystrom` then puts landmarks into it.
+trained on them unless data.tokenizer names one. The paper uses BookCorpus and English Wikipedia, which this
+project does not download.
+`:demo` is for a laptop: 4 layers of 128, 128 tokens, 16 landmarks. `:checkpoint` continues from a checkpoint
+of this project or any BERT, RoBERTa or Nyströmformer folder; `,attention=nystrom` replaces its attention.
 """
 
 from typing import Any
@@ -23,14 +23,14 @@ from ml_collections import ConfigDict
 
 from configs import language
 from configs.argument import parse
-from harness.spelling import nearest
+from dataprep.spelling import nearest
 
 # BERT-base of Devlin et al. 2019, BERT-small of Turc et al. 2019.
 SIZES: dict[str, dict[str, int]] = {
     "demo": {"num_layers": 4, "embed_dim": 128, "num_heads": 4, "mlp_dim": 512},
     "small": {"num_layers": 4, "embed_dim": 512, "num_heads": 8, "mlp_dim": 2048},
     "base": {"num_layers": 12, "embed_dim": 768, "num_heads": 12, "mlp_dim": 3072},
-    "checkpoint": {},  # those of init.checkpoint
+    "checkpoint": {},  # from init.checkpoint
 }
 STEPS = {"demo": 3_000, "small": 100_000, "base": 500_000, "checkpoint": 100_000}
 WARMUP = {"demo": 300}
@@ -38,7 +38,7 @@ MODEL: dict[str, Any] = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dt
 
 
 def get_config(argument: str = "small") -> ConfigDict:
-    """`SIZE[,attention=NAME][,max_len=L][,option=value …]`, options of the attention."""
+    """Returns the config for `SIZE[,attention=NAME][,max_len=L][,option=value …]`."""
     size, options = parse(argument)
     if size not in SIZES:
         raise ValueError(f"Unknown size {size!r}{nearest(size, SIZES)}")

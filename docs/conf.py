@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # the code beside these pages, not an installed one
+sys.path.insert(0, str(ROOT))  # the code of this repository, not an installed one
 
 project = "nystromformer-jax"
 author = "The nystromformer-jax authors"
@@ -28,20 +28,20 @@ html_title = f"{project} {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-pygments_dark_style = "github-dark"  # furo's own underlines every imported module
+pygments_dark_style = "github-dark"  # furo's default underlines every imported module
 
 default_role = "code"  # docstrings write `name`, as the pages do
 autodoc_member_order = "bysource"
 autodoc_default_options = {
     "members": True,
     "special-members": "__call__",
-    "exclude-members": "replace",  # what flax.struct adds
+    "exclude-members": "replace",  # added by flax.struct
 }
-add_module_names = False  # each page is of one module
+add_module_names = False  # each page describes one module
 maximum_signature_line_length = 40
 napoleon_use_ivar = True
 napoleon_use_rtype = False
-# Types of other packages have no page here; a name of ours that is not there is an error.
+# Types of other packages have no page here. A missing name of ours is an error.
 nitpick_ignore_regex = [(r"py:.*", r"(?!nystromformer_jax\b).*")]
 
 _ONE_LETTER = re.compile(r"^( +\w+: [A-Z])\.(?= |$)")
@@ -50,14 +50,14 @@ _SECTION = re.compile(rf"(Args|Attributes|Raises|Returns|Yields):|{_CITATION.pat
 
 
 def files_as_downloads(app: Any, page: str, source: list[str]) -> None:
-    """Markdown outside of this folder is no page here: a link to it offers the file."""
+    """Makes links to Markdown files outside of this folder downloads, because they have no page."""
     source[0] = re.sub(r"\]\((\.\./[^)#]+\.md)\)", r"](path:\1)", source[0])
 
 
 def as_written(
     app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returns: str
 ) -> tuple[str, str] | None:
-    """The signature with its annotations as the source spells them: `Float[Array, "B L H D"]`."""
+    """Returns the signature with annotations as written in the source: `Float[Array, "B L H D"]`."""
     if inspect.isclass(thing):
         return _of_class(thing)
     if not isinstance(thing, FunctionType):
@@ -69,7 +69,7 @@ def as_written(
 
 
 def _of_class(thing: type) -> tuple[str, str] | None:
-    """The fields of a dataclass or a named tuple, without those that Flax adds to its Modules."""
+    """Returns the fields of a dataclass or named tuple, without those that Flax adds to Modules."""
     if not (dataclasses.is_dataclass(thing) or issubclass(thing, tuple)):
         return None
     fields = {}
@@ -89,10 +89,10 @@ def _parsed(thing: Any) -> Any:
 def as_restructured_text(
     app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """What our docstrings mean by their layout.
+    """Converts our docstrings to reStructuredText.
 
-    An indented block that belongs to no section is a formula, or code; `Source:` and `Differs:` are
-    paragraphs, whose further lines may be indented. "M." at a beginning numbers no list.
+    An indented block outside of a section is a formula or code. `Source:` and `Differs:` are paragraphs
+    whose continuation lines may be indented. A leading "M." does not number a list.
     """
     made: list[str] = []
     section = ""
@@ -114,12 +114,12 @@ def as_restructured_text(
 def named_tuples_fields(
     app: Any, what: str, name: str, thing: Any, skip: bool, options: Any
 ) -> bool | None:
-    """Skips "Alias for field number 0"; the signature has the fields."""
+    """Skips "Alias for field number 0", because the signature has the fields."""
     return True if type(thing).__name__ == "_tuplegetter" else None
 
 
 def setup(app: Any) -> None:
-    """Hooks, the one on docstrings before napoleon's."""
+    """Connects the hooks; the one for docstrings runs before napoleon's."""
     app.connect("source-read", files_as_downloads)
     app.connect("autodoc-skip-member", named_tuples_fields)
     app.connect("autodoc-process-signature", as_written)

@@ -4,9 +4,9 @@
     python -m nystromformer_jax.pretrained convert FOLDER OURS     # its weights are a PyTorch pickle
     python examples/fill_masks.py OURS --text "paris is the [MASK] of france."
 
-A folder with model.safetensors and tokenizer.json needs no conversion. The shown row of the attention
-map is that of the first mask in the last layer, or in `--layer`: Nyström attention's own, so that its
-entries need not sum to one, and exact where the text has no more tokens than there are landmarks.
+A folder with model.safetensors and tokenizer.json needs no conversion. The printed row of the attention
+map is that of the first mask in `--layer`, by default the last layer. It is a row of Nyström attention's
+map, so its entries need not sum to one. It is exact if the text has at most as many tokens as landmarks.
 """
 
 import argparse
@@ -22,12 +22,12 @@ import numpy as np
 from nystromformer_jax import NystromformerForMaskedLM, nystrom_attention_rows
 from nystromformer_jax.pretrained import from_pretrained
 
-TOP = 5  # so many words for a mask, so many tokens of a row
+TOP = 5  # words printed per mask, and tokens per row
 TEXT = "paris is the [MASK] of france, and london is the capital of [MASK]."
 
 
 def load(folder):
-    """The folder's model, its variables, its tokenizer, and how that writes a mask."""
+    """Returns the model, its variables, its tokenizer and the tokenizer's mask token."""
     from tokenizers import Tokenizer
 
     if not (folder / "tokenizer.json").is_file():
@@ -37,7 +37,7 @@ def load(folder):
         )
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     try:
-        # Hugging Face runs the published checkpoints as exact attention; this asks for landmarks.
+        # Hugging Face runs the published checkpoints as exact attention. This selects landmarks.
         model, variables = from_pretrained(folder, attention="nystrom")
     except (OSError, ValueError, ImportError) as error:
         raise SystemExit(str(error)) from None
@@ -49,7 +49,7 @@ def load(folder):
 
 @functools.partial(jax.jit, static_argnames="model")
 def look_inside(model, variables, ids):
-    """Logits [L V], and what the attention of each layer was given: its query and key [1 L H D]."""
+    """Returns the logits [L V] and the query and key [1 L H D] of each layer's attention."""
     layers = []
 
     def listen(call, args, kwargs, context):
@@ -63,7 +63,7 @@ def look_inside(model, variables, ids):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the likeliest words for every mask, and the strongest entries of a row of attention."""
+    """Prints the most probable words for every mask and the largest entries of a row of attention."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,14 +1,14 @@
-"""Regression over a long signal in flax.nnx, where the answer stands far from where it is needed.
+"""Regression over a long signal in flax.nnx that needs information from distant samples.
 
     python examples/long_regression_nnx.py
 
-A sensor reads a signal plus an offset that differs from recording to recording. Now and then it is
-switched to a reference whose true value is zero, and a second channel says when. What is to be given
-back is the true signal, everywhere: each sample needs the references, most of which are far away.
+A sensor reads a signal plus an offset that differs between recordings. At times it is switched to a
+reference whose true value is zero, and a second channel marks these times. The task is to recover the true
+signal at every sample, so each sample needs the references, most of which are far away.
 
-The library's modules are linen; `nnx.bridge.ToNNX` makes one an nnx module. Trained beside it is the
-same encoder with attention to a window of near samples only. After a minute of processor time for both,
-the root mean square error is 1.147 as read, 0.765 with the window and 0.281 with all samples (jax 0.10.2).
+The library's modules are linen. `nnx.bridge.ToNNX` converts one to nnx. The same encoder with attention to
+a window of nearby samples is trained for comparison. After a minute of processor time for both, the root
+mean square error is 1.147 without correction, 0.765 with the window and 0.281 with all samples (jax 0.10.2).
 """
 
 import argparse
@@ -30,7 +30,7 @@ ATTENTIONS = {
 
 
 class Denoiser(nnx.Module):
-    """Two channels in [B L 2], one signal out [B L]."""
+    """Maps two channels [B L 2] to one signal [B L]."""
 
     def __init__(self, attention, length, rngs, *, embed_dim=32):
         make_block = partial(EncoderBlock, 2, attention, 2 * embed_dim)
@@ -40,17 +40,17 @@ class Denoiser(nnx.Module):
         self.head = nnx.Linear(embed_dim, 1, rngs=rngs)
 
     def __call__(self, x):
-        """Gives the true signal."""
+        """Returns the estimate of the true signal."""
         x = self.encoder(self.embed(x), deterministic=True)
         return self.head(x)[..., 0]
 
 
-# Under jit, for flax makes a linen module's parameters by running it once, operation by operation.
+# Under jit, because ToNNX initializes a linen module by running it once, one operation at a time.
 make_denoiser = nnx.jit(Denoiser, static_argnums=(0, 1))
 
 
 def recordings(rng, batch_size, length, *, stretches=4, noise=0.1):
-    """What the sensor reads, beside where it reads the reference [B L 2], and the true signal [B L]."""
+    """Returns the sensor's readings with the reference channel [B L 2], and the true signal [B L]."""
     rngs = jax.random.split(rng, 6)
     time = jnp.arange(length)[None] / length
     level, offset = jax.random.normal(rngs[0], (2, batch_size, 1))
@@ -65,13 +65,13 @@ def recordings(rng, batch_size, length, *, stretches=4, noise=0.1):
 
 
 def root_mean_square(x):
-    """Of all entries."""
+    """Returns the root mean square of all entries."""
     return jnp.sqrt((x**2).mean())
 
 
 @nnx.jit(static_argnames=("batch_size", "length"))
 def train_step(model, optimizer, rng, *, batch_size, length):
-    """One step on recordings never seen before; returns the root mean square error."""
+    """Trains one step on new recordings; returns the root mean square error."""
     read, true = recordings(rng, batch_size, length)
     loss, gradient = nnx.value_and_grad(lambda model: ((model(read) - true) ** 2).mean())(model)
     optimizer.update(model, gradient)
@@ -79,7 +79,7 @@ def train_step(model, optimizer, rng, *, batch_size, length):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains both, and prints their errors on new recordings beside that of no correction."""
+    """Trains both models, and prints their errors on new recordings and the error without correction."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,14 +1,14 @@
-"""Puts Nyström attention into a Transformer written with flax's attention, and compares the two.
+"""Replaces flax's attention in a Transformer by Nyström attention and compares the two.
 
     python examples/swap_attention.py
 
-The encoder below is ordinary flax.linen. Its attention is one line; the other line is ours, under the
-same name, so that its parameters are the same but for the shape of four kernels (`to_ours`).
+The encoder below is ordinary flax.linen. Flax's attention and ours are one line each, under the same
+name. The parameters are the same except for the shapes of four kernels (`to_ours`).
 
-Weights and tokens are random here, so read the difference as an order of size: in a trained model
-attention is sharper, which is harder, and neighbours are alike, which is easier for means of segments.
-With 64 landmarks it is 8.5 % at 512 tokens and 11.5 % at 4,096, with 256 it is 4.2 and 9.2 %; with 64
-ours took a 1.7th and a 16.6th of the time (2 cores with other work beside, float32, jax 0.10.2).
+Weights and tokens are random, so the difference shows only the order of magnitude. In a trained model
+attention is sharper, which is harder to approximate, and neighbors are more alike, which is easier.
+With 64 landmarks the difference is 8.5 % at 512 tokens and 11.5 % at 4,096. With 256 landmarks it is 4.2 %
+and 9.2 %. With 64, ours was 1.7 and 16.6 times as fast (2 cores with other work, float32, jax 0.10.2).
 """
 
 import argparse
@@ -24,7 +24,7 @@ from nystromformer_jax import SelfAttention, make_core
 
 
 class Encoder(nn.Module):
-    """A pre-norm Transformer encoder; `num_landmarks=0` is flax's own attention."""
+    """A pre-norm Transformer encoder; `num_landmarks=0` uses flax's attention."""
 
     num_layers: int = 2
     num_heads: int = 4
@@ -50,7 +50,7 @@ class Encoder(nn.Module):
 
 
 def to_ours(variables):
-    """Flax's attention has kernels [E H D] and [H D E], ours [E H·D] and [H·D E]; the rest is the same."""
+    """Reshapes flax's attention kernels [E H D] and [H D E] to ours, [E H·D] and [H·D E]."""
 
     def reshape(path, x):
         if not path[-3].startswith("attention_") or path[-2] not in (
@@ -69,7 +69,7 @@ def to_ours(variables):
 
 
 def milliseconds(function, *arguments, repeats=5):
-    """The median time of a call, which is compiled already."""
+    """Returns the median time of a call that is already compiled."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -79,7 +79,7 @@ def milliseconds(function, *arguments, repeats=5):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints a table: by length, the time of either, and how far the outputs are apart."""
+    """Prints the time of both attentions and the difference of their outputs by length."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,1 +1,1 @@
-"""The language model: corpora, tokenizers, pretraining, GLUE; stands on the library, runs from a clone."""
+"""The language model: corpora, tokenizers, pretraining and GLUE; runs from a clone of the repository."""

@@ -1,7 +1,6 @@
-"""Fine-tuning on GLUE and IMDb: a sequence classifier on top of a pretrained model."""
+"""Fine-tuning of a pretrained model with a sequence classifier on GLUE and IMDb."""
 
 import dataclasses
-import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +14,8 @@ import numpy.typing as npt
 import optax
 from jax.sharding import Mesh
 
-from harness import cache
-from harness.whole_files import write_whole
+from dataprep import cache
+from dataprep.atomic_io import write_atomic
 from language import glue
 from language.glue import EncodedSplit, GlueConfig, GlueData, GlueTask
 from language.initial import (
@@ -26,34 +25,33 @@ from language.initial import (
     read_params,
     require_packages,
 )
-from language.tokenizer import Tokenizer
+from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerForSequenceClassification
 from nystromformer_jax.export import export_model
 from nystromformer_jax.pretrained import save_pretrained
 from nystromformer_jax.training import (
-    CheckpointConfig,
+    SECTIONS,
     EvalConfig,
     EvalStep,
     Examples,
     FitConfig,
-    Job,
-    LogConfig,
-    MeshConfig,
+    FitResult,
     OptimizerConfig,
     TrainConfig,
+    TrainSpec,
     Workdir,
-    agreed,
     apply_model,
     check_length,
-    fit,
-    is_first,
-    load_params,
+    evaluate_split,
+    is_primary,
+    load_best_params,
     make_mesh,
     on_mesh,
     read_sections,
     replicated,
-    score,
     sequence_axis,
+    sync_errors,
+    train_to_result,
     weighted,
     writing_to,
 )
@@ -65,15 +63,11 @@ Logits = npt.NDArray[np.float32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
-    """The section "train": how long to train, counted in passes over the training set.
+    """The section "train", a `TrainConfig` in passes over the training set.
 
     Args:
-      epochs: passes; the last step is rounded up. Less than one pass counts as partial.
-      total_steps: where it is not 0, steps instead of passes; fewer than those count as partial.
-      batch_size: examples of one update.
-      seed: of order, dropout, and parameters that the checkpoint lacks.
-      accumulation: parts that a batch is computed in.
-      remat: whether a layer's insides are computed again for the gradient.
+      epochs: Passes, rounded up to whole steps. Less than one pass counts as partial.
+      total_steps: If not 0, steps instead of passes; fewer steps than `epochs` count as partial.
     """
 
     epochs: float
@@ -88,23 +82,18 @@ class BudgetConfig:
             raise ValueError(f"train.epochs: needs a positive number, got {self.epochs}.")
         if self.total_steps < 0:
             raise ValueError(f"train.total_steps: needs 0 or more, got {self.total_steps}.")
-        self.over(1)  # for its errors
+        self.in_steps(1)  # to validate the other fields
 
-    def over(self, examples: int) -> TrainConfig:
-        """In steps, for so many training examples."""
-        steps = self.total_steps or math.ceil(self.epochs * examples / max(self.batch_size, 1))
-        return TrainConfig(
-            total_steps=steps,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            accumulation=self.accumulation,
-            remat=self.remat,
-        )
+    def in_steps(self, examples: int) -> TrainConfig:
+        """Returns the budget in steps, for a number of training examples."""
+        values = dataclasses.asdict(self)
+        passes = values.pop("epochs") * examples / max(self.batch_size, 1)
+        return TrainConfig(**{**values, "total_steps": self.total_steps or math.ceil(passes)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateConfig:
-    """The section "optimizer": AdamW with a warm-up that is a share of the steps, at most half of them."""
+    """The section "optimizer": AdamW, a warm-up over a share of the steps, and linear decay to zero."""
 
     learning_rate: float
     warmup_share: float
@@ -119,10 +108,10 @@ class RateConfig:
             raise ValueError(
                 f"optimizer.warmup_share: needs a number from 0 to 0.5, got {self.warmup_share}."
             )
-        self.over(1)  # for its errors
+        self.in_steps(1)  # to validate the other fields
 
-    def over(self, total_steps: int) -> OptimizerConfig:
-        """In steps, down to zero in a straight line."""
+    def in_steps(self, total_steps: int) -> OptimizerConfig:
+        """Returns the optimizer with its warm-up in steps."""
         values = dataclasses.asdict(self)
         warmup_steps = round(values.pop("warmup_share") * total_steps)
         return OptimizerConfig(schedule="linear", warmup_steps=warmup_steps, **values)
@@ -130,43 +119,37 @@ class RateConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoringConfig:
-    """The section "eval": when and on what to evaluate; the last step always is."""
+    """The section "eval", an `EvalConfig` that evaluates once per epoch by default."""
 
-    every_steps: int = 0  # 0: once an epoch
-    max_examples: int = 0  # 0: all
-    batch_size: int = 0  # 0: train.batch_size
+    every_steps: int = 0  # 0: once per epoch
+    max_examples: int = 0
+    batch_size: int = 0
 
     def __post_init__(self) -> None:
         if self.every_steps < 0:
             raise ValueError(f"eval.every_steps: needs 0 or more, got {self.every_steps}.")
-        self.over(1)
+        self.in_steps(1)
 
-    def over(self, epoch_steps: int) -> EvalConfig:
-        """In steps."""
-        return EvalConfig(
-            every_steps=self.every_steps or max(epoch_steps, 1),
-            max_examples=self.max_examples,
-            batch_size=self.batch_size,
-        )
+    def in_steps(self, epoch_steps: int) -> EvalConfig:
+        """Returns the section with `every_steps` set."""
+        every_steps = self.every_steps or max(epoch_steps, 1)
+        return EvalConfig(**{**dataclasses.asdict(self), "every_steps": every_steps})
 
 
-SECTIONS: dict[str, type] = {
+FINETUNING_SECTIONS = SECTIONS | {
     "data": GlueConfig,
     "init": InitConfig,
     "optimizer": RateConfig,
     "train": BudgetConfig,
     "eval": ScoringConfig,
-    "mesh": MeshConfig,
-    "checkpoint": CheckpointConfig,
-    "log": LogConfig,
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A config whose every value was checked, the mesh it runs on and the model it describes."""
+    """A valid config, its mesh and its model."""
 
-    config: Mapping[str, Any]  # as it came: plain sections, for `config.json`
+    config: Mapping[str, Any]  # plain sections, for `config.json`
     data: GlueConfig
     init: InitConfig
     sections: Mapping[str, Any]
@@ -174,39 +157,34 @@ class Run:
     model: NystromformerForSequenceClassification
 
     def fit_config(self, examples: int) -> FitConfig:
-        """The loop's sections, for so many training examples."""
-        sections = self.sections
-        train: TrainConfig = sections["train"].over(examples)
-        return FitConfig(
-            train=train,
-            optimizer=sections["optimizer"].over(train.total_steps),
-            eval=sections["eval"].over(math.ceil(examples / train.batch_size)),
-            mesh=sections["mesh"],
-            checkpoint=sections["checkpoint"],
-            log=sections["log"],
-        )
+        """Returns the sections of the training loop, for a number of training examples."""
+        train: TrainConfig = self.sections["train"].in_steps(examples)
+        optimizer = self.sections["optimizer"].in_steps(train.total_steps)
+        evaluation = self.sections["eval"].in_steps(math.ceil(examples / train.batch_size))
+        steps = {"train": train, "optimizer": optimizer, "eval": evaluation}
+        return FitConfig.from_sections({**self.sections, **steps})
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
-    """Checks a config before anything is prepared, written or compiled.
+    """Validates a config before anything is prepared, written or compiled.
 
     Args:
       config: Sections of plain values.
-      devices: What to lay the mesh out on; None: all there are.
+      devices: The devices of the mesh; None for all.
 
     Raises:
-      ValueError: One sentence that names the section and key, what came and what is known.
-      FileNotFoundError: There is no checkpoint.
+      ValueError: A value is invalid; the message names its section and key.
+      FileNotFoundError: `init.checkpoint` does not exist.
       ImportError: A package of the extra `language` is not installed.
     """
     require_packages()
-    sections = read_sections(config, SECTIONS, plain=["model", "attention"])
+    sections = read_sections(config, FINETUNING_SECTIONS, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]
     if not init.checkpoint:
         raise ValueError(
             "init.checkpoint: needs the folder of a pretrained model with its tokenizer, such as the"
-            " model/ of a pretraining run, or a Hugging Face folder. init.from_scratch=True takes its"
-            " sizes alone."
+            " model/ of a pretraining run, or a Hugging Face folder. init.from_scratch=True uses only"
+            " its sizes."
         )
     task = glue.TASKS[data.task]
     description = model_config(
@@ -226,133 +204,121 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     )
     run.fit_config(1).check_batches(mesh)
     check_length(mesh, data.max_len, "data.max_len")
-    jax.eval_shape(_make_params(run))  # for the model's own errors
+    jax.eval_shape(_make_params(run))  # to validate the model
     return run
 
 
+def open_tokenizer(run: Run) -> Tokenizer:
+    """Opens the checkpoint's tokenizer.
+
+    Raises:
+      FileNotFoundError: The checkpoint has no tokenizer.
+      ValueError: The tokenizer does not match the checkpoint's model.
+    """
+    tokenizer = load_tokenizer(run.init.folder)
+    check_tokenizer(tokenizer, run.model.config, run.init)
+    return tokenizer
+
+
 def is_partial(run: Run, data: GlueData) -> bool:
-    """Whether a run sees or scores fewer examples than the task has, or trains fewer steps than due."""
+    """Returns True if a run uses fewer examples than the task has, or fewer steps than `epochs`."""
     counts = {name: len(split) for name, split in data.splits.items()}
     fewer_there = not all(data.task.has_all(name, counts[name]) for name in data.task.sizes)
     train_count = counts.pop("train")
     config = run.fit_config(train_count)
     fewer_seen = config.train.total_steps * config.train.batch_size < train_count
     fewer_scored = any(config.eval.scored(count) < count for count in counts.values())
-    epochs = dataclasses.replace(run.sections["train"], total_steps=0).over(train_count)
+    epochs = dataclasses.replace(run.sections["train"], total_steps=0).in_steps(train_count)
     fewer_steps = config.train.total_steps < epochs.total_steps
     return fewer_there or fewer_seen or fewer_scored or fewer_steps
 
 
 def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> dict[str, Any]:
-    """Trains, or goes on; then scores the best checkpoint, and writes model and predictions.
+    """Trains or resumes a run, and writes the best checkpoint's model and predictions.
 
     Returns:
-      What `result.json` holds. A finished run's is returned as it is, and nothing is trained.
+      The content of `result.json`; that of a finished run without training.
     """
-    workdir.require_data(data.sha256)
-    if workdir.result is not None:
-        return workdir.result
     config = run.model.config
-    check_tokenizer(tokenizer, config)
-    fit_config = run.fit_config(len(data.splits["train"]))
-    make_params = _make_params(run)
-    eval_step = make_logits_step(run.model, run.mesh)
+    check_tokenizer(tokenizer, config, run.init)
+    spec = make_spec(run, len(data.splits["train"]))
+    train_config = spec.config.train
 
-    start_params = None
-    if run.init.reads_weights and not workdir.has_checkpoints:
-        seed = fit_config.train.seed
-        start_params = read_params(run.init, config, NystromformerForSequenceClassification, seed)
-    outcome = fit(
+    def report(fit_result: FitResult, params: Any) -> dict[str, Any]:
+        with sync_errors(), writing_to(workdir.path):
+            if is_primary():
+                folder = workdir.path / "model"
+                more = {**tokenizer.token_ids, **_labels(data.task)}
+                save_pretrained(folder, run.model, {"params": params}, more=more)
+                tokenizer.save(folder, config.max_len)
+        predictions = workdir.path / "predictions" if is_primary() else None
+        with writing_to(workdir.path):
+            metrics = _evaluate_splits(run, data, spec, params, predictions)
+        return {
+            "kind": "glue",
+            "task": data.task.name,
+            "attention": config.attention,
+            "init": run.init.checkpoint,
+            "from_scratch": run.init.from_scratch,
+            **metrics,
+            "train_examples": len(data.splits["train"]),
+            "batch_size": train_config.batch_size,
+            "learning_rate": spec.config.optimizer.learning_rate,
+            "partial": is_partial(run, data),
+        }
+
+    return train_to_result(
         workdir,
-        fit_config,
-        mesh=run.mesh,
-        make_params=make_params,
-        start_params=start_params,
-        loss_fn=make_loss(run.model, data.task),
-        eval_step=eval_step,
+        spec,
         training=_examples(run, data.splits["train"]),
         validation=_examples(run, data.splits["valid"]),
-        select=data.task.select_by,
-        summarize=lambda batches: _scores(data.task, *_joined(batches)),
+        data_sha256=data.sha256,
+        check_data=lambda: cache.require_unchanged(data.folder, data.sha256),
+        report=report,
+        make_start_params=lambda: read_params(
+            run.init, config, NystromformerForSequenceClassification, train_config.seed
+        ),
     )
-    params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
-    unchanged = functools.partial(cache.require_unchanged, data.folder, data.sha256)
-    workdir.require_unchanged(unchanged)
-    saved = workdir.path / "model"
-    predictions = workdir.path / "predictions" if is_first() else None
-    with agreed(), writing_to(workdir.path):
-        if is_first():
-            save_pretrained(saved, run.model, {"params": params}, more=tokenizer.token_ids)
-            tokenizer.save(saved, config.max_len)
-    with writing_to(workdir.path):
-        scores = _score_all(run, data, fit_config, eval_step, params, predictions)
-    result = {
-        "kind": "glue",
-        "task": data.task.name,
-        "attention": config.attention,
-        "init": run.init.checkpoint,
-        "from_scratch": run.init.from_scratch,
-        "seed": fit_config.train.seed,
-        **scores,
-        "best_step": outcome.best_step,
-        "total_steps": fit_config.train.total_steps,
-        "train_examples": len(data.splits["train"]),
-        "batch_size": fit_config.train.batch_size,
-        "learning_rate": fit_config.optimizer.learning_rate,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        **outcome.cost,
-        **workdir.environment,
-        "config_sha256": workdir.config_sha256,
-        "data_sha256": data.sha256,
-        "partial": is_partial(run, data),
-    }
-    workdir.require_unchanged(unchanged)
-    workdir.write_result(result)
-    return result
 
 
-def score_again(run: Run, data: GlueData, workdir: Workdir) -> dict[str, Any]:
-    """Scores a finished run's best checkpoint again; writes nothing.
+def evaluate_checkpoint(run: Run, data: GlueData, workdir: Workdir) -> dict[str, Any]:
+    """Evaluates a finished run's best checkpoint; writes nothing.
 
     Raises:
-      NotFinished: The run's best checkpoint is not known yet.
+      NotFinished: The run has no result yet.
     """
     result = workdir.require_result()
     workdir.require_data(data.sha256)
-    params = _best_params(run, workdir)
-    fit_config = run.fit_config(len(data.splits["train"]))
-    eval_step = make_logits_step(run.model, run.mesh)
-    return {**result, **_score_all(run, data, fit_config, eval_step, params, folder=None)}
+    spec = make_spec(run, len(data.splits["train"]))
+    params = load_best_params(workdir, spec)
+    return {**result, **_evaluate_splits(run, data, spec, params, folder=None)}
 
 
 def write_export(run: Run, workdir: Workdir) -> Path:
-    """Writes a finished run's model as one file for jax alone; see `nystromformer_jax.export`.
-
-    Of several processes the first one writes.
+    """Writes a finished run's model as one file that needs only jax; see `nystromformer_jax.export`.
 
     Raises:
-      NotFinished: The run's best checkpoint is not known yet.
-      CannotWrite: A full disk, or a read-only folder.
+      NotFinished: The run has no result yet.
+      CannotWrite: The disk is full or the folder is read-only.
     """
-    workdir.require_result()
-    params = _best_params(run, workdir)
+    params = load_best_params(workdir, make_spec(run, examples=1))
     file = workdir.path / "model.jax_export"
-    with agreed(), writing_to(workdir.path):
-        if is_first():
-            whole = dataclasses.replace(run.model.config, sequence_axis=None)  # for one device
-            model = NystromformerForSequenceClassification(whole)
+    with sync_errors(), writing_to(workdir.path):
+        if is_primary():
+            config = dataclasses.replace(run.model.config, sequence_axis=None)  # for one device
+            model = NystromformerForSequenceClassification(config)
             variables = {"params": jax.device_get(params)}
             exported = export_model(model, variables, length=run.data.max_len)
-            write_whole(file, exported.serialize())
+            write_atomic(file, exported.serialize())
     return file
 
 
-def job(run: Run, examples: int) -> Job:
-    """The training step of a run on so many training examples."""
+def make_spec(run: Run, examples: int) -> TrainSpec:
+    """Returns what a run trains, for a number of training examples."""
     tokens = jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32)
     task = glue.TASKS[run.data.task]
     label = jax.ShapeDtypeStruct((), jnp.float32 if task.is_regression else jnp.int32)
-    return Job(
+    return TrainSpec(
         config=run.fit_config(examples),
         mesh=run.mesh,
         make_params=_make_params(run),
@@ -363,11 +329,14 @@ def job(run: Run, examples: int) -> Job:
             "types": tokens,
             "labels": label,
         },
+        eval_step=make_logits_step(run.model, run.mesh),
+        summarize=lambda batches: _metrics(task, *_concatenate(batches)),
+        select=task.select_by,
     )
 
 
 def make_loss(model: NystromformerForSequenceClassification, task: GlueTask) -> Any:
-    """The loop's loss: cross-entropy, or the squared error of a regression."""
+    """Returns the `LossFn`: cross-entropy, or the squared error for regression."""
 
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
@@ -396,7 +365,7 @@ def make_logits_step(model: NystromformerForSequenceClassification, mesh: Mesh) 
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """What a run has come to, in one sentence."""
+    """Describes a result in one sentence."""
     parts = []
     for split in ("valid", "test"):
         if result.get(split):
@@ -406,7 +375,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 
 def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
-    """Which of several runs of a task is the best on validation (the first of equals), in a sentence."""
+    """Describes the run of a task that is best on validation, the first of equals."""
     metric = glue.TASKS[next(iter(results.values()))["task"]].select_by
     best = max(results, key=lambda folder: results[folder]["valid"][metric])
     chosen = results[best]
@@ -438,17 +407,28 @@ def _make_params(run: Run) -> Callable[[], Any]:
     return lambda: run.model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
 
 
-def _best_params(run: Run, workdir: Workdir) -> Any:
-    best_step = workdir.require_result()["best_step"]
-    return load_params(workdir.checkpoints, best_step, _make_params(run), run.mesh)
-
-
 def _examples(run: Run, split: EncodedSplit) -> Examples:
-    return Examples(len(split), lambda indices: split.batch(indices, run.data.max_len))
+    def batch(indices: npt.NDArray[np.integer]) -> Any:
+        rows = split.batch(indices, run.data.max_len)
+        if run.model.config.num_types == 1:  # as in RoBERTa, both texts have the same
+            return {**rows, "types": np.zeros_like(rows["types"])}
+        return rows
+
+    return Examples(len(split), batch)
 
 
-def _joined(batches: list[Any]) -> tuple[Logits, npt.NDArray[Any]]:
-    """Logits and labels of all rows that count."""
+def _labels(task: GlueTask) -> dict[str, Any]:
+    """Returns what a config.json says about the classes of a task."""
+    labels = task.labels or ("LABEL_0",)
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+        "problem_type": "regression" if task.is_regression else "single_label_classification",
+    }
+
+
+def _concatenate(batches: list[Any]) -> tuple[Logits, npt.NDArray[Any]]:
+    """Returns the logits and labels of all real rows."""
     logits, labels, weights = (
         np.concatenate([batch[name] for batch in batches])
         for name in ("logits", "labels", "weights")
@@ -456,8 +436,8 @@ def _joined(batches: list[Any]) -> tuple[Logits, npt.NDArray[Any]]:
     return logits[weights > 0], labels[weights > 0]
 
 
-def _scores(task: GlueTask, logits: Logits, labels: npt.NDArray[Any]) -> dict[str, float]:
-    """The task's metrics, and the loss."""
+def _metrics(task: GlueTask, logits: Logits, labels: npt.NDArray[Any]) -> dict[str, float]:
+    """Returns the task's metrics and the loss."""
     if task.is_regression:
         loss = float(np.square(logits[:, 0] - labels).mean())
     else:
@@ -467,21 +447,16 @@ def _scores(task: GlueTask, logits: Logits, labels: npt.NDArray[Any]) -> dict[st
     return {**glue.score(task, glue.predictions(task, logits), labels), "loss": loss}
 
 
-def _score_all(
-    run: Run,
-    data: GlueData,
-    fit_config: FitConfig,
-    eval_step: EvalStep,
-    params: Any,
-    folder: Path | None,
+def _evaluate_splits(
+    run: Run, data: GlueData, spec: TrainSpec, params: Any, folder: Path | None
 ) -> dict[str, Any]:
-    """Scores every split that has labels, and writes the predictions of all but training."""
+    """Evaluates every split but training; writes predictions if there is a `folder`."""
     results: dict[str, Any] = {}
     for name, split in data.splits.items():
         if name == "train":
             continue
-        logging.getLogger(__name__).info("Predicting the %s set.", name)
-        logits, _ = score(eval_step, params, _examples(run, split), fit_config, run.mesh, _joined)
+        logging.getLogger(__name__).info("Evaluating the %s set.", name)
+        logits, _ = evaluate_split(spec, params, _examples(run, split), _concatenate)
         predictions = glue.predictions(data.task, logits)
         count = len(predictions)
         labels = None if split.labels is None else split.labels[:count]

@@ -1,16 +1,17 @@
-"""What a run starts from: sizes in the config, or a checkpoint's sizes and, or not, its weights."""
+"""The start of a run: a new model, or a checkpoint's sizes with or without its weights."""
 
 import dataclasses
 import importlib.util
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import flax.linen as nn
 
-from harness.cache import user_path
-from language.tokenizer import Tokenizer
+from dataprep.cache import user_path
+from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.pretrained import from_pretrained, read_config
@@ -19,11 +20,18 @@ from nystromformer_jax.training import from_mapping
 
 _logger = logging.getLogger(__name__)
 
-__all__ = ["InitConfig", "check_tokenizer", "model_config", "read_params", "require_packages"]
+__all__ = [
+    "InitConfig",
+    "check_same_words",
+    "check_tokenizer",
+    "model_config",
+    "read_params",
+    "require_packages",
+]
 
-# What may be asked of a checkpoint's model beside its attention.
-OF_A_CHECKPOINT = ("dropout_rate", "attention_dropout_rate", "dtype")
-# The fields of `NystromformerConfig` that the section "attention" has, beside the name.
+# The fields of the section "model" with a checkpoint, which has all others.
+WITH_CHECKPOINT = ("dropout_rate", "attention_dropout_rate", "dtype")
+# The fields of `NystromformerConfig` in the section "attention", besides the name.
 OF_ATTENTION = (
     "num_landmarks",
     "conv_kernel_size",
@@ -33,15 +41,26 @@ OF_ATTENTION = (
     "mask_conv",
     "implementation",
 )
+# Keys of config.json: the tokenizer's attribute for the same id, and the default of folders that never set
+# it. The defaults are RoBERTa's ids, which transformers also gives to Nyströmformers with other tokenizers.
+SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
+    "pad_token_id": ("pad_id", 1),
+    "bos_token_id": ("cls_id", 0),
+    "eos_token_id": ("sep_id", 2),
+    "cls_token_id": ("cls_id", None),
+    "sep_token_id": ("sep_id", None),
+    "mask_token_id": ("mask_id", None),
+    "unk_token_id": ("unk_id", None),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InitConfig:
-    """Where parameters come from.
+    """The source of the initial parameters.
 
     Args:
-      checkpoint: a folder that `nystromformer_jax.pretrained.from_pretrained` reads; empty: none.
-      from_scratch: whether to take sizes and tokenizer from the checkpoint, but not its weights.
+      checkpoint: A folder that `nystromformer_jax.pretrained.from_pretrained` reads; empty: none.
+      from_scratch: Use the checkpoint's sizes and tokenizer, but not its weights.
       quirks: "hf" treats padding as Hugging Face's port does.
     """
 
@@ -52,12 +71,12 @@ class InitConfig:
     def __post_init__(self) -> None:
         if self.from_scratch and not self.checkpoint:
             raise ValueError(
-                "init.from_scratch: takes the sizes of init.checkpoint, which is empty; set that, or"
+                "init.from_scratch: uses the sizes of init.checkpoint, which is empty; set that, or"
                 " leave init.from_scratch at False."
             )
         if self.quirks != "none" and not self.checkpoint:
             raise ValueError(
-                f"init.quirks={self.quirks}: says how init.checkpoint is read, and that is empty."
+                f"init.quirks={self.quirks}: sets how init.checkpoint is read, which is empty."
             )
 
     @property
@@ -67,16 +86,12 @@ class InitConfig:
 
     @property
     def reads_weights(self) -> bool:
-        """Whether the run starts from weights that are there."""
+        """True if the run starts from the checkpoint's weights."""
         return bool(self.checkpoint) and not self.from_scratch
 
 
 def require_packages() -> None:
-    """Refuses to begin what would end in a missing package.
-
-    Raises:
-      ImportError: One of the extra `language` is not installed.
-    """
+    """Raises ImportError unless all packages of the extra `language` are installed."""
     for name in ("tokenizers", "safetensors", "sklearn", "scipy"):
         if importlib.util.find_spec(name) is None:
             raise ImportError(
@@ -87,16 +102,16 @@ def require_packages() -> None:
 def model_config(
     model: Mapping[str, Any], attention: Mapping[str, Any], init: InitConfig, **sizes: int
 ) -> NystromformerConfig:
-    """The model that the config's sections and the checkpoint describe.
+    """Returns the model config of the config's sections and the checkpoint.
 
     Args:
-      model: the section "model": all sizes, or beside a checkpoint `OF_A_CHECKPOINT` alone.
-      attention: the section "attention": a name and options; an empty name is the checkpoint's own.
-      init: the section "init".
-      **sizes: fields that the data decide; beside a checkpoint not `vocab_size`.
+      model: The section "model": all sizes, or with a checkpoint only `WITH_CHECKPOINT`.
+      attention: The section "attention": a name and options; an empty name is the checkpoint's own.
+      init: The section "init".
+      **sizes: Fields that depend on the data; a checkpoint overrides `vocab_size`.
 
     Raises:
-      ValueError: An unknown key, a value of the wrong type, or sizes that a checkpoint has, too.
+      ValueError: A key is unknown or a value invalid, or the checkpoint sets it.
     """
     options = dict(attention)
     name = options.pop("name", "")
@@ -104,15 +119,15 @@ def model_config(
     if not init.checkpoint:
         if not name:
             raise ValueError(
-                "attention.name: is empty, and there is no init.checkpoint to have one."
+                "attention.name: is empty, and there is no init.checkpoint that has one."
             )
         values = {**model, **options, "attention": name, **sizes}
         return from_mapping(NystromformerConfig, values, "model")
     for key in model:
-        if key not in OF_A_CHECKPOINT:
+        if key not in WITH_CHECKPOINT:
             raise ValueError(
                 f"model.{key}: with init.checkpoint the sizes are the checkpoint's; set only"
-                f" {', '.join(OF_A_CHECKPOINT)}, as configs/pretrain.py:checkpoint does."
+                f" {', '.join(WITH_CHECKPOINT)}, as configs/pretrain.py:checkpoint does."
             )
     if name:
         options["attention"] = name
@@ -122,23 +137,19 @@ def model_config(
         )
     sizes.pop("vocab_size", None)
     changes = {**model, **options, **sizes}
-    from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # for its errors
+    from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # to validate them
     config = read_config(init.folder, quirks=init.quirks, **changes)
     theirs = read_config(init.folder, attention=config.attention).max_len
     if config.max_len != theirs:
-        how = "repeats them" if config.max_len > theirs else "takes the first ones"
+        how = "repeats them" if config.max_len > theirs else "uses the first ones"
         _logger.info(
-            "%s has %d positions; data.max_len=%d %s.",
-            init.checkpoint,
-            theirs,
-            config.max_len,
-            how,
+            "%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, config.max_len, how
         )
     return config
 
 
 def _check_attention(name: str, options: Mapping[str, Any]) -> None:
-    """Refuses what the section "attention" cannot hold, by its own keys and not by the model's."""
+    """Validates the section "attention", with its own keys in the errors instead of the model's."""
     if name not in ("", *CORES):
         raise ValueError(f"attention.name: {name!r} is unknown{nearest(str(name), CORES)}")
     for key in options:
@@ -151,20 +162,54 @@ def _check_attention(name: str, options: Mapping[str, Any]) -> None:
 def read_params(
     init: InitConfig, config: NystromformerConfig, model_class: type[nn.Module], seed: int
 ) -> Any:
-    """The checkpoint's parameters in the shapes of `config`; heads that it lacks are drawn anew."""
+    """Returns the checkpoint's parameters in the shapes of `config`, or None if a run has new ones.
+
+    Heads that the checkpoint lacks are initialized.
+    """
+    if not init.reads_weights:
+        return None
     changes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     _, variables = from_pretrained(init.folder, model_class=model_class, seed=seed, **changes)
     return variables["params"]
 
 
-def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig) -> None:
-    """Refuses a tokenizer whose tokens the model has no row for.
+def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: InitConfig) -> None:
+    """Validates that a tokenizer matches the weights that a run starts from.
 
     Raises:
-      ValueError: More tokens than rows.
+      ValueError: The tokenizer has more tokens than the embedding has rows. With the checkpoint's weights
+        also: it has fewer tokens (unless the rows are their number rounded up), or its special tokens have
+        other ids than in the checkpoint's config.json.
     """
-    if tokenizer.vocab_size > config.vocab_size:
-        raise ValueError(
-            f"The tokenizer has {tokenizer.vocab_size:,} tokens and the model {config.vocab_size:,}:"
-            " they do not belong together. Take the checkpoint's own tokenizer."
-        )
+    size, rows = tokenizer.vocab_size, config.vocab_size
+    rounded = [multiple * math.ceil(size / multiple) for multiple in (1, 8, 64, 128)]
+    if size > rows or (init.reads_weights and rows not in rounded):
+        raise _mismatch(f"The tokenizer has {size:,} tokens and the model {rows:,}")
+    if not init.reads_weights:
+        return
+    is_roberta = config.metadata.get("model_type") == "roberta"
+    for key, (attribute, placeholder) in SPECIAL_IDS.items():
+        theirs, ours = config.metadata.get(key), getattr(tokenizer, attribute)
+        if not isinstance(theirs, int) or theirs == ours or ours is None:
+            continue
+        if is_roberta or theirs != placeholder:
+            raise _mismatch(
+                f"{init.checkpoint} has {key} = {theirs} in its config.json, and the tokenizer has"
+                f" {ours}"
+            )
+
+
+def _mismatch(difference: str) -> ValueError:
+    return ValueError(f"{difference}: they do not match. Use the checkpoint's own tokenizer.")
+
+
+def check_same_words(tokenizer: Tokenizer, init: InitConfig) -> None:
+    """Raises ValueError if the checkpoint has a tokenizer with another vocabulary."""
+    if not init.reads_weights:
+        return
+    try:
+        own = load_tokenizer(init.folder)
+    except FileNotFoundError:  # the checkpoint has none
+        return
+    if own.vocabulary != tokenizer.vocabulary:
+        raise _mismatch(f"data.tokenizer has other tokens than the tokenizer of {init.checkpoint}")

@@ -1,4 +1,4 @@
-"""Pretraining as BERT's: masked words and the order of two sentences, on a corpus of one's own."""
+"""BERT-style pretraining on a local corpus: masked tokens and the order of two sentences."""
 
 import dataclasses
 import math
@@ -12,66 +12,51 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from harness import cache
+from dataprep import cache
 from language.corpus import Corpus, CorpusConfig, Pairs
 from language.initial import (
     InitConfig,
+    check_same_words,
     check_tokenizer,
     model_config,
     read_params,
     require_packages,
 )
-from language.masking import ObjectiveConfig, Vocabulary, ask
-from language.tokenizer import Tokenizer
+from language.masking import ObjectiveConfig, Vocabulary, mask_pairs
+from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining
 from nystromformer_jax.pretrained import save_pretrained
 from nystromformer_jax.training import (
-    CheckpointConfig,
-    EvalConfig,
+    SECTIONS,
     Examples,
     FitConfig,
-    Job,
-    LogConfig,
-    MeshConfig,
-    OptimizerConfig,
-    TrainConfig,
+    FitResult,
+    TrainSpec,
     Workdir,
-    agreed,
     apply_model,
     check_length,
-    fit,
-    is_first,
-    load_params,
-    make_eval_step,
+    evaluate_split,
+    is_primary,
+    load_best_params,
     make_mesh,
     read_sections,
-    score,
     sequence_axis,
+    sync_errors,
+    train_to_result,
     weighted,
     writing_to,
 )
 from nystromformer_jax.typing import Array
 
-SECTIONS: dict[str, type] = {
-    "data": CorpusConfig,
-    "objective": ObjectiveConfig,
-    "init": InitConfig,
-    "optimizer": OptimizerConfig,
-    "train": TrainConfig,
-    "eval": EvalConfig,
-    "mesh": MeshConfig,
-    "checkpoint": CheckpointConfig,
-    "log": LogConfig,
-}
 PATHS = ("data.dir", "data.tokenizer", "data.workers")
-EVALUATION_SEED = 0  # of what an evaluation asks: the same words at every step and in every run
+EVALUATION_SEED = 0  # masks the same tokens at every step and in every run
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A config whose every value was checked, and the mesh it runs on."""
+    """A valid config and its mesh."""
 
-    config: Mapping[str, Any]  # as it came: plain sections, for `config.json`
+    config: Mapping[str, Any]  # plain sections, for `config.json`
     data: CorpusConfig
     objective: ObjectiveConfig
     init: InitConfig
@@ -80,117 +65,109 @@ class Run:
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
-    """Checks a config before anything is prepared, written or compiled.
+    """Validates a config before anything is prepared, written or compiled.
 
     Args:
       config: Sections of plain values.
-      devices: What to lay the mesh out on; None: all there are.
+      devices: The devices of the mesh; None for all.
 
     Raises:
-      ValueError: One sentence that names the section and key, what came and what is known.
-      FileNotFoundError: There is no checkpoint where `init.checkpoint` says.
+      ValueError: A value is invalid; the message names its section and key.
+      FileNotFoundError: `init.checkpoint` does not exist.
       ImportError: A package of the extra `language` is not installed.
     """
     require_packages()
-    sections = read_sections(config, SECTIONS, plain=["model", "attention"])
+    own = {"data": CorpusConfig, "objective": ObjectiveConfig, "init": InitConfig}
+    sections = read_sections(config, own | SECTIONS, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]
     if init.checkpoint and not data.tokenizer:
         data = dataclasses.replace(data, tokenizer=init.checkpoint)
     mesh = make_mesh(sections["mesh"], devices)
-    fit_config = FitConfig.of(sections)
+    fit_config = FitConfig.from_sections(sections)
     fit_config.check_batches(mesh)
     check_length(mesh, data.max_len, "data.max_len")
     run = Run(config, data, sections["objective"], init, fit_config, mesh)
-    # For its errors, and those of the model; a tokenizer that is read has a size of its own.
+    # To validate the model; the size of an existing tokenizer is not known yet.
     model = NystromformerForPreTraining(_model_config(run, data.vocab_size))
     jax.eval_shape(_make_params(run, model))
     return run
 
 
+def open_tokenizer(run: Run) -> Tokenizer | None:
+    """Opens a run's tokenizer; returns None if the run trains one.
+
+    Raises:
+      FileNotFoundError: The tokenizer does not exist.
+      ValueError: The tokenizer does not match the checkpoint.
+    """
+    if not run.data.tokenizer:
+        return None
+    tokenizer = load_tokenizer(run.data.tokenizer, lowercase=run.data.lowercase)
+    check_tokenizer(tokenizer, _model_config(run, tokenizer.vocab_size), run.init)
+    check_same_words(tokenizer, run.init)
+    return tokenizer
+
+
 def is_partial(run: Run, corpus: Corpus) -> bool:
-    """Whether a run trains on fewer pairs than its corpus gives, or fewer steps than its config's."""
+    """Returns True if a run uses fewer pairs than its corpus has, or fewer steps than its budget."""
     fewer_pairs = len(corpus.splits["train"]) < corpus.statistics["train"].pairs
     return fewer_pairs or run.fit.train.total_steps < run.fit.train.budget_steps
 
 
 def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
-    """Trains, or goes on; then scores the best checkpoint on the held-out documents, and exports it.
+    """Trains or resumes a run, and exports the checkpoint that is best on the held-out documents.
 
     Returns:
-      What `result.json` holds. A finished run's is returned as it is, and nothing is trained.
+      The content of `result.json`; that of a finished run without training.
     """
-    workdir.require_data(corpus.sha256)
-    if workdir.result is not None:
-        return workdir.result
     config = _model_config(run, corpus.tokenizer.vocab_size)
-    check_tokenizer(corpus.tokenizer, config)
+    check_tokenizer(corpus.tokenizer, config, run.init)
     model = NystromformerForPreTraining(config)
-    make_params = _make_params(run, model)
 
-    start_params = None
-    if run.init.reads_weights and not workdir.has_checkpoints:
-        start_params = read_params(
-            run.init, config, NystromformerForPreTraining, run.fit.train.seed
-        )
-    loss_fn = make_loss(model, vocabulary_of(corpus.tokenizer), run.objective)
-    eval_step = make_eval_step(loss_fn, run.mesh)
-    outcome = fit(
+    def report(fit_result: FitResult, params: Any) -> dict[str, Any]:
+        with sync_errors(), writing_to(workdir.path):
+            if is_primary():
+                save_model(workdir.path / "model", model, params, corpus)
+        return {
+            "kind": "pretrain",
+            "attention": config.attention,
+            "init": run.init.checkpoint,
+            "valid": _with_perplexity(fit_result.best_metrics),
+            "valid_examples": _scored(run, corpus),
+            "baselines": baselines(corpus),
+            "partial": is_partial(run, corpus),
+        }
+
+    return train_to_result(
         workdir,
-        run.fit,
-        mesh=run.mesh,
-        make_params=make_params,
-        start_params=start_params,
-        loss_fn=loss_fn,
-        eval_step=eval_step,
+        make_spec(run, vocabulary_of(corpus.tokenizer)),
         training=examples(corpus.splits["train"], run.data.max_len),
         validation=examples(corpus.splits["valid"], run.data.max_len),
-        select="loss",
+        data_sha256=corpus.sha256,
+        check_data=lambda: cache.require_unchanged(corpus.folder, corpus.sha256),
+        report=report,
+        make_start_params=lambda: read_params(
+            run.init, config, NystromformerForPreTraining, run.fit.train.seed
+        ),
     )
-    params = load_params(workdir.checkpoints, outcome.best_step, make_params, run.mesh)
-    workdir.require_unchanged(lambda: cache.require_unchanged(corpus.folder, corpus.sha256))
-    with agreed(), writing_to(workdir.path):
-        if is_first():
-            save_model(workdir.path / "model", model, params, corpus)
-    train_config = run.fit.train
-    result = {
-        "kind": "pretrain",
-        "attention": config.attention,
-        "init": run.init.checkpoint,
-        "seed": train_config.seed,
-        "valid": _with_perplexity(outcome.best_metrics),
-        "valid_examples": _scored(run, corpus),
-        "baselines": baselines(corpus),
-        "best_step": outcome.best_step,
-        "total_steps": train_config.total_steps,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        **outcome.cost,
-        **workdir.environment,
-        "config_sha256": workdir.config_sha256,
-        "data_sha256": corpus.sha256,
-        "partial": is_partial(run, corpus),
-    }
-    workdir.write_result(result)
-    return result
 
 
-def job(run: Run, vocabulary: Vocabulary | None = None) -> Job:
-    """The training step of a run.
+def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> TrainSpec:
+    """Returns what a run trains.
 
     Args:
       run: The run.
-      vocabulary: Of the corpus; None: as many tokens as the config says, which costs the same.
+      vocabulary: The corpus's; None for a placeholder of the config's size, to plan without data.
     """
     if vocabulary is None:
         size = run.data.vocab_size
         if run.init.checkpoint:
             size = _model_config(run, size).vocab_size
         starts = np.ones(size, bool)
-        vocabulary = Vocabulary.of(mask_id=0, special_ids=(0,), word_starts=starts)
-    else:
-        size = len(vocabulary.word_starts)
-    model = NystromformerForPreTraining(_model_config(run, size))
+        vocabulary = Vocabulary.create(mask_id=0, special_ids=(0,), word_starts=starts)
+    model = NystromformerForPreTraining(_model_config(run, len(vocabulary.word_starts)))
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    return Job(
+    return TrainSpec(
         config=run.fit,
         mesh=run.mesh,
         make_params=_make_params(run, model),
@@ -199,27 +176,28 @@ def job(run: Run, vocabulary: Vocabulary | None = None) -> Job:
             "inputs": jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32),
             **dict.fromkeys(("first_len", "second_len", "example"), number),
         },
+        select="loss",
     )
 
 
 def make_loss(
     model: NystromformerForPreTraining, vocabulary: Vocabulary, objective: ObjectiveConfig
 ) -> Any:
-    """The loop's loss: cross-entropy of the asked tokens, and of the order.
+    """Returns the `LossFn`: cross-entropy of the masked tokens and of the sentence order.
 
         (Σ token losses + order_weight · Σ wanted · order loss) / Σ wanted
 
-    with the sums over a batch's tokens and pairs, and `wanted` the tokens that a pair's share comes to. So
-    the order's loss is a mean that weighs pairs by their length, the tokens' is one but for the few per
-    cent that whole words leave out, and both add up exactly over the parts of a batch. (Accumulated parts
-    ask for other words than the undivided batch, as their dropout is another.)
+    The sums are over a batch's tokens and pairs, and `wanted` is the number of tokens to mask in a pair. The
+    order loss is therefore a mean weighted by length. The token loss is a mean up to the few per cent of
+    tokens that whole-word masking leaves out. Both add up exactly over the parts of a batch. Accumulated
+    parts mask other tokens than the undivided batch, because their random numbers differ.
     """
 
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
     ) -> tuple[Array, dict[str, Any]]:
         root = jax.random.key(EVALUATION_SEED) if dropout_rng is None else dropout_rng
-        asked = ask(
+        masked = mask_pairs(
             jax.random.fold_in(root, 1),
             batch["inputs"],
             batch["first_len"],
@@ -228,20 +206,22 @@ def make_loss(
             vocabulary=vocabulary,
             config=objective,
         )
-        inputs = (asked.inputs, asked.mask, asked.types, asked.positions)
+        # As in RoBERTa, both sentences have the same type.
+        types = None if model.config.num_types == 1 else masked.types
+        inputs = (masked.inputs, masked.mask, types, masked.positions)
         token_logits, order_logits = apply_model(model, params, dropout_rng, *inputs)
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels
-        weights = asked.weights * batch["weights"][:, None]
-        token_losses = cross_entropy(token_logits, asked.targets)
-        order_losses = cross_entropy(order_logits, asked.order)
+        weights = masked.weights * batch["weights"][:, None]
+        token_losses = cross_entropy(token_logits, masked.targets)
+        order_losses = cross_entropy(order_logits, masked.order)
         mlm_loss = weighted(token_losses.ravel(), weights.ravel())
-        right = token_logits.argmax(axis=-1) == asked.targets
+        right = token_logits.argmax(axis=-1) == masked.targets
         sums = {"mlm_loss": mlm_loss, "mlm_accuracy": weighted(right.ravel(), weights.ravel())}
         loss_sum = mlm_loss[0]
-        wanted = batch["weights"] * asked.wanted
+        wanted = batch["weights"] * masked.num_targets
         if objective.order_weight > 0:
             order_loss = weighted(order_losses, batch["weights"])
-            guessed = order_logits.argmax(axis=-1) == asked.order
+            guessed = order_logits.argmax(axis=-1) == masked.order
             sums["order_loss"] = order_loss
             sums["order_accuracy"] = weighted(guessed, batch["weights"])
             loss_sum = loss_sum + objective.order_weight * (wanted * order_losses).sum()
@@ -252,8 +232,8 @@ def make_loss(
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """What masking needs of a tokenizer."""
-    return Vocabulary.of(
+    """Returns the properties of a tokenizer that masking needs."""
+    return Vocabulary.create(
         mask_id=tokenizer.mask_id,
         special_ids=tuple(tokenizer.special_ids),
         word_starts=tokenizer.word_starts(),
@@ -261,21 +241,21 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def examples(pairs: Pairs, max_len: int) -> Examples:
-    """A split as the pipeline sees it."""
+    """Returns a split for the pipeline."""
     return Examples(len(pairs), lambda indices: pairs.batch(indices, max_len))
 
 
 def save_model(
     folder: Path, model: NystromformerForPreTraining, params: Any, corpus: Corpus
 ) -> None:
-    """Writes the model in Hugging Face's layout, its tokenizer beside it."""
+    """Writes the model and its tokenizer in Hugging Face's layout."""
     tokenizer = corpus.tokenizer
     save_pretrained(folder, model, {"params": params}, more=tokenizer.token_ids)
     tokenizer.save(folder, model.config.max_len)
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:
-    """What can be scored without reading: the most frequent token of training, and a constant order."""
+    """Returns the metrics of constant predictions: the most frequent training token, and a fixed order."""
     special = list(corpus.tokenizer.special_ids)
     train, valid = (corpus.splits[name].token_counts().copy() for name in ("train", "valid"))
     train[special] = valid[special] = 0
@@ -288,33 +268,28 @@ def baselines(corpus: Corpus) -> dict[str, float]:
 
 
 def _unigram_loss(train: np.ndarray, valid: np.ndarray) -> float:
-    """Cross-entropy of `valid` under the frequencies of `train`, each token counted once more."""
+    """Returns the cross-entropy of `valid` under the frequencies of `train` plus one."""
     probability = (train + 1) / (train + 1).sum()
     return float(-(valid * np.log(probability)).sum() / max(valid.sum(), 1))
 
 
-def score_again(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
-    """Scores a finished run's best checkpoint on the held-out documents; writes nothing.
+def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
+    """Evaluates a finished run's best checkpoint on the held-out documents; writes nothing.
 
     Raises:
-      NotFinished: The run's best checkpoint is not known yet.
+      NotFinished: The run has no result yet.
     """
     result = workdir.require_result()
     workdir.require_data(corpus.sha256)
-    model = NystromformerForPreTraining(_model_config(run, corpus.tokenizer.vocab_size))
-    params = load_params(
-        workdir.checkpoints, result["best_step"], _make_params(run, model), run.mesh
-    )
-    eval_step = make_eval_step(
-        make_loss(model, vocabulary_of(corpus.tokenizer), run.objective), run.mesh
-    )
+    spec = make_spec(run, vocabulary_of(corpus.tokenizer))
+    params = load_best_params(workdir, spec)
     pairs = examples(corpus.splits["valid"], run.data.max_len)
-    valid = _with_perplexity(score(eval_step, params, pairs, run.fit, run.mesh))
+    valid = _with_perplexity(evaluate_split(spec, params, pairs))
     return {**result, "valid": valid, "valid_examples": _scored(run, corpus)}
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """What a run has come to, in one sentence."""
+    """Describes a result in one sentence."""
     valid, least = result["valid"], result["baselines"]
     order = ""
     if "order_accuracy" in valid:
@@ -334,16 +309,16 @@ def _model_config(run: Run, vocab_size: int) -> NystromformerConfig:
 
 
 def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], Any]:
-    """Makes the initial parameters of a run, from its seed."""
+    """Returns a function that makes the initial parameters from the run's seed."""
     tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
     seed = run.fit.train.seed
     return lambda: model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
 
 
 def _scored(run: Run, corpus: Corpus) -> int:
-    """How many pairs of the held-out documents are scored."""
+    """Returns the number of held-out pairs that are evaluated."""
     return run.fit.eval.scored(len(corpus.splits["valid"]))
 
 
 def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:
-    return {**valid, "perplexity": math.exp(min(valid["mlm_loss"], 700.0))}  # beyond is infinite
+    return {**valid, "perplexity": math.exp(min(valid["mlm_loss"], 700.0))}  # exp overflows beyond

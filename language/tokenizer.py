@@ -1,7 +1,4 @@
-"""Tokenizers: a vocabulary, its special tokens, and where words begin; read, trained and written.
-
-The work is that of the library `tokenizers`. Every file is read by its content: nothing is downloaded.
-"""
+"""Tokenizers: read from files, trained and written, by the library `tokenizers`; nothing is downloaded."""
 
 import dataclasses
 import hashlib
@@ -15,55 +12,58 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness import cache
-from harness.whole_files import write_whole
-from language import tokenizer_files, wordpiece
-from language.tokenizer_files import CONFIG, FILE, KNOWN_FILES, LONGEST_WORD, SPECIAL_TOKENS
+from dataprep import cache
+from dataprep.atomic_io import write_atomic
+from language import wordpiece
+
+# Those of BERT and of RoBERTa. ALBERT has some of either.
+SPECIAL_TOKENS = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+FILE = "tokenizer.json"
+CONFIG = "tokenizer_config.json"
+KNOWN_FILES = f"{FILE}, vocab.txt (BERT), or vocab.json beside merges.txt (RoBERTa)"
+MAX_WORD_CHARACTERS = 100  # a longer word is one unknown token, as in BERT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """Text to token ids and back.
+    """Converts text to token ids and back."""
 
-    Args:
-      backend: a `tokenizers.Tokenizer`.
-      vocab_size: ids are 0 to `vocab_size` - 1, those of added tokens included.
-      unk_id: None where every text has tokens, as with bytes.
-      special_ids: sorted; these and all others that the tokenizer itself calls special.
-      word_mark: how it tells where words begin: "##" continues one, "Ġ" and "▁" begin one, "" all do.
-      sha256: of everything it does.
-    """
-
-    backend: Any
-    vocab_size: int
+    backend: Any  # a `tokenizers.Tokenizer`
+    vocab_size: int  # ids of added tokens included
     pad_id: int
-    unk_id: int | None
+    unk_id: int | None  # None if every text has tokens, as with bytes
     cls_id: int
     sep_id: int
     mask_id: int
-    special_ids: tuple[int, ...]
-    word_mark: str
+    special_ids: tuple[int, ...]  # sorted
+    word_mark: str  # "##" continues a word, "Ġ" and "▁" begin one; "" if every token begins one
     sha256: str
 
     @classmethod
-    def of(cls, backend: Any, origin: str) -> "Tokenizer":
-        """Finds out what is special about a `tokenizers.Tokenizer`; `origin` names it in errors."""
+    def from_backend(cls, backend: Any, origin: str) -> "Tokenizer":
+        """Wraps a `tokenizers.Tokenizer`; `origin` names it in error messages."""
         backend.no_truncation()
         backend.no_padding()
-        # A text that says "[MASK]" means these six characters.
+        # The text "[MASK]" is six characters instead of a mask token.
         backend.encode_special_tokens = True
         vocabulary = backend.get_vocab(with_added_tokens=True)
-        found = {
-            name: tokenizer_files.first_of(vocabulary, tokens)
-            for name, tokens in SPECIAL_TOKENS.items()
-        }
-        ids = {name: id for name, id in found.items() if id is not None}
+        ids = {}
+        for name, tokens in SPECIAL_TOKENS.items():
+            known = [vocabulary[token] for token in tokens if token in vocabulary]
+            if known:
+                ids[name] = known[0]
         missing = [name for name in SPECIAL_TOKENS if name not in ids and name != "unk"]
         if missing:
             names = " and ".join(" or ".join(SPECIAL_TOKENS[name]) for name in missing)
             raise ValueError(
-                f"The tokenizer {origin} has no token {names}, which masked language modelling needs:"
-                " take the tokenizer of a BERT-like model, or leave data.tokenizer empty to train one."
+                f"The tokenizer {origin} has no token {names}, which masked language modeling needs:"
+                " pass the tokenizer of a BERT-like model, or leave data.tokenizer empty to train one."
             )
         special = {id for id, token in backend.get_added_tokens_decoder().items() if token.special}
         return cls(
@@ -75,12 +75,12 @@ class Tokenizer:
             sep_id=ids["sep"],
             mask_id=ids["mask"],
             special_ids=tuple(sorted(special.union(ids.values()))),
-            word_mark=tokenizer_files.word_mark(json.loads(backend.to_str()), origin),
+            word_mark=_word_mark(json.loads(backend.to_str()), origin),
             sha256=hashlib.sha256(backend.to_str().encode()).hexdigest(),
         )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of every text, without special tokens around them or, but unknown ones, in them."""
+        """Returns the token ids of every text, without special tokens except unknown ones."""
         batch = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         reserved = frozenset((self.pad_id, self.cls_id, self.sep_id, self.mask_id))
         return [
@@ -90,7 +90,7 @@ class Tokenizer:
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids, special tokens by their names."""
+        """Returns the text of token ids, with the names of special tokens."""
         return self.backend.decode([int(id) for id in ids], skip_special_tokens=False)
 
     @property
@@ -100,7 +100,7 @@ class Tokenizer:
         return dict(sorted(ids.items(), key=lambda item: item[1]))
 
     def word_starts(self) -> npt.NDArray[np.bool_]:
-        """[V], True where a token begins a word; special tokens do."""
+        """Returns [V], True where a token begins a word; special tokens do."""
         starts = np.zeros(self.vocab_size, np.bool_)
         for token, id in self.vocabulary.items():
             starts[id] = token.startswith(self.word_mark) != (self.word_mark == wordpiece.PREFIX)
@@ -117,11 +117,11 @@ class Tokenizer:
         }
 
     def save(self, folder: Path, max_len: int | None = None) -> None:
-        """Writes `tokenizer.json`, and beside it what transformers needs to open the folder.
+        """Writes `tokenizer.json`, and the config that transformers needs to open the folder.
 
         Args:
-          folder: made if missing.
-          max_len: tokens that the model takes, for others to know.
+          folder: Created if missing.
+          max_len: Maximum number of tokens of the model.
         """
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -139,21 +139,21 @@ class Tokenizer:
             (FILE, self.backend.to_str(pretty=True)),
             (CONFIG, json.dumps(config, indent=2, ensure_ascii=False)),
         ):
-            write_whole(folder / name, f"{content}\n".encode())
+            write_atomic(folder / name, f"{content}\n".encode())
 
 
 def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> Tokenizer:
     """Opens a tokenizer.
 
     Args:
-      path: a `tokenizer.json`; BERT's `vocab.txt`; RoBERTa's `vocab.json` or `merges.txt`, the other
-        one beside it; or a folder with one of these, such as that of a Hugging Face model.
-      lowercase: of a `vocab.txt`, which does not say whether its words are in small letters; a folder's
-        `tokenizer_config.json` says it.
+      path: A `tokenizer.json`, BERT's `vocab.txt`, RoBERTa's `vocab.json` or `merges.txt` with the other
+        one beside it, or a folder with one of these, such as that of a Hugging Face model.
+      lowercase: If True, a `vocab.txt` is of lower-case words, unless the `tokenizer_config.json` of its
+        folder has `do_lower_case`.
 
     Raises:
-      FileNotFoundError: there is none.
-      ValueError: a file is no tokenizer, or lacks a special token.
+      FileNotFoundError: The tokenizer is missing.
+      ValueError: The file is not a tokenizer, or lacks a special token.
     """
     origin = cache.user_path(os.fspath(path))
     if not origin.exists():
@@ -162,40 +162,172 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
             " one, or leave it empty to train one."
         )
     try:
-        return Tokenizer.of(tokenizer_files.open_backend(origin, lowercase), str(origin))
+        return Tokenizer.from_backend(_open_backend(origin, lowercase), str(origin))
     except OSError as error:
-        if error.strerror is None:  # our own sentence
+        if error.strerror is None:  # our own message
             raise
         raise OSError(f"The tokenizer {origin} cannot be read ({error.strerror}).") from error
 
 
 def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
-    """Counts words as BERT splits them, given the counts of what stands between white space."""
-    backend = tokenizer_files.bert({"[UNK]": 0}, lowercase)
+    """Counts words as BERT splits them, from the counts of strings without white space."""
+    backend = _bert({"[UNK]": 0}, lowercase)
     words: Counter[str] = Counter()
     for raw, count in counts.items():
         for word, _ in backend.pre_tokenizer.pre_tokenize_str(
             backend.normalizer.normalize_str(raw)
         ):
-            if len(word) <= LONGEST_WORD:
+            if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += count
     return words
 
 
-def tokenizer_of_words(counts: Mapping[str, int], vocab_size: int, lowercase: bool) -> Tokenizer:
-    """Trains a WordPiece tokenizer, with BERT's normalizer; the same counts give the same one.
+def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool) -> Tokenizer:
+    """Trains a WordPiece tokenizer with BERT's normalizer, deterministically.
 
     Args:
-      counts: of `bert_words`.
-      vocab_size: tokens, special ones included; fewer where there are too few words for so many.
-      lowercase: turn text into small letters without accents, as `bert_words` did.
-
-    Raises:
-      ValueError: `vocab_size` is too small for the letters, or there is no word.
+      counts: Result of `bert_words`.
+      vocab_size: Tokens, special tokens included; fewer if there are not enough words.
+      lowercase: If True, converts text to lower case without accents, as in `bert_words`.
     """
     if not counts:
         raise ValueError("There is no text to train a tokenizer on.")
     special = [names[0] for names in SPECIAL_TOKENS.values()]
     vocabulary = wordpiece.learn(counts, vocab_size, special)
-    backend = tokenizer_files.bert({token: i for i, token in enumerate(vocabulary)}, lowercase)
-    return Tokenizer.of(backend, "that was trained")
+    backend = _bert({token: i for i, token in enumerate(vocabulary)}, lowercase)
+    return Tokenizer.from_backend(backend, "that was trained")
+
+
+def _open_backend(path: Path, lowercase: bool) -> Any:
+    """Returns the `tokenizers.Tokenizer` of a file or a folder; see `load_tokenizer`."""
+    import tokenizers
+
+    if path.is_dir():
+        names = [n for n in (FILE, "vocab.txt", "vocab.json") if (path / n).is_file()]
+        if not names:
+            raise FileNotFoundError(f"{path} holds no tokenizer: it needs {KNOWN_FILES}.")
+        path = path / names[0]
+    if path.name.endswith("merges.txt"):
+        path = path.with_name(f"{path.name.removesuffix('merges.txt')}vocab.json")
+    if path.name.endswith(".txt"):
+        return _bert(_bert_vocabulary(path), _is_lowercase(path.parent, lowercase))
+    try:
+        content = path.read_text(encoding="utf-8")
+        model = json.loads(content)["model"]
+    except KeyError:
+        return _roberta(path)
+    except (ValueError, TypeError):
+        raise _invalid(path, "it is not JSON") from None
+    if isinstance(model, int):  # a vocabulary that has the word "model"
+        return _roberta(path)
+    try:
+        return tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises nothing narrower
+        raise _invalid(path, str(error)) from None
+
+
+def _bert(vocabulary: dict[str, int], lowercase: bool) -> Any:
+    """Returns BERT's WordPiece tokenizer."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    model = models.WordPiece(
+        vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS
+    )
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(wordpiece.PREFIX)
+    _add_special_tokens(backend, vocabulary, pair="[CLS] $A [SEP] $B:1 [SEP]:1")
+    return backend
+
+
+def _roberta(path: Path) -> Any:
+    """Returns RoBERTa's byte-level BPE tokenizer."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    merges = path.with_name(f"{path.name.removesuffix('vocab.json')}merges.txt")
+    if not path.name.endswith("vocab.json") or not merges.is_file() or not path.is_file():
+        raise FileNotFoundError(
+            f"{path.parent} needs both {merges.name} and {path.name} of a byte-level tokenizer."
+        )
+    try:
+        backend = tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges)))
+    except Exception as error:  # the library raises nothing narrower
+        raise _invalid(path, str(error)) from None
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    _add_special_tokens(backend, backend.get_vocab(), pair="<s> $A </s> </s> $B </s>")
+    return backend
+
+
+def _add_special_tokens(backend: Any, vocabulary: Mapping[str, int], *, pair: str) -> None:
+    """Marks the vocabulary's special tokens; `pair` is the template that joins two texts."""
+    import tokenizers
+    from tokenizers import processors
+
+    tokens = [
+        token for tokens in SPECIAL_TOKENS.values() for token in tokens if token in vocabulary
+    ]
+    backend.add_special_tokens(
+        [  # as in RoBERTa, the mask replaces a word and the space before it
+            tokenizers.AddedToken(token, lstrip=token == "<mask>", normalized=False)
+            for token in tokens
+        ]
+    )
+    around = [token for token in pair.replace(":1", "").split() if not token.startswith("$")]
+    if vocabulary.keys() >= set(around):
+        single, _, _ = pair.replace("</s> </s>", "</s>").partition(" $B")
+        backend.post_processor = processors.TemplateProcessing(
+            single=single,
+            pair=pair,
+            special_tokens=[(token, vocabulary[token]) for token in sorted(set(around))],
+        )
+
+
+def _word_mark(description: Mapping[str, Any], origin: str) -> str:
+    """Returns the `word_mark` of `Tokenizer` from a tokenizer.json."""
+    model = description["model"]
+    if model["type"] == "WordPiece":
+        prefix = model.get("continuing_subword_prefix", wordpiece.PREFIX)
+        if prefix == wordpiece.PREFIX:
+            return wordpiece.PREFIX
+    elif model["type"] == "WordLevel":
+        return ""
+    else:
+        parts = json.dumps(
+            [description[part] for part in ("pre_tokenizer", "normalizer", "decoder")]
+        )
+        for part, mark in (("ByteLevel", "Ġ"), ("Metaspace", "▁"), (json.dumps("▁"), "▁")):
+            if part in parts:
+                return mark
+    raise ValueError(
+        f"The tokenizer {origin} does not say where words begin: it needs WordPiece with"
+        f" {wordpiece.PREFIX}, byte-level BPE with Ġ, or a model with ▁."
+    )
+
+
+def _bert_vocabulary(path: Path) -> dict[str, int]:
+    """Reads a vocab.txt, which has one token per line."""
+    try:
+        tokens = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    except UnicodeDecodeError:
+        raise _invalid(path, "it is not UTF-8 text") from None
+    vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
+    if "[UNK]" not in vocabulary or len(vocabulary) != len(tokens):
+        raise _invalid(path, "a vocab.txt needs one token per line, each once, [UNK] among them")
+    return vocabulary
+
+
+def _is_lowercase(folder: Path, default: bool) -> bool:
+    """Returns `do_lower_case` of a folder's tokenizer_config.json, or the default."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        return bool(config.get("do_lower_case", default))
+    except (OSError, ValueError, AttributeError):
+        return default
+
+
+def _invalid(path: Path, reason: str) -> ValueError:
+    return ValueError(f"{path} is not a tokenizer ({reason}): it needs to be {KNOWN_FILES}.")

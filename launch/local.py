@@ -1,10 +1,10 @@
-"""Starts N processes of a runner on this machine, as one run: to try out what a pod will do, on CPUs.
+"""Starts N processes of a program on this machine as one run, to simulate a pod on CPUs.
 
     python launch/local.py 2 run_lra.py --config=configs/listops.py --workdir=runs/two
 
-Every line of a process is printed behind its number. Ctrl-C and SIGTERM go to all of them, and they
-stop together at the same step; a second one kills them. When a process fails the others are stopped
-soon after; the exit code is that of the first to fail.
+Every output line is prefixed with the number of its process. Ctrl-C and SIGTERM are sent to all processes,
+which stop at the same step; a second signal kills them. When a process fails, the others are stopped soon
+after. The exit code is that of the first process that failed.
 """
 
 import math
@@ -18,13 +18,13 @@ import time
 from typing import IO
 
 POLL_SECONDS = 0.1
-# After one failed: so long the others end by themselves, and so long when asked to, which they may not be
-# able to answer before they miss the one.
-ALONE_SECONDS, ASKED_SECONDS = 2, 60
+# After a failure the others have 2 s to end by themselves, and 60 s after SIGTERM before SIGKILL: they may
+# not stop before they detect the lost process.
+ALONE_SECONDS, STOPPING_SECONDS = 2, 60
 
 
 def main(arguments: list[str]) -> int:
-    """Starts, prints and waits; returns the exit code."""
+    """Starts the processes, prints their output and returns the exit code."""
     if len(arguments) < 2:
         print(__doc__, file=sys.stderr)
         return 2
@@ -33,11 +33,11 @@ def main(arguments: list[str]) -> int:
         print(f"local.py: {wanted}; got {arguments[0]!r}", file=sys.stderr)
         return 2
     count, command = int(arguments[0]), arguments[1:]
-    signals: list[int] = []  # acted on below, when all processes are there
-    for wish in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(wish, lambda number, frame: signals.append(number))
+    signals: list[int] = []  # handled in `_wait`, when all processes are started
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, lambda number, frame: signals.append(number))
     coordinator = f"127.0.0.1:{_free_port()}"
-    # XLA's CPU threads, of which a collective needs one a device; see README.
+    # XLA's CPU threads: a collective needs one per device.
     environment = {"NPROC": "16", **os.environ, "PYTHONUNBUFFERED": "1"}
     processes = [
         subprocess.Popen(
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # a terminal's Ctrl-C reaches them through this process alone
+            start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which forwards it
         )
         for number in range(count)
     ]
@@ -72,18 +72,18 @@ def main(arguments: list[str]) -> int:
     code = _wait(processes, codes, signals)
     for thread in threads:
         thread.join()
-    # As a shell has it: a process that a signal ended counts as 128 and the signal.
+    # As in a shell: 128 plus the signal for a process that a signal ended.
     return code if code >= 0 else 128 - code
 
 
 def _wait(processes: list[subprocess.Popen[str]], codes: list[int], signals: list[int]) -> int:
-    """Waits for all, and ends them where that is due; gives the code of the first to fail, or 0."""
+    """Waits for all processes, stops them after a failure or signal; returns the first nonzero code."""
     sent, failed = 0, math.inf
     while len(codes) < len(processes):
         if any(codes):
             failed = min(failed, time.monotonic())
         alone = time.monotonic() - failed
-        due = (alone > ALONE_SECONDS) + (alone > ALONE_SECONDS + ASKED_SECONDS)
+        due = (alone > ALONE_SECONDS) + (alone > ALONE_SECONDS + STOPPING_SECONDS)
         if sent < max(due, min(len(signals), 2)):
             for process in processes:
                 process.send_signal((signal.SIGTERM, signal.SIGKILL)[sent])

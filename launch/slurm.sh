@@ -44,7 +44,7 @@ fi
 # --kill-on-bad-exit=0: the first process that ends with 143 must not take along those that still save.
 code=0
 srun --label --kill-on-bad-exit=0 --cpus-per-task="$SLURM_CPUS_PER_TASK" "$python" "$@" --distributed || code=$?
-if ((code == 143)); then # stopped by SIGTERM with everything saved; the same command goes on
+if ((code == 143)); then # stopped by SIGTERM with everything saved; the same command resumes
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"

@@ -8,7 +8,7 @@
 # IMAGE holds the clone (launch/README.md). STORAGE is a Filestore that `xpk storage create --type=gcpfilestore
 # --access-mode=ReadWriteMany --mount-point=/shared --readonly=false …` gave to the cluster; SHARED names another
 # mount point. NAME, TYPE and SLICES are nystromformer, v5litepod-16 and 1 unless set. A workload that has ended
-# must be deleted before its name is free again; what it saved stays, and the same command goes on.
+# must be deleted before its name is free again; what it saved stays, and the same command resumes.
 set -euo pipefail
 
 fail() {
@@ -28,7 +28,7 @@ shared=${SHARED:-/shared}
 
 # exec: xpk passes SIGTERM on to the shell that it starts, which so is Python itself. Exit codes 1 and 134, a host
 # that was lost (134 where jax says so first), and 2, hosts that did not find each other, restart like 143; a wrong
-# flag is refused as often, too.
+# flag fails as often, too.
 printf -v arguments '%q ' "$@"
 xpk workload create \
   --cluster="$CLUSTER" --zone="$ZONE" --project="$PROJECT" --workload="${NAME:-nystromformer}" \

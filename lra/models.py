@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,28 +12,39 @@ import numpy.typing as npt
 
 from nystromformer_jax import Encoder, EncoderBlock
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.modules import Activation, Initializer
+from nystromformer_jax.modules import Activation, ConvStem, Initializer
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Sizes of a model; the defaults are the paper's on the Long Range Arena.
+    """Sizes and options of a model; the defaults are the paper's on the Long Range Arena.
 
     Args:
-      vocab_size: rows of the token embedding; at least the ids that occur.
-      max_len: rows of the position embedding; at least the tokens of a sequence.
-      head_dim: D; heads times D may differ from `embed_dim`.
-      dropout_rate: of embeddings, attention output, and the MLP's hidden units and output.
-      positions: "sinusoidal" ones are fixed and cost no parameters.
-      pooling: "mean" is over real tokens; "padded_mean", the authors', divides by the padded length;
-        "all_mean" is over padding, too; "first" takes the first token; "cls" puts a learnt one in front
-        and takes that.
-      pair_features: what a pair's head sees of its texts x and y: "products" x, y, x · y and x − y,
-        "concatenation" x and y, and then one layer more.
-      activation: of the MLPs; "gelu" is the exact one.
-      initialization: of kernels, biases and token embeddings; see `INITIALIZATIONS`.
-      dtype: of activations; parameters, landmark kernel and pseudoinverse stay float32.
+      vocab_size: Rows of the token embedding; at least the number of token ids.
+      max_len: Rows of the position embedding; at least the length of a sequence.
+      num_layers: Number of encoder blocks.
+      embed_dim: Model dimension E.
+      num_heads: Number of heads H.
+      head_dim: Head dimension D; H · D may differ from `embed_dim`.
+      mlp_dim: Hidden units of the MLPs and of the head.
+      dropout_rate: Dropout of embeddings, attention output, and the MLP's hidden units and output.
+      stem: Kernel sizes of the dense convolutions between the embedding and the first block, each odd;
+        none by default. See `nystromformer_jax.modules.ConvStem`.
+      positions: Position embeddings: "learned", "sinusoidal" (fixed), or "none".
+      pooling: "mean" averages over real tokens; "padded_mean", the authors', divides by the padded
+        length instead; "all_mean" includes padding; "first" takes the first token; "cls" prepends a
+        learned token and takes it; "ends" concatenates the first token, the last real token and the
+        mean.
+      pair_features: Input of the head for the encodings x and y of a pair: "products" is x, y, x · y
+        and x − y; "concatenation" is x and y, with one more layer in the head.
+      activation: Activation of the MLPs; "gelu" is the exact one.
+      layer_norm_epsilon: Epsilon of the layer norms.
+      attention_bias: Adds biases to the projections of the attention.
+      initialization: Initialization of kernels, biases and token embeddings; see `INITIALIZATIONS`.
+      token_init: "normal" follows `initialization`; "fourier" initializes the token embedding with
+        sines and cosines of the token id, so that pixels of similar intensity start alike.
+      dtype: Type of activations; parameters, landmark kernel and pseudoinverse stay float32.
     """
 
     vocab_size: int
@@ -44,29 +55,27 @@ class ModelConfig:
     head_dim: int = 32
     mlp_dim: int = 128
     dropout_rate: float = 0.1
-    positions: Literal["learned", "sinusoidal"] = "learned"
-    pooling: Literal["mean", "padded_mean", "all_mean", "first", "cls"] = "mean"
+    stem: tuple[int, ...] = ()
+    positions: Literal["learned", "sinusoidal", "none"] = "learned"
+    pooling: Literal["mean", "padded_mean", "all_mean", "first", "cls", "ends"] = "mean"
     pair_features: Literal["products", "concatenation"] = "products"
     activation: Activation = "gelu"
     layer_norm_epsilon: float = 1e-5
     attention_bias: bool = True
     initialization: Literal["lecun", "google"] = "lecun"
+    token_init: Literal["normal", "fourier"] = "normal"
     dtype: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        for name in (
-            "vocab_size",
-            "max_len",
-            "num_layers",
-            "embed_dim",
-            "num_heads",
-            "head_dim",
-            "mlp_dim",
-        ):
+        sizes = ("vocab_size", "max_len", "num_layers", "embed_dim", "num_heads", "head_dim")
+        for name in (*sizes, "mlp_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"model.{name}: needs 1 or more, got {getattr(self, name)}.")
-        if self.num_layers > 1000:  # each is traced by itself
+        if self.num_layers > 1000:  # each layer is traced separately
             raise ValueError(f"model.num_layers: needs 1,000 or fewer, got {self.num_layers}.")
+        for size in self.stem:
+            if size < 1 or size % 2 == 0:
+                raise ValueError(f"model.stem: needs odd kernel sizes, got {self.stem}.")
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(
                 f"model.dropout_rate: needs a number in [0, 1), got {self.dropout_rate}."
@@ -78,7 +87,7 @@ class ModelConfig:
 
 
 class Initializers(NamedTuple):
-    """How parameters begin."""
+    """Initializers of a model."""
 
     embedding: Initializer
     kernel: Initializer
@@ -97,7 +106,7 @@ INITIALIZATIONS = {
 
 
 class SequenceEncoder(nn.Module):
-    """Token and position embeddings, pre-norm encoder, one vector for the whole sequence."""
+    """Embeds a sequence and encodes it as one vector: embeddings, pre-norm encoder, pooling."""
 
     config: ModelConfig
     make_core: Callable[..., nn.Module]
@@ -106,30 +115,42 @@ class SequenceEncoder(nn.Module):
     @nn.compact
     def __call__(
         self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
-    ) -> Float[Array, "B E"]:
-        """Encodes token ids; `mask` is True at real tokens."""
+    ) -> Float[Array, "B F"]:
+        """Encodes token ids; `mask` is True at real tokens. F is E, or 3 E for `pooling="ends"`."""
         config = self.config
         dtype = jnp.dtype(config.dtype)
         init = INITIALIZATIONS[config.initialization]
         embed = functools.partial(nn.Embed, features=config.embed_dim, dtype=dtype)
-        x = embed(config.vocab_size, embedding_init=init.embedding, name="token_embedding")(inputs)
+        token_init = init.embedding if config.token_init == "normal" else _fourier_init
+        x = embed(config.vocab_size, embedding_init=token_init, name="token_embedding")(inputs)
+        if config.stem:
+            stem = ConvStem(
+                config.stem,
+                config.activation,
+                config.layer_norm_epsilon,
+                dtype=dtype,
+                kernel_init=init.kernel,
+                bias_init=init.bias,
+                name="stem",
+            )
+            x = stem(x, mask)
         max_len = config.max_len
         if config.pooling == "cls":
             cls = self.param("cls", nn.initializers.zeros_init(), (1, 1, config.embed_dim))
             cls = jnp.broadcast_to(cls.astype(dtype), (len(x), 1, config.embed_dim))
             x = jnp.concatenate([cls, x], axis=1)
-            # It is real where the first token is, as in the official code.
+            # It is masked like the first token, as in the official code.
             mask = jnp.concatenate([mask[:, :1], mask], axis=1)
             max_len += 1
         if config.positions == "sinusoidal":
             positions = jnp.asarray(sinusoids(x.shape[1], config.embed_dim))
-        else:
+            x = x + positions.astype(x.dtype)[None]
+        elif config.positions == "learned":
             table = embed(
                 max_len, embedding_init=nn.initializers.normal(0.02), name="position_embedding"
             )
-            # A slice, no look-up: its gradient is a sum over the batch, not a scatter of B · L rows.
-            positions = table.embedding[: x.shape[1]]
-        x = x + positions.astype(x.dtype)[None]
+            # A slice instead of a lookup: its gradient is a sum over the batch, not a scatter.
+            x = x + table.embedding[: x.shape[1]].astype(x.dtype)[None]
         x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
         make_block = functools.partial(
             EncoderBlock,
@@ -155,22 +176,24 @@ class SequenceEncoder(nn.Module):
         if config.pooling == "all_mean":
             return x.mean(axis=1, dtype=jnp.float32)
         pooled = masked_mean(x, mask)
+        if config.pooling == "ends":
+            return jnp.concatenate([*first_and_last(x, mask), pooled], axis=-1)
         if config.pooling == "padded_mean":
             pooled = pooled * (mask.sum(axis=1) / mask.shape[1])[:, None]
         return pooled
 
 
 class Classifier(nn.Module):
-    """One sequence in, one class out.
+    """Classifies a sequence.
 
     Attributes:
-      config: Sizes.
+      config: Sizes and options.
       make_core: Makes the attention; see `nystromformer_jax.make_core`.
-      num_classes: C.
+      num_classes: Number of classes C.
       remat: See `nystromformer_jax.Encoder`.
 
     Source: the authors' LRA model (mlpen/Nystromformer, `LRA/code/model.py`, `model_wrapper.py`).
-    Differs: the mean is over real tokens, unless `config.pooling` says otherwise.
+    Differs: by default the mean is over real tokens only; see `ModelConfig.pooling`.
     """
 
     batch_keys: ClassVar = ("inputs", "mask")
@@ -184,24 +207,24 @@ class Classifier(nn.Module):
     def __call__(
         self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
     ) -> Float[Array, "B C"]:
-        """Gives the logits of token ids; `mask` is True at real tokens."""
+        """Returns logits for token ids; `mask` is True at real tokens."""
         encoder = SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
         pooled = encoder(inputs, mask, deterministic=deterministic)
         return _head(pooled, self.config.mlp_dim, self.num_classes)
 
 
 class DualEncoder(nn.Module):
-    """Two sequences in, one class out: one encoder for both, and a head over both vectors x and y.
+    """Classifies a pair of sequences: one encoder for both, and a head over their vectors x and y.
 
     Attributes:
-      config: Sizes.
+      config: Sizes and options.
       make_core: Makes the attention; see `nystromformer_jax.make_core`.
-      num_classes: C.
+      num_classes: Number of classes C.
       remat: See `nystromformer_jax.Encoder`.
 
-    Source: Tay et al. 2020, section 3.3 and the authors' `LRA/code/model_wrapper.py`. The official code
-    passes the head x and y alone.
-    Differs: as `Classifier`.
+    Source: Tay et al. 2020, section 3.3 and the authors' `LRA/code/model_wrapper.py`. In the
+    official code the head gets x and y only.
+    Differs: see `Classifier`.
     """
 
     batch_keys: ClassVar = ("inputs1", "mask1", "inputs2", "mask2")
@@ -221,12 +244,12 @@ class DualEncoder(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B C"]:
-        """Gives the logits of pairs of token ids; masks are True at real tokens."""
+        """Returns logits for pairs of token ids; masks are True at real tokens."""
         encoder = SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
-        # Both texts of a pair side by side: where the batch is split over devices, no pair is torn apart.
+        # The texts of a pair are adjacent, so a batch split over devices keeps each pair on one device.
         pooled = encoder(
-            _side_by_side(inputs1, inputs2),
-            _side_by_side(mask1, mask2),
+            _interleave(inputs1, inputs2),
+            _interleave(mask1, mask2),
             deterministic=deterministic,
         )
         x, y = pooled[0::2], pooled[1::2]
@@ -239,19 +262,36 @@ class DualEncoder(nn.Module):
         return _head(features, mlp_dim // 2, self.num_classes)
 
 
+def first_and_last(
+    x: Float[Array, "B L E"], mask: Bool[Array, "B L"]
+) -> tuple[Float[Array, "B E"], Float[Array, "B E"]]:
+    """Returns the first and the last real token of each row, in float32; zeros for an all-padding row."""
+    length = mask.shape[1]
+    positions = jnp.arange(length)[None]
+    first = jnp.where(mask, positions, length).min(axis=1)
+    last = jnp.where(mask, positions, -1).max(axis=1)
+
+    def at(index: Int[Array, " B"]) -> Float[Array, "B E"]:
+        # Masking instead of indexing: XLA can partition it over devices that share the length.
+        selected = positions == index[:, None]
+        return jnp.where(selected[..., None], x, 0).sum(axis=1, dtype=jnp.float32)
+
+    return at(first), at(last)
+
+
 def _head(features: Float[Array, "B E"], mlp_dim: int, num_classes: int) -> Float[Array, "B C"]:
-    """Two layers; their parameters belong to the module that calls."""
+    """Applies two dense layers, whose parameters belong to the calling module."""
     hidden = nn.relu(nn.Dense(mlp_dim, name="head_hidden")(features))
     return nn.Dense(num_classes, name="head_output")(hidden)
 
 
-def _side_by_side(first: Shaped[Array, "B L"], second: Shaped[Array, "B L"]) -> Array:
-    """[B, L] and [B, L] to [2 B, L]: rows 2 i and 2 i + 1 are those of pair i."""
+def _interleave(first: Shaped[Array, "B L"], second: Shaped[Array, "B L"]) -> Array:
+    """Interleaves two [B, L] to [2 B, L]: rows 2 i and 2 i + 1 are those of pair i."""
     return jnp.stack([first, second], axis=1).reshape(-1, first.shape[1])
 
 
 def sinusoids(length: int, embed_dim: int) -> npt.NDArray[np.float32]:
-    """Fixed position embeddings [L, E]: sines at even columns, cosines at odd ones.
+    """Returns position embeddings [L, E]: sines in even columns, cosines in odd columns.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
     """
@@ -259,6 +299,11 @@ def sinusoids(length: int, embed_dim: int) -> npt.NDArray[np.float32]:
     angles = np.arange(length)[:, None] * rates[None]
     waves = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, -1)
     return waves[:, :embed_dim].astype(np.float32)
+
+
+def _fourier_init(rng: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
+    """Initializes an embedding table [V, E] with `sinusoids`."""
+    return jnp.asarray(sinusoids(*shape), dtype)
 
 
 def masked_mean(x: Float[Array, "B L E"], mask: Bool[Array, "B L"]) -> Float[Array, "B E"]:

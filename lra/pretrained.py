@@ -1,4 +1,4 @@
-"""Parameters of the authors' LRA checkpoints in the benchmark's models."""
+"""Converts the authors' LRA checkpoints to the benchmark's models."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,37 +12,36 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from lra import train
 from nystromformer_jax.pretrained.authors import read_torch
 from nystromformer_jax.pretrained.names import authors_attention, encoder_modules, tensor_name
-from nystromformer_jax.pretrained.tensors import complaint, conv_kernel, dense_kernel
+from nystromformer_jax.pretrained.tensors import conv_kernel, dense_kernel, mismatch_error
 
-# The authors' other attentions compute something else from the same weights: Performer has another
-# kernel, linear attention divides by no sum, Reformer's queries have no bias.
+# The authors' other attentions differ from ours for the same weights: Performer has another kernel, linear
+# attention is not normalized, Reformer's queries have no bias.
 ATTENTIONS = ("softmax", "nystrom", "linformer")
 
 
 def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of the model that `config` describes, from a file of the authors' `run_tasks.py`.
+    """Returns the parameters of the model of `config` from a file of the authors' `run_tasks.py`.
 
-    With `quirks=mlpen` in the config the logits are theirs, too. Token ids are the caller's matter:
-    tasks that are no bytes or pixels have another order of tokens here.
+    With `quirks=mlpen` in the config, the logits are also theirs. The caller must convert token ids: ListOps
+    numbers its tokens in another order here; bytes and pixels are the same.
 
     Source: mlpen/Nystromformer at 5689313, LRA/code/model.py and model_wrapper.py.
 
     Args:
       file: `*.model`, pickled by PyTorch; needs the package torch.
-      config: A run's sections as plain values, as `train.prepare` takes them. Its model.max_len may
-        be below the checkpoint's.
+      config: A run's sections, as for `train.prepare`. Its model.max_len may be below the checkpoint's.
 
     Raises:
-      ValueError: A damaged file, tensors that are not the model's, an attention that is not the
-        authors' one to one.
-      FileNotFoundError: No such file.
-      ImportError: Without the package torch.
+      ValueError: The file is damaged, its tensors do not match the model, or the attention differs from
+        the authors'.
+      FileNotFoundError: The file does not exist.
+      ImportError: torch is not installed.
     """
     run = train.prepare(config)
     if run.attention not in ATTENTIONS:
         raise ValueError(
-            f"attention.name={run.attention} is not the authors' {run.attention} attention one to"
-            f" one; their checkpoints are read for {', '.join(ATTENTIONS)}."
+            f"attention.name={run.attention} differs from the authors' {run.attention} attention;"
+            f" their checkpoints can be read for {', '.join(ATTENTIONS)}."
         )
     tensors = {name.removeprefix("module."): x for name, x in read_torch(file).items()}
     modules = _modules(tied="model.transformer.norm1.weight" in tensors)
@@ -62,7 +61,7 @@ def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, 
         if param.shape != leaf.shape:
             misshapen.append(f"{name} is {list(param.shape)} here, needs {list(leaf.shape)}")
     if missing or misshapen or unknown:
-        raise complaint(
+        raise mismatch_error(
             f"{file} does not hold the parameters of this config's {type(run.model).__name__}"
             f" with {run.attention} attention",
             missing=missing,
@@ -73,7 +72,7 @@ def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, 
 
 
 def _modules(tied: bool) -> dict[str, str]:
-    """The Modules' names there; `tied` where all layers are one."""
+    """Returns the authors' names of the modules; `tied` if all layers share their weights."""
     layers = encoder_modules(
         "model.transformer." if tied else "model.transformer_{i}.",
         {
@@ -95,7 +94,7 @@ def _modules(tied: bool) -> dict[str, str]:
 
 
 def _to_param(path: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor in our axes; later positions than the model has are cut off."""
+    """Converts a tensor to our axes; truncates positions that the model does not have."""
     if path.endswith("conv_kernel") and tensor.ndim == 4:
         return conv_kernel(tensor)
     if path.endswith("/kernel"):

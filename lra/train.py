@@ -1,6 +1,7 @@
-"""One run of the benchmark: config, task, model, the loop, and what it leaves behind."""
+"""One run of the benchmark: config, task, model, training and result."""
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from harness import cache
+from dataprep import cache
 from lra import data
 from lra.data import DataConfig, PairSplit, Split, Task
 from lra.data.baselines import baselines
@@ -19,48 +20,33 @@ from nystromformer_jax import make_core
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training import (
-    CheckpointConfig,
-    EvalConfig,
+    SECTIONS,
     Examples,
     FitConfig,
-    Job,
-    LogConfig,
-    MeshConfig,
-    OptimizerConfig,
-    TrainConfig,
+    FitResult,
+    TrainSpec,
     Workdir,
     apply_model,
     check_length,
-    fit,
+    evaluate_split,
     from_mapping,
-    load_params,
-    make_eval_step,
+    load_best_params,
     make_mesh,
     read_sections,
-    score,
     sequence_axis,
+    train_to_result,
     weighted,
 )
 from nystromformer_jax.typing import Array
 
-SECTIONS: dict[str, type] = {
-    "data": DataConfig,
-    "model": ModelConfig,
-    "optimizer": OptimizerConfig,
-    "train": TrainConfig,
-    "eval": EvalConfig,
-    "mesh": MeshConfig,
-    "checkpoint": CheckpointConfig,
-    "log": LogConfig,
-}
-PATHS = ("data.dir", "data.workers")  # the data are the same for any number of processes
+PATHS = ("data.dir", "data.workers")  # neither changes the data
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A config whose every value was checked, the mesh it runs on and the model it describes."""
+    """A valid config, its mesh and its model."""
 
-    config: Mapping[str, Any]  # as it came: plain sections, for `config.json`
+    config: Mapping[str, Any]  # plain sections, for `config.json`
     data: DataConfig
     fit: FitConfig
     mesh: Mesh
@@ -69,7 +55,7 @@ class Run:
 
 
 def is_partial(run: Run, task: Task) -> bool:
-    """Whether a run sees or scores fewer examples than the benchmark has, or trains fewer steps."""
+    """Returns True if a run uses fewer examples or steps than the benchmark."""
     info = data.describe(task.name)
     fewer_scored = any(
         _scored(run, task, name) < len(task.splits[name]) for name in ("valid", "test")
@@ -80,16 +66,17 @@ def is_partial(run: Run, task: Task) -> bool:
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
-    """Checks a config before anything is prepared, written or compiled.
+    """Validates a config before anything is prepared, written or compiled.
 
     Args:
       config: Sections of plain values.
-      devices: What to lay the mesh out on; None: all there are.
+      devices: The devices of the mesh; None for all.
 
     Raises:
-      ValueError: One sentence that names the section and key, what came and what is known.
+      ValueError: A value is invalid; the message names its section and key.
     """
-    sections = read_sections(config, SECTIONS, plain=["attention"])
+    own = {"data": DataConfig, "model": ModelConfig}
+    sections = read_sections(config, own | SECTIONS, plain=["attention"])
     data_config, model_config = sections["data"], sections["model"]
     task = data.describe(data_config.task)
     if task.vocab_size > model_config.vocab_size:
@@ -104,7 +91,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             f"model.max_len={model_config.max_len} has no position for tokens up to"
             f" data.{name}={length}: raise the one or lower the other."
         )
-    fit_config = FitConfig.of(sections)
+    fit_config = FitConfig.from_sections(sections)
     options = dict(config["attention"])
     attention = options.pop("name", None)
     if attention not in CORES:
@@ -112,97 +99,84 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             f"attention.name: {attention!r} is unknown{nearest(str(attention), CORES)}"
         )
     if "seed" in {field.name for field in dataclasses.fields(CORES[attention])}:
-        options.setdefault("seed", fit_config.train.seed)  # of what it samples once
-    from_mapping(CORES[attention], options, "attention")  # for its errors
+        options.setdefault("seed", fit_config.train.seed)  # for sampling at initialization
+    from_mapping(CORES[attention], options, "attention")  # to validate them
     mesh = make_mesh(sections["mesh"], devices)
-    if attention == "nystrom":  # the others' lengths are the compiler's to split
+    if attention == "nystrom":  # XLA splits the length of the others
         options["sequence_axis"] = sequence_axis(mesh)
     kind = DualEncoder if task.pairs else Classifier
     core = make_core(attention, **options)
     model = kind(model_config, core, task.num_classes, remat=fit_config.train.remat)
     fit_config.check_batches(mesh)
     check_length(mesh, length, "data.padded_len" if data_config.padded_len else "data.max_len")
-    # Traced, not compiled: what the model itself refuses (an even kernel, say) it refuses here.
-    jax.eval_shape(lambda: _init(model, length))
+    if data_config.pad_to_multiple_of:
+        check_length(mesh, data_config.pad_to_multiple_of, "data.pad_to_multiple_of")
+    # Tracing the model raises its own errors, for example for an even kernel size.
+    shortest = data_config.padding.for_longest(1).padded_len
+    for tokens in {length, shortest}:
+        jax.eval_shape(functools.partial(_init, model, tokens))
     return Run(config, data_config, fit_config, mesh, attention, model)
 
 
 def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
-    """Trains, or goes on; then scores the best checkpoint on the test set, once.
+    """Trains or resumes a run, and evaluates its best checkpoint once on the test set.
 
     Returns:
-      What `result.json` holds. A finished run's is returned as it is, and nothing is trained.
+      The content of `result.json`; that of a finished run without training.
     """
-    workdir.require_data(task.sha256)
-    if workdir.result is not None:
-        return workdir.result
-    init = make_params(run)
-    loss_fn = make_loss(run.model)
-    eval_step = make_eval_step(loss_fn, run.mesh)
-    outcome = fit(
+    spec = make_spec(run)
+
+    def report(fit_result: FitResult, params: Any) -> dict[str, Any]:
+        return {
+            "task": task.name,
+            "attention": run.attention,
+            "test_accuracy": _evaluate(run, spec, task, "test", params)["accuracy"],
+            "test_examples": _scored(run, task, "test"),
+            "valid_accuracy": fit_result.best_metrics["accuracy"],
+            "baselines": baselines(task),
+            "partial": is_partial(run, task),
+        }
+
+    return train_to_result(
         workdir,
-        run.fit,
-        mesh=run.mesh,
-        make_params=init,
-        loss_fn=loss_fn,
-        eval_step=eval_step,
+        spec,
         training=_examples(run, task.splits["train"]),
         validation=_examples(run, task.splits["valid"]),
+        data_sha256=task.sha256,
+        check_data=lambda: cache.require_unchanged(task.folder, task.sha256),
+        report=report,
     )
-    params = load_params(workdir.checkpoints, outcome.best_step, init, run.mesh)
-    test = _score(run, task, "test", eval_step, params)
-    result = {
-        "task": task.name,
-        "attention": run.attention,
-        "seed": run.fit.train.seed,
-        "test_accuracy": test["accuracy"],
-        "test_examples": _scored(run, task, "test"),
-        "valid_accuracy": outcome.best_metrics["accuracy"],
-        "best_step": outcome.best_step,
-        "total_steps": run.fit.train.total_steps,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        **outcome.cost,
-        **workdir.environment,
-        "config_sha256": workdir.config_sha256,
-        "data_sha256": task.sha256,
-        "baselines": baselines(task),
-        "partial": is_partial(run, task),
-    }
-    workdir.require_unchanged(lambda: cache.require_unchanged(task.folder, task.sha256))
-    workdir.write_result(result)
-    return result
 
 
-def score_again(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
-    """Scores a finished run's best checkpoint on the validation and the test set; writes nothing.
+def evaluate_checkpoint(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
+    """Evaluates a finished run's best checkpoint on the validation and test sets; writes nothing.
 
     Raises:
-      NotFinished: The run's best checkpoint is not known yet.
+      NotFinished: The run has no result yet.
     """
     result = workdir.require_result()
     workdir.require_data(task.sha256)
-    best_step = result["best_step"]
-    params = load_params(workdir.checkpoints, best_step, make_params(run), run.mesh)
-    eval_step = make_eval_step(make_loss(run.model), run.mesh)
-    scores = {name: _score(run, task, name, eval_step, params) for name in ("valid", "test")}
+    spec = make_spec(run)
+    params = load_best_params(workdir, spec)
+    scores = {name: _evaluate(run, spec, task, name, params) for name in ("valid", "test")}
     return {
         "task": task.name,
         "attention": run.attention,
-        "best_step": best_step,
+        "best_step": result["best_step"],
         "valid_accuracy": scores["valid"]["accuracy"],
         "test_accuracy": scores["test"]["accuracy"],
         "test_examples": _scored(run, task, "test"),
     }
 
 
-def job(run: Run) -> Job:
-    """The training step of a run, for which no data are needed."""
+def make_spec(run: Run) -> TrainSpec:
+    """Returns what a run trains; needs no data."""
     length = run.data.padding.padded_len
     row = {
         key: jax.ShapeDtypeStruct((length,), bool if key.startswith("mask") else jnp.int32)
         for key in run.model.batch_keys
     }
-    return Job(
+    return TrainSpec(
         config=run.fit,
         mesh=run.mesh,
         make_params=make_params(run),
@@ -212,7 +186,7 @@ def job(run: Run) -> Job:
 
 
 def make_loss(model: Classifier | DualEncoder) -> Any:
-    """The loop's loss: summed cross-entropy, with loss and accuracy as sums and denominators."""
+    """Returns the `LossFn`: cross-entropy, with the metrics loss and accuracy."""
 
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
@@ -237,24 +211,27 @@ def _init(model: Classifier | DualEncoder, length: int, seed: int = 0) -> Any:
 
 
 def make_params(run: Run) -> Callable[[], Any]:
-    """Makes the initial parameters of a run, from its seed."""
+    """Returns a function that makes the initial parameters from the run's seed."""
     return lambda: _init(run.model, run.data.padding.padded_len, run.fit.train.seed)
 
 
 def _examples(run: Run, split: Split | PairSplit) -> Examples:
-    return Examples(len(split), lambda indices: split.batch(indices, run.data.padding))
+    padding = run.data.padding
+    if not padding.multiple:
+        return Examples(len(split), lambda indices: split.batch(indices, padding))
+
+    def make_batch(indices: Any, longest: int) -> Any:
+        return split.batch(indices, padding.for_longest(longest))
+
+    return Examples(len(split), make_batch, split.lengths)
 
 
 def _scored(run: Run, task: Task, split: str) -> int:
-    """How many examples of a split are scored."""
+    """Returns the number of examples of a split that are evaluated."""
     return run.fit.eval.scored(len(task.splits[split]))
 
 
-def _score(run: Run, task: Task, split: str, eval_step: Any, params: Any) -> dict[str, float]:
-    """Scores all of a split; a signal ends it, and the same command does it again.
-
-    Raises:
-      Interrupted: SIGTERM or Ctrl-C.
-    """
-    logging.getLogger(__name__).info("Scoring the %s set.", split)
-    return score(eval_step, params, _examples(run, task.splits[split]), run.fit, run.mesh)
+def _evaluate(run: Run, spec: TrainSpec, task: Task, split: str, params: Any) -> dict[str, float]:
+    logging.getLogger(__name__).info("Evaluating the %s set.", split)
+    metrics: dict[str, float] = evaluate_split(spec, params, _examples(run, task.splits[split]))
+    return metrics

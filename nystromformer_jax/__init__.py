@@ -1,24 +1,21 @@
-"""Nyström attention in JAX and Flax.
-
-Functions of query, key and value come first; Modules own parameters and nothing else.
-"""
+"""Nyström attention in JAX and Flax: functions of query, key and value, and Modules over them."""
 
 # isort: off
 
-# Attention, as functions of query, key and value
+# Attention functions of query, key and value
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
 from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 
-# The map it stands for: its factors, and single rows
+# The attention map: factors and single rows
 from nystromformer_jax.factors import NystromFactors, nystrom_attention_rows, nystrom_factors
 
-# The pieces it is made of
+# Building blocks
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import segment_means
 from nystromformer_jax.pinv import iterative_pinv, pinv_residual
-from nystromformer_jax.steps import collect, distribute
+from nystromformer_jax.stages import collect, distribute
 
-# Modules: attention as a small one (a core), and what goes around it
+# Modules: attention cores, and layers that use them
 from nystromformer_jax.cores import (
     LinearAttention,
     LinformerAttention,

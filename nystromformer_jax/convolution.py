@@ -1,4 +1,4 @@
-"""Depthwise convolution along the sequence, one kernel a head, fast in both directions."""
+"""Convolutions along the sequence: depthwise, one kernel per head or per channel, and dense."""
 
 import functools
 
@@ -6,48 +6,54 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Float
+from nystromformer_jax.validation import accum_dtype, check_kernel
 
-# Rows of the band matrix. Longer blocks multiply more zeros, shorter ones more often read the halo.
+# Rows of the band matrix. Longer blocks multiply more zeros, shorter blocks read halos more often.
 BLOCK_ROWS = 128  # fills a TPU's matrix unit
-# Of the kernel's gradient on a CPU: 12, 14, 16 and 23 ms with 32, 64, 128 and 256 in the paper's ListOps.
-CPU_GRADIENT_ROWS = 32
-# Up to this width a CPU is three to five times as fast by adding shifted copies, in one fused loop.
+# On a CPU the gradient of the kernel takes 17 to 24 ms with 32 rows and 23 to 33 ms with 64
+# (batch 32, 2,048 tokens of 64 channels, W from 7 to 67, two cores of an AMD EPYC).
+CPU_BLOCK_ROWS = 32
+# Maximum width for which a CPU adds shifted copies in one fused loop; wider kernels use the band matrix.
 MAX_SHIFTS = 65
 
 
 def depthwise_convolution(
-    value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]
+    value: Float[Array, "B L H D"], kernel: Float[Array, "H W"] | Float[Array, "H D W"]
 ) -> Float[Array, "B L H D"]:
-    """Cross-correlates each head with its own kernel; outside the sequence lie zeros.
+    """Cross-correlates each head, or each channel, with its own kernel, with zero padding.
 
-        output[l, h, d] = Σ_w kernel[h, w] · value[l + w − W // 2, h, d]
+        output[l, h, d] = Σ_w kernel[h, w]    · value[l + w − W // 2, h, d]     kernel [H W]
+        output[l, h, d] = Σ_w kernel[h, d, w] · value[l + w − W // 2, h, d]     kernel [H D W]
 
-    Blocks of the sequence, each with a halo of W // 2 positions, are multiplied by a band matrix; on
-    a CPU shifted copies are added instead, but for the kernel's gradient, which is 35 reductions that
-    way and one matmul this way. A grouped `lax` convolution is 3–12 times the cost of the whole
-    attention on a CPU, above all backwards. Differentiable in reverse mode.
+    With one kernel per head, blocks of the sequence with a halo of W // 2 positions are multiplied by
+    a band matrix. On a CPU, and with one kernel per channel, shifted copies are added instead. A grouped
+    `lax` convolution costs 3–12 times as much as the whole attention on a CPU, mostly in the backward
+    pass. Supports reverse-mode differentiation.
 
     Raises:
-      ValueError: A kernel of even width, or not one kernel a head; values that are no floats.
+      ValueError: The kernel has an even width or an invalid shape, or a dtype is not floating-point.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, section "Analysis of Nyström approximation" (the
-    skip connection of V); in the authors' code a `Conv2d` of kernel (W, 1), one group a head, no bias.
+    skip connection of V); in the authors' code a `Conv2d` of kernel (W, 1), one group per head, no
+    bias. One kernel per channel is the generalization of So et al. 2021 (Primer), arXiv:2109.08668.
     """
     value, kernel = jnp.asarray(value), jnp.asarray(kernel)
     if value.ndim != 4 or 0 in value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
         raise ValueError(
-            "value must be [batch, length, heads, head_dim] of a floating-point type, no axis empty; got"
-            f" {value.shape} of {value.dtype}."
+            "value must be [batch, length, heads, head_dim] with a floating-point dtype and no empty axis;"
+            f" got {value.shape} of {value.dtype}."
         )
-    check_kernel(kernel, value.shape[2])
+    check_kernel(kernel, *value.shape[2:])
     return _convolve(value, kernel)
 
 
 @jax.custom_vjp
 def _convolve(
-    value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]
+    value: Float[Array, "B L H D"], kernel: Float[Array, "H W"] | Float[Array, "H D W"]
 ) -> Float[Array, "B L H D"]:
-    if kernel.shape[1] > MAX_SHIFTS:
+    if kernel.ndim == 3:
+        return _shifted(value, kernel)
+    if kernel.shape[-1] > MAX_SHIFTS:
         return _banded(value, kernel)
     return jax.lax.platform_dependent(value, kernel, cpu=_shifted, default=_banded)
 
@@ -56,91 +62,172 @@ def _convolve_forward(value: Array, kernel: Array) -> tuple[Array, tuple[Array, 
     return _convolve(value, kernel), (value, kernel)
 
 
-def _convolve_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    value, kernel = kept
-    cpu, default = (
-        functools.partial(_kernel_gradient, block_rows=rows)
-        for rows in (CPU_GRADIENT_ROWS, BLOCK_ROWS)
-    )
+def _convolve_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+    value, kernel = residuals
+    default = _batched_correlation if kernel.ndim == 3 else _banded_gradient
+    # With several devices, a loop over the examples would gather a batch that is split over them.
+    cpu = _looped_correlation if jax.device_count() == 1 else default
     kernel_gradient = jax.lax.platform_dependent(value, kernel, cotangent, cpu=cpu, default=default)
-    return _convolve(cotangent, kernel[:, ::-1]), kernel_gradient
+    return _convolve(cotangent, kernel[..., ::-1]), kernel_gradient
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def _shifted(
-    value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]
+    value: Float[Array, "B L H D"], kernel: Float[Array, "H W"] | Float[Array, "H D W"]
 ) -> Float[Array, "B L H D"]:
-    """The sum as it is written: W shifted copies, each times its weight."""
-    length, width = value.shape[1], kernel.shape[1]
+    """Adds W shifted copies of the value, each times its weight."""
+    length, width = value.shape[1], kernel.shape[-1]
     halo = width // 2
-    accumulator = jnp.promote_types(value.dtype, jnp.float32)
+    accumulator = accum_dtype(value.dtype)
     padded = jnp.pad(value, ((0, 0), (halo, halo), (0, 0), (0, 0)))
-    weights = kernel.astype(value.dtype).astype(accumulator)[None, None, :, :, None]
+    weights = kernel if kernel.ndim == 3 else kernel[:, None]
+    weights = weights.astype(value.dtype).astype(accumulator)[None, None]
     output = jnp.zeros(value.shape, accumulator)
     for shift in range(width):
-        output += padded[:, shift : shift + length].astype(accumulator) * weights[:, :, :, shift]
+        output += padded[:, shift : shift + length].astype(accumulator) * weights[..., shift]
     return output.astype(value.dtype)
-
-
-def _kernel_gradient(
-    value: Float[Array, "B L H D"],
-    kernel: Float[Array, "H W"],
-    cotangent: Float[Array, "B L H D"],
-    *,
-    block_rows: int,
-) -> Float[Array, "H W"]:
-    """What the cotangent says of the kernel."""
-    _, pull_back = jax.vjp(lambda kernel: _banded(value, kernel, block_rows), kernel)
-    gradient: Array = pull_back(cotangent)[0]
-    return gradient
 
 
 def _banded(
     value: Float[Array, "B L H D"], kernel: Float[Array, "H W"], block_rows: int = BLOCK_ROWS
 ) -> Float[Array, "B L H D"]:
-    """Blocks with their halos, times a band matrix."""
+    """Multiplies blocks with their halos by the band matrix."""
     batch, length, num_heads, head_dim = value.shape
     halo = kernel.shape[1] // 2
     rows = max(min(block_rows, length), halo, 1)
     num_blocks = -(-length // rows)
     blocks = jnp.pad(value, ((0, 0), (0, num_blocks * rows - length), (0, 0), (0, 0)))
     blocks = blocks.reshape(batch, num_blocks, rows, num_heads, head_dim)
-    before = jnp.pad(blocks[:, :-1, rows - halo :], _one_block(first=True))
-    after = jnp.pad(blocks[:, 1:, :halo], _one_block(first=False))
+    before = jnp.pad(blocks[:, :-1, rows - halo :], ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))
+    after = jnp.pad(blocks[:, 1:, :halo], ((0, 0), (0, 1), (0, 0), (0, 0), (0, 0)))
     with_halo = jnp.concatenate([before, blocks, after], axis=2)
     output = jnp.einsum(
         "HST,BKTHD->BKSHD",
         _band(kernel.astype(value.dtype), rows),
         with_halo,
-        preferred_element_type=jnp.promote_types(value.dtype, jnp.float32),
+        preferred_element_type=accum_dtype(value.dtype),
     )
     output = output.reshape(batch, num_blocks * rows, num_heads, head_dim)
     return output[:, :length].astype(value.dtype)
 
 
-def check_kernel(kernel: Array, num_heads: int) -> None:
-    """Refuses a convolution kernel that is not `[H W]` with W odd, in words."""
-    if kernel.ndim != 2 or kernel.shape[0] != num_heads or kernel.shape[1] % 2 == 0:
-        raise ValueError(
-            f"conv_kernel must be [H W] with H = {num_heads} heads and W odd (so that it has a"
-            f" centre), got shape {tuple(kernel.shape)}."
-        )
-    if not jnp.issubdtype(kernel.dtype, jnp.floating):
-        raise ValueError(f"conv_kernel must be of a floating-point type, got {kernel.dtype}.")
+def _banded_gradient(
+    value: Float[Array, "B L H D"], kernel: Float[Array, "H W"], cotangent: Float[Array, "B L H D"]
+) -> Float[Array, "H W"]:
+    """Returns the gradient with respect to one kernel per head, by the band matrix."""
+    _, pull_back = jax.vjp(lambda kernel: _banded(value, kernel), kernel)
+    gradient: Array = pull_back(cotangent)[0]
+    return gradient
 
 
-def _one_block(*, first: bool) -> list[tuple[int, int]]:
-    """Pads the axis of blocks by one, in front or behind."""
-    return [(0, 0), (1, 0) if first else (0, 1), (0, 0), (0, 0), (0, 0)]
+def _looped_correlation(
+    value: Float[Array, "B L H D"], kernel: Array, cotangent: Float[Array, "B L H D"]
+) -> Array:
+    """Returns the gradient with respect to the kernel, one example at a time, to stay in cache."""
+    correlate = functools.partial(_correlation, width=kernel.shape[-1], rows=CPU_BLOCK_ROWS)
+
+    def add(total: Array, example: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + correlate(*example), None
+
+    shape = jax.eval_shape(correlate, value[0], cotangent[0])
+    # Plus 0 · cotangent: under `shard_map` the carry must vary over the same axes as the addend.
+    start = jnp.zeros(shape.shape, shape.dtype) + 0 * cotangent[0, 0, 0, 0].astype(shape.dtype)
+    total = jax.lax.scan(add, start, (value, cotangent))[0]
+    return _sum_of_channels(total, kernel)
+
+
+def _batched_correlation(
+    value: Float[Array, "B L H D"], kernel: Array, cotangent: Float[Array, "B L H D"]
+) -> Array:
+    """Returns the gradient with respect to the kernel, all examples at once."""
+    correlate = functools.partial(_correlation, width=kernel.shape[-1], rows=BLOCK_ROWS)
+    return _sum_of_channels(jax.vmap(correlate)(value, cotangent).sum(axis=0), kernel)
+
+
+def _sum_of_channels(gradient: Float[Array, "H D W"], kernel: Array) -> Array:
+    return (gradient if kernel.ndim == 3 else gradient.sum(axis=1)).astype(kernel.dtype)
+
+
+def _correlation(
+    value: Float[Array, "L H D"], cotangent: Float[Array, "L H D"], *, width: int, rows: int
+) -> Float[Array, "H D W"]:
+    """Returns Σ_l cotangent[l] · value[l + w − W // 2] for each channel and each w.
+
+    For each channel, blocks of the cotangent times windows of the value give a matrix with the products
+    for one w on each diagonal.
+    """
+    length, num_heads, head_dim = value.shape
+    halo = width // 2
+    rows = max(min(rows, length), halo, 1)
+    num_blocks = -(-length // rows)
+    behind = num_blocks * rows - length
+
+    def channels(x: Array, before: int, after: int) -> Float[Array, "C L"]:
+        return jnp.pad(x.reshape(length, -1).T, ((0, 0), (before, after)))
+
+    # Three adjacent blocks of `rows` contain any window of rows + W − 1 positions.
+    padded = channels(value, halo, behind + 2 * rows)
+    blocks = [
+        padded[:, k * rows : (k + num_blocks) * rows].reshape(-1, num_blocks, rows)
+        for k in range(3)
+    ]
+    columns = rows + width - 1
+    windows = jnp.concatenate(blocks, axis=-1)[..., :columns]
+    products = jnp.einsum(
+        "CKS,CKT->CST",
+        channels(cotangent, 0, behind).reshape(-1, num_blocks, rows),
+        windows,
+        preferred_element_type=accum_dtype(value.dtype),
+    )
+    # Reading the matrix with rows longer by one puts the diagonal that starts at w into column w.
+    skewed = jnp.pad(products.reshape(-1, rows * columns), ((0, 0), (0, rows)))
+    gradient = skewed.reshape(-1, rows, columns + 1)[..., :width].sum(axis=1)
+    return gradient.reshape(num_heads, head_dim, width)
+
+
+def dense_convolution(
+    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"]
+) -> Float[Array, "B L F"]:
+    """Convolves all channels with all channels, with zero padding; W odd.
+
+        output[l] = Σ_w x[l + w − W // 2] @ kernel[w]
+
+    On a CPU it computes W matmuls, because inside a loop, such as one over the parts of a batch, a `lax`
+    convolution takes 17 times as long on XLA's CPU backend.
+    """
+    return jax.lax.platform_dependent(x, kernel, cpu=_sum_of_matmuls, default=_lax_convolution)
+
+
+def _sum_of_matmuls(
+    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"]
+) -> Float[Array, "B L F"]:
+    batch, length, features = x.shape
+    width = len(kernel)
+    accumulator = accum_dtype(x.dtype)
+    padded = jnp.pad(x, ((0, 0), (width // 2,) * 2, (0, 0)))
+    output = jnp.zeros((batch * length, kernel.shape[2]), accumulator)
+    for shift in range(width):
+        rows = padded[:, shift : shift + length].reshape(-1, features)
+        output += jnp.matmul(rows, kernel[shift], preferred_element_type=accumulator)
+    return output.reshape(batch, length, -1).astype(x.dtype)
+
+
+def _lax_convolution(
+    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"]
+) -> Float[Array, "B L F"]:
+    output: Array = jax.lax.conv_general_dilated(
+        x, kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+    )
+    return output
 
 
 def _band(kernel: Float[Array, "H W"], rows: int) -> Float[Array, "H S T"]:
-    """The matrix whose row s holds the kernel in columns s … s + W − 1, S = rows, T = rows + W − 1.
+    """Returns the matrix with the kernel in columns s … s + W − 1 of row s; T = S + W − 1.
 
-    Each row is the one above moved right by one. Repeating `[kernel, zeros]` with a period one
-    longer than a row does just that, and its gradient is a sum, not a scatter.
+    Each row is the previous one shifted right by one. Repeating `[kernel, zeros]` with a period longer
+    than a row by one has this effect, and its gradient is a sum, not a scatter.
     """
     num_heads, width = kernel.shape
     columns = rows + width - 1

@@ -1,4 +1,4 @@
-"""Dropout from eight random bits an element, and eight that its neighbour has, too."""
+"""Dropout from eight random bits per element, and eight that it shares with its neighbor."""
 
 import flax.linen as nn
 import jax
@@ -10,12 +10,12 @@ LEVELS = 2**16
 
 
 def dropout(rng: Array, x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
-    """Zeroes each element with probability `rate`, to 1 in 65,536, and scales the others up.
+    """Zeros each element with probability `rate`, rounded to 1 / 65,536, and scales the others up.
 
-    The scale is that of the probability really used, so that the mean is kept exactly.
+    The scale matches the rounded probability, so the mean is preserved exactly.
 
-    Differs from `nn.Dropout`: a quarter of the random words, compared as integers; on a CPU those words
-    are a third of the paper's training step, and this makes them five times as fast.
+    Differs from `nn.Dropout`: draws a quarter of the random words and compares them as integers. On a
+    CPU these words are a third of the paper's training step, and this makes them five times as fast.
     """
     threshold = min(round(rate * LEVELS), LEVELS - 1)
     kept = random_words(rng, x.shape) >= threshold
@@ -24,11 +24,11 @@ def dropout(rng: Array, x: Float[Array, "*shape"], rate: float) -> Float[Array, 
 
 
 def random_words(rng: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform uint16, four from each 32-bit word, in a row along the last axis.
+    """Returns uniform uint16 numbers, four from each 32-bit word, along the last axis.
 
-    The upper byte of each is its own, the lower one its neighbour's upper one. It matters to a comparison
-    only where the upper byte is just the bound's, once in 256; so the correlation of neighbours is below
-    1 / 256, and for dropout at 0.1 it is 0.002.
+    The upper byte of each is its own, the lower byte is its neighbor's upper byte. The lower byte matters
+    to a comparison only if the upper byte equals that of the bound, once in 256 times, so the correlation
+    of neighbors is below 1 / 256; for dropout at 0.1 it is 0.002.
     """
     *leading, last = shape
     words = jax.random.bits(rng, (*leading, -(-last // 4)), jnp.uint32)
@@ -38,7 +38,7 @@ def random_words(rng: Array, shape: tuple[int, ...]) -> Array:
 
 
 class Dropout(nn.Module):
-    """`dropout` with a key from `make_rng("dropout")`.
+    """Applies `dropout` with a key from `make_rng("dropout")`.
 
     Attributes:
       rate: Probability of a zero, at least 0 and below 1.
@@ -48,10 +48,10 @@ class Dropout(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*shape"], *, deterministic: bool) -> Float[Array, "*shape"]:
-        """Drops, unless `deterministic` or nothing is to be dropped.
+        """Applies dropout, unless `deterministic` is True or the rate is 0.
 
         Raises:
-          ValueError: A rate that is no probability below 1.
+          ValueError: The rate is not at least 0 and below 1.
         """
         if not isinstance(self.rate, int | float) or not 0 <= self.rate < 1:
             raise ValueError(f"dropout_rate must be at least 0 and below 1, got {self.rate!r}.")

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, through a crash, a full disk and a power loss alike."""
+"""Atomic, durable files: complete or absent after a crash, a full disk or a power loss."""
 
 import contextlib
 import json
@@ -11,23 +11,23 @@ from typing import Any
 
 @contextlib.contextmanager
 def written(path: Path, write: Callable[[Path], object]) -> Iterator[Callable[[], None]]:
-    """Writes a file under another name, to the disk; calling what is given gives it its own.
+    """Writes a temporary file to disk and yields a function that renames it to `path`.
 
-    Not called, nothing is left of it.
+    The temporary file is deleted if that function is not called.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
 
-    def give_name() -> None:
+    def rename() -> None:
         temporary.replace(path)
-        _sync(path.parent)  # the name itself
+        _sync(path.parent)  # makes the new name durable
 
     try:
         write(temporary)
         _sync(temporary)
         temporary.chmod(0o644)  # mkstemp's 0600 is for secrets
-        yield give_name
+        yield rename
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -35,28 +35,28 @@ def written(path: Path, write: Callable[[Path], object]) -> Iterator[Callable[[]
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Writes a JSON object."""
     text = json.dumps(dict(values), indent=2) + "\n"
-    with written(path, lambda temporary: temporary.write_text(text, encoding="utf-8")) as give_name:
-        give_name()
+    with written(path, lambda temporary: temporary.write_text(text, encoding="utf-8")) as rename:
+        rename()
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object.
 
     Raises:
-      FileNotFoundError: There is no such file.
-      ValueError: It holds anything else.
+      FileNotFoundError: The file does not exist.
+      ValueError: The file is not a JSON object.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is damaged, it is no JSON: {error}.") from None
+        raise ValueError(f"{path} is corrupt, it is not JSON: {error}.") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a JSON object, not a {type(found).__name__}.")
     return found
 
 
 def _sync(path: Path) -> None:
-    """Waits until the disk has a file, or a folder's names."""
+    """Flushes a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

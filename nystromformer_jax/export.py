@@ -1,4 +1,4 @@
-"""A trained model as one file that jax alone can run, for any batch size."""
+"""Exports a trained model as one file that needs only jax, for any batch size."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import export
 
+from nystromformer_jax.models import NystromformerForMultipleChoice
 from nystromformer_jax.typing import Array
 
 __all__ = ["export_model"]
@@ -16,20 +17,29 @@ __all__ = ["export_model"]
 def export_model(
     model: nn.Module, variables: Any, *, length: int, platforms: Sequence[str] | None = None
 ) -> export.Exported:
-    """Compiles `model.apply` to StableHLO with the parameters inside, for B sequences of `length` tokens.
+    """Exports `model.apply` with its parameters to StableHLO, for B sequences of `length` tokens.
 
         file.write_bytes(export_model(model, variables, length=128).serialize())
         logits = jax.export.deserialize(file.read_bytes()).call(inputs, mask, types)
 
-    inputs and types are int32 `[B, length]`, mask is boolean; B may differ from call to call. Nothing is
-    dropped. Whoever calls it needs jax, but neither flax nor this library.
+    inputs and types are int32 `[B, length]`, mask is boolean; B may differ between calls. Dropout is off.
+    Calling the exported model needs jax, but neither flax nor this library.
 
     Args:
-      model: One of `nystromformer_jax.models`, but for multiple choice.
-      variables: As `model.apply` takes them.
-      length: L, of all sequences; shorter ones are padded.
-      platforms: Such as ("cpu", "cuda", "tpu"); None: the one that is here.
+      model: One of `nystromformer_jax.models`, except for multiple choice.
+      variables: Variables of `model.apply`.
+      length: L, the same for all sequences; pad shorter ones.
+      platforms: Platforms such as ("cpu", "cuda", "tpu"); None for the current one.
+
+    Raises:
+      ValueError: The model is for multiple choice.
     """
+    if isinstance(model, NystromformerForMultipleChoice):
+        raise ValueError(
+            "A NystromformerForMultipleChoice cannot be exported: its inputs are [B, N, L], and an"
+            " exported model takes [B, L]. Export a NystromformerForSequenceClassification, or"
+            " your own function with jax.export."
+        )
     (batch,) = export.symbolic_shape("batch")
     ids = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     mask = jax.ShapeDtypeStruct((batch, length), jnp.bool_)

@@ -1,27 +1,39 @@
-"""Landmarks: the sequence cut into M segments, and the mean of each."""
+"""Landmarks: the means of M segments of the sequence."""
 
-import functools
-from typing import Literal, get_args
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.sizes import check_size
 from nystromformer_jax.typing import Array, Bool, Float, Int
+from nystromformer_jax.validation import Layout, accum_dtype, check_landmarks
 
-Layout = Literal["real", "mlpen", "hf"]
+
+class Segments(NamedTuple):
+    """The segments of a sequence with `layout="real"`."""
+
+    ids: Int[Array, "B L"]  # of each position; M in padding
+    counts: Int[Array, " B"]  # real tokens of each example
+
+
+class SegmentMeans(NamedTuple):
+    """Landmarks, and False in `mask` where a segment has no token."""
+
+    means: Float[Array, "B M H D"]
+    mask: Bool[Array, "B M"]
+    segments: Segments | None = None  # None without a mask or with another layout than "real"
 
 
 def segment_ids(
     mask: Bool[Array, "B L"], num_landmarks: int, *, layout: Layout = "real"
 ) -> Int[Array, "B L"]:
-    """Gives each position its segment, 0 … M − 1; a position in no segment gets M.
+    """Returns the segment of each position, 0 … M − 1; M for a position without a segment.
 
     With `layout="real"` the token of rank r among n real ones belongs to segment (r · M) // n, in
-    integers: segments differ in size by one at most, and padding moves nothing.
+    integers: segment sizes differ by one at most, and padding changes nothing.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7 (n divisible by M, no padding).
-    Differs: any n, any mask. `"mlpen"` and `"hf"` cut by position, as those codes do.
+    Differs: any n, any mask. `"mlpen"` and `"hf"` divide by position, as those codes do.
     """
     batch, length = mask.shape
     if layout == "real":
@@ -30,6 +42,13 @@ def segment_ids(
         return jnp.where(mask, (rank * num_landmarks) // count, num_landmarks)
     by_position = jnp.arange(length, dtype=jnp.int32) // (length // num_landmarks)
     return jnp.broadcast_to(by_position, (batch, length))
+
+
+def segment_sizes(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B M"]:
+    """Returns the number of real tokens in each segment of `layout="real"`, of `counts` in all."""
+    # Segment s starts at rank ceil(s · count / M).
+    starts = -(-jnp.arange(num_landmarks + 1)[None] * counts[:, None] // num_landmarks)
+    return jnp.diff(starts, axis=1)
 
 
 def segment_means(
@@ -42,20 +61,20 @@ def segment_means(
     """Averages `x` over each of M segments of the sequence.
 
     Args:
-      x: What padding holds is never seen, except with `layout="hf"`.
+      x: Queries or keys, [batch, length, heads, head_dim]. Padding has no effect, except with
+        `layout="hf"`.
       num_landmarks: M, at least 1.
-      mask: True at real tokens; None means that all are.
-      layout: `"real"` cuts the real tokens into equal segments. `"mlpen"` (the authors' code) cuts
-        positions, counts padding as zeros and divides by the full segment; `"hf"` (Hugging Face)
-        also averages in what padding holds. Both want L to be a multiple of M.
+      mask: True at real tokens; None means all are real.
+      layout: `"real"` divides the real tokens into equal segments. `"mlpen"` (the authors' code)
+        divides positions, counts padding as zeros and divides by the full segment size; `"hf"`
+        (Hugging Face) also includes the values of padding. Both need L to be a multiple of M.
 
     Returns:
       The means, in `x`'s dtype (sums run in at least float32), and the landmark mask: False where a
-      segment holds no token, which happens when fewer than M tokens are real. Such a mean is zero.
+      segment has no token, which happens with fewer than M real tokens. Such a mean is zero.
 
     Raises:
-      ValueError: A size of zero, an unknown layout, or one that L does not fit; arrays of other shapes
-        or types than these.
+      ValueError: `num_landmarks`, the layout, a shape or a dtype is invalid.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7.
     """
@@ -67,62 +86,44 @@ def segment_means(
             f" got {x.shape} and {None if mask is None else (mask.shape, str(mask.dtype))}."
         )
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(f"segment_means takes x of a floating-point type, got {x.dtype}.")
+        raise ValueError(f"segment_means takes x with a floating-point dtype, got {x.dtype}.")
     batch, length = x.shape[:2]
     check_landmarks(num_landmarks, length, layout)
-    accumulator = jnp.promote_types(x.dtype, jnp.float32)
     if layout != "hf" and mask is not None:
         x = jnp.where(mask[..., None, None], x, 0)
-    by_position = layout != "real" or mask is None
-    if by_position and length % num_landmarks == 0:
-        by_product, plainly = (
-            functools.partial(form, num_landmarks=num_landmarks)
-            for form in (_sums_by_product, _sums)
+    if layout != "real" or (mask is None and length % num_landmarks == 0):
+        sums = jax.lax.platform_dependent(
+            x,
+            tpu=lambda x: _sums_by_product(x, num_landmarks),
+            default=lambda x: _sums(x, num_landmarks),
         )
-        sums = jax.lax.platform_dependent(x, tpu=by_product, default=plainly)
         means = sums / (length // num_landmarks)
-        alive = jnp.ones((batch, num_landmarks), bool)
+        landmark_mask = jnp.ones((batch, num_landmarks), bool)
+        return means.astype(x.dtype), landmark_mask
+    # One matmul with a 0/1 matrix; without a mask that matrix is the same for the whole batch.
+    accumulator = accum_dtype(x.dtype)
+    rows = jnp.ones((1, length), bool) if mask is None else mask
+    ids = segment_ids(rows, num_landmarks)
+    member = ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
+    size = segment_sizes(rows.sum(axis=1), num_landmarks)
+    weights = member.astype(accumulator) / jnp.maximum(size, 1)[..., None].astype(accumulator)
+    if mask is None:
+        # D last: XLA's CPU backend cannot multiply transposed operands in bfloat16.
+        means = jnp.einsum("ML,BLHD->MBHD", weights[0], x.astype(accumulator)).swapaxes(0, 1)
     else:
-        # One matmul with a 0/1 matrix; without a mask that matrix is the same for the whole batch.
-        rows = jnp.ones((1, length), bool) if mask is None else mask
-        ids = segment_ids(rows, num_landmarks, layout=layout)
-        member = ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
-        size = member.sum(axis=2)
-        weights = member / jnp.maximum(size, 1)[..., None].astype(accumulator)
-        if mask is None:
-            # In this order, D last: XLA's CPU cannot multiply what is transposed in bfloat16.
-            means = jnp.einsum("ML,BLHD->MBHD", weights[0], x.astype(accumulator)).swapaxes(0, 1)
-        else:
-            means = jnp.einsum("BML,BLHD->BMHD", weights, x.astype(accumulator))
-        alive = jnp.broadcast_to(size > 0, (batch, num_landmarks))
-    return means.astype(x.dtype), alive
+        means = jnp.einsum("BML,BLHD->BMHD", weights, x.astype(accumulator))
+    return means.astype(x.dtype), jnp.broadcast_to(size > 0, (batch, num_landmarks))
 
 
-def _sums(x: Float[Array, "B L H D"], *, num_landmarks: int) -> Float[Array, "B M H D"]:
-    """Sums over M segments of one length, in at least float32."""
+def _sums(x: Float[Array, "B L H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
+    """Sums over M segments of equal length, in at least float32."""
     segments = x.reshape(x.shape[0], num_landmarks, -1, *x.shape[2:])
-    return segments.sum(axis=2, dtype=jnp.promote_types(x.dtype, jnp.float32))
+    return segments.sum(axis=2, dtype=accum_dtype(x.dtype))
 
 
-def _sums_by_product(x: Float[Array, "B L H D"], *, num_landmarks: int) -> Float[Array, "B M H D"]:
-    """The same, where sums over neighbours cost more than products, as on a TPU: a third of the time."""
+def _sums_by_product(x: Float[Array, "B L H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
+    """The same by a matrix product, which takes a third of the time on a TPU."""
     ones = jnp.repeat(jnp.eye(num_landmarks, dtype=x.dtype), x.shape[1] // num_landmarks, axis=1)
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    exact = jax.lax.Precision.HIGHEST if x.dtype == wide else None
-    return jnp.einsum("ML,BLHD->BMHD", ones, x, precision=exact, preferred_element_type=wide)
-
-
-def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:
-    """Refuses sizes of zero, unknown layouts, and a length that the layout cannot cut, in words."""
-    check_size("num_landmarks (M)", num_landmarks)
-    if length < 1:
-        raise ValueError("The sequence axis (L) is empty; attention needs at least one position.")
-    if layout not in get_args(Layout):
-        raise ValueError(
-            f"landmark_layout must be one of {', '.join(map(repr, get_args(Layout)))}, got {layout!r}."
-        )
-    if layout != "real" and length % num_landmarks:
-        raise ValueError(
-            f"landmark_layout={layout!r} cuts L positions into M equal segments; L = {length} is not"
-            f" a multiple of M = {num_landmarks}. Pad the input, or use landmark_layout='real'."
-        )
+    accumulator = accum_dtype(x.dtype)
+    exact = jax.lax.Precision.HIGHEST if x.dtype == accumulator else None
+    return jnp.einsum("ML,BLHD->BMHD", ones, x, precision=exact, preferred_element_type=accumulator)

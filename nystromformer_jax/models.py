@@ -2,21 +2,21 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nystromformer_jax.attention import Implementation
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.landmarks import Layout
 from nystromformer_jax.modules import ACTIVATIONS, Activation, Encoder, EncoderBlock
-from nystromformer_jax.pinv import Start
-from nystromformer_jax.sizes import check_size
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.typing import Array, Bool, Float, Int
+from nystromformer_jax.validation import Layout, Start, check_mask, check_size
 
 AttentionName = Literal[
     "nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear"
@@ -31,29 +31,34 @@ PRESETS: dict[str, dict[str, int]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NystromformerConfig:
-    """Sizes and choices of a model; the defaults are BERT-base's, with Nyström attention.
+    """Config of a model; the defaults are BERT-base's sizes with Nyström attention.
 
     Args:
       vocab_size: V, rows of the token embedding.
-      max_len: rows of the position embedding, all of them usable.
+      max_len: Maximum length, rows of the position embedding.
       embed_dim: E.
-      num_types: rows of the token type embedding (sentence A and B).
-      attention: a choice, and never inferred from sizes. "nystrom" and "softmax" read the fields below;
-        the others stand beside them with their defaults, to be compared.
-      num_landmarks: M, of Nyström attention.
-      conv_kernel_size: of the value's convolution, odd, 0 for none. The authors have 33 at 512 tokens and
-        65 at 4,096. Softmax attention has it too, as in Hugging Face's exact mode: set 0 for BERT's.
-      pinv_iters: see `nystrom_attention`, as for the four that follow.
-      attention_dropout_rate: of softmax attention's weights; landmark attention has none.
-      activation: of MLPs and the masked-token head; BERT's is "gelu", the authors' "gelu_tanh".
-      dropout_rate: of embeddings, attention output, MLP output and heads.
-      num_labels: C, of the classification heads.
-      classifier_activation: between the two layers of the sequence classifier; None for `activation`.
-      initializer_range: standard deviation of kernels and embeddings.
-      dtype: of activations; parameters, layer norms' statistics and logits stay float32.
-      sequence_axis: of the ambient mesh, over which Nyström attention splits the length; None: it is
-        whole. This and `remat` say how the model is computed, and are not saved with it.
-      remat: see `Encoder`.
+      num_types: Rows of the token type embedding (sentence A and B).
+      attention: Name of the attention. "nystrom" and "softmax" use the fields below; the others, for
+        comparison, have their own defaults.
+      num_landmarks: M of Nyström attention.
+      conv_kernel_size: Width of the convolution over values, odd; 0 for none. The authors use 33 at 512
+        tokens and 65 at 4,096. It also applies to softmax attention, as in Hugging Face's exact mode: set
+        0 for BERT's attention.
+      pinv_iters: See `nystrom_attention`, as for the four fields that follow.
+      attention_dropout_rate: Dropout rate of softmax attention weights; landmark attention has none.
+      activation: Activation of MLPs and the masked-token head: "gelu" in BERT, "gelu_tanh" in the
+        authors' models.
+      dropout_rate: Dropout rate of embeddings, attention output, MLP output and heads.
+      num_labels: C of the classification heads.
+      classifier_activation: Activation of the sequence classifier's hidden layer; None for `activation`.
+      initializer_range: Standard deviation of initial kernels and embeddings.
+      dtype: Dtype of activations; parameters, layer norm statistics and logits are float32.
+      sequence_axis: Axis of the ambient mesh over which Nyström attention shards the length; None: not
+        sharded. This and `remat` are not saved with the model.
+      remat: See `Encoder`.
+      metadata: Fields of the config.json that the model was read from and that do not change its outputs,
+        such as id2label, problem_type and pad_token_id. `save_pretrained` writes them back. Comparison
+        of configs ignores them.
     """
 
     vocab_size: int
@@ -81,6 +86,7 @@ class NystromformerConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     sequence_axis: str | None = None
     remat: bool = False
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in (
@@ -94,7 +100,7 @@ class NystromformerConfig:
             "num_labels",
         ):
             check_size(name, getattr(self, name))
-        if self.num_layers > 1000:  # each is traced by itself
+        if self.num_layers > 1000:  # each is traced separately
             raise ValueError(f"num_layers must be 1,000 or fewer, got {self.num_layers}.")
         if self.embed_dim % self.num_heads:
             raise ValueError(
@@ -118,17 +124,13 @@ class NystromformerConfig:
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "NystromformerConfig":
-        """BERT-"small" or BERT-"base", with `changes`; `vocab_size` is always among these.
-
-        Raises:
-          ValueError: An unknown preset.
-        """
+        """Returns the config of BERT "small" or "base" with `changes`, which must hold `vocab_size`."""
         if name not in PRESETS:
             raise ValueError(f"There is no preset {name!r}{nearest(name, PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
 
     def make_core(self) -> Callable[..., nn.Module]:
-        """A factory of the attention that `attention` names; see `nystromformer_jax.make_core`."""
+        """Returns a factory of the attention; see `nystromformer_jax.make_core`."""
         convolution = {"conv_kernel_size": self.conv_kernel_size, "mask_conv": self.mask_conv}
         if self.attention == "nystrom":
             return make_core(
@@ -154,17 +156,13 @@ def _dense(config: NystromformerConfig, features: int, name: str) -> nn.Dense:
     return nn.Dense(features, dtype=config.dtype, kernel_init=_kernel_init(config), name=name)
 
 
-def _layer_norm(config: NystromformerConfig, name: str) -> nn.LayerNorm:
-    return nn.LayerNorm(epsilon=config.layer_norm_epsilon, dtype=config.dtype, name=name)
-
-
 class Embeddings(nn.Module):
-    """Token, position and type embeddings, summed; then layer norm and dropout."""
+    """Sum of token, position and type embeddings, then layer norm and dropout."""
 
     config: NystromformerConfig
 
     def setup(self) -> None:
-        """Makes the parts; flax calls it."""
+        """Creates the submodules."""
         config = self.config
         embed = functools.partial(
             nn.Embed,
@@ -179,17 +177,28 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.dropout_rate)
 
     def __call__(
-        self, inputs: Int[Array, "B L"], types: Int[Array, "B L"] | None, *, deterministic: bool
+        self,
+        inputs: Int[Array, "B L"],
+        types: Int[Array, "B L"] | None,
+        mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool,
     ) -> Float[Array, "B L E"]:
-        """Embeds token ids; the first token has the first position."""
-        length = inputs.shape[1]
+        """Returns the embeddings; positions count real tokens.
+
+        Differs from Hugging Face's BERT and Nyströmformer, which also count padding before the tokens.
+        """
+        positions = jnp.arange(inputs.shape[1])[None]
         types = jnp.zeros_like(inputs) if types is None else types
-        positions = self.position(jnp.arange(length))
-        x = self.word(inputs) + positions[None] + self.type(types)
+        if mask is not None:
+            # Padding keeps its own positions, which a convolution without a mask reads.
+            ranks = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
+            positions = jnp.where(mask, ranks, positions)
+        x = self.word(inputs) + self.position(positions) + self.type(types)
         return self.dropout(self.norm(x), deterministic=deterministic)
 
     def attend(self, x: Float[Array, "*tokens E"]) -> Float[Array, "*tokens V"]:
-        """Logits against the token embeddings, in float32."""
+        """Returns the product with the token embeddings, in float32."""
         table = self.word.embedding.astype(self.config.dtype)
         return jnp.einsum("...E,VE->...V", x, table, preferred_element_type=jnp.float32)
 
@@ -197,13 +206,13 @@ class Embeddings(nn.Module):
 class Nystromformer(nn.Module):
     """Embeddings and encoder, without a head.
 
-    Differs from pre-norm encoders: no last layer norm, for post-norm blocks end in one.
+    Differs from pre-norm encoders: there is no final layer norm, because post-norm blocks end in one.
     """
 
     config: NystromformerConfig
 
     def setup(self) -> None:
-        """Makes the parts; flax calls it."""
+        """Creates the submodules."""
         config = self.config
         block = functools.partial(
             EncoderBlock,
@@ -229,16 +238,18 @@ class Nystromformer(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L E"]:
-        """Gives the last hidden states.
+        """Returns the last hidden states.
 
         Args:
-          inputs: Token ids, at most `config.max_len` of them.
-          mask: True at real tokens; None: all are.
+          inputs: Token ids, at most `config.max_len` of them, from 0 to `config.vocab_size` - 1.
+          mask: True at real tokens; None: all are. Positions count only real tokens.
           types: 0 in the first sentence, 1 in the second; None: 0 everywhere.
-          deterministic: Whether nothing is dropped.
+          deterministic: If True, dropout is disabled.
 
         Raises:
-          ValueError: More tokens than positions, or what are no token ids `[B L]`.
+          ValueError: More tokens than positions, or invalid token ids. Ids out of range raise it only
+            outside `jax.jit`. In a compiled program an id that is too large gives NaN, and a negative one
+            counts from the end of the table.
         """
         for name, ids in (("inputs", inputs), ("types", types)):
             if ids is not None and (
@@ -248,24 +259,27 @@ class Nystromformer(nn.Module):
                 or not jnp.issubdtype(ids.dtype, jnp.integer)
             ):
                 raise ValueError(
-                    f"{name} must be whole numbers [B L], no axis empty, and types as long as inputs;"
+                    f"{name} must be integers [B L] without an empty axis, and types as long as inputs;"
                     f" got shape {ids.shape} of {ids.dtype}."
                 )
         if inputs.shape[1] > self.config.max_len:
             raise ValueError(
                 f"{inputs.shape[1]} tokens are more than the {self.config.max_len} positions of this"
-                " model: cut them, or load the model with a larger max_len."
+                " model: truncate them, or load the model with a larger max_len."
             )
-        x = self.embeddings(inputs, types, deterministic=deterministic)
+        check_mask("mask", mask, inputs.shape[0], inputs.shape[1], "real tokens, [B L]")
+        _check_ids("inputs", inputs, self.config.vocab_size, "vocab_size")
+        _check_ids("types", types, self.config.num_types, "num_types")
+        x = self.embeddings(inputs, types, mask, deterministic=deterministic)
         return self.encoder(x, mask, deterministic=deterministic)
 
     def attend(self, x: Float[Array, "*tokens E"]) -> Float[Array, "*tokens V"]:
-        """Logits against the token embeddings, in float32."""
+        """Returns the product with the token embeddings, in float32."""
         return self.embeddings.attend(x)
 
 
 class MaskedTokenHead(nn.Module):
-    """Dense, activation, layer norm, and the token embeddings again, with a bias of their own.
+    """Dense layer, activation, layer norm, and the tied token embeddings with a bias.
 
     Attributes:
       attend: Multiplies by the token embeddings.
@@ -276,15 +290,16 @@ class MaskedTokenHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: Float[Array, "B P E"]) -> Float[Array, "B P V"]:
-        """Gives logits over the vocabulary, in float32."""
+        """Returns logits over the vocabulary, in float32."""
         config = self.config
         x = ACTIVATIONS[config.activation](_dense(config, config.embed_dim, "dense")(hidden))
+        norm = nn.LayerNorm(epsilon=config.layer_norm_epsilon, dtype=config.dtype, name="norm")
         bias = self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,))
-        return self.attend(_layer_norm(config, "norm")(x)) + bias[None, None]
+        return self.attend(norm(x)) + bias[None, None]
 
 
 class NystromformerForMaskedLM(nn.Module):
-    """Guesses tokens: logits [B L V], or [B P V] at the positions asked for."""
+    """Predicts tokens: logits [B L V], or [B P V] at P positions."""
 
     config: NystromformerConfig
 
@@ -298,7 +313,7 @@ class NystromformerForMaskedLM(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B P V"]:
-        """Gives logits at `positions`, which saves the others' cost; None: at all (P = L)."""
+        """Returns logits at `positions`; None: at all positions (P = L)."""
         backbone = Nystromformer(self.config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
         head = MaskedTokenHead(self.config, backbone.attend, name="mlm")
@@ -306,10 +321,10 @@ class NystromformerForMaskedLM(nn.Module):
 
 
 class NystromformerForPreTraining(nn.Module):
-    """Guesses tokens, and whether the second sentence came second (class 0) or first (class 1).
+    """Predicts tokens, and whether the sentences are in order (class 0) or swapped (class 1).
 
     Source: the order head is that of the authors' reorganized_code/BERT/model.py at 5689313: a dense
-    layer with tanh on the first token, dropout, and one layer more.
+    layer with tanh on the first token, dropout, and a second dense layer.
     """
 
     config: NystromformerConfig
@@ -324,7 +339,7 @@ class NystromformerForPreTraining(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[Float[Array, "B P V"], Float[Array, "B 2"]]:
-        """Gives logits of tokens, as `NystromformerForMaskedLM`, and of the order."""
+        """Returns token logits, as `NystromformerForMaskedLM`, and order logits."""
         config = self.config
         backbone = Nystromformer(config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
@@ -336,7 +351,7 @@ class NystromformerForPreTraining(nn.Module):
 
 
 class NystromformerForSequenceClassification(nn.Module):
-    """Classifies a sequence by its first token: logits [B C]; for a regression C is 1."""
+    """Classifies a sequence by its first token: logits [B C]; C is 1 for regression."""
 
     config: NystromformerConfig
 
@@ -349,7 +364,7 @@ class NystromformerForSequenceClassification(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B C"]:
-        """Gives logits, in float32."""
+        """Returns logits, in float32."""
         config = self.config
         dropout = Dropout(config.dropout_rate)
         hidden = Nystromformer(config, name="nystromformer")(
@@ -376,7 +391,7 @@ class NystromformerForTokenClassification(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L C"]:
-        """Gives logits, in float32."""
+        """Returns logits, in float32."""
         config = self.config
         hidden = Nystromformer(config, name="nystromformer")(
             inputs, mask, types, deterministic=deterministic
@@ -386,7 +401,7 @@ class NystromformerForTokenClassification(nn.Module):
 
 
 class NystromformerForQuestionAnswering(nn.Module):
-    """Finds where an answer starts and ends: two logits a token, each [B L]."""
+    """Predicts where an answer starts and ends: two logits per token, each [B L]."""
 
     config: NystromformerConfig
 
@@ -399,7 +414,7 @@ class NystromformerForQuestionAnswering(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
-        """Gives the logits of starts and those of ends, in float32."""
+        """Returns start logits and end logits, in float32."""
         hidden = Nystromformer(self.config, name="nystromformer")(
             inputs, mask, types, deterministic=deterministic
         )
@@ -408,7 +423,7 @@ class NystromformerForQuestionAnswering(nn.Module):
 
 
 class NystromformerForMultipleChoice(nn.Module):
-    """Chooses between sequences: logits [B N] of N choices each, by their first tokens."""
+    """Chooses between N sequences by their first tokens: logits [B N]."""
 
     config: NystromformerConfig
 
@@ -421,7 +436,7 @@ class NystromformerForMultipleChoice(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B N"]:
-        """Gives one logit a choice, in float32."""
+        """Returns one logit per choice, in float32."""
         config = self.config
         mask, types = (None if x is None else x.reshape(-1, x.shape[-1]) for x in (mask, types))
         hidden = Nystromformer(config, name="nystromformer")(
@@ -436,7 +451,25 @@ class NystromformerForMultipleChoice(nn.Module):
 def _at(
     hidden: Float[Array, "B L E"], positions: Int[Array, "B P"] | None
 ) -> Float[Array, "B P E"]:
-    """The hidden states at `positions`; all of them where that is None."""
+    """Returns the hidden states at `positions`, or all of them if that is None."""
     if positions is None:
         return hidden
+    _check_ids("positions", positions, hidden.shape[1], "the length of inputs")
     return jnp.take_along_axis(hidden, positions[..., None], axis=1)
+
+
+def _check_ids(name: str, ids: Any, size: int, limit: str) -> None:
+    """Raises ValueError unless all ids are from 0 to `size` - 1; `limit` is the name of `size`.
+
+    Ids of a compiled program, or of other processes, cannot be checked.
+    """
+    if ids is None or isinstance(ids, jax.core.Tracer):
+        return
+    if isinstance(ids, jax.Array) and not ids.is_fully_addressable:
+        return
+    values = np.asarray(ids)
+    if wrong := [int(value) for value in (values.min(), values.max()) if not 0 <= value < size]:
+        raise ValueError(
+            f"{name} must be from 0 to {size - 1} ({limit}), got {wrong[0]}. Use the model's own"
+            " tokenizer; at padding set the mask to False and the id to 0."
+        )

@@ -1,23 +1,26 @@
-"""Modules over the functions: self-attention around any core, and the Transformer encoder."""
+"""Flax Modules: multi-head attention around any core, and the Transformer encoder."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from nystromformer_jax.convolution import dense_convolution
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
-from nystromformer_jax.sizes import check_size
 from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import check_choice, check_mask, check_size
 
 Initializer = Callable[..., Array]
 Dtype = Any
 
 # PyTorch's exact GELU is the authors'; flax's default is the tanh approximation.
 Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
+Norm = Literal["pre", "post"]
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
     "gelu_tanh": lambda x: nn.gelu(x, approximate=True),
@@ -27,11 +30,11 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def over_tokens(layer: nn.Module, x: Float[Array, "*tokens E"]) -> Float[Array, "*tokens F"]:
-    """Applies a dense layer to all leading axes at once: one `[tokens, E]` matmul, backwards too.
+    """Applies a dense layer to all leading axes at once: one `[tokens, E]` matmul, backward too.
 
-    Left to itself, the gradient of the layer's kernel contracts over two axes, which costs a quarter
-    of a training step on a CPU. Where the ambient mesh splits the length it is left to itself: one axis
-    of batch and length would have to be gathered.
+    Without it, the gradient of the layer's kernel contracts over two axes, which costs a quarter of a
+    training step on a CPU. If the ambient mesh splits the length, the layer is applied directly, because
+    merging batch and length into one axis would gather it.
     """
     if jax.sharding.get_abstract_mesh().shape.get(SEQUENCE_AXIS, 1) > 1:
         return layer(x)
@@ -40,35 +43,49 @@ def over_tokens(layer: nn.Module, x: Float[Array, "*tokens E"]) -> Float[Array, 
 
 
 def check_tokens(name: str, x: Array) -> None:
-    """Refuses what is no sequence of vectors, in words."""
+    """Raises ValueError unless `x` is a non-empty sequence of vectors, [batch, length, width]."""
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        raise ValueError(
+            f"{name} must be a JAX or NumPy array, got a {type(x).__module__}.{type(x).__qualname__}."
+            f" Pass jnp.asarray({name})."
+        )
     if x.ndim != 3 or 0 in x.shape or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(
-            f"{name} must be [batch, length, width] of a floating-point type, no axis empty; got shape"
-            f" {x.shape} of {x.dtype}."
+            f"{name} must be [batch, length, width] with a floating-point dtype and no empty axis; got"
+            f" shape {x.shape} of {x.dtype}."
         )
 
 
+def finite_padding(
+    x: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None, meaning: str
+) -> Float[Array, "B L E"]:
+    """Replaces NaN and infinity at padding by zero.
+
+    Otherwise they would reach the gradient of a dense layer's kernel, which sums over all tokens:
+    0 · NaN is NaN.
+
+    Raises:
+      ValueError: `mask` is not a boolean `[B L]`; `meaning` describes it in the message.
+    """
+    check_mask("mask", mask, x.shape[0], x.shape[1], meaning)
+    return x if mask is None else jnp.where(mask[..., None] | jnp.isfinite(x), x, 0)
+
+
 class MultiHeadAttention(nn.Module):
-    """Projects to query, key and value, attends by a core, and projects back.
+    """Projects to query, key and value, attends with a core, and projects the output.
 
-    A core that `shares_query_and_key` gets the queries as keys, and no projection of keys is made.
-
-    Attributes are those of `nn.MultiHeadDotProductAttention` where they mean the same.
+    A core that `shares_query_and_key` has no key projection. A core that `reads_value_only` has neither
+    query nor key projections. Attributes not listed here are those of `nn.MultiHeadDotProductAttention`.
 
     Attributes:
       num_heads: H.
-      make_core: Makes the attention itself, for example `make_core("nystrom", num_landmarks=64)` or
-        a core's class. A factory and no instance: one instance would share its parameters.
-      qkv_features: H · D; None for the width of the queries' input.
-      out_features: Width of the output; None for the width of the queries' input.
-      use_bias: Whether the four projections have one.
-      dtype: Of the activations; None follows input and parameters.
-      param_dtype: Of the parameters.
-      precision: Of the projections' matmuls.
-      kernel_init: Of the projections' kernels.
-      bias_init: Of their biases.
-      out_kernel_init: Of the last projection's kernel; None for `kernel_init`.
-      out_bias_init: Of its bias; None for `bias_init`.
+      make_core: Factory of the core, for example `make_core("nystrom", num_landmarks=64)` or a core's
+        class; a core instance would be shared between layers.
+      qkv_features: H · D; None for the width of `inputs_q`.
+      out_features: Width of the output; None for the width of `inputs_q`.
+      use_bias: If True, the four projections have a bias.
+      out_kernel_init: Initializer of the output projection's kernel; None for `kernel_init`.
+      out_bias_init: Initializer of its bias; None for `bias_init`.
     """
 
     num_heads: int
@@ -94,18 +111,17 @@ class MultiHeadAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L F"]:
-        """Attends from `inputs_q` to `inputs_kv`, or to itself where that is None.
+        """Attends from `inputs_q` to `inputs_kv`, or to itself if that is None.
 
         Args:
-          inputs_q: What asks.
-          inputs_kv: What is asked; may have another length and width.
-          mask: True at real tokens of what is asked.
-          query_mask: True at real tokens of what asks; None: it carries `mask`.
-          deterministic: Whether nothing is dropped.
+          inputs_q: Input projected to queries, [batch, length, features].
+          inputs_kv: Input projected to keys and values; its length and width may differ.
+          mask: True at real tokens of `inputs_kv`.
+          query_mask: True at real tokens of `inputs_q`; None means that it uses `mask`.
+          deterministic: If True, nothing is dropped.
 
         Raises:
-          ValueError: A width that the heads do not divide, what is no sequence of vectors, and what
-            the core refuses.
+          ValueError: The heads do not divide the width, or an input is invalid.
         """
         check_tokens("inputs_q", inputs_q)
         if inputs_kv is not None:
@@ -121,13 +137,13 @@ class MultiHeadAttention(nn.Module):
         check_size("out_features", out_features)
         crosses = inputs_kv is not None
         inputs_kv = inputs_q if inputs_kv is None else inputs_kv
+        if query_mask is not None or not crosses:
+            real_queries = mask if query_mask is None else query_mask
+            inputs_q = finite_padding(inputs_q, real_queries, "real queries, [B L]")
+        inputs_kv = finite_padding(inputs_kv, mask, "real keys, [B T]")
 
         def project(
-            name: str,
-            x: Array,
-            features: int,
-            kernel_init: Initializer = self.kernel_init,
-            bias_init: Initializer = self.bias_init,
+            name: str, x: Array, features: int, kernel_init: Initializer, bias_init: Initializer
         ) -> Array:
             layer = nn.Dense(
                 features,
@@ -141,25 +157,28 @@ class MultiHeadAttention(nn.Module):
             )
             return over_tokens(layer, x)
 
-        def heads(x: Array) -> Array:
+        def heads(name: str, x: Array) -> Array:
+            x = project(name, x, features, self.kernel_init, self.bias_init)
             return x.reshape(*x.shape[:-1], self.num_heads, features // self.num_heads)
 
-        core = self.make_core(name="core")
-        query = heads(project("query", inputs_q, features))
-        shared = getattr(core, "shares_query_and_key", False)
-        if shared and crosses:
+        if isinstance(self.make_core, (str, nn.Module)) or not callable(self.make_core):
             raise ValueError(
-                "This core takes its queries for its keys, so it attends within one sequence: pass"
-                " inputs_kv=None, or another core."
+                "make_core must be a factory of cores, such as make_core('nystrom', num_landmarks=64) or"
+                f" a core's class, so that each layer has its own core; got {self.make_core!r}."
             )
-        attended = core(
-            query,
-            query if shared else heads(project("key", inputs_kv, features)),
-            heads(project("value", inputs_kv, features)),
-            mask,
-            query_mask,
-            deterministic=deterministic,
-        )
+        core = self.make_core(name="core")
+        shared = getattr(core, "shares_query_and_key", False)
+        value_only = getattr(core, "reads_value_only", False)
+        if (shared or value_only) and crosses:
+            raise ValueError(
+                "This core supports self-attention only: its keys are its queries, or it reads only the"
+                " value. Pass inputs_kv=None, or another core."
+            )
+        query = None if value_only else heads("query", inputs_q)
+        key = query if shared or value_only else heads("key", inputs_kv)
+        value = heads("value", inputs_kv)
+        query, key = (value if x is None else x for x in (query, key))
+        attended = core(query, key, value, mask, query_mask, deterministic=deterministic)
         return project(
             "out",
             attended.reshape(*attended.shape[:-2], features),
@@ -170,9 +189,9 @@ class MultiHeadAttention(nn.Module):
 
 
 class SelfAttention(MultiHeadAttention):
-    """`MultiHeadAttention` from a sequence to itself."""
+    """Multi-head attention from a sequence to itself."""
 
-    def __call__(  # type: ignore[override]  # attends to itself: one input fewer, on purpose
+    def __call__(  # type: ignore[override]  # one input fewer
         self,
         x: Float[Array, "B L E"],
         mask: Bool[Array, "B L"] | None = None,
@@ -184,13 +203,13 @@ class SelfAttention(MultiHeadAttention):
 
 
 class MlpBlock(nn.Module):
-    """Two dense layers with an activation between, dropout after each of them.
+    """Two dense layers with an activation in between, and dropout after each.
 
     Attributes:
       mlp_dim: Width between the layers.
       activation: `"gelu"` is the exact one.
-      dropout_rate: Of the output.
-      hidden_dropout_rate: Of the hidden units; None for `dropout_rate`.
+      dropout_rate: Dropout of the output.
+      hidden_dropout_rate: Dropout of the hidden units; None for `dropout_rate`.
     """
 
     mlp_dim: int
@@ -207,15 +226,11 @@ class MlpBlock(nn.Module):
         """Applies the block to each token.
 
         Raises:
-          ValueError: A width below 1, an unknown activation, or what is no sequence of vectors.
+          ValueError: `mlp_dim` is below 1, the activation is unknown, or `x` is invalid.
         """
         check_tokens("x", x)
         check_size("mlp_dim", self.mlp_dim)
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got"
-                f" {self.activation!r}."
-            )
+        check_choice("activation", self.activation, Activation)
 
         def dense(name: str, features: int) -> nn.Dense:
             return nn.Dense(
@@ -235,25 +250,82 @@ class MlpBlock(nn.Module):
         return dropout(output, deterministic=deterministic)
 
 
+class ConvStem(nn.Module):
+    """A layer norm, then residual dense convolutions, which detect n-grams before the first block.
+
+        x = layer_norm(x)
+        x = x + activation(convolution(x))      for each kernel size
+
+    Padding is zeroed before each convolution, so padding at the ends has no effect.
+
+    Attributes:
+      kernel_sizes: Width of each convolution along the sequence, odd.
+      activation: See `MlpBlock`.
+      layer_norm_epsilon: See `EncoderBlock`.
+    """
+
+    kernel_sizes: Sequence[int]
+    activation: Activation = "gelu"
+    layer_norm_epsilon: float = 1e-5
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    kernel_init: Initializer = nn.initializers.lecun_normal()
+    bias_init: Initializer = nn.initializers.zeros_init()
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None = None
+    ) -> Float[Array, "B L E"]:
+        """Applies the stem; `mask` is True at real tokens.
+
+        Raises:
+          ValueError: A kernel size is even, the activation is unknown, or an input is invalid.
+        """
+        check_tokens("x", x)
+        x = finite_padding(x, mask, "real tokens, [B L]")
+        check_choice("activation", self.activation, Activation)
+        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        x = nn.LayerNorm(epsilon=self.layer_norm_epsilon, **types, name="norm")(x)
+        for index, size in enumerate(self.kernel_sizes):
+            check_size("kernel_sizes", size)
+            if size % 2 == 0:
+                raise ValueError(
+                    f"kernel_sizes must be odd, so that they have a center; got {size}."
+                )
+            convolution = nn.Conv(
+                x.shape[-1],
+                (size,),
+                **types,
+                kernel_init=self.kernel_init,
+                bias_init=self.bias_init,
+                conv_general_dilated=lambda x, kernel, *_, **__: dense_convolution(x, kernel),
+                name=f"convolution_{index}",
+            )
+            read = x if mask is None else jnp.where(mask[..., None], x, 0)
+            x = x + ACTIVATIONS[self.activation](convolution(read))
+        return x
+
+
 class EncoderBlock(nn.Module):
     """Attention and MLP, each with a residual connection and a layer norm.
 
     Attributes:
       num_heads: H.
-      make_core: Makes the attention; see `SelfAttention`.
+      make_core: Factory of the core; see `MultiHeadAttention`.
       mlp_dim: Width of the MLP.
-      norm: `"pre"` normalises what enters each half (LRA), `"post"` what leaves it (BERT).
+      norm: `"pre"` normalizes the inputs of attention and MLP (LRA), `"post"` their sums with the
+        residual connection (BERT).
       qkv_features: H · D; None for the width of the input.
-      attention_bias: Whether the attention's four projections have one.
-      layer_norm_epsilon: 1e-5 in the authors' code; 1e-6 is flax's and Google's default.
-      dropout_rate: Of the attention output, the MLP's hidden units and its output.
-      hidden_dropout_rate: Of the MLP's hidden units where it differs; BERT has 0.
+      attention_bias: If True, the attention's four projections have a bias.
+      layer_norm_epsilon: 1e-5 in the authors' code; 1e-6 is Flax's and Google's default.
+      dropout_rate: Dropout of the attention output, the MLP's hidden units and its output.
+      hidden_dropout_rate: Dropout of the MLP's hidden units if it differs; 0 in BERT.
     """
 
     num_heads: int
     make_core: Callable[..., nn.Module]
     mlp_dim: int
-    norm: Literal["pre", "post"] = "pre"
+    norm: Norm = "pre"
     activation: Activation = "gelu"
     qkv_features: int | None = None
     attention_bias: bool = True
@@ -276,11 +348,11 @@ class EncoderBlock(nn.Module):
         """Applies the block; `mask` is True at real tokens.
 
         Raises:
-          ValueError: An unknown order of norms, and what its parts refuse.
+          ValueError: `norm` is unknown, or an input is invalid.
         """
         check_tokens("x", x)
-        if self.norm not in ("pre", "post"):
-            raise ValueError(f"norm must be 'pre' or 'post', got {self.norm!r}.")
+        check_choice("norm", self.norm, Norm)
+        x = finite_padding(x, mask, "real keys, [B T]")
         weights = {
             "dtype": self.dtype,
             "param_dtype": self.param_dtype,
@@ -325,13 +397,13 @@ class EncoderBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of blocks, then a last layer norm.
+    """A stack of blocks and a final layer norm.
 
     Attributes:
-      num_layers: How many blocks.
-      make_block: Makes a block; for example `functools.partial(EncoderBlock, 2, make_core, 128)`.
-      make_final_norm: Makes the last layer norm; None for none (post-norm blocks end in one).
-      remat: Whether a block's insides are computed again for the gradient instead of kept.
+      num_layers: Number of blocks.
+      make_block: Factory of a block, such as `functools.partial(EncoderBlock, 2, make_core, 128)`.
+      make_final_norm: Factory of the final layer norm; None for none (post-norm blocks end in one).
+      remat: If True, the activations inside a block are recomputed in the backward pass.
     """
 
     num_layers: int
@@ -350,7 +422,7 @@ class Encoder(nn.Module):
         """Encodes `x`; `mask` is True at real tokens.
 
         Raises:
-          ValueError: Fewer than no layers, and what the blocks refuse.
+          ValueError: `num_layers` is negative, or an input is invalid.
         """
         check_tokens("x", x)
         check_size("num_layers", self.num_layers, least=0)

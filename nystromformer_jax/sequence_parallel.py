@@ -1,29 +1,30 @@
-"""Nyström attention with the length split over devices: what they exchange does not grow with it."""
+"""Nyström attention with the length split over devices; they exchange landmarks and edges only."""
 
-import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from nystromformer_jax import kernels
-from nystromformer_jax.attention import nystrom_attention, over_row_sums, with_ones
+from nystromformer_jax.attention import Operations, attend_locally, nystrom
 from nystromformer_jax.convolution import depthwise_convolution
-from nystromformer_jax.inputs import (
+from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
+from nystromformer_jax.landmarks import SegmentMeans, Segments, segment_sizes
+from nystromformer_jax.stages import collect
+from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import (
     Implementation,
     Inputs,
+    LandmarkOptions,
+    Layout,
     Options,
+    Start,
+    accum_dtype,
     check_arguments,
-    where_real,
 )
-from nystromformer_jax.landmarks import Layout
-from nystromformer_jax.pinv import Start, iterative_pinv
-from nystromformer_jax.steps import collect, distribute, landmark_kernel
-from nystromformer_jax.typing import Array, Bool, Float, Int
 
-SEQUENCE_AXIS = "sequence"  # of the meshes of `nystromformer_jax.training`, which modules look for
+SEQUENCE_AXIS = "sequence"  # name of the mesh axis in `nystromformer_jax.training` and in modules
 
 
 def sharded_nystrom_attention(
@@ -39,37 +40,37 @@ def sharded_nystrom_attention(
     pinv_iters: int = 6,
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
-    conv_kernel: Float[Array, "H W"] | None = None,
+    conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None = None,
     mask_conv: bool = True,
     normalize_rows: bool = False,
     implementation: Implementation = "auto",
 ) -> Float[Array, "B L H D"]:
-    """`nystrom_attention` with L and T split over one axis of a mesh; the same result.
+    """`nystrom_attention` with L and T split over one axis of a mesh; the result is the same.
 
-    Each device averages, collects and distributes for its own stretch of the sequence. Between them
-    go the landmarks (2 M D numbers a head), what the landmarks collected (M (D + 2)) and the edges
-    that the convolution reads (2 (W // 2) D), and about as much again backwards, whatever the length
-    and however many devices; ring attention passes all keys and values around.
+    Each device averages, collects and distributes for its own part of the sequence. The devices
+    exchange the landmarks (2 M D numbers per head), what the landmarks collected (M (D + 2)) and the
+    edges that the convolution reads (2 (W // 2) D), and about as much again in the backward pass. This
+    does not depend on the length or the number of devices; ring attention passes all keys and values.
 
-    Any length and any mask will do: segments may cross from one device to the next. Only a length that
-    the devices divide stays split, though: another is padded here, and its output, cut back to that
-    length, is gathered whole. A sequence that is not longer than M is not split. Other axes of the
-    mesh are left to the compiler, so that the batch may be split over one.
+    Any length and any mask are supported: segments may span several devices. The output stays split
+    only if the devices divide its length; otherwise the inputs are padded, and the output is gathered
+    and cut to length. A sequence of at most M positions is not split. The compiler handles other axes of
+    the mesh, so the batch may be split over one of them.
 
-    Arguments are those of `nystrom_attention`, and `mesh`, the devices, with `axis`, that of its axes over
-    which L and T are split.
+    `axis` is the name of the axis of `mesh` over which L and T are split. The other arguments are those
+    of `nystrom_attention`; the TPU kernels are used only if the length is not split.
 
     Returns:
       The output in `query`'s dtype, its length split over `axis` if the devices divide it.
 
     Raises:
-      ValueError: What `nystrom_attention` refuses; an axis that the mesh does not have; a convolution
-        that reads farther than the next device.
+      ValueError: An argument of `nystrom_attention` is invalid, the mesh has no such axis, or the
+        convolution reads beyond the next device.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–17; softmax over several devices as in
     flash-decoding (Dao et al. 2023).
     """
-    inputs = Inputs.of(query, key, value, mask, query_mask, conv_kernel)
+    inputs = Inputs.create(query, key, value, mask, query_mask, conv_kernel)
     options = Options(
         num_landmarks=num_landmarks,
         pinv_iters=pinv_iters,
@@ -80,31 +81,24 @@ def sharded_nystrom_attention(
     )
     check_arguments(inputs, options, implementation)
     if axis not in mesh.shape:
-        raise ValueError(f"axis must be one of the mesh's, {tuple(mesh.shape)}; got {axis!r}.")
+        raise ValueError(f"axis must be one of the mesh's axes, {tuple(mesh.shape)}; got {axis!r}.")
     devices = mesh.shape[axis]
-    key_length = inputs.key.shape[1]
-    if devices == 1 or options.exact(inputs):
+    if devices == 1 or options.is_exact(inputs):
         *arrays, conv_kernel = inputs
-        query, key, value, mask, query_mask = (_laid(x, mesh, axis, split=False) for x in arrays)
-        return nystrom_attention(
-            query,
-            key,
-            value,
-            mask=mask,
-            query_mask=query_mask,
-            conv_kernel=conv_kernel,
-            implementation=implementation,
-            **dataclasses.asdict(options),
-        )
-    own = -(-key_length // devices)
-    if conv_kernel is not None and conv_kernel.shape[1] // 2 > own:
+        arrays = [_reshard(x, mesh, axis, split=False) for x in arrays]
+        return attend_locally(Inputs._make([*arrays, conv_kernel]), options, implementation)
+    key_length = inputs.key.shape[1]
+    shard_length = -(-key_length // devices)
+    width = 0 if inputs.conv_kernel is None else inputs.conv_kernel.shape[-1]
+    halo = width // 2
+    if halo > shard_length:
         raise ValueError(
-            f"The convolution of width {conv_kernel.shape[1]} reads {conv_kernel.shape[1] // 2}"
-            f" positions to each side, but {devices} devices hold {own} of {key_length} each; take"
-            " fewer devices, a longer sequence or a narrower kernel."
+            f"The convolution of width {width} reads {halo} positions on each side, but"
+            f" {devices} devices hold {shard_length} of {key_length} each. Use fewer devices, a longer"
+            " sequence or a narrower kernel."
         )
-    if kernels.wanted(implementation):
-        kernels.say_once("with the length split over devices they are not used")
+    if kernels_wanted(implementation):
+        warn_once("they do not support a length split over devices")
     return _sharded(inputs, options, mesh=mesh, axis=axis)
 
 
@@ -112,21 +106,21 @@ def sharded_nystrom_attention(
 def _sharded(
     inputs: Inputs, options: Options, *, mesh: Mesh | AbstractMesh, axis: str
 ) -> Float[Array, "B L H D"]:
-    """Pads to whole shards, and gives each device its own."""
+    """Pads the length to a multiple of the devices and runs `_shard` on each of them."""
     query, key, value, mask, query_mask, conv_kernel = inputs
     devices, length, key_length = mesh.shape[axis], query.shape[1], key.shape[1]
-    carry = query_mask is None and length == key_length  # the queries carry the keys' mask
-    query, own_query_mask = _padded(query, query_mask, devices)
-    value, _ = _padded(value, None, devices)
-    key, mask = _padded(key, mask, devices)
-    if carry:
-        own_query_mask = None
-    elif own_query_mask is None and mask is not None:
-        own_query_mask = jnp.ones(query.shape[:2], bool)
-    arrays = [_laid(x, mesh, axis) for x in (query, key, value, mask, own_query_mask)]
+    use_key_mask = query_mask is None and length == key_length
+    query, query_mask = _pad(query, query_mask, devices)
+    value, _ = _pad(value, None, devices)
+    key, mask = _pad(key, mask, devices)
+    if use_key_mask:
+        query_mask = None
+    elif query_mask is None and mask is not None:
+        query_mask = jnp.ones(query.shape[:2], bool)
+    arrays = [_reshard(x, mesh, axis) for x in (query, key, value, mask, query_mask)]
     split, whole = PartitionSpec(None, axis), PartitionSpec()
     output = jax.shard_map(
-        functools.partial(_shard, options=options, axis=axis, length=length, key_length=key_length),
+        functools.partial(_shard, options=options, axis=axis, lengths=(length, key_length)),
         mesh=mesh,
         in_specs=(Inputs.specs(split, whole),),
         out_specs=split,
@@ -134,11 +128,11 @@ def _sharded(
     )(Inputs._make([*arrays, conv_kernel]))
     if length % devices == 0:
         return output
-    return _laid(output, mesh, axis, split=False)[:, :length]
+    return _reshard(output, mesh, axis, split=False)[:, :length]
 
 
-def _laid(x: Any, mesh: Mesh | AbstractMesh, axis: str, *, split: bool = True) -> Any:
-    """`x` with its length over `axis` or whole, where the mesh wants to be told (its axis is Explicit)."""
+def _reshard(x: Any, mesh: Mesh | AbstractMesh, axis: str, *, split: bool = True) -> Any:
+    """Reshards the length of `x` over `axis`, or gathers it, if the axis is Explicit."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     wanted = axis if split else None
     if x is None or types[axis] != AxisType.Explicit:
@@ -150,10 +144,10 @@ def _laid(x: Any, mesh: Mesh | AbstractMesh, axis: str, *, split: bool = True) -
     return jax.reshard(x, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
-def _padded(
+def _pad(
     x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None, devices: int
 ) -> tuple[Float[Array, "B T H D"], Bool[Array, "B T"] | None]:
-    """Zeros behind, up to a multiple of `devices`; where there are any, also a mask that says so."""
+    """Pads `x` and its mask at the end to a multiple of `devices`; padding needs a mask."""
     missing = -x.shape[1] % devices
     if not missing:
         return x, mask
@@ -163,134 +157,92 @@ def _padded(
 
 
 def _shard(
-    inputs: Inputs, options: Options, *, axis: str, length: int, key_length: int
+    inputs: Inputs, options: Options, *, axis: str, lengths: tuple[int, int]
 ) -> Float[Array, "B L H D"]:
-    """One device's part, after `nystrom_attention`'s own order of things; L and T are its own."""
-    query, key, value, mask, own_query_mask, conv_kernel = inputs
-    query_mask, num_landmarks = inputs.query_mask, options.num_landmarks
-    real = options.landmark_layout == "real"
-    query, key = options.seen(query, query_mask), options.seen(key, mask)
-    conv_value = where_real(value, mask) if options.mask_conv else value
-    value = where_real(value, mask)
-
-    q_segments = _segments(query, query_mask if real else None, length, num_landmarks, axis)
-    k_segments = _segments(key, mask if real else None, key_length, num_landmarks, axis)
-    q_landmarks = _means(query, q_segments, axis)
-    k_landmarks = _means(key, k_segments, axis)
-    k_alive = k_segments.sizes > 0
-    kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_segments.sizes > 0, k_alive)
-    inverse = iterative_pinv(kernel_2, num_iters=options.pinv_iters, start=options.pinv_start)
-
-    attended = with_ones(value, mask) if options.normalize_rows else value
-    collected = _combined(*collect(q_landmarks, key, attended, mask=mask), axis)
-    landmark_values = jnp.einsum(
-        "BHNM,BMHD->BNHD", inverse, collected, precision=jax.lax.Precision.HIGHEST
+    """Computes the output of one device, whose inputs have its own L and T; `lengths` are the whole."""
+    operations = Operations(
+        functools.partial(_means, axis=axis, lengths=lengths),
+        functools.partial(_collect, axis=axis),
+        functools.partial(_convolve, axis=axis),
     )
-    if real and mask is not None:
-        few = k_segments.counts <= num_landmarks
-        landmark_values = jax.lax.cond(
-            few.any(),
-            lambda kept: _where(few, _means(attended, k_segments, axis), kept),
-            lambda kept: kept,
-            landmark_values,
-        )
-    output = distribute(query, k_landmarks, landmark_values, landmark_mask=k_alive)
-    if real and own_query_mask is not None:
-        few_queries = q_segments.counts <= num_landmarks
-        nearest = jnp.minimum(q_segments.ids, num_landmarks - 1)
-        exact = jnp.take_along_axis(collected, nearest[..., None, None], axis=1)
-        output = _where(few_queries, exact, output)
-    if options.normalize_rows:
-        output = over_row_sums(output)
-    if conv_kernel is None:
-        return output
-    # Each device sums its own part of the kernel's gradient; the sum over them is made once, in float32.
-    dtype = conv_kernel.dtype
-    wide = conv_kernel.astype(jnp.promote_types(dtype, jnp.float32))
-    conv_kernel = jax.lax.pcast(wide, axis, to="varying").astype(dtype)
-    halo = conv_kernel.shape[1] // 2
-    convolved = depthwise_convolution(_with_halo(conv_value, halo, axis), conv_kernel)
-    return output + convolved[:, halo : halo + query.shape[1]].astype(output.dtype)
+    return nystrom(inputs, options, operations)
 
 
-class _Segments(NamedTuple):
-    """The segments of a split sequence: of each own position (M: of none), their sizes, all tokens."""
-
-    ids: Int[Array, "B L"]
-    sizes: Int[Array, "B M"]
-    counts: Int[Array, " B"]
-    whole: bool  # no segment crosses from one device to the next, and all are of one size
+def _means(
+    x: Float[Array, "B L H D"],
+    mask: Bool[Array, "B L"] | None,
+    options: LandmarkOptions,
+    *,
+    of_queries: bool,
+    axis: str,
+    lengths: tuple[int, int],
+) -> SegmentMeans:
+    """Returns the means of all segments, whichever devices hold their tokens."""
+    mask = mask if options.landmark_layout == "real" else None
+    length, num_landmarks = lengths[0 if of_queries else 1], options.num_landmarks
+    devices, (batch, own) = jax.lax.axis_size(axis), x.shape[:2]
+    segments = _segments(mask, (batch, own), length, num_landmarks, axis)
+    sizes = segment_sizes(segments.counts, num_landmarks)
+    accumulator = accum_dtype(x.dtype)
+    if (
+        mask is None
+        and own * devices == length
+        and length % num_landmarks == num_landmarks % devices == 0
+    ):  # All segments have the same size, and none spans two devices.
+        parts = x.reshape(batch, num_landmarks // devices, -1, *x.shape[2:])
+        means = parts.mean(axis=2, dtype=accumulator).astype(x.dtype)
+        means = jax.lax.all_gather(means, axis, axis=1, tiled=True)
+        return SegmentMeans(means, sizes > 0, segments)
+    member = segments.ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
+    sums = jnp.einsum("BML,BLHD->BMHD", member.astype(accumulator), x.astype(accumulator))
+    means = jax.lax.psum(sums, axis) / jnp.maximum(sizes, 1)[..., None, None]
+    # Made varying before rounding, so that gradients are summed in float32, too.
+    means = jax.lax.pcast(means, axis, to="varying").astype(x.dtype)
+    return SegmentMeans(means, sizes > 0, segments)
 
 
 def _segments(
-    x: Float[Array, "B L H D"],
-    mask: Bool[Array, "B L"] | None,
-    length: int,
-    num_landmarks: int,
-    axis: str,
-) -> _Segments:
-    """`segment_ids` of a device's own positions: of real tokens by rank, without a mask by position."""
+    mask: Array | None, shape: tuple[int, int], length: int, num_landmarks: int, axis: str
+) -> Segments:
+    """Returns the segments of a device's own positions: by rank, or without a mask by position."""
+    batch, own = shape
     index, devices = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
-    batch, own = x.shape[:2]
     if mask is None:
         rank = jnp.broadcast_to(index * own + jnp.arange(own)[None], (batch, own))
         real = rank < length
         counts = jnp.full(batch, length)
     else:
         others = jnp.arange(devices)[None]
-        held = jax.lax.psum(jnp.where(others == index, mask.sum(axis=1)[:, None], 0), axis)
-        before = jnp.where(others < index, held, 0).sum(axis=1, keepdims=True)
+        device_counts = jnp.where(others == index, mask.sum(axis=1)[:, None], 0)
+        device_counts = jax.lax.psum(device_counts, axis)
+        before = jnp.where(others < index, device_counts, 0).sum(axis=1, keepdims=True)
         rank = before + jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
         real = mask
-        counts = held.sum(axis=1)
+        counts = device_counts.sum(axis=1)
     ids = jnp.where(real, rank * num_landmarks // jnp.maximum(counts, 1)[:, None], num_landmarks)
-    # Segment s starts at rank ceil(s · count / M).
-    starts = -(-jnp.arange(num_landmarks + 1)[None] * counts[:, None] // num_landmarks)
-    whole = mask is None and own * devices == length
-    whole = whole and length % num_landmarks == num_landmarks % devices == 0
-    return _Segments(ids, jnp.diff(starts, axis=1), counts, whole)
+    return Segments(ids, counts)
 
 
-def _means(x: Float[Array, "B L H D"], segments: _Segments, axis: str) -> Float[Array, "B M H D"]:
-    """The mean of each segment, whichever devices hold its tokens."""
-    accumulator = jnp.promote_types(x.dtype, jnp.float32)
-    num_landmarks = segments.sizes.shape[1]
-    if segments.whole:
-        own = num_landmarks // jax.lax.axis_size(axis)
-        parts = x.reshape(x.shape[0], own, x.shape[1] // own, *x.shape[2:])
-        means = parts.mean(axis=2, dtype=accumulator).astype(x.dtype)
-        return jax.lax.all_gather(means, axis, axis=1, tiled=True)
-    member = segments.ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
-    sums = jnp.einsum("BML,BLHD->BMHD", member.astype(accumulator), x.astype(accumulator))
-    sizes = jnp.maximum(segments.sizes, 1)[..., None, None]
-    # Made each device's own before it is rounded, so that gradients are summed in float32, too.
-    means = jax.lax.pcast(jax.lax.psum(sums, axis) / sizes, axis, to="varying")
-    return means.astype(x.dtype)
-
-
-def _combined(
-    values: Float[Array, "B M H Dv"],
-    maximum: Float[Array, "B M H"],
-    total: Float[Array, "B M H"],
-    axis: str,
-) -> Float[Array, "B M H Dv"]:
-    """What landmarks collected on all devices, normalised."""
+def _collect(*tokens: Array, mask: Array | None, assigned: Array | None, axis: str) -> Array:
+    """Returns kernel_3 @ value over the keys of all devices."""
+    values, maximum, total = collect(*tokens, mask=mask, assigned=assigned)
     scale = jnp.exp(maximum - jax.lax.pmax(maximum, axis))
     values, total = jax.lax.psum((values * scale[..., None], total * scale), axis)
-    return values / total[..., None]
+    # Made varying here, so that the gradients of all its uses are summed over devices once.
+    return jax.lax.pcast(values / total[..., None], axis, to="varying")
 
 
-def _with_halo(value: Float[Array, "B L H D"], halo: int, axis: str) -> Float[Array, "B T H D"]:
-    """The neighbours' edges on both sides; zeros outside of the sequence."""
-    devices = jax.lax.axis_size(axis)
+def _convolve(value: Float[Array, "B L H D"], conv_kernel: Array, *, axis: str) -> Array:
+    """Convolves a device's part of the value, extended by the edges of its neighbors."""
+    # Each device sums its own part of the kernel's gradient; they are added once, in float32.
+    dtype = conv_kernel.dtype
+    conv_kernel = conv_kernel.astype(accum_dtype(dtype))
+    conv_kernel = jax.lax.pcast(conv_kernel, axis, to="varying").astype(dtype)
+    halo, length, devices = conv_kernel.shape[-1] // 2, value.shape[1], jax.lax.axis_size(axis)
     right = [(device, device + 1) for device in range(devices - 1)]
     left = [(device + 1, device) for device in range(devices - 1)]
-    before = jax.lax.ppermute(value[:, value.shape[1] - halo :], axis, right)
+    # Zeros arrive at both ends of the sequence.
+    before = jax.lax.ppermute(value[:, length - halo :], axis, right)
     after = jax.lax.ppermute(value[:, :halo], axis, left)
-    return jnp.concatenate([before, value, after], axis=1)
-
-
-def _where(
-    rows: Bool[Array, " B"], one: Float[Array, "B L H D"], other: Float[Array, "B L H D"]
-) -> Float[Array, "B L H D"]:
-    return jnp.where(rows[:, None, None, None], one.astype(other.dtype), other)
+    extended = jnp.concatenate([before, value, after], axis=1)
+    return depthwise_convolution(extended, conv_kernel)[:, halo : halo + length]

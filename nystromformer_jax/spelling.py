@@ -1,11 +1,11 @@
-"""Ends a sentence about a name that is not known."""
+"""Suggests known names for an unknown one."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Gives "; did you mean a or b?", or where nothing is near "; known: a, b, c."."""
+    """Returns "; did you mean a or b?", or "; known: a, b, c." if no known name is similar."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
     if close:

@@ -1,15 +1,15 @@
-"""The alphabet of shapes, and the array types that are spelled with it.
+"""Array types, and the letters of the axes in their shapes.
 
 | axis | meaning | axis | meaning |
 |---|---|---|---|
-| `B` | batch | `E` | model dimension (`E2`: of what is asked, where it may differ) |
+| `B` | batch | `E` | model dimension (`E2`: of the input of keys and values, if it differs) |
 | `L` | query length | `F` | feed-forward dimension |
-| `T` | key length where it differs | `R` | rank or random features |
+| `T` | key length if it differs | `R` | rank or random features |
 | `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
-| `P` | positions asked for | `N` | choices, in a model that picks one |
-| `S` | tokens a segment or a block | `K` | blocks |
-| `H` | heads | `G` | global tokens; in kernels, heads of a group |
-| `D` | head dimension (`Dv`: of values, where it may differ) | `V` | vocabulary |
+| `P` | requested positions | `N` | choices, in a multiple-choice model |
+| `S` | tokens per segment or block | `K` | blocks |
+| `H` | heads | `G` | global tokens; in kernels, heads per group |
+| `D` | head dimension (`Dv`: of values, if it differs) | `V` | vocabulary |
 | `C` | classes | | |
 """
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from absl import flags, logging
 
-from harness import command_line
+import cli
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 300  # after which a call hangs
@@ -57,7 +57,7 @@ class Program:
             ):
                 # ml-collections loads a config in an old way; any other warning is an error.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                command_line.run(self.main)
+                cli.run(self.main)
         except SystemExit as stop:
             code = stop.code
         finally:
@@ -72,7 +72,7 @@ class Program:
     def unload(self):
         """Takes its flags away, so that the next program can have its own."""
         flags.FLAGS.remove_flag_values(self._own)
-        command_line._leave = None
+        cli._initialized = False
 
     def _forget(self):
         overrides = [name for name in flags.FLAGS if name.startswith("config.")]

@@ -12,8 +12,9 @@ from nystromformer_jax.attention import nystrom_attention, softmax_attention
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.factors import nystrom_factors
 from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
-from nystromformer_jax.steps import landmark_kernel
+from nystromformer_jax.stages import landmark_kernel
 from nystromformer_jax.training import MeshConfig, make_mesh
+from nystromformer_jax.training.planning.hlo import find_collectives
 from tests.helpers import (
     GRADIENT,
     HALF,
@@ -301,13 +302,13 @@ def test_the_error_falls_as_landmarks_grow(rngs):
     [
         ({"query": jnp.ones((2, 5, 3))}, "query must be"),
         ({"query": jnp.ones((2, 0, 3, 4))}, "empty axis"),
-        ({"key": jnp.ones((2, 6, 3, 4))}, "key and value must have one shape"),
+        ({"key": jnp.ones((2, 6, 3, 4))}, "key and value must have the same shape"),
         ({"query": jnp.ones((2, 5, 2, 4))}, "may differ in length"),
         ({"mask": jnp.ones((2, 1, 5, 5), bool)}, "causal or block"),
         ({"mask": jnp.ones((2, 6), bool)}, r"\(2, 5\), got shape \(2, 6\)"),
         ({"mask": jnp.ones((2, 5), jnp.int32)}, "Pass mask != 0"),
         ({"query": jnp.ones((2, 6, 3, 4)), "mask": jnp.ones((2, 5), bool)}, "pass query_mask"),
-        ({"num_landmarks": 0}, "from 1 on"),
+        ({"num_landmarks": 0}, "an integer of at least 1"),
         ({"landmark_layout": "mlpn"}, "'mlpen'"),
         ({"landmark_layout": "mlpen", "num_landmarks": 3}, "multiple of M = 3"),
         ({"conv_kernel": jnp.ones((3, 4))}, "W odd"),
@@ -315,7 +316,7 @@ def test_the_error_falls_as_landmarks_grow(rngs):
         ({"implementation": "cuda"}, "'auto', 'xla'"),
         ({"pinv_start": "original"}, "'exact', 'batch_max'"),
         ({"pinv_iters": -1}, "pinv_iters"),
-        ({"num_landmarks": 16.0}, "whole number"),
+        ({"num_landmarks": 16.0}, "must be an integer"),
         ({name: jnp.ones((2, 5, 3, 4), jnp.int32) for name in ("query", "key", "value")}, "int32"),
     ],
 )
@@ -370,10 +371,12 @@ class TestNormalizedRows:
         assert (output[1] == 0).all()
         assert all(jnp.isfinite(gradient).all() for gradient in gradients)
 
-    def test_the_convolution_is_added_after(self, rngs):
+    @pytest.mark.parametrize("groups", [(HEADS,), (HEADS, DIM)])
+    @pytest.mark.parametrize("num_landmarks", [M, 53])  # 53: softmax attention
+    def test_the_convolution_is_added_after(self, rngs, groups, num_landmarks):
         inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
-        kernel = jax.random.normal(next(rngs), (HEADS, 5))
-        options = {"num_landmarks": M, "normalize_rows": True}
+        kernel = jax.random.normal(next(rngs), (*groups, 5))
+        options = {"num_landmarks": num_landmarks, "normalize_rows": True}
         expected = nystrom_attention(*inputs, **options) + depthwise_convolution(inputs[2], kernel)
         actual = nystrom_attention(*inputs, conv_kernel=kernel, **options)
         assert_close(actual, expected, SAME_ARITHMETIC)
@@ -413,3 +416,56 @@ def assert_relative(actual, expected, tolerance):
     """Compares to the largest entry of what is expected, however small that is."""
     scale = jnp.abs(expected).max()
     assert_close(actual.astype(jnp.float32) / scale, expected / scale, tolerance)
+
+
+@pytest.mark.parametrize("query_mask", [False, True])
+@pytest.mark.parametrize("normalize_rows", [False, True])
+def test_no_program_has_a_conditional(query_mask, normalize_rows):
+    """A conditional runs both branches under `vmap`, gathers a split batch and stops a GPU's queue."""
+    tokens = jax.ShapeDtypeStruct((2, 61, 2, 5), jnp.float32)
+    mask = jax.ShapeDtypeStruct((2, 61), bool)
+
+    def total(query, key, value, mask):
+        output = nystrom_attention(
+            query,
+            key,
+            value,
+            num_landmarks=7,
+            mask=mask,
+            query_mask=mask if query_mask else None,
+            normalize_rows=normalize_rows,
+        )
+        return output.sum()
+
+    gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2)))
+    compiled = gradient.lower(tokens, tokens, tokens, mask).compile().as_text()
+    assert " conditional(" not in compiled
+
+
+def test_a_vmapped_mask_does_the_work_of_a_batched_one():
+    tokens = jax.ShapeDtypeStruct((3, 61, 2, 5), jnp.float32)
+    mask = jax.ShapeDtypeStruct((3, 61), bool)
+    attend = lambda *x: nystrom_attention(*x[:3], num_landmarks=7, mask=x[3])
+    one = lambda *x: attend(*(array[None] for array in x))[0]
+    flops = [
+        jax.jit(function).lower(tokens, tokens, tokens, mask).compile().cost_analysis()["flops"]
+        for function in (attend, jax.vmap(one))
+    ]
+    assert flops[1] <= 1.05 * flops[0]
+
+
+def test_a_batch_split_over_devices_needs_no_collective():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    tokens = jax.ShapeDtypeStruct((8, 61, 2, 5), jnp.float32, sharding=rows)
+    mask = jax.ShapeDtypeStruct((8, 61), bool, sharding=rows)
+
+    def total(query, key, value, mask):
+        output = nystrom_attention(query, key, value, num_landmarks=7, mask=mask, query_mask=mask)
+        return output.sum(axis=(1, 2, 3))
+
+    gradient = jax.jit(
+        lambda *x: jax.vjp(lambda *y: total(*y, x[3]), *x[:3])[1](jnp.ones(8)), out_shardings=rows
+    )
+    compiled = gradient.lower(tokens, tokens, tokens, mask).compile().as_text()
+    assert not find_collectives(compiled)

@@ -1,4 +1,4 @@
-"""What the configs say: the paper's sizes and budgets, and what may stand behind the colon."""
+"""Sizes and budgets of the configs, and the argument after the colon."""
 
 import importlib
 import itertools
@@ -6,6 +6,7 @@ import itertools
 import jax
 import pytest
 
+from configs import common
 from lra import data, train
 
 
@@ -93,12 +94,14 @@ def test_pathfinder_takes_a_resolution_and_a_difficulty(argument, task, length):
             "resolution cannot be '48'; known: 32, 64, 128, 256",
         ),
         ("pathfinder", "nystrom,difficulty=esay", "difficulty cannot be 'esay'; known: hard"),
-        ("pathfinder", "nystrom,resolution=64,resolution=32", "resolution is there twice"),
-        ("pathx", "nystrom,resolution=64", "resolution is there twice"),
+        ("pathfinder", "nystrom,resolution=64,resolution=32", "resolution is given twice"),
+        ("pathx", "nystrom,resolution=64", "resolution cannot be '64'; known: 128"),
         ("pathfinder", "nystrom,resolutoin=64", "no option 'resolutoin'"),
         ("text", "nystrom,resolution=64", "no option 'resolution'"),
-        ("text", "nystrom,num_landmarks=32,num_landmarks=64", "num_landmarks is there twice"),
-        ("text", "nystrom,quirks=mlpen,quirks=google", "quirks is there twice"),
+        ("text", "nystrom,num_landmarks=32,num_landmarks=64", "num_landmarks is given twice"),
+        ("text", "nystrom,quirks=mlpen,quirks=google", "quirks is given twice"),
+        ("text", "nystrom,recipe=papr", "Unknown recipe 'papr'; did you mean paper"),
+        ("text", "nystrom,recip=paper", "no option 'recip'; did you mean recipe"),
         ("glue", "sst2,num_landmarks=32", "too: attention=nystrom,num_landmarks=32"),
         ("glue", "sst2,num_landmark=32", "no option 'num_landmark'; did you mean num_landmarks"),
         ("pretrain", "checkpoint,conv_kernel_size=3", "too: attention=nystrom,conv_kernel_size=3"),
@@ -121,6 +124,17 @@ def test_the_authors_quirks_go_with_every_task(name):
     assert config.data.zero_is_padding
     assert config.attention.landmark_layout == "mlpen"
     train.prepare(config.to_dict())
+
+
+@pytest.mark.parametrize("name", ["text", "pathfinder"])
+def test_the_papers_recipe_is_the_default(name):
+    assert config_of(name, "softmax,recipe=paper") == config_of(name, "softmax")
+
+
+def test_an_option_that_is_named_is_kept_over_the_quirks():
+    config = config_of("text", "nystrom,landmark_layout=real,quirks=mlpen")
+    assert config.attention.landmark_layout == "real"
+    assert config.attention.pinv_start == "batch_max"
 
 
 def test_a_black_pixel_is_a_pixel_by_default():
@@ -164,7 +178,7 @@ def test_the_official_model_on_other_pathfinders(argument, clip_norm):
     [  # One encoder and two of them; the longest, where a part has a length of its own.
         *itertools.product(
             ["listops", "retrieval"],
-            ["reformer", "linformer", "performer", "longformer", "linear"],
+            [name for name in common.ATTENTIONS if name not in ("nystrom", "softmax")],
         ),
         ("pathx", "linformer"),
         ("pathx", "reformer"),
@@ -178,4 +192,4 @@ def test_every_attention_goes_with_every_kind_of_task(name, attention):
 def test_what_is_sampled_once_follows_the_seed_of_the_run():
     config = config_of("listops_short", "performer")
     config.train.seed = 7
-    assert train.prepare(config.to_dict()).model.make_core.keywords["seed"] == 7
+    assert dict(train.prepare(config.to_dict()).model.make_core.options)["seed"] == 7

@@ -1,14 +1,56 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax.convolution import _banded, _shifted, depthwise_convolution
-from tests.helpers import GRADIENT, REFERENCE, assert_close
+from nystromformer_jax.convolution import (
+    _banded,
+    _banded_gradient,
+    _batched_correlation,
+    _lax_convolution,
+    _looped_correlation,
+    _shifted,
+    _sum_of_matmuls,
+    dense_convolution,
+    depthwise_convolution,
+)
+from tests.helpers import (
+    GRADIENT,
+    HALF,
+    HALF_GRADIENT,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+)
+
+HEADS, DIM = 3, 5
+per_head_and_channel = pytest.mark.parametrize(
+    "groups", [pytest.param((HEADS,), id="head"), pytest.param((HEADS, DIM), id="channel")]
+)
+
+
+@pytest.fixture(params=[1, 8], ids="{} devices".format)
+def devices(request, monkeypatch):
+    """With one device the kernel's gradient loops over the examples, with several it does not."""
+    monkeypatch.setattr(jax, "device_count", lambda: request.param)
 
 
 def grouped_convolution(value, kernel):
-    """The same by XLA's convolution with one group a head, as the peers do it."""
+    """The same by XLA's convolution, with one group per head as in other codes, or per channel."""
+    if kernel.ndim == 3:
+        channels = value.reshape(*value.shape[:2], -1)
+        weights = kernel.reshape(channels.shape[-1], -1)
+        output = jax.lax.conv_general_dilated(
+            channels,
+            weights.T[:, None],  # W, 1, H · D
+            window_strides=(1,),
+            padding=((kernel.shape[-1] // 2,) * 2,),
+            feature_group_count=channels.shape[-1],
+            dimension_numbers=("NHC", "HIO", "NHC"),  # H is our L, C our channels
+        )
+        return output.reshape(value.shape)
     return jax.lax.conv_general_dilated(
         value,
         kernel.T[:, None, None, :],  # W, 1, 1, H
@@ -19,18 +61,55 @@ def grouped_convolution(value, kernel):
     )
 
 
+@per_head_and_channel
 @pytest.mark.parametrize(
-    ("length", "width"), [(1, 1), (1, 35), (7, 3), (127, 35), (128, 33), (129, 35), (263, 301)]
+    ("length", "width"),
+    [(1, 1), (1, 35), (7, 3), (31, 67), (127, 35), (128, 33), (129, 35), (263, 301)],
 )
-def test_agrees_with_the_grouped_convolution_forward_and_gradient(rngs, length, width):
-    value = jax.random.normal(next(rngs), (2, length, 3, 5))
-    kernel = jax.random.normal(next(rngs), (3, width))
+def test_agrees_with_the_grouped_convolution_forward_and_gradient(
+    rngs, devices, length, width, groups
+):
+    value = jax.random.normal(next(rngs), (2, length, HEADS, DIM))
+    kernel = jax.random.normal(next(rngs), (*groups, width))
     tangent = jax.random.normal(next(rngs), value.shape)
 
     actual, pull_back = jax.vjp(depthwise_convolution, value, kernel)
     expected, expected_pull_back = jax.vjp(grouped_convolution, value, kernel)
     assert_close(actual, expected, REFERENCE)
     assert_close(pull_back(tangent), expected_pull_back(tangent), GRADIENT)
+
+
+def test_equal_kernels_in_all_channels_of_a_head_are_one_kernel_per_head(rngs):
+    value = jax.random.normal(next(rngs), (2, 41, HEADS, DIM))
+    kernel = jax.random.normal(next(rngs), (HEADS, 7))
+    tangent = jax.random.normal(next(rngs), value.shape)
+    repeated = jnp.broadcast_to(kernel[:, None], (HEADS, DIM, 7))
+
+    expected, expected_pull_back = jax.vjp(depthwise_convolution, value, kernel)
+    actual, pull_back = jax.vjp(depthwise_convolution, value, repeated)
+    of_value, of_kernel = pull_back(tangent)
+    assert_close(actual, expected, SAME_ARITHMETIC)
+    assert_close((of_value, of_kernel.sum(axis=1)), expected_pull_back(tangent), REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("form", "groups"),
+    [
+        (_banded_gradient, (HEADS,)),
+        *itertools.product((_looped_correlation, _batched_correlation), ((HEADS,), (HEADS, DIM))),
+    ],
+)
+@pytest.mark.parametrize(("length", "width"), [(1, 5), (7, 3), (31, 67), (131, 33), (300, 35)])
+def test_every_form_of_the_kernels_gradient_is_the_sum_over_positions(
+    rngs, form, length, width, groups
+):
+    value, cotangent = (jax.random.normal(next(rngs), (2, length, HEADS, DIM)) for _ in range(2))
+    padded = np.pad(np.asarray(value, np.float64), ((0, 0), (width // 2,) * 2, (0, 0), (0, 0)))
+    axes = {1: "blhd,blhd->h", 2: "blhd,blhd->hd"}[len(groups)]
+    expected = np.stack(
+        [np.einsum(axes, padded[:, w : w + length], cotangent) for w in range(width)], axis=-1
+    )
+    assert_close(form(value, jnp.zeros((*groups, width)), cotangent), expected, REFERENCE)
 
 
 @pytest.mark.parametrize("form", [_banded, _shifted])
@@ -46,9 +125,10 @@ def test_both_forms_are_the_sum_that_the_docstring_writes(rngs, form, length, wi
     assert_close(form(value, kernel), expected, REFERENCE)
 
 
-def test_its_gradient_can_be_differentiated(rngs):
-    value = jax.random.normal(next(rngs), (1, 11, 2, 3))
-    kernel = jax.random.normal(next(rngs), (2, 5))
+@per_head_and_channel
+def test_its_gradient_can_be_differentiated(rngs, devices, groups):
+    value = jax.random.normal(next(rngs), (2, 11, HEADS, DIM))
+    kernel = jax.random.normal(next(rngs), (*groups, 5))
     total = lambda value, kernel: (depthwise_convolution(value, kernel) ** 2).sum()
     reference = lambda value, kernel: (grouped_convolution(value, kernel) ** 2).sum()
     squared = lambda function: (
@@ -68,14 +148,49 @@ def test_an_impulse_shows_the_kernel_reversed_and_one_a_head():
     )
 
 
-def test_bfloat16_stays_bfloat16_and_sums_in_float32():
+@pytest.mark.parametrize("groups", [(1,), (1, 1)])
+def test_bfloat16_stays_bfloat16_and_sums_in_float32(groups):
     value = jnp.ones((1, 1024, 1, 1), jnp.bfloat16)
-    output = depthwise_convolution(value, jnp.full((1, 513), 1.0))
+    output = depthwise_convolution(value, jnp.full((*groups, 513), 1.0))
     assert output.dtype == jnp.bfloat16
     assert float(output[0, 512, 0, 0]) == 512  # 513 rounds to 512; a bfloat16 sum stops at 256
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (2, 3), (3,)])
+@per_head_and_channel
+def test_a_bfloat16_gradient_is_near_the_float32_one(rngs, devices, groups):
+    value, tangent = (
+        jax.random.normal(next(rngs), (2, 131, HEADS, DIM), jnp.bfloat16) for _ in range(2)
+    )
+    kernel = jax.random.normal(next(rngs), (*groups, 7))
+    output, pull_back = jax.vjp(depthwise_convolution, value, kernel)
+    of_value, of_kernel = pull_back(tangent)
+    assert [x.dtype for x in (output, of_value, of_kernel)] == [*[jnp.bfloat16] * 2, jnp.float32]
+
+    wide, wide_pull_back = jax.vjp(depthwise_convolution, value.astype(jnp.float32), kernel)
+    expected = wide_pull_back(tangent.astype(jnp.float32))
+    assert_close(output, wide, HALF)
+    assert_close((of_value, of_kernel), expected, HALF_GRADIENT)
+
+
+@per_head_and_channel
+def test_vmap_and_jit_change_nothing(rngs, devices, groups):
+    """With a kernel per row of the mapped axis, forward and backward."""
+    value = jax.random.normal(next(rngs), (2, 3, 11, HEADS, DIM))
+    kernel = jax.random.normal(next(rngs), (2, *groups, 5))
+
+    def run(value, kernel):
+        output, pull_back = jax.vjp(depthwise_convolution, value, kernel)
+        return output, pull_back(jnp.sin(output))
+
+    each = [run(*pair) for pair in zip(value, kernel, strict=True)]
+    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    assert_close(jax.vmap(run)(value, kernel), expected, REFERENCE)
+    assert_close(jax.jit(jax.vmap(run))(value, kernel), expected, REFERENCE)
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 4), (2, 3), (3,), (), (3, 2, 4), (3, 1, 5), (2, 3, 5), (1, 3, 2, 5)]
+)
 def test_a_kernel_that_does_not_fit_is_refused_in_words(shape, no_annotations):
     with pytest.raises(ValueError, match="W odd"):
         depthwise_convolution(jnp.ones((1, 8, 3, 2)), jnp.ones(shape))
@@ -84,3 +199,29 @@ def test_a_kernel_that_does_not_fit_is_refused_in_words(shape, no_annotations):
 def test_a_value_of_another_rank_is_refused_in_words(no_annotations):
     with pytest.raises(ValueError, match="value must be"):
         depthwise_convolution(jnp.ones((8, 3, 2)), jnp.ones((3, 5)))
+
+
+@pytest.mark.parametrize("form", [dense_convolution, _sum_of_matmuls, _lax_convolution])
+@pytest.mark.parametrize(("length", "width"), [(1, 1), (1, 5), (3, 7), (31, 5)])
+def test_a_dense_convolution_is_the_sum_that_the_docstring_writes(rngs, form, length, width):
+    """Forward and backward, from 5 channels to 7."""
+    x = jax.random.normal(next(rngs), (2, length, 5))
+    kernel = jax.random.normal(next(rngs), (width, 5, 7))
+    tangent = jax.random.normal(next(rngs), (2, length, 7))
+
+    def plain(x, kernel):
+        padded = jnp.pad(x, ((0, 0), (width // 2,) * 2, (0, 0)))
+        windows = jnp.stack([padded[:, w : w + length] for w in range(width)])
+        return jnp.einsum("WBLE,WEF->BLF", windows, kernel)
+
+    actual, pull_back = jax.vjp(form, x, kernel)
+    expected, expected_pull_back = jax.vjp(plain, x, kernel)
+    assert_close(actual, expected, REFERENCE)
+    assert_close(pull_back(tangent), expected_pull_back(tangent), GRADIENT)
+
+
+def test_a_dense_convolution_in_bfloat16_sums_in_float32():
+    x = jnp.ones((1, 1024, 1), jnp.bfloat16)
+    output = dense_convolution(x, jnp.ones((513, 1, 1), jnp.bfloat16))
+    assert output.dtype == jnp.bfloat16
+    assert float(output[0, 512, 0]) == 512  # 513 rounds to 512; a bfloat16 sum stops at 256

@@ -1,4 +1,4 @@
-"""What the site's generator does not see: code that runs, commands that parse, a reference that is whole."""
+"""What the site's build does not check: code runs, commands parse, the reference is complete."""
 
 import argparse
 import importlib
@@ -21,9 +21,10 @@ from nystromformer_jax import pretrained, training
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 LRA = DOCS / "lra.md"
+README = ROOT / "README.md"
 PAGES = sorted(DOCS.rglob("*.md"))
 
-# A block of Python, and what it prints where a block of text follows it.
+# A block of Python, and its output if a block of text follows.
 PYTHON = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
 BASH = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 INLINE = re.compile(r"`((?:run_\w+\.py|python -m) [^`]*)`")
@@ -31,12 +32,12 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 NUMBER = re.compile(r"\d+\.?\d*")
 
-# What stands for something of the reader's.
+# Placeholders in commands, and values to parse instead.
 PLACEHOLDERS = {":ATTENTION": ":nystrom", "TASK": "listops", "HOST:PORT": "localhost:1", "…": ""}
-# What docs/extend.md would have a reader write.
+# Files that a reader of docs/extend.md writes.
 INVENTED = {"tests/lra/data/test_majority.py", "tests/cores/test_mean.py"}
-# Programs and modules that are not ours, and are not looked into.
-OTHERS = {"python3", "pre-commit", "pytest", "sphinx"}
+# Programs and modules of others, whose arguments are not checked.
+OTHERS = {".", "python3", "pre-commit", "pytest", "sphinx"}
 
 
 def relative(page):
@@ -49,7 +50,7 @@ def pages_with(pattern, pages):
     )
 
 
-@pages_with(PYTHON, PAGES)
+@pages_with(PYTHON, [README, *PAGES])
 def test_python_blocks_of_a_page_run_in_order_and_print_what_it_says(page, capsys):
     names = {}
     for code, printed in PYTHON.findall(page.read_text()):
@@ -67,7 +68,7 @@ def numbers_of(text):
 
 
 def commands_of(page):
-    """Every command of a page, in blocks of the shell and in sentences, as words."""
+    """Yields every command of a page, from shell blocks and from inline code, as a list of words."""
     text = page.read_text()
     lines = [
         line for block in BASH.findall(text) for line in block.replace("\\\n", " ").split("\n")
@@ -75,19 +76,19 @@ def commands_of(page):
     for line in [*lines, *INLINE.findall(text)]:
         for placeholder, value in PLACEHOLDERS.items():
             line = line.replace(placeholder, value)
-        line = re.sub(r"\[(--[^]]*)\]", r"\1", line)  # what may be left out
+        line = re.sub(r"\[(--[^]]*)\]", r"\1", line)  # optional flags
         for part in line.split("&&"):
             words = shlex.split(part, comments=True)
-            while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):  # variables of the environment
+            while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):  # environment variables
                 del words[0]
             if words:
-                yield [words[0].removeprefix(".venv/bin/"), *words[1:]]
+                yield words
 
 
 @pytest.mark.filterwarnings(
     r"ignore:the load_module\(\) method:DeprecationWarning"
 )  # ml-collections
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=relative)
+@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=relative)
 def test_every_command_names_a_program_a_config_and_flags_that_exist(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for words in commands_of(page):
@@ -112,7 +113,7 @@ def check_command(words, monkeypatch):
 
 
 class Parsed(Exception):
-    """Ends a program once it knows its arguments."""
+    """Raised once a program has parsed its arguments."""
 
 
 def check_module(name, arguments, monkeypatch):
@@ -122,7 +123,7 @@ def check_module(name, arguments, monkeypatch):
     name = f"{name}.__main__" if folder.is_dir() else name
     source = (folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")).read_text()
     if not arguments or "parse_args" not in source:
-        return  # named in passing, or without arguments
+        return  # mentioned without arguments, or takes none
 
     parse = argparse.ArgumentParser.parse_args
 
@@ -138,14 +139,14 @@ def check_module(name, arguments, monkeypatch):
 
 
 def parse_flags(program, arguments, monkeypatch):
-    """Reads a runner's flags and its config with all that the command sets in it."""
+    """Parses a runner's flags and its config with the values of the command."""
     before = set(flags.FLAGS)
-    monkeypatch.setattr(sys, "argv", [program, *arguments])  # where ml-collections looks for values
+    monkeypatch.setattr(sys, "argv", [program, *arguments])  # ml-collections reads values from it
     try:
         runpy.run_path(program, run_name=program)
         assert flags.FLAGS([program, *arguments]) == [program], arguments
         config = flags.FLAGS["config"].value
-        assert isinstance(config, ConfigDict), arguments  # a file that is missing is something else
+        assert isinstance(config, ConfigDict), arguments  # not a missing file
     finally:
         for name in set(flags.FLAGS) - before:
             delattr(flags.FLAGS, name)
@@ -157,7 +158,7 @@ def parse_flags(program, arguments, monkeypatch):
 )
 def test_the_reference_has_every_public_name_once(page, module):
     text = (DOCS / f"{page}.md").read_text()
-    shown = re.findall(r"^\.\. auto\w+:: (\S+)$", text, re.MULTILINE)
+    shown = re.findall(r"^\.\. (?:auto\w+|py:data):: (\S+)$", text, re.MULTILINE)
     assert sorted(shown) == sorted(f"{module.__name__}.{name}" for name in module.__all__)
 
 
@@ -170,20 +171,37 @@ def test_the_reference_is_grouped_as_the_package_is():
 
 @pytest.mark.usefixtures("results")
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))], ids=relative
+    "page", [README, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("*/README.md"))], ids=relative
 )
-def test_links_outside_of_the_site_lead_to_files(page):
+def test_links_outside_of_the_site_lead_to_files_and_headings(page):
     for link in LINK.findall(page.read_text()):
         if not link.startswith(("http://", "https://", "#")):
-            assert (page.parent / link.partition("#")[0]).exists(), link
+            name, _, anchor = link.partition("#")
+            assert (page.parent / name).exists(), link
+            assert not anchor or anchor in anchors_of(page.parent / name), link
 
 
-@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=relative)
+def anchors_of(page):
+    """The anchors that GitHub and the site give to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=relative)
 def test_the_tests_that_a_page_names_are_there(page):
     for path, name in TEST.findall(page.read_text()):
         if path not in INVENTED:
             source = (ROOT / path).read_text()
             assert not name or re.search(rf"^ *def {name}\(", source, re.MULTILINE), (path, name)
+
+
+def test_the_tour_names_files_that_exist():
+    tour = (ROOT / "CONTRIBUTING.md").read_text().partition("<!-- tour")[2]
+    listed = re.findall(r"`([\w/]+\.py)`", tour.partition("<!-- end of the tour -->")[0])
+    training = ROOT / "nystromformer_jax" / "training"
+    missing = [x for x in listed if not ((ROOT / x).is_file() or (training / x).is_file())]
+    assert len(listed) > 30
+    assert not missing
 
 
 def test_the_tasks_are_as_their_configs_have_them():
@@ -203,3 +221,14 @@ def test_the_tasks_are_as_their_configs_have_them():
             f"{run.fit.train.total_steps:,}",
             f"{sum(leaf.size for leaf in jax.tree.leaves(shapes)):,}",
         ], name
+
+
+def test_the_fast_recipe_is_as_the_configs_have_it():
+    section = LRA.read_text().partition("### The fast recipe")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\w-]+) \| (\d+) \| ([\d,]+) \| (\d+) \|", section, re.MULTILINE)
+    assert len(rows) == 6
+    for name, *cells in rows:
+        module = importlib.import_module(f"configs.{name.lower().replace('-', '')}")
+        config = module.get_config("nystrom,recipe=fast")
+        train, width = config.train, config.attention.conv_kernel_size
+        assert cells == [f"{train.batch_size}", f"{train.total_steps:,}", f"{width}"], name

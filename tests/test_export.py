@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax import NystromformerConfig, NystromformerForSequenceClassification
+from nystromformer_jax import (
+    NystromformerConfig,
+    NystromformerForMultipleChoice,
+    NystromformerForSequenceClassification,
+)
 from nystromformer_jax.export import export_model
 from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths
 from tests.programs import finish, start
@@ -77,3 +81,10 @@ print(*np.asarray(logits).ravel())
     assert code == 0, errors
     expected = module.apply(variables, *arguments, deterministic=True)
     assert_close(np.array(printed.split(), float).reshape(2, 5), expected, SAME_ARITHMETIC)
+
+
+def test_multiple_choice_is_refused_before_anything_is_compiled(model):
+    module, variables = model
+    choices = NystromformerForMultipleChoice(module.config)
+    with pytest.raises(ValueError, match=r"cannot be exported: its inputs are \[B, N, L\]"):
+        export_model(choices, variables, length=LENGTH)

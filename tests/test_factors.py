@@ -7,7 +7,7 @@ import pytest
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.factors import nystrom_attention_rows, nystrom_factors
-from nystromformer_jax.inputs import where_real
+from nystromformer_jax.validation import zero_padding
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, random_inputs
 
 HEADS, DIM = 2, 5
@@ -25,7 +25,7 @@ def test_the_factors_multiply_to_the_output_short_examples_included(rngs, num_la
     options = {"num_landmarks": num_landmarks, "mask": mask}
     output = nystrom_attention(query, key, value, **options)
     factors = jax.jit(functools.partial(nystrom_factors, **options))(query, key)
-    product = jnp.einsum("BHLT,BTHD->BLHD", full_map(factors), where_real(value, mask))
+    product = jnp.einsum("BHLT,BTHD->BLHD", full_map(factors), zero_padding(value, mask))
     assert_close(product, output, REFERENCE, where=mask)
 
 
@@ -41,7 +41,7 @@ def test_so_they_do_in_cross_attention_with_its_own_masks(rngs, queries, keys):
     product = jnp.einsum(
         "BHLT,BTHD->BLHD",
         full_map(nystrom_factors(query, key, **options)),
-        where_real(value, options["mask"]),
+        zero_padding(value, options["mask"]),
     )
     assert_close(product, output, REFERENCE, where=options["query_mask"])
 
@@ -59,7 +59,7 @@ def test_and_in_the_peers_layouts(rngs, layout, num_landmarks):
     product = jnp.einsum(
         "BHLT,BTHD->BLHD",
         full_map(nystrom_factors(query, key, **options)),
-        where_real(value, options["mask"]),
+        zero_padding(value, options["mask"]),
     )
     assert_close(product, output, REFERENCE)
 

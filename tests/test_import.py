@@ -35,3 +35,17 @@ def test_all_public_names_exist():
     import nystromformer_jax
 
     assert all(hasattr(nystromformer_jax, name) for name in nystromformer_jax.__all__)
+
+
+def test_training_names_the_extra_that_it_needs():
+    program = """
+import sys
+sys.modules["orbax"] = None  # as if it were not installed
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "orbax" else found(name)
+import nystromformer_jax.training
+"""
+    answer = finish(start("-c", program))
+    assert "needs orbax, not installed here" in answer.errors
+    assert "nystromformer-jax[lra]" in answer.errors

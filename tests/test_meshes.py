@@ -8,8 +8,8 @@ import pytest
 
 from language import pretrain
 from lra import train
-from nystromformer_jax.training import place, replicated, state_sharding
-from nystromformer_jax.training.plan import make_plan
+from nystromformer_jax.training import replicated, shard_batch, state_sharding
+from nystromformer_jax.training.planning.estimate import make_plan
 from tests.helpers import REFERENCE, assert_close, rematerialises
 from tests.language import runs
 from tests.lra.test_tasks import small
@@ -20,14 +20,22 @@ MESHES = {"data 8": (8, 1), "sequence 8": (1, 8), "2 × 4": (2, 4)}
 
 
 def lra_job(
-    name, devices, mesh, dropout_rate=0.0, argument=NYSTROM, dtype="float32", **train_section
+    name,
+    devices,
+    mesh,
+    dropout_rate=0.0,
+    argument=NYSTROM,
+    dtype="float32",
+    model=(),
+    **train_section,
 ):
     config = small(name, argument, max_len=64, padded_len=0)
     config["model"] |= {"max_len": 64, "dropout_rate": dropout_rate, "dtype": dtype}
+    config["model"] |= dict(model)
     config["train"] |= {"total_steps": STEPS, **train_section}
     config["mesh"] |= mesh
     run = train.prepare(config, devices)
-    return train.job(run), ragged_texts(run)
+    return train.make_spec(run), ragged_texts(run)
 
 
 def ragged_texts(run):
@@ -68,7 +76,7 @@ def language_job(folder, devices, mesh, dropout_rate=0.0):
             "weights": np.ones(8, np.float32),
         }
 
-    return pretrain.job(pretrain.prepare(sections, devices)), [batch() for _ in range(STEPS)]
+    return pretrain.make_spec(pretrain.prepare(sections, devices)), [batch() for _ in range(STEPS)]
 
 
 def trained(job, batches):
@@ -79,7 +87,7 @@ def trained(job, batches):
     state, totals = jax.jit(job.start, out_shardings=where)()
     step, losses = job.step(), []
     for batch in batches:
-        state, totals, loss = step(state, totals, place(batch, job.mesh))
+        state, totals, loss = step(state, totals, shard_batch(batch, job.mesh))
         losses.append(float(loss))
     return losses, jax.device_get(state.params), state
 
@@ -129,6 +137,23 @@ def test_tasks_train_alike_on_every_mesh(one_device, name, mesh, dropout_rate):
     assert_close(own_params, params, REFERENCE)
 
 
+@pytest.mark.parametrize(
+    "name", ["listops", pytest.param("retrieval", marks=pytest.mark.slow(minutes=0.1))]
+)
+def test_convolutions_and_ends_train_alike_with_the_length_split(one_device, name):
+    """The stem, one kernel per channel, and the last real token, whichever device holds it."""
+    options = {
+        # Wider than a head has channels, narrower than twice what a device holds of the length.
+        "argument": "nystrom,num_landmarks=6,conv_kernel_size=11,conv_groups=channel",
+        "model": (("stem", (5, 3)), ("pooling", "ends")),
+    }
+    losses, params, _ = one_device(lra_job, name, **options)
+    mesh = {"data": 2, "sequence": 4}
+    own_losses, own_params, _ = trained(*lra_job(name, None, mesh, **options))
+    assert_close(own_losses, losses, REFERENCE)
+    assert_close(own_params, params, REFERENCE)
+
+
 @pytest.mark.slow(minutes=0.3)
 @pytest.mark.parametrize(("mesh", "dropout_rate"), CASES)
 def test_pretraining_trains_alike_on_every_mesh(one_device, tmp_path, mesh, dropout_rate):
@@ -174,7 +199,7 @@ def test_tasks_compute_layers_again_if_told(name, remat):
 def test_pretraining_computes_layers_again_if_told(tmp_path, remat):
     argument = "demo,attention=softmax"
     sections = runs.pretrain_sections(tmp_path, argument, train={"remat": remat})
-    assert rematerialises(pretrain.job(pretrain.prepare(sections))) == remat
+    assert rematerialises(pretrain.make_spec(pretrain.prepare(sections))) == remat
 
 
 @pytest.mark.parametrize("shard_params", [False, True])
@@ -216,7 +241,7 @@ def test_a_plan_is_what_the_step_then_takes(shape, shard_params):
     state, totals = jax.eval_shape(job.start)
     where = (state_sharding(job.mesh, state, shard=shard_params), replicated(job.mesh))
     state, totals = jax.jit(job.start, out_shardings=where)()
-    batch = place(batches[0], job.mesh)
+    batch = shard_batch(batches[0], job.mesh)
     step = job.step().lower(state, totals, batch).compile()
     held = step(state, totals, batch), batch
     first = job.mesh.devices.flat[0]

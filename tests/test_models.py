@@ -5,6 +5,7 @@ from typing import get_args
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from nystromformer_jax import models
@@ -20,7 +21,14 @@ from nystromformer_jax.models import (
     NystromformerForSequenceClassification,
     NystromformerForTokenClassification,
 )
-from tests.helpers import HALF, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.helpers import (
+    HALF,
+    OTHER_FRAMEWORK,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+)
 
 VOCAB, EMBED, LABELS, MAX_LEN = 31, 12, 5, 29
 # Initialised wider than BERT, so that attention is not uniform.
@@ -57,10 +65,22 @@ def tokens(rngs, *shape):
 
 @functools.cache
 def variables_of(model):
-    """Initial variables, of a batch of one."""
+    """Random variables of the initial shapes and scales, without compiling the initialization."""
     axes = 3 if isinstance(model, NystromformerForMultipleChoice) else 2
     inputs = jnp.zeros((1,) * (axes - 1) + (model.config.max_len,), jnp.int32)
-    return jax.jit(functools.partial(model.init, deterministic=True))(jax.random.key(0), inputs)
+    shapes = jax.eval_shape(
+        functools.partial(model.init, deterministic=True), jax.random.key(0), inputs
+    )
+    numbers = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        if path[-1].key in ("bias", "scale"):
+            return jnp.full(leaf.shape, float(path[-1].key == "scale"), leaf.dtype)
+        return jnp.asarray(
+            model.config.initializer_range * numbers.normal(size=leaf.shape), leaf.dtype
+        )
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 @functools.cache
@@ -75,15 +95,20 @@ def parameters(model, inputs=(1, 7)):
 
 
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
-def test_padding_behind_changes_nothing_at_real_tokens(rngs, attention):
-    model = NystromformerForMaskedLM(config(attention=attention))
+@pytest.mark.parametrize("conv_kernel_size", [0, 3])
+def test_padding_at_either_end_changes_nothing_at_real_tokens(rngs, attention, conv_kernel_size):
+    model = NystromformerForMaskedLM(config(attention=attention, conv_kernel_size=conv_kernel_size))
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
     expected = compiled(model)(inputs, mask)
-    padded = jnp.pad(inputs, ((0, 0), (0, 6)), constant_values=7)
-    actual = compiled(model)(padded, jnp.pad(mask, ((0, 0), (0, 6))))
+    pad = lambda x, before, **value: jnp.pad(x, ((0, 0), (before, 6 - before)), **value)
+    behind = pad(inputs, 0, constant_values=7)
+    actual = compiled(model)(behind, pad(mask, 0))
     assert_close(actual[:, :LENGTH], expected, REFERENCE, where=mask)
-    seen = compiled(model)(padded, jnp.ones_like(padded, bool))[:, :LENGTH]
-    assert jnp.abs(seen - expected).max() > 1e-2  # the mask, and not the weights, is why
+    unmasked = compiled(model)(behind, jnp.ones_like(behind, bool))[:, :LENGTH]
+    assert jnp.abs(unmasked - expected).max() > 1e-2  # the mask, and not the weights, is why
+    actual = compiled(model)(pad(inputs, 6, constant_values=7), pad(mask, 6))
+    # The convolution's sums begin elsewhere, and the pseudoinverse multiplies what they round.
+    assert_close(actual[:, 6:], expected, OTHER_FRAMEWORK, where=mask)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
@@ -94,18 +119,21 @@ def test_an_example_ignores_its_batch_mates(rngs, attention):
     assert_close(compiled(model)(inputs, mask), jnp.concatenate(alone), REFERENCE, where=mask)
 
 
-@pytest.mark.parametrize("kind", [NystromformerForMaskedLM, NystromformerForPreTraining])
-def test_logits_at_positions_are_those_of_all_logits(rngs, kind):
+def test_pretraining_and_masked_models_have_the_same_logits_everywhere_or_at_positions(rngs):
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
     positions = jnp.array([[0, 22, 5], [10, 3, 3]])
-    everywhere = compiled(kind(CONFIG))(inputs, mask)
-    chosen = compiled(kind(CONFIG))(inputs, mask, positions=positions)
-    if kind is NystromformerForPreTraining:
-        assert_close(chosen[1], everywhere[1], SAME_ARITHMETIC)
-        everywhere, chosen = everywhere[0], chosen[0]
+    model = NystromformerForPreTraining(CONFIG)
+    everywhere, order = compiled(model)(inputs, mask)
+    chosen, chosen_order = compiled(model)(inputs, mask, positions=positions)
+    assert_close(chosen_order, order, SAME_ARITHMETIC)
     expected = jnp.stack([row[at] for row, at in zip(everywhere, positions, strict=True)])
     assert chosen.shape == (BATCH, 3, VOCAB)
     assert_close(chosen, expected, REFERENCE)
+    params = variables_of(model)["params"]
+    tokens_alone = {"params": {name: params[name] for name in ("nystromformer", "mlm")}}
+    masked = jax.jit(functools.partial(NystromformerForMaskedLM(CONFIG).apply, deterministic=True))
+    assert_close(masked(tokens_alone, inputs, mask), everywhere, REFERENCE)
+    assert_close(masked(tokens_alone, inputs, mask, positions=positions), chosen, REFERENCE)
 
 
 def test_jit_changes_nothing(rngs):
@@ -141,9 +169,8 @@ class TestHeads:
             NystromformerForQuestionAnswering: [(BATCH, LENGTH), (BATCH, LENGTH)],
         }
         for kind, expected in shapes.items():
-            variables = variables_of(kind(CONFIG))
             apply = functools.partial(kind(half).apply, deterministic=True)
-            outputs = jax.tree.leaves(jax.eval_shape(apply, variables, inputs))
+            outputs = jax.tree.leaves(jax.eval_shape(apply, variables_of(kind(CONFIG)), inputs))
             assert [output.shape for output in outputs] == expected
             assert {output.dtype for output in outputs} == {jnp.dtype("float32")}
 
@@ -159,16 +186,6 @@ class TestHeads:
             for i in range(3)
         ]
         assert_close(together, jnp.concatenate(alone, axis=1), REFERENCE)
-
-    def test_pretraining_guesses_tokens_as_the_masked_model_does(self, rngs):
-        model = NystromformerForPreTraining(CONFIG)
-        params = variables_of(model)["params"]
-        tokens_alone = {name: params[name] for name in ("nystromformer", "mlm")}
-        inputs = tokens(rngs, BATCH, LENGTH)
-        expected = NystromformerForMaskedLM(CONFIG).apply(
-            {"params": tokens_alone}, inputs, deterministic=True
-        )
-        assert_close(compiled(model)(inputs)[0], expected, REFERENCE)
 
     def test_a_classifier_sees_its_first_token_alone(self, rngs):
         """Its logits follow from the backbone's first hidden state by the two layers' formula."""
@@ -231,9 +248,13 @@ def test_half_precision_is_near_float32(rngs):
     # At BERT's own initialisation: logits of some size, no sharp attention.
     full = NystromformerForMaskedLM(config(initializer_range=0.1))
     half = NystromformerForMaskedLM(config(initializer_range=0.1, dtype="bfloat16"))
-    run = jax.jit(functools.partial(half.apply, deterministic=True))
-    actual = run(variables_of(full), inputs, mask)
-    assert_close(actual, compiled(full)(inputs, mask), HALF, where=mask)
+    init = jax.jit(functools.partial(full.init, deterministic=True))
+    variables = init(jax.random.key(0), inputs[:1])
+    expected, actual = (
+        jax.jit(functools.partial(model.apply, deterministic=True))(variables, inputs, mask)
+        for model in (full, half)
+    )
+    assert_close(actual, expected, HALF, where=mask)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
@@ -274,7 +295,7 @@ def test_more_tokens_than_positions_are_refused(kind):
     ("changes", "sentence"),
     [
         ({"num_heads": 5}, "multiple of num_heads, got 12 and 5"),
-        ({"num_layers": 0}, "num_layers must be a whole number from 1 on, got 0"),
+        ({"num_layers": 0}, "num_layers must be an integer of at least 1, got 0"),
         ({"dropout_rate": 1.0}, "dropout_rate must be at least 0 and below 1, got 1.0"),
         ({"attention": "nystroem"}, "attention must be one of 'nystrom', .*, got 'nystroem'"),
         ({"activation": "swish"}, "activation must be one of 'gelu', .*, got 'swish'"),
@@ -293,3 +314,68 @@ def test_presets_are_berts_sizes_and_refuse_other_names():
     assert small.max_len == 7
     with pytest.raises(ValueError, match="no preset 'smal'; did you mean small"):
         NystromformerConfig.preset("smal", vocab_size=VOCAB)
+
+
+class TestIds:
+    """Token ids and types outside a table are NaN or another token's, so that they are refused."""
+
+    @pytest.mark.parametrize(
+        ("changes", "sentence"),
+        [
+            ({"inputs": VOCAB}, r"inputs must be from 0 to 30 \(vocab_size\), got 31"),
+            ({"inputs": -100}, r"inputs must be from 0 to 30 \(vocab_size\), got -100"),
+            ({"types": 2}, r"types must be from 0 to 1 \(num_types\), got 2"),
+            ({"types": -1}, r"types must be from 0 to 1 \(num_types\), got -1"),
+        ],
+    )
+    @pytest.mark.parametrize("kind", [NystromformerForMaskedLM, NystromformerForMultipleChoice])
+    def test_outside_a_table_are_refused(self, rngs, no_annotations, kind, changes, sentence):
+        shape = (1, 2, 7) if kind is NystromformerForMultipleChoice else (2, 7)
+        inputs, types = tokens(rngs, *shape), jnp.zeros(shape, jnp.int32)
+        last = (*(size - 1 for size in shape),)
+        if "inputs" in changes:
+            inputs = inputs.at[last].set(changes["inputs"])
+        else:
+            types = types.at[last].set(changes["types"])
+        model = kind(CONFIG)
+        for convert in (jnp.asarray, np.asarray):
+            with pytest.raises(ValueError, match=sentence):
+                model.apply(
+                    variables_of(model), convert(inputs), None, convert(types), deterministic=True
+                )
+
+    def test_positions_outside_are_refused(self, rngs):
+        model = NystromformerForMaskedLM(config(num_layers=1))
+        with pytest.raises(ValueError, match=r"positions must be from 0 to 6 .* got 7"):
+            model.apply(
+                variables_of(model),
+                tokens(rngs, 1, 7),
+                positions=jnp.array([[7]]),
+                deterministic=True,
+            )
+
+    def test_in_a_compiled_program_they_are_nan(self, rngs):
+        model = NystromformerForMaskedLM(config(num_layers=1))
+        inputs = tokens(rngs, 1, 7).at[0, 3].set(VOCAB)
+        assert jnp.isnan(compiled(model)(inputs)).any()
+
+
+def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
+    model = NystromformerForMaskedLM(config(conv_kernel_size=0))
+    inputs = tokens(rngs, BATCH, LENGTH)
+    expected = compiled(model)(inputs, jnp.ones_like(inputs, bool))
+    places = jnp.array([*range(9), *range(13, LENGTH + 4)])
+    padded = jnp.full((BATCH, LENGTH + 4), 7).at[:, places].set(inputs)
+    mask = jnp.zeros(padded.shape, bool).at[:, places].set(True)
+    assert_close(compiled(model)(padded, mask)[:, places], expected, REFERENCE)
+
+
+def test_padding_behind_keeps_its_positions(rngs):
+    """Hugging Face's convolution reads what padding holds, so that its positions matter."""
+    model = Nystromformer(config(attention="softmax", mask_conv=False))
+    inputs, mask = tokens(rngs, 1, LENGTH), mask_of_lengths([11], LENGTH)
+    embed = lambda model, mask: model.embeddings(inputs, None, mask, deterministic=True)
+    counted, plain = (
+        model.apply(variables_of(model), given, method=embed) for given in (mask, None)
+    )
+    assert (counted == plain).all()

@@ -7,9 +7,11 @@ import pytest
 from flax import nnx
 
 from nystromformer_jax.attention import nystrom_attention
+from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.modules import (
+    ConvStem,
     Encoder,
     EncoderBlock,
     MlpBlock,
@@ -17,7 +19,14 @@ from nystromformer_jax.modules import (
     SelfAttention,
     over_tokens,
 )
-from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.helpers import (
+    GRADIENT,
+    HALF,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+)
 
 NYSTROM = make_core("nystrom", num_landmarks=5, conv_kernel_size=3)
 BATCH, LENGTH, WIDTH = 2, 23, 12
@@ -146,18 +155,96 @@ def test_half_precision_activations_keep_float32_parameters(rngs):
     assert block.apply(variables, x, deterministic=True).dtype == jnp.bfloat16
 
 
-def test_a_core_whose_keys_are_its_queries_does_not_cross(rngs):
-    layer = MultiHeadAttention(2, make_core("reformer", chunk_len=4))
+@pytest.mark.parametrize(("name", "options"), [("reformer", {"chunk_len": 4}), ("none", {})])
+def test_a_core_without_keys_of_its_own_does_not_cross(rngs, name, options):
+    layer = MultiHeadAttention(2, make_core(name, **options))
     x, y = (jax.random.normal(next(rngs), (2, 13, 6)) for _ in range(2))
     for other in (x, y):  # under jit nobody can tell x from y
-        with pytest.raises(ValueError, match="attends within one sequence: pass inputs_kv=None"):
+        with pytest.raises(ValueError, match=r"self-attention only: .* Pass inputs_kv=None"):
             layer.init(next(rngs), x, other, deterministic=True)
     layer.init(next(rngs), x, deterministic=True)
 
 
+def test_no_attention_projects_the_value_alone(rngs):
+    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    mask = mask_of_lengths([23, 11], LENGTH)
+    module = SelfAttention(2, make_core("none", conv_kernel_size=3))
+    variables = init(module, next(rngs), x, mask)
+    weights = variables["params"]
+    assert weights.keys() == {"value", "core", "out"}
+    value = x @ weights["value"]["kernel"] + weights["value"]["bias"][None, None]
+    value = jnp.where(mask[..., None], value, 0).reshape(BATCH, LENGTH, 2, WIDTH // 2)
+    convolved = depthwise_convolution(value, weights["core"]["conv_kernel"])
+    expected = convolved.reshape(x.shape) @ weights["out"]["kernel"]
+    expected = expected + weights["out"]["bias"][None, None]
+    assert_close(module.apply(variables, x, mask, deterministic=True), expected, REFERENCE)
+
+
+class TestConvStem:
+    def test_it_is_its_formula(self):
+        """Three tokens of two channels: normalised, they are s, -s and s with s = (1, -1)."""
+        x = jnp.array([[[3.0, 1.0], [0.0, 4.0], [7.0, 2.0]]])
+        identity = jnp.eye(2)[None]
+        weights = {
+            "norm": {"scale": jnp.ones(2), "bias": jnp.zeros(2)},
+            # Reads 1 · the token before, 10 · its own and 100 · the token behind.
+            "convolution_0": {
+                "kernel": identity * jnp.array([1.0, 10.0, 100.0])[:, None, None],
+                "bias": jnp.zeros(2),
+            },
+            "convolution_1": {"kernel": -identity, "bias": jnp.array([0.0, 0.5])},
+        }
+        stem = ConvStem((3, 1), activation="relu", layer_norm_epsilon=1e-12)
+        # After the first: s + relu(10 s - 100 s), -s + relu(s - 10 s + 100 s), s + relu(-s + 10 s).
+        # Of (1, 89), (90, 1), (10, -1) the second adds relu(0.5 - x) to the last channel.
+        expected = jnp.array([[[1.0, 89.0], [90.0, 1.0], [10.0, 0.5]]])
+        assert_close(stem.apply({"params": weights}, x), expected, REFERENCE)
+
+    def test_padding_at_the_ends_changes_nothing(self, rngs):
+        x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+        stem = ConvStem((5, 3))
+        variables = stem.init(next(rngs), x)
+        real = jnp.ones((BATCH, LENGTH), bool)
+        widths = ((0, 0), (3, 7))
+        padded = jnp.pad(x, (*widths, (0, 0)), constant_values=jnp.nan)
+        actual = stem.apply(variables, padded, jnp.pad(real, widths))[:, 3:-7]
+        assert_close(actual, stem.apply(variables, x), REFERENCE)
+        assert_close(actual, stem.apply(variables, x, real), REFERENCE)
+
+    def test_half_precision_activations_keep_float32_parameters(self, rngs):
+        x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH), jnp.bfloat16)
+        stem = ConvStem((5, 3), dtype=jnp.bfloat16)
+        variables = stem.init(next(rngs), x)
+        assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+        output = stem.apply(variables, x)
+        assert output.dtype == jnp.bfloat16
+        wide = ConvStem((5, 3)).apply(variables, x.astype(jnp.float32))
+        assert_close(output, wide, HALF)
+
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            ({"kernel_sizes": (3, 4)}, "kernel_sizes must be odd.*got 4"),
+            ({"kernel_sizes": (0,)}, "kernel_sizes must be an integer of at least 1, got 0"),
+            ({"kernel_sizes": (3,), "activation": "gel"}, "activation must be one of 'gelu'"),
+        ],
+    )
+    def test_what_it_cannot_do_is_refused(self, rngs, no_annotations, options, sentence):
+        x = jnp.ones((1, LENGTH, WIDTH))
+        with pytest.raises(ValueError, match=sentence):
+            ConvStem(**options).init(next(rngs), x)
+
+    def test_a_mask_of_another_shape_is_refused(self, rngs, no_annotations):
+        x = jnp.ones((1, LENGTH, WIDTH))
+        with pytest.raises(
+            ValueError, match=r"mask must be True at real tokens, \[B L\] = \(1, 23\)"
+        ):
+            ConvStem((3,)).init(next(rngs), x, jnp.ones(LENGTH, bool))
+
+
 def test_an_output_of_no_width_is_refused(rngs):
     layer = MultiHeadAttention(2, make_core("softmax"), out_features=0)
-    with pytest.raises(ValueError, match="out_features must be a whole number from 1 on, got 0"):
+    with pytest.raises(ValueError, match="out_features must be an integer of at least 1, got 0"):
         layer.init(next(rngs), jnp.ones((2, 5, 6)), deterministic=True)
 
 
@@ -198,3 +285,55 @@ def test_an_encoder_becomes_a_module_of_nnx_with_all_its_parameters(rngs):
     nnx.bridge.lazy_init(bridged, x[:, :1], deterministic=True)
     own = jax.eval_shape(functools.partial(encoder.init, deterministic=True), next(rngs), x)
     assert parameters(nnx.state(bridged, nnx.Param)) == parameters(own)
+
+
+@pytest.mark.parametrize("name", ["attention", "block", "stem"])
+def test_gradients_of_parameters_do_not_see_what_padding_holds(rngs, name):
+    make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)
+    module, options = {
+        "attention": (SelfAttention(2, make), {"deterministic": True}),
+        "block": (EncoderBlock(2, make, 7), {"deterministic": True}),
+        "stem": (ConvStem((3,)), {}),
+    }[name]
+    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    mask = mask_of_lengths([LENGTH, 11], LENGTH)
+    variables = module.init(next(rngs), x, mask, **options)
+
+    def total(variables, filler):
+        filled = jnp.where(mask[..., None], x, filler)
+        return (module.apply(variables, filled, mask, **options) ** 2)[mask].sum()
+
+    expected = jax.grad(total)(variables, 0.0)
+    for filler in (jnp.nan, jnp.inf):
+        assert_close(jax.grad(total)(variables, filler), expected, SAME_ARITHMETIC)
+
+
+def test_a_module_with_an_equal_factory_is_not_traced_again(rngs):
+    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    traces = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def apply(module, variables, x):
+        traces.append(module)
+        return module.apply(variables, x, deterministic=True)
+
+    make = lambda: SelfAttention(2, make_core("nystrom", num_landmarks=3))
+    variables = init(make(), next(rngs), x)
+    for _ in range(3):
+        apply(make(), variables, x)
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("make", ["nystrom", None, make_core("softmax")()])
+def test_what_is_not_a_factory_is_refused(rngs, no_annotations, make):
+    x = jnp.ones((BATCH, LENGTH, WIDTH))
+    with pytest.raises(ValueError, match="make_core must be a factory of cores"):
+        SelfAttention(2, make).init(next(rngs), x, deterministic=True)
+
+
+def test_an_array_of_another_library_is_refused(rngs, no_annotations):
+    class Tensor:
+        ndim, shape, dtype = 3, (BATCH, LENGTH, WIDTH), "torch.float32"
+
+    with pytest.raises(ValueError, match=r"must be a JAX or NumPy array.*Pass jnp.asarray"):
+        SelfAttention(2, make_core("softmax")).init(next(rngs), Tensor(), deterministic=True)

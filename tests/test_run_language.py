@@ -99,7 +99,7 @@ def test_a_search_tries_all_says_which_broke_and_names_the_best(pretrained, tmp_
     assert (code, "Traceback" in errors) == (1, False), errors
     assert "batch4-rate1e38-seed0: " in errors
     assert "became NaN or infinite" in errors
-    assert len(list((tmp_path / "run-search").glob("*/result.json"))) == 2
+    assert len(list((tmp_path / "run").glob("*/result.json"))) == 2
     assert "Best of 2 by validation f1: batch 4, rate " in output
 
 
@@ -132,8 +132,25 @@ def test_a_tokenizer_of_another_model_is_one_sentence(here, pretrained, tmp_path
         argument="checkpoint",
         sections={"data": {"max_len": 29, "held_out": 0.2}, "train": {"batch_size": 8}},
     )
-    together = "The tokenizer has 109 tokens and the model 60: they do not belong together."
+    together = "The tokenizer has 109 tokens and the model 60: they do not match."
     assert together in refusal("run_pretrain", *arguments)
+
+
+@pytest.mark.parametrize("program", ["run_glue", "run_pretrain"])
+def test_a_check_misses_a_tokenizer(here, pretrained, tmp_path, program):
+    folder, _ = pretrained
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((folder / "run/model" / name).read_bytes())
+    config = {"run_glue": "glue.py:sst2,max_len=19", "run_pretrain": "pretrain.py:checkpoint"}
+    batch = [] if program == "run_glue" else ["--config.train.batch_size=8"]
+    line = refusal(
+        program,
+        f"--config=configs/{config[program]}",
+        f"--config.init.checkpoint={tmp_path}",
+        *batch,
+        "--mode=check",
+    )
+    assert f"{tmp_path} holds no tokenizer" in line
 
 
 def test_a_broken_row_is_one_sentence(here, pretrained, tmp_path):
@@ -180,7 +197,7 @@ def test_a_truncated_checkpoint_is_one_sentence(here, pretrained, tmp_path):
         (
             "run_pretrain",
             ["--config=configs/pretrain.py", "--config.train.step=3"],
-            "there is no --config.train.step; did you mean train.",
+            "unknown config key --config.train.step; did you mean train.",
         ),
         ("run_pretrain", ["--config=configs/pretrain.py:checkpoint"], "init.checkpoint"),
         ("run_glue", ["--config=configs/glue.py:sst3"], "did you mean sst2?"),
@@ -188,7 +205,7 @@ def test_a_truncated_checkpoint_is_one_sentence(here, pretrained, tmp_path):
         (
             "run_glue",
             ["--config=configs/glue.py:mrpc", "--search", "--learning_rates=fast"],
-            "--learning_rates needs numbers with commas between them, got 'fast'",
+            "--learning_rates needs numbers separated by commas, got 'fast'",
         ),
     ],
 )

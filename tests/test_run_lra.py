@@ -4,9 +4,13 @@ import fcntl
 import json
 import re
 import signal
+import types
 
 import pytest
 
+from configs import listops
+from lra import data, train
+from nystromformer_jax import training
 from tests import programs
 from tests.programs import ROOT, assert_refused, call, finish, wait_for_lines
 
@@ -49,9 +53,14 @@ def start(*arguments, config="configs/listops.py", **environment):
         ([LISTOPS, "--config.train.total_steps=abc"], "invalid literal"),
         ([LISTOPS, "--config.train.total_steps=1.5"], "1.5"),
         ([LISTOPS, "--mode=evl"], "train|eval"),
-        ([LISTOPS, "--config.-0.0=1"], "there is no --config.-0.0; known: "),
+        ([LISTOPS, "--config.-0.0=1"], "unknown config key --config.-0.0; known: "),
         ([LISTOPS, "--seeds=1000000000"], "[1, 1000]"),
         ([LISTOPS, "--wrokdir=x"], "workdir"),
+        (
+            [f"{LISTOPS}:nystrom,num_landmarks=8", "--config.attention.name=softmax"],
+            "pass --config=configs/listops.py:softmax",
+        ),
+        (["--config=configs/pathx.py:nystrom,resolution=100"], "cannot be '100'; known: 128"),
         ([LISTOPS, "nystrom"], "unexpected argument 'nystrom'"),
         (["--config=configs/listops.py:nystrom,num_landmarks"], "needs a value: num_landmarks="),
         (["--config=configs/common.py"], "has no function get_config"),
@@ -83,7 +92,131 @@ def test_a_loss_that_explodes_ends_the_run_in_one_sentence(tmp_path):
     assert code == 1
     assert output == ""
     assert "became NaN or infinite between steps 1 and 10" in errors.splitlines()[-1]
-    assert not (tmp_path / "run" / "result.json").exists()
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["state"], result["step"]) == ("diverged", 10)
+
+
+def test_seeds_behind_one_that_diverged_are_trained(here, monkeypatch, tmp_path):
+    trained = []
+
+    def train_one(run, task, workdir):
+        trained.append(run.train["seed"])
+        if trained[-1] == 1:
+            raise training.LossNotFinite("loss became NaN or infinite")
+        return {
+            "task": "listops",
+            "attention": "nystrom",
+            "test_accuracy": 0.36,
+            "test_examples": 2000,
+            "valid_accuracy": 0.35,
+            "best_step": 4,
+        }
+
+    monkeypatch.setattr(
+        train, "prepare", lambda config: types.SimpleNamespace(config=config, **config)
+    )
+    monkeypatch.setattr(data, "load", lambda config: None)
+    monkeypatch.setattr(train, "train", train_one)
+    answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/run", "--seeds=3")
+    assert trained == [0, 1, 2]
+    assert answer.code == 1
+    assert answer.errors == f"run_lra.py: {tmp_path}/run-seed1: loss became NaN or infinite\n"
+    assert "2 seeds and 1 that diverged: test accuracy 36.00 %" in answer.output
+    config = json.loads((tmp_path / "run-seed2" / "config.json").read_text())
+    assert config["command"] == {"config": "configs/listops.py"}
+    trained.clear()
+    answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/run", "--seeds=2")
+    assert answer.output.count("\n") == 1  # of one seed there are no statistics
+
+
+@pytest.fixture
+def evaluated(here, monkeypatch, tmp_path):
+    """A finished run of ListOps over 20 steps, its config, and what was evaluated and loaded."""
+    config = listops.get_config("nystrom,num_landmarks=32").to_dict()
+    config["train"] |= {"total_steps": 20, "seed": 7}
+    config["optimizer"]["warmup_steps"] = 5
+    folder, seen = tmp_path / "run", {"configs": [], "loads": 0}
+    folder.mkdir()
+    result = {
+        "task": "listops",
+        "attention": "nystrom",
+        "test_accuracy": 0.36,
+        "test_examples": 2000,
+        "valid_accuracy": 0.35,
+        "best_step": 4,
+    }
+    training.write_json(folder / "config.json", config)
+    training.write_json(folder / "result.json", result)
+    training.write_json(folder / "data.json", {"sha256": "da7a"})
+
+    def load(config):
+        seen["loads"] += 1
+
+    def evaluate_checkpoint(run, task, workdir):
+        seen["configs"].append(run.config)
+        return result
+
+    monkeypatch.setattr(data, "load", load)
+    monkeypatch.setattr(train, "evaluate_checkpoint", evaluate_checkpoint)
+    return folder, config, seen
+
+
+@pytest.mark.parametrize("given", [[], [LISTOPS]])
+def test_a_run_is_evaluated_by_its_own_config(evaluated, given):
+    folder, config, seen = evaluated
+    before = sorted(folder.iterdir())
+    answer = call("run_lra", *given, "--mode=eval", f"--workdir={folder}")
+    assert answer.code == 0, answer
+    assert [json.loads(json.dumps(found)) for found in seen["configs"]] == [
+        json.loads(json.dumps(config))
+    ]
+    assert sorted(folder.iterdir()) == before
+    call("run_lra", LISTOPS, "--config.eval.batch_size=8", "--mode=eval", f"--workdir={folder}")
+    assert seen["configs"][1]["eval"]["batch_size"] == 8
+    assert seen["configs"][1]["train"] == config["train"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--mode=eval", LISTOPS, "--config.train.batch_size=8"],
+            "batch_size: 32 in the run, 8 now",
+        ),
+        (["--mode=eval", LISTOPS, "--config.train.seed=3"], "train.seed: 7 in the run, 3 now"),
+        (
+            ["--mode=eval", "--config=configs/text.py"],
+            "listops with nystrom attention, and --config",
+        ),
+        (["--mode=eval", f"{LISTOPS}:softmax"], "--config is of listops with softmax attention"),
+        ([LISTOPS], "train.total_steps: 20 in the run, 5000 now"),
+    ],
+)
+def test_configs_are_compared_before_data_are_prepared(evaluated, arguments, words):
+    folder, _, seen = evaluated
+    answer = call("run_lra", *arguments, f"--workdir={folder}")
+    assert_refused(answer, "run_lra")
+    assert words in answer.errors
+    assert not seen["loads"]
+
+
+@pytest.mark.parametrize("missing", ["config.json", "result.json"])
+def test_an_unfinished_run_is_refused_before_data_are_prepared(evaluated, missing):
+    folder, _, seen = evaluated
+    (folder / missing).unlink()
+    answer = call("run_lra", "--mode=eval", f"--workdir={folder}")
+    assert_refused(answer, "run_lra")
+    assert missing in answer.errors
+    assert not seen["loads"]
+
+
+@pytest.mark.parametrize("below", ["", "/run"])
+def test_a_workdir_that_is_a_file_is_refused_before_data_are_prepared(evaluated, below, tmp_path):
+    (tmp_path / "file").touch()
+    answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/file{below}")
+    assert_refused(answer, "run_lra")
+    assert f"--workdir needs a folder, and {tmp_path}/file is a file" in answer.errors
+    assert not evaluated[2]["loads"]
 
 
 def test_a_missing_data_folder_is_one_line_and_leaves_no_run_behind(tmp_path):
@@ -121,7 +254,7 @@ def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_pat
     assert not (tmp_path / "killed" / "result.json").exists()
     code, _, errors = finish(start(*SMALL, f"--workdir={tmp_path}/killed"))
     assert code == 0
-    assert "Going on from step" in errors
+    assert "Resuming from step" in errors
     assert metrics.read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
     results = [
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "killed")
@@ -142,7 +275,7 @@ def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_pat
     stopped.send_signal(signal.SIGTERM)
     code, _, errors = finish(stopped)
     assert code == 143
-    assert "the same command goes on from there" in errors
+    assert "the same command resumes from there" in errors
     others = "--config.data.workers=2"  # the data are the same, and so is the run
     code, _, _ = finish(start(*SMALL, others, f"--workdir={tmp_path}/stopped"))
     assert code == 0

@@ -34,19 +34,13 @@ def test_the_devices_that_are_here_are_planned_for():
         (["--config.mesh.data=3"], "cannot lay out 8 device(s)"),
         (["--price=-1"], "price"),
         (["--price=1.2"], "--price needs --topology"),
-        (["--examples=100"], "--examples is for a fine-tuning"),
+        (["--examples=100"], "--examples is for fine-tuning"),
     ],
 )
 def test_a_wrong_plan_is_one_line_and_exit_code_2(here, arguments, words):
     answer = call("run_plan", *SMALL, *arguments)
     assert_refused(answer, "run_plan")
     assert words in answer.errors
-
-
-def test_so_it_is_for_a_process():
-    answer = run("--config.mesh.data=3")
-    assert_refused(answer, "run_plan")
-    assert "cannot lay out 8 device(s)" in answer.errors
 
 
 @pytest.mark.slow(minutes=1)

@@ -72,8 +72,29 @@ def test_the_first_process_alone_says_what_was_exported(called, monkeypatch, tmp
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
     flags = ("--mode=export", f"--workdir={tmp_path}")
     assert call(*flags) == (0, f"Wrote {tmp_path}/model.\n", "")
-    monkeypatch.setattr(training, "is_first", lambda: False)
+    monkeypatch.setattr(training, "is_primary", lambda: False)
     assert call(*flags) == (0, "", "")
+
+
+def test_a_folder_that_cannot_be_the_runs_is_refused_before_data_are_prepared(
+    called, monkeypatch, tmp_path
+):
+    call, trainer, name = called
+    (tmp_path / "file").touch()
+    (tmp_path / "other").mkdir()
+    if name != "run_lra":
+        training.write_json(tmp_path / "other" / "config.json", {"train": {"seed": 5}})
+    run = types.SimpleNamespace(config={"train": {"seed": 3}})  # without data to load
+    monkeypatch.setattr(trainer, "prepare", lambda config: run)
+    monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
+    words = f"--workdir needs a folder, and {tmp_path}/file is a file"
+    for flags in ((), ("--mode=eval",)):
+        refused = call(f"--workdir={tmp_path}/file", *flags)
+        assert refused.code == 2
+        assert words in refused.errors or "there is no folder" in refused.errors
+    unfinished = call("--mode=eval", f"--workdir={tmp_path}/other")
+    assert unfinished.code == 2
+    assert "config" in unfinished.errors
 
 
 def test_a_folder_may_be_given_from_home_and_end_in_a_slash(called, monkeypatch, tmp_path):
@@ -87,4 +108,4 @@ def test_a_folder_may_be_given_from_home_and_end_in_a_slash(called, monkeypatch,
         assert several.errors.endswith(f"there is no folder {tmp_path}/nowhere-seed0\n")
     if name == "run_glue":
         search = call("--mode=eval", "--workdir=~/nowhere/", "--search")
-        assert f"there is no folder {tmp_path}/nowhere-search/batch8-rate2e-5-" in search.errors
+        assert f"there is no folder {tmp_path}/nowhere/batch8-rate2e-5-" in search.errors

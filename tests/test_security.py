@@ -11,7 +11,15 @@ from tests.training import tiny
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(
     path
-    for folder in ("nystromformer_jax", "harness", "lra", "language", "configs", "launch")
+    for folder in (
+        "nystromformer_jax",
+        "dataprep",
+        "reporting",
+        "lra",
+        "language",
+        "configs",
+        "launch",
+    )
     for path in (ROOT / folder).rglob("*.py")
 ) + sorted(ROOT.glob("run_*.py"))
 
@@ -99,4 +107,4 @@ def test_no_value_of_the_environment_is_written_by_a_run(tmp_path, monkeypatch):
 
 def test_missing_data_are_asked_for_and_never_fetched(capsys):
     assert prepare(["text"]) == 2
-    assert "set --data_dir to the folder with the download" in capsys.readouterr().err
+    assert "set --data_dir to the folder that holds them" in capsys.readouterr().err

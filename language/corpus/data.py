@@ -1,8 +1,8 @@
-"""The corpus of pretraining: documents in, pairs of texts out, prepared once.
+"""Prepares the corpus of pretraining: documents to pairs of texts.
 
 A corpus is a text file, a folder of them, JSON lines, or a data set of tensorflow-datasets. Its
-sentences are found by rules, its tokenizer is read or trained on the documents for training, and
-its pairs are written into a hashed folder of the cache, where every process of every host opens them.
+sentences are found by rules. Its tokenizer is read, or trained on the training documents. Its pairs
+are written once into a hashed folder of the cache, where every process of every host opens them.
 """
 
 import dataclasses
@@ -10,18 +10,17 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from harness import cache, parallel
-from language import tokenizer_files
+from dataprep import cache
 from language.corpus import pieces
-from language.corpus.documents import Source
+from language.corpus.documents import Source, open_source
 from language.corpus.pairs import NUM_SPECIAL, SPLITS, Pairs
 from language.corpus.pieces import PairMaker, SplitStatistics, WordCounter
-from language.corpus.sources import open_source
-from language.tokenizer import Tokenizer, load_tokenizer, tokenizer_of_words
+from language.tokenizer import FILE as TOKENIZER_FILE
+from language.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
-# Part of every fingerprint: raise it when the same files give other data.
+# Part of every fingerprint: increase it when the same files give other data.
 FORMAT = 1
 
 _STATISTICS = "statistics.json"
@@ -32,25 +31,25 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """Which text, and how it becomes pairs.
+    """The section "data" of a config.
 
     Args:
-      dir: a file or a folder; files are looked for in its subfolders, too.
-      source: "text"; "jsonl", JSON objects with their document under `text`, one a line; "tfds", the
-        folder of a data set that tensorflow-datasets prepared; "auto" finds out by the names.
-      documents: what tells documents apart. "blank_line": empty lines. "heading": lines like
+      dir: A file or a folder, which is searched recursively.
+      source: "text"; "jsonl", JSON objects with a document as `text`, one per line; "tfds", the folder
+        of a data set that tensorflow-datasets prepared; "auto" infers it from the names.
+      documents: What separates documents. "blank_line": empty lines. "heading": lines like
         `= Title =`, as in WikiText; `= = Section = =` is dropped. "file": files. "line": lines, as
         always with JSON and tfds. "auto": headings if the text begins with one, else blank lines if
         there are any, else files if there are several, else lines.
-      tokenizer: a path, see `language.tokenizer.load_tokenizer`; empty trains one on the documents.
-      vocab_size: of the tokenizer that is trained.
-      lowercase: whether that one, or one of a `vocab.txt`, turns text into small letters.
-      max_len: tokens of an instance, special ones included.
-      short_rate: share of instances that aim at fewer tokens.
-      held_out: share of documents for validation; a document's hash with the seed decides.
-      examples: only the first so many instances of training; 0 takes all.
-      seed: of the split and of the instances, not of the training.
-      workers: processes that prepare; 0 is one for every core. The data are the same for any number.
+      tokenizer: A path, see `language.tokenizer.load_tokenizer`; empty trains one on the documents.
+      vocab_size: Tokens of a trained tokenizer.
+      lowercase: If True, a trained tokenizer, or one of a `vocab.txt`, converts text to lower case.
+      max_len: Tokens per pair, special tokens included.
+      short_rate: Share of pairs with a smaller target length.
+      held_out: Share of documents for validation, chosen by each document's hash with the seed.
+      examples: Takes only the first training pairs; 0 takes all.
+      seed: Seed of the split and of the pairs, but not of the training.
+      workers: Processes that prepare; 0: one per core. The data do not depend on it.
     """
 
     dir: str
@@ -92,43 +91,35 @@ class CorpusConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Prepared pairs.
-
-    Args:
-      tokenizer: that was read or trained.
-      splits: "train" and "valid".
-      sha256: of the pairs, the vocabulary and the statistics.
-      statistics: of each split as prepared, whatever `examples` takes of it.
-      folder: where the files are.
-    """
+    """A prepared corpus."""
 
     tokenizer: Tokenizer
-    splits: Mapping[str, Pairs]
-    sha256: str
-    statistics: Mapping[str, SplitStatistics]
+    splits: Mapping[str, Pairs]  # "train" and "valid"
+    sha256: str  # hash of the pairs, the vocabulary and the statistics
+    statistics: Mapping[str, SplitStatistics]  # of each whole split, before `examples` applies
     folder: Path
 
 
 def load(config: CorpusConfig) -> Corpus:
-    """Opens a corpus, preparing it first where it is not there yet.
+    """Opens a corpus; prepares it first unless that was done before.
 
-    A preparation that was stopped goes on from the pieces that it had finished.
+    An interrupted preparation resumes after its finished pieces.
 
     Raises:
-      FileNotFoundError: there is no corpus or no tokenizer where `config` says.
-      ValueError: a file that is no text, no JSON lines or no tokenizer; a corpus without pairs for
-        either split; a vocabulary that is too small.
-      OSError: a file cannot be read, or the cache cannot be written.
+      FileNotFoundError: The corpus or the tokenizer is missing.
+      ValueError: An invalid file, a split without pairs, or a vocabulary that is too small.
+      OSError: A file cannot be read, or the cache cannot be written.
     """
     source = open_source(config.dir, config.source, config.documents)
     if config.tokenizer:
         tokenizer = load_tokenizer(config.tokenizer, lowercase=config.lowercase)
     else:
-        tokenizer = _trained(config, source)
+        tokenizer = _train_tokenizer(config, source)
+    stamp = source.stamp()
     fingerprint = {
         "data": "pairs",
         "format": FORMAT,
-        "source": source.stamp(),
+        "source": stamp,
         "tokenizer": tokenizer.sha256,
         "max_len": config.max_len,
         "short_rate": config.short_rate,
@@ -137,77 +128,35 @@ def load(config: CorpusConfig) -> Corpus:
     }
 
     def build(folder: Path) -> None:
-        final_folder = cache.folder_of("corpus", fingerprint)
-        _announce("Preparing the corpus", config, source, final_folder)
-        pieces_folder = cache.pieces_of(final_folder)
+        pieces_folder = cache.pieces_of(cache.folder_of("corpus", fingerprint))
         tokenizer.save(pieces_folder / "tokenizer")
         make = PairMaker(
             source=source,
-            tokenizer_file=pieces_folder / "tokenizer" / tokenizer_files.FILE,
+            tokenizer_file=pieces_folder / "tokenizer" / TOKENIZER_FILE,
             max_len=config.max_len,
             short_rate=config.short_rate,
             held_out=config.held_out,
             seed=config.seed,
         )
-        made = pieces.finish(
-            make, source.num_pieces, pieces_folder, _num_processes(config), "Pairs"
-        )
+        num_pieces = source.num_pieces
+        made = pieces.make_pieces(make, num_pieces, pieces_folder, config.workers, "Pairs")
         statistics = pieces.read_statistics(made)
         _require_pairs(statistics, config)
-        pieces.join(folder, made, statistics, pieces.token_dtype(tokenizer))
+        pieces.write_arrays(folder, made, statistics, pieces.token_dtype(tokenizer))
         plain = {split: dataclasses.asdict(found) for split, found in statistics.items()}
         (folder / _STATISTICS).write_text(json.dumps(plain, indent=2), encoding="utf-8")
-        # What the numbers mean; a tokenizer.json would change with the library that writes it.
+        # A tokenizer.json would depend on the version of the library that writes it.
         (folder / _VOCABULARY).write_text(json.dumps(tokenizer.vocabulary), encoding="utf-8")
-        left_out = sum(found.left_out for found in statistics.values())
-        documents = sum(found.documents for found in statistics.values())
+        counts = statistics.values()
         _logger.info(
-            "%s of %s documents have fewer than two sentences and give no pair",
-            f"{left_out:,}",
-            f"{documents:,}",
+            "%s of %s documents have fewer than two sentences and give no pairs.",
+            f"{sum(split.left_out for split in counts):,}",
+            f"{sum(split.documents for split in counts):,}",
         )
 
-    prepared = cache.prepared("corpus", fingerprint, build)
-    return _opened(config, tokenizer, prepared)
-
-
-def _trained(config: CorpusConfig, source: Source) -> Tokenizer:
-    """Opens the tokenizer of a corpus, training it first where it is not there yet."""
-    fingerprint: dict[str, Any] = {
-        "data": "tokenizer",
-        "format": FORMAT,
-        "source": source.stamp(),
-        "vocab_size": config.vocab_size,
-        "lowercase": config.lowercase,
-        "held_out": config.held_out,
-        "seed": config.seed,
-    }
-
-    def build(folder: Path) -> None:
-        final_folder = cache.folder_of("tokenizer", fingerprint)
-        _announce("Training a tokenizer", config, source, final_folder)
-        make = WordCounter(source, config.lowercase, config.held_out, config.seed)
-        made = pieces.finish(
-            make,
-            source.num_pieces,
-            cache.pieces_of(final_folder),
-            _num_processes(config),
-            "Words",
-        )
-        documents, words = pieces.read_words(made)
-        if not documents:
-            raise _no_text(config)
-        if not words:
-            raise ValueError(
-                f"{config.dir} leaves no text for training: data.held_out={config.held_out} holds out"
-                f" its {documents:,} documents. Lower it, or read more text."
-            )
-        tokenizer_of_words(words, config.vocab_size, config.lowercase).save(folder)
-
-    return load_tokenizer(cache.prepared("tokenizer", fingerprint, build).folder)
-
-
-def _opened(config: CorpusConfig, tokenizer: Tokenizer, prepared: cache.Prepared) -> Corpus:
+    prepared = cache.prepared(
+        "corpus", fingerprint, build, f"the corpus {config.dir}, documents by {stamp['documents']}"
+    )
     splits = {split: Pairs.open(prepared.folder, split, tokenizer) for split in SPLITS}
     if config.examples:
         splits["train"] = splits["train"].first(config.examples)
@@ -216,9 +165,41 @@ def _opened(config: CorpusConfig, tokenizer: Tokenizer, prepared: cache.Prepared
         tokenizer=tokenizer,
         splits=splits,
         sha256=prepared.sha256,
-        statistics={split: SplitStatistics(**found) for split, found in statistics.items()},
+        statistics={split: SplitStatistics(**counts) for split, counts in statistics.items()},
         folder=prepared.folder,
     )
+
+
+def _train_tokenizer(config: CorpusConfig, source: Source) -> Tokenizer:
+    """Opens the trained tokenizer of a corpus; trains it first unless that was done before."""
+    stamp = source.stamp()
+    fingerprint = {
+        "data": "tokenizer",
+        "format": FORMAT,
+        "source": stamp,
+        "vocab_size": config.vocab_size,
+        "lowercase": config.lowercase,
+        "held_out": config.held_out,
+        "seed": config.seed,
+    }
+
+    def build(folder: Path) -> None:
+        pieces_folder = cache.pieces_of(cache.folder_of("tokenizer", fingerprint))
+        make = WordCounter(source, config.lowercase, config.held_out, config.seed)
+        num_pieces = source.num_pieces
+        made = pieces.make_pieces(make, num_pieces, pieces_folder, config.workers, "Words")
+        documents, words = pieces.read_words(made)
+        if not documents:
+            raise _no_text(config)
+        if not words:
+            raise ValueError(
+                f"{config.dir} leaves no text for training: data.held_out={config.held_out} holds out"
+                f" its {documents:,} documents. Lower it, or read more text."
+            )
+        train_tokenizer(words, config.vocab_size, config.lowercase).save(folder)
+
+    description = f"a tokenizer of {config.dir}, documents by {stamp['documents']}"
+    return load_tokenizer(cache.prepared("tokenizer", fingerprint, build, description).folder)
 
 
 def _require_pairs(statistics: Mapping[str, SplitStatistics], config: CorpusConfig) -> None:
@@ -227,13 +208,13 @@ def _require_pairs(statistics: Mapping[str, SplitStatistics], config: CorpusConf
         raise _no_text(config)
     if not any(found.pairs for found in statistics.values()):
         raise ValueError(
-            f"{config.dir} gives no pair: each of its {documents:,} documents is a document of one"
-            f" sentence. Are documents told apart in another way than data.documents={config.documents}?"
+            f"{config.dir} gives no pairs: each of its {documents:,} documents has only one"
+            f" sentence. Are documents separated in another way than data.documents={config.documents}?"
         )
     for split, change in (("train", "Lower"), ("valid", "Raise")):
         if not statistics[split].pairs:
             raise ValueError(
-                f"{config.dir} gives no pair for the split {split}, which got"
+                f"{config.dir} gives no pairs for the split {split}, which got"
                 f" {statistics[split].documents:,} of {documents:,} documents: {change} data.held_out,"
                 f" now {config.held_out}, or read more text."
             )
@@ -243,12 +224,3 @@ def _no_text(config: CorpusConfig) -> ValueError:
     return ValueError(
         f"{config.dir} holds no text: set --config.data.dir to a file or a folder that does."
     )
-
-
-def _announce(what: str, config: CorpusConfig, source: Source, folder: Path) -> None:
-    how = source.stamp()["documents"]
-    _logger.info("%s: reading %s, documents by %s; once, into %s", what, config.dir, how, folder)
-
-
-def _num_processes(config: CorpusConfig) -> int:
-    return parallel.num_processes(config.workers)

@@ -1,7 +1,7 @@
-"""Where a corpus comes from: text files, JSON lines, or a data set of tensorflow-datasets.
+"""Reads documents from text files, JSON lines, or a data set of tensorflow-datasets.
 
-A source is read in numbered pieces of a few megabytes, in any order and by several processes; one
-piece after the other gives every document once, in order. Only one document is held at a time.
+A source is read in numbered pieces of a few megabytes, in any order and by several processes. All pieces
+in order give every document once, in order. Only one document at a time is in memory.
 """
 
 import dataclasses
@@ -12,54 +12,37 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, cast
 
-from harness import raw_files
-from harness.tfds_reader import PreparedByTfds
+from dataprep import archives, cache
+from dataprep.tfds_reader import INFO, PreparedByTfds
 
 PIECE_BYTES = 2**23
-EXAMPLES_A_PIECE = 4_000
-LONGEST_DOCUMENT = 2**26  # bytes
+EXAMPLES_PER_PIECE = 4_000
+MAX_DOCUMENT_BYTES = 2**26
+SAMPLE_BYTES = 2**20  # from which the separator of documents is inferred
+JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
 
-BOM = b"\xef\xbb\xbf"  # some systems begin files with it
+_BOM = b"\xef\xbb\xbf"  # byte-order mark
 
-# `= Title =` begins a document; `= = Section = =`, with two marks or more, stands inside it.
-TITLE = re.compile(rb"\s*= (?!=)(?:.*[^=\s])? =\s*")
+# `= Title =` begins a document; `= = Section = =`, with two marks or more, is inside it.
+_TITLE = re.compile(rb"\s*= (?!=)(?:.*[^=\s])? =\s*")
 _SECTION_MARKS = (b"==", b"= =")
 
-# Whether a line ends the document before it, given the line that follows. A heading or a "line" begins
-# the next one, too. WikiText has empty lines below its headings, and broken formulas that look like them.
+# Whether a line ends the document before it, given the next line. A heading or a "line" also begins the
+# next document. WikiText has empty lines after its headings, and broken formulas that look like headings.
 _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
     "blank_line": lambda line, following: not line.strip(),
-    "heading": lambda line, following: TITLE.fullmatch(line),
-    "spaced_heading": lambda line, following: TITLE.fullmatch(line) and not following.strip(),
+    "heading": lambda line, following: _TITLE.fullmatch(line),
+    "spaced_heading": lambda line, following: _TITLE.fullmatch(line) and not following.strip(),
     "line": lambda line, following: True,
     "file": lambda line, following: False,
 }
 
 
-class Source(Protocol):
-    """A corpus as numbered pieces."""
-
-    @property
-    def num_pieces(self) -> int:
-        """Pieces are 0 to `num_pieces` - 1."""
-
-    def stamp(self) -> Mapping[str, object]:
-        """Changes when the corpus, or how it is divided into documents, does; nothing is read."""
-
-    def read(self, piece: int) -> Iterator[str]:
-        """Yields the documents that begin in a piece, as lines without white space around them.
-
-        Raises:
-          ValueError: what is there is no UTF-8 text, no JSON line, or damaged.
-          OSError: a file cannot be read.
-        """
-
-
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A file, or the documents of it that begin from byte `start` on and before `stop`."""
+    """The documents of a file that begin at bytes from `start` to `stop` - 1."""
 
     path: Path
     start: int
@@ -68,93 +51,91 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
-    """Text files, or JSON lines.
-
-    Args:
-      pieces: what each consists of.
-      files: name below the folder to path.
-      documents: what tells documents apart: "blank_line", "heading", "spaced_heading" where every
-        heading has an empty line below it, "file" or "line".
-      is_json: every line is a JSON object with its document under `text`.
-    """
+    """A corpus of text files, or JSON lines, in numbered pieces."""
 
     pieces: tuple[tuple[Section, ...], ...]
-    files: Mapping[str, Path]
-    documents: str
-    is_json: bool
+    files: Mapping[str, Path]  # by names relative to the folder
+    documents: str  # what separates documents: a key of `_BORDERS`
+    is_json: bool  # every line is a JSON object with a document as `text`
 
     @classmethod
-    def of(cls, files: Mapping[str, Path], documents: str, *, is_json: bool) -> "TextFiles":
+    def from_files(cls, files: Mapping[str, Path], documents: str, *, is_json: bool) -> "TextFiles":
         """Divides the files into pieces of about `PIECE_BYTES`."""
         pieces: list[list[Section]] = []
         room = 0
-        for section in _sections(files, whole=documents == "file"):
-            if room <= 0:
-                pieces.append([])
-                room = PIECE_BYTES
-            pieces[-1].append(section)
-            room -= section.stop - section.start
+        for path in files.values():
+            size = path.stat().st_size
+            # A position inside a compressed file is only found by reading everything before it.
+            is_whole = documents == "file" or path.suffix == ".gz"
+            step = max(size if is_whole else PIECE_BYTES, 1)
+            for start in range(0, size, step):
+                if room <= 0:
+                    pieces.append([])
+                    room = PIECE_BYTES
+                section = Section(path, start, min(start + step, size))
+                pieces[-1].append(section)
+                room -= section.stop - section.start
         return cls(tuple(map(tuple, pieces)), files, documents, is_json)
 
     @property
     def num_pieces(self) -> int:
-        """See `Source`."""
+        """Pieces are 0 to `num_pieces` - 1."""
         return len(self.pieces)
 
     def stamp(self) -> Mapping[str, object]:
-        """See `Source`."""
+        """Identifies the files and their division into documents, without reading files."""
         kind = "json lines" if self.is_json else "text"
-        return {"kind": kind, "documents": self.documents, **raw_files.stamp(self.files)}
+        return {"kind": kind, "documents": self.documents, **archives.stamp(self.files)}
 
     def read(self, piece: int) -> Iterator[str]:
-        """See `Source`."""
+        """Yields the documents that begin in a piece, as stripped lines."""
         for section in self.pieces[piece]:
             try:
                 yield from self._documents(section)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
-                    f"{section.path} is cut short or damaged ({error}): download it again."
+                    f"{section.path} is truncated or corrupt ({error}): download it again."
                 ) from None
-            except OSError as error:  # without its number, which would read as the cache's own
+            except OSError as error:  # without its errno, which would be taken for the cache's
                 raise OSError(f"{section.path} cannot be read ({error.strerror}).") from error
 
     def _documents(self, section: Section) -> Iterator[str]:
-        for lines in _raw_documents(section, self.documents):
-            content = _decoded(section.path, lines)
+        for lines in _split_documents(section, self.documents):
+            content = _decode(section.path, lines)
             if self.is_json and content.strip():
-                content = _text_of(content, section.path, byte=lines[0][0] + 1)
-            if document := _tidy(content):
+                content = _json_text(content, section.path, byte=lines[0][0] + 1)
+            if document := _strip_lines(content):
                 yield document
 
 
 @dataclasses.dataclass(frozen=True)
 class TfdsTexts:
-    """The `text` of every example of the split `train`."""
+    """A corpus of the `text` of every example of the split `train`, in numbered pieces."""
 
     reader: PreparedByTfds
 
     @functools.cached_property
     def num_examples(self) -> int:
-        """Only asked for when there is something to prepare: tfds takes seconds to import."""
+        """N; a property because importing tfds takes seconds."""
         return self.reader.num_examples("train")
 
     @property
     def num_pieces(self) -> int:
-        """See `Source`."""
-        return -(-self.num_examples // EXAMPLES_A_PIECE)
+        """See `TextFiles`."""
+        return -(-self.num_examples // EXAMPLES_PER_PIECE)
 
     def stamp(self) -> Mapping[str, object]:
-        """See `Source`."""
+        """See `TextFiles`."""
         return {"kind": "tfds", "documents": "line", **self.reader.stamp()}
 
     def read(self, piece: int) -> Iterator[str]:
-        """See `Source`."""
-        start = piece * EXAMPLES_A_PIECE
-        rows = range(start, min(start + EXAMPLES_A_PIECE, self.num_examples))
+        """See `TextFiles`."""
+        start = piece * EXAMPLES_PER_PIECE
+        rows = range(start, min(start + EXAMPLES_PER_PIECE, self.num_examples))
         for row, example in zip(rows, self.reader.examples("train", ("text",), rows), strict=True):
             where = f"Example {row} of {self.reader.path}"
             if not isinstance(example["text"], bytes):
-                raise ValueError(f"{where} has no string as its text.")
+                raise ValueError(f"{where} needs a string as its text.")
             try:
                 content = example["text"].decode()
             except UnicodeDecodeError as error:
@@ -162,43 +143,37 @@ class TfdsTexts:
                     f"{where} is not UTF-8 text: byte {error.start + 1} of it is"
                     f" 0x{error.object[error.start]:02x}."
                 ) from None
-            if document := _tidy(content):
+            if document := _strip_lines(content):
                 yield document
 
 
-def _sections(files: Mapping[str, Path], *, whole: bool) -> Iterator[Section]:
-    for path in files.values():
-        size = path.stat().st_size
-        # A place inside a compressed file is only found by reading all before it.
-        step = size if whole or path.suffix == ".gz" else PIECE_BYTES
-        for start in range(0, size, max(step, 1)):
-            yield Section(path, start, min(start + step, size))
+Source = TextFiles | TfdsTexts
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """A file as it would be without compression."""
+def _open(path: Path) -> IO[bytes]:
+    """Opens a file, decompressed if its name ends in .gz."""
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _raw_documents(section: Section, documents: str) -> Iterator[list[tuple[int, bytes]]]:
-    """Yields the lines of every document of a section, each with its place in the file.
+def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[int, bytes]]]:
+    """Yields the lines of every document of a section, each with its position in the file.
 
-    A document belongs to the section in which the border before it begins, so that neighbours
-    agree; the first one of a file belongs to its first section.
+    A document belongs to the section in which the border before it begins, so that neighboring sections
+    agree. The first document of a file belongs to its first section.
     """
     is_border = _BORDERS[documents]
-    with open_bytes(section.path) as file:
+    with _open(section.path) as file:
         stop = section.stop if section.path.suffix != ".gz" else float("inf")
         at = 0
         if section.start:
             file.seek(section.start - 1)
-            at = section.start - 1 + len(file.readline(LONGEST_DOCUMENT))
+            at = section.start - 1 + len(file.readline(MAX_DOCUMENT_BYTES))
         inside = not section.start
         document: list[tuple[int, bytes]] = []
         size = 0
-        following = file.readline(LONGEST_DOCUMENT)
+        following = file.readline(MAX_DOCUMENT_BYTES)
         while line := following:
-            following = file.readline(LONGEST_DOCUMENT)
+            following = file.readline(MAX_DOCUMENT_BYTES)
             if is_border(line, following):
                 if document:
                     yield document
@@ -209,13 +184,13 @@ def _raw_documents(section: Section, documents: str) -> Iterator[list[tuple[int,
             elif at >= stop and not inside:
                 return
             if inside and line.strip() and not _is_heading(line, following, documents):
-                document.append((at, line.removeprefix(BOM) if at == 0 else line))
+                document.append((at, line.removeprefix(_BOM) if at == 0 else line))
                 size += len(line)
-                if size >= LONGEST_DOCUMENT:
+                if size >= MAX_DOCUMENT_BYTES:
                     raise ValueError(
-                        f"{section.path} has a document of more than {LONGEST_DOCUMENT >> 20} MiB, from"
+                        f"{section.path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, from"
                         f" byte {document[0][0] + 1} on, with data.documents={documents}: are documents"
-                        " told apart in another way?"
+                        " separated in another way?"
                     )
             at += len(line)
         if document:
@@ -223,7 +198,7 @@ def _raw_documents(section: Section, documents: str) -> Iterator[list[tuple[int,
 
 
 def _is_heading(line: bytes, following: bytes, documents: str) -> bool:
-    """Whether a line is a title or a section's heading, and so no text."""
+    """Returns True if a line is a title or a section's heading instead of text."""
     if not documents.endswith("heading"):
         return False
     line = line.strip()
@@ -231,37 +206,127 @@ def _is_heading(line: bytes, following: bytes, documents: str) -> bool:
     return is_section or bool(_BORDERS[documents](line, following))
 
 
-def _decoded(path: Path, lines: list[tuple[int, bytes]]) -> str:
-    try:
-        return b"".join(line for _, line in lines).decode()
-    except UnicodeDecodeError:
-        for at, line in lines:
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path} is not UTF-8 text: byte {at + error.start + 1} is"
-                    f" 0x{line[error.start]:02x}. Convert it, or take it out."
-                ) from None
-        raise
+def _decode(path: Path, lines: list[tuple[int, bytes]]) -> str:
+    decoded = []
+    for at, line in lines:
+        try:
+            decoded.append(line.decode())
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not UTF-8 text: byte {at + error.start + 1} is"
+                f" 0x{line[error.start]:02x}. Convert it, or remove it."
+            ) from None
+    return "".join(decoded)
 
 
-def _text_of(line: str, path: Path, *, byte: int) -> str:
-    """The document of a JSON line."""
+def _json_text(line: str, path: Path, *, byte: int) -> str:
+    """Returns the document of a JSON line."""
     try:
         text = json.loads(line)["text"]
         if not isinstance(text, str):
             raise TypeError
-        text.encode()  # refuses half of a surrogate pair
+        text.encode()  # raises for half of a surrogate pair
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(
-            f'{path} needs a JSON object with a string under "text" in every line; the one from byte'
-            f" {byte} on has none."
+            f'{path} needs a JSON object with a string under "text" in every line; the line at byte'
+            f" {byte} has none."
         ) from None
     return text
 
 
-def _tidy(text: str) -> str:
-    """The lines that are not empty, without white space around them."""
+def _strip_lines(text: str) -> str:
+    """Strips all lines, and drops empty ones."""
     lines = (line.strip() for line in text.split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Source:
+    """Finds a corpus; see `language.corpus.CorpusConfig`."""
+    if not dir:
+        raise ValueError(
+            "A corpus is needed: set --config.data.dir to a text file, or to a folder of them."
+        )
+    path = cache.user_path(dir)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"There is no corpus {path}: set --config.data.dir to a text file, or to a folder of them."
+        )
+    try:
+        is_tfds = (path / INFO).is_file() or any(path.glob(f"*/{INFO}"))
+        if source == "tfds" or (source == "auto" and is_tfds):
+            _require_lines(documents, "a data set of tensorflow-datasets")
+            reader = (
+                PreparedByTfds.open(path, task="Pretraining")
+                if (path / INFO).is_file()
+                else PreparedByTfds.find(str(path.parent), path.name, task="Pretraining")
+            )
+            return TfdsTexts(reader)
+        files = _list_files(path)
+        suffixes = {name.endswith(JSON_SUFFIXES) for name in files}
+        if source == "auto" and len(suffixes) == 2:
+            raise ValueError(
+                f"{path} holds both JSON lines and other files: set data.source to jsonl or text, which"
+                " ignores the others."
+            )
+        is_json = source == "jsonl" or (source == "auto" and suffixes == {True})
+        if path.is_dir():
+            files = {
+                name: file
+                for name, file in files.items()
+                if name.endswith(JSON_SUFFIXES) == is_json
+            }
+        if not files:
+            kind = "JSON lines (.jsonl)" if is_json else "text"
+            raise FileNotFoundError(
+                f"{path} holds no file of {kind}: set --config.data.dir to one."
+            )
+        if is_json:
+            _require_lines(documents, "JSON lines")
+            return TextFiles.from_files(files, "line", is_json=True)
+        if documents in ("auto", "heading"):
+            documents = _infer_documents(files, documents)
+        return TextFiles.from_files(files, documents, is_json=False)
+    except OSError as error:
+        if error.strerror is None:  # our own message
+            raise
+        raise OSError(f"{error.filename} cannot be read ({error.strerror}).") from error
+
+
+def _list_files(path: Path) -> dict[str, Path]:
+    """Returns a file, or all files below a folder except hidden ones, by name."""
+    if path.is_file():
+        return {path.name: path}
+    found = {
+        below.relative_to(path).as_posix(): below for below in path.rglob("*") if below.is_file()
+    }
+    return {name: found[name] for name in sorted(found) if not re.search(r"(^|/)\.", name)}
+
+
+def _require_lines(documents: str, kind: str) -> None:
+    if documents not in ("auto", "line"):
+        raise ValueError(
+            f"data.documents is {documents}, but every entry of {kind} is a document: leave it at auto."
+        )
+
+
+def _infer_documents(files: Mapping[str, Path], documents: str) -> str:
+    """Returns what separates documents, from a sample of the first file.
+
+    Documents are separated by headings if the text begins with one, by blank lines if there are any, or
+    else by files. A single file without blank lines has a document per line. With `documents` "heading"
+    the sample only shows whether headings have empty lines after them.
+    """
+    path = next(iter(files.values()))
+    with _open(path) as file:
+        try:
+            sample = file.read(SAMPLE_BYTES).removeprefix(_BOM)
+        except (EOFError, zlib.error, gzip.BadGzipFile):  # reading the file will raise it
+            return "line"
+    lines = sample.strip().splitlines()
+    titles = [i for i, line in enumerate(lines[:-1]) if _TITLE.fullmatch(line)]
+    if documents == "heading" or titles[:1] == [0]:
+        is_spaced = bool(titles) and not lines[titles[0] + 1].strip()
+        return "spaced_heading" if is_spaced else "heading"
+    if any(not line.strip() for line in lines):
+        return "blank_line"
+    return "line" if len(files) == 1 else "file"

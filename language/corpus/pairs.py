@@ -1,32 +1,33 @@
-"""Pairs of neighbouring texts, A and B, out of documents: the instances of BERT and ALBERT.
+"""Pairs of consecutive texts, A and B, from documents: the training examples of BERT and ALBERT.
 
     [CLS] A [SEP] B [SEP]
 
-A and B are whole sentences of one document and follow each other in it. They are stored in this
-order: whether a pair is turned round, and which of its tokens are masked, is drawn in training.
+A and B are whole sentences of one document, and B follows A. They are stored in this order: swapping and
+masking are random in training.
 
 Source: Devlin et al. 2019 (A.2) and Lan et al. 2020; google-research/bert, create_pretraining_data.py
 at eedf571, and mlpen/Nystromformer, reorganized_code/BERT at 5689313.
-Differs from them: no token is cut off. A sentence that does not fit begins the next pair.
+Differs from them: no token is dropped. A sentence that does not fit begins the next pair.
 """
 
 import dataclasses
 import hashlib
+import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from harness import cache
+from dataprep import cache
 from language.tokenizer import Tokenizer
 
 NUM_SPECIAL = 3  # [CLS] and two [SEP]
 SPLITS = ("train", "valid")
 
-_COUNTED_AT_ONCE = 2**24
+_TOKENS_PER_COUNT = 2**24
 
 
 class Pair(NamedTuple):
@@ -36,18 +37,14 @@ class Pair(NamedTuple):
     second: list[int]
 
 
-class Draw(NamedTuple):
-    """What is drawn for a document, from its text and the seed alone."""
+def draw_split(document: str, seed: int, held_out: float) -> tuple[str, random.Random]:
+    """Returns a document's split, "valid" for a share `held_out`, and an RNG for its pairs.
 
-    split: str
-    rng: random.Random
-
-
-def draw(document: str, seed: int, held_out: float) -> Draw:
-    """Chooses the split of a document: `held_out` of all go to validation, equal ones together."""
+    Both depend only on the document's text and the seed.
+    """
     digest = hashlib.sha256(b"%d\n%b" % (seed, document.encode())).digest()
     is_valid = int.from_bytes(digest[:8]) < held_out * 2**64
-    return Draw(SPLITS[is_valid], random.Random(digest[8:]))
+    return SPLITS[is_valid], random.Random(digest[8:])
 
 
 def pack(
@@ -55,24 +52,24 @@ def pack(
 ) -> Iterator[Pair]:
     """Packs the sentences of a document into pairs of at most `max_tokens` tokens, in order.
 
-    Sentences are added while they fit. With probability `short_rate` a pair aims at fewer tokens,
-    from 2 on, and is closed as soon as it has them. A pair is divided between any two of its
-    sentences. All tokens are in one pair each, and no text is empty:
+    Sentences are added while they fit. With probability `short_rate` a pair has a smaller target length,
+    at least 2, and is closed as soon as it reaches it. A pair is divided at random between two of its
+    sentences. Every token is in exactly one pair, and no text is empty:
 
-    * A sentence is cut where it alone would fill a pair, in the middle, and where it is the second
-      and does not fit.
-    * A last sentence that is left alone joins the pair before it if it fits there. Or else it takes
-      the last sentence over from it if two stay, or half of it if that was the longer one; or else it
-      is cut in the middle. One token alone, where none of this can be, is left out.
+    * A sentence is cut in the middle if it alone would fill a pair, and where the pair is full if it is
+      the second and does not fit.
+    * A last sentence that is left alone joins the pair before it if it fits there. Otherwise it takes
+      the last sentence of that pair if two remain, or half of that sentence if it is the longer one.
+      Otherwise it is cut in the middle. A single token for which none of this is possible is dropped.
 
     Args:
-      sentences: token ids of each; none is empty.
-      max_tokens: at least 2.
-      short_rate: between 0 and 1.
-      rng: for the lengths, and for where pairs are divided.
+      sentences: Token ids of each sentence; none is empty.
+      max_tokens: At least 2.
+      short_rate: Between 0 and 1.
+      rng: Draws the target lengths and the borders.
 
     Yields:
-      Nothing for fewer than two sentences.
+      The pairs; none for fewer than two sentences.
     """
     if len(sentences) < 2:
         return
@@ -87,20 +84,19 @@ def pack(
         _join_last(packed, max_tokens)
     for texts in packed:
         border = 1 + int(rng.random() * (len(texts) - 1))
-        yield Pair(_joined(texts[:border]), _joined(texts[border:]))
-
-
-def _joined(texts: Iterable[list[int]]) -> list[int]:
-    return [token for text in texts for token in text]
+        first, second = (
+            list(itertools.chain.from_iterable(part)) for part in (texts[:border], texts[border:])
+        )
+        yield Pair(first, second)
 
 
 def _fill(waiting: list[list[int]], max_tokens: int, target: int) -> list[list[int]]:
-    """Takes the texts of a pair from the end of `waiting`: two or more while there are."""
+    """Takes the texts of a pair from the end of `waiting`, at least two if there are as many."""
     texts: list[list[int]] = []
     length = 0
     while waiting and (length < target or len(texts) < 2):
         text = waiting.pop()
-        # What a first text may have at most leaves a token to the second.
+        # The first text must leave a token for the second.
         room = max_tokens - length - (not texts)
         if len(text) > room:
             if len(texts) >= 2:
@@ -115,36 +111,29 @@ def _fill(waiting: list[list[int]], max_tokens: int, target: int) -> list[list[i
 
 
 def _join_last(packed: list[list[list[int]]], max_tokens: int) -> None:
-    """Gives the lone text of the last pair a neighbour; see `pack`."""
+    """Pairs the single text of the last pair with another; see `pack`."""
     [text] = packed.pop()
     before = packed[-1]
-    neighbour = before[-1]
-    half = len(neighbour) // 2
+    neighbor = before[-1]
+    half = len(neighbor) // 2
     if sum(map(len, before)) + len(text) <= max_tokens:
         before.append(text)
-    elif len(before) > 2 and len(neighbour) + len(text) <= max_tokens:
+    elif len(before) > 2 and len(neighbor) + len(text) <= max_tokens:
         packed.append([before.pop(), text])
-    elif len(text) < len(neighbour) and len(neighbour) - half + len(text) <= max_tokens:
-        before[-1] = neighbour[:half]
-        packed.append([neighbour[half:], text])
+    elif len(text) < len(neighbor) and len(neighbor) - half + len(text) <= max_tokens:
+        before[-1] = neighbor[:half]
+        packed.append([neighbor[half:], text])
     elif len(text) > 1:
         packed.append([text[: len(text) // 2], text[len(text) // 2 :]])
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """The pairs of a split; number i is `tokens[offsets[i]:offsets[i + 1]]`, A and then B.
+    """The pairs of a split; pair i is `tokens[offsets[i]:offsets[i + 1]]`, A and then B."""
 
-    Args:
-      tokens: [total], memory mapped.
-      offsets: [N + 1].
-      first_lens: [N], tokens of A.
-      tokenizer: whose tokens they are.
-    """
-
-    tokens: npt.NDArray[np.unsignedinteger[Any]]
-    offsets: npt.NDArray[np.int64]
-    first_lens: npt.NDArray[np.int32]
+    tokens: npt.NDArray[np.unsignedinteger[Any]]  # [total], memory mapped
+    offsets: npt.NDArray[np.int64]  # [N + 1]
+    first_lens: npt.NDArray[np.int32]  # [N], tokens of A
     tokenizer: Tokenizer
 
     def __len__(self) -> int:
@@ -166,10 +155,6 @@ class Pairs:
           first_len: [B], tokens of A.
           second_len: [B], tokens of B.
           example: [B], the indices.
-
-        Raises:
-          ValueError: a pair is longer than `max_len`.
-          IndexError: there is no such pair.
         """
         indices = np.asarray(indices)
         self._require(indices)
@@ -182,7 +167,7 @@ class Pairs:
                 f" of {max_len}: ask for rows of data.max_len or more."
             )
         place = np.arange(max_len)[None, :]
-        # [CLS] comes before A, and one [SEP] more before B; clipped where a row has no token to take.
+        # [CLS] precedes A, and another [SEP] precedes B; clipped where a row has no token.
         source = starts + place - 1 - (place > first)
         taken = self.tokens[np.clip(source, 0, max(len(self.tokens) - 1, 0))]
         inputs = np.where(place <= both + 1, taken.astype(np.int32), self.tokenizer.pad_id)
@@ -196,16 +181,16 @@ class Pairs:
         }
 
     def token_counts(self) -> npt.NDArray[np.int64]:
-        """[V], how often each token occurs in the pairs."""
+        """Returns the count of each token in the pairs, [V]."""
         counts = np.zeros(self.tokenizer.vocab_size, np.int64)
         total = int(self.offsets[len(self)])
-        for start in range(0, total, _COUNTED_AT_ONCE):
-            part = self.tokens[start : min(start + _COUNTED_AT_ONCE, total)]
+        for start in range(0, total, _TOKENS_PER_COUNT):
+            part = self.tokens[start : min(start + _TOKENS_PER_COUNT, total)]
             counts += np.bincount(part, minlength=len(counts))
         return counts
 
     def first(self, count: int) -> Self:
-        """The first `count` pairs, or all where there are fewer."""
+        """Returns the first `count` pairs, or all if there are fewer."""
         return dataclasses.replace(
             self, offsets=self.offsets[: count + 1], first_lens=self.first_lens[:count]
         )

@@ -1,8 +1,8 @@
 """Prepares a corpus piece by piece: counts its words, and packs its sentences into pairs.
 
-A piece of the source becomes a folder, whole or not at all, that depends on nothing but the piece; so
-the data are the same for any number of processes, and a preparation that was stopped goes on from
-the pieces that it had finished.
+Each piece of the source is written atomically to a folder that depends only on the piece. So the data
+are the same for any number of processes, and an interrupted preparation resumes after its finished
+pieces.
 """
 
 import contextlib
@@ -22,50 +22,37 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from harness import cache, parallel
-from harness.whole_files import fsync
+from dataprep import cache, parallel
+from dataprep.atomic_io import fsync
 from language.corpus import sentences
 from language.corpus.documents import Source
-from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw, pack
+from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
 from language.tokenizer import Tokenizer, bert_words, load_tokenizer
 
-MAX_WORDS = 500_000  # of the vocabulary that is learned: the most frequent ones
+MAX_WORDS = 500_000  # the most frequent ones, from which the vocabulary is learned
 
-_ENCODED_AT_ONCE = 2**18  # characters
+_BATCH_CHARACTERS = 2**18  # that are tokenized at a time
 _COUNTS = "counts.json"
 
 _logger = logging.getLogger(__name__)
+_load_tokenizer = functools.lru_cache(maxsize=1)(load_tokenizer)
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitStatistics:
-    """What a split was made of.
-
-    Args:
-      documents: all that were drawn for it.
-      left_out: documents of one sentence, or none, which give no pair.
-      sentences: of the other documents.
-      tokens: in pairs, without special tokens around them.
-      unknown: of these, unknown tokens.
-      pairs: instances.
-    """
+    """Counts of a split."""
 
     documents: int = 0
-    left_out: int = 0
-    sentences: int = 0
-    tokens: int = 0
-    unknown: int = 0
+    left_out: int = 0  # documents with fewer than two sentences, which give no pair
+    sentences: int = 0  # of the other documents
+    tokens: int = 0  # of the pairs, without special tokens
+    unknown: int = 0  # tokens among these
     pairs: int = 0
-
-    @property
-    def unknown_share(self) -> float:
-        """Of all tokens."""
-        return self.unknown / max(self.tokens, 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class WordCounter:
-    """Makes a piece of word counts, of the documents for training."""
+    """Counts the words of a piece's training documents."""
 
     source: Source
     lowercase: bool
@@ -73,13 +60,13 @@ class WordCounter:
     seed: int
 
     def __call__(self, piece: int, folder: Path) -> None:
-        """Writes how many documents there are, and how often each of BERT's words occurs."""
+        """Writes the number of documents, and the count of each of BERT's words."""
         documents = 0
         raw: Counter[str] = Counter()
         words: Counter[str] = Counter()
         for document in self.source.read(piece):
             documents += 1
-            if draw(document, self.seed, self.held_out).split == "train":
+            if draw_split(document, self.seed, self.held_out)[0] == "train":
                 raw.update(document.split())
             if len(raw) > MAX_WORDS:
                 words += bert_words(raw, self.lowercase)
@@ -92,7 +79,7 @@ class WordCounter:
 
 
 def read_words(pieces: Iterable[Path]) -> tuple[int, dict[str, int]]:
-    """Adds up what `WordCounter` wrote: the number of documents, and the words for training."""
+    """Adds up the counts of `WordCounter`: the number of documents, and the training words."""
     documents = 0
     words: Counter[str] = Counter()
     for piece in pieces:
@@ -105,22 +92,13 @@ def read_words(pieces: Iterable[Path]) -> tuple[int, dict[str, int]]:
 
 
 def _most_frequent(words: Mapping[str, int], count: int = MAX_WORDS) -> dict[str, int]:
-    """Of equally frequent ones the first in the alphabet; so it does not matter how they come."""
+    """Returns the most frequent words; equally frequent ones in alphabetical order."""
     return dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:count])
 
 
 @dataclasses.dataclass(frozen=True)
 class PairMaker:
-    """Makes a piece of pairs.
-
-    Args:
-      source: the documents.
-      tokenizer_file: a `tokenizer.json`.
-      max_len: tokens of an instance, special ones included.
-      short_rate: see `language.corpus.pairs.pack`.
-      held_out: share of the documents for validation.
-      seed: of the split and of everything that is drawn.
-    """
+    """Writes the pairs of a piece; see `CorpusConfig`."""
 
     source: Source
     tokenizer_file: Path
@@ -130,10 +108,10 @@ class PairMaker:
     seed: int
 
     def __call__(self, piece: int, folder: Path) -> None:
-        """Writes tokens, lengths and first lengths of each split as plain numbers, and counts."""
-        if multiprocessing.parent_process():  # every core has a process of its own
+        """Writes tokens, lengths, first lengths and counts of each split."""
+        if multiprocessing.parent_process():  # each core already has a process
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        tokenizer = _loaded(self.tokenizer_file)
+        tokenizer = _load_tokenizer(self.tokenizer_file)
         counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
         with contextlib.ExitStack() as stack:
             files = {
@@ -151,8 +129,8 @@ class PairMaker:
     def _pairs_of(
         self, documents: Sequence[str], tokenizer: Tokenizer
     ) -> Iterator[tuple[str, dict[str, int], dict[str, npt.NDArray[Any]]]]:
-        """Yields split, counts and arrays of every document."""
-        # In the middle of a text, a byte-level word begins with the space before it.
+        """Yields the split, the counts and the arrays of every document."""
+        # A byte-level word begins with the space before it, except at the start of a text.
         space = " " if tokenizer.word_mark == "Ġ" else ""
         texts = [sentences.split(document) for document in documents]
         encoded = iter(
@@ -161,7 +139,7 @@ class PairMaker:
         dtype, unk_id = token_dtype(tokenizer), tokenizer.unk_id
         for document, text in zip(documents, texts, strict=True):
             ids = [found for found in (next(encoded) for _ in text) if found]
-            split, rng = draw(document, self.seed, self.held_out)
+            split, rng = draw_split(document, self.seed, self.held_out)
             pairs = list(pack(ids, self.max_len - NUM_SPECIAL, self.short_rate, rng))
             tokens = np.array([id for pair in pairs for part in pair for id in part], dtype)
             first_lens = np.array([len(pair.first) for pair in pairs], np.int32)
@@ -175,20 +153,17 @@ class PairMaker:
                 "pairs": len(pairs),
             }
             lengths = first_lens + second_lens
-            yield (
-                split,
-                count,
-                {"tokens": tokens, "lengths": lengths, "first_lens": first_lens},
-            )
+            columns = {"tokens": tokens, "lengths": lengths, "first_lens": first_lens}
+            yield split, count, columns
 
 
 def token_dtype(tokenizer: Tokenizer) -> npt.DTypeLike:
-    """The smallest of two that holds every token."""
+    """Returns the smaller dtype, of two, that holds every token."""
     return np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
 
 
 def read_statistics(pieces: Iterable[Path]) -> dict[str, SplitStatistics]:
-    """Adds up the counts that `PairMaker` wrote."""
+    """Adds up the counts of `PairMaker`."""
     totals: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     for piece in pieces:
         for split, counts in json.loads((piece / _COUNTS).read_text(encoding="utf-8")).items():
@@ -196,103 +171,86 @@ def read_statistics(pieces: Iterable[Path]) -> dict[str, SplitStatistics]:
     return {split: SplitStatistics(**counts) for split, counts in totals.items()}
 
 
-def join(
-    folder: Path, pieces: Sequence[Path], statistics: Mapping[str, SplitStatistics], tokens: Any
+def write_arrays(
+    folder: Path, pieces: Sequence[Path], statistics: Mapping[str, SplitStatistics], dtype: Any
 ) -> None:
-    """Writes the arrays that `language.corpus.pairs.Pairs` opens; `tokens` is their type."""
+    """Writes the arrays that `language.corpus.pairs.Pairs` opens; `dtype` is that of the tokens."""
     for split, found in statistics.items():
-        columns = (("tokens", found.tokens, tokens), ("first_lens", found.pairs, np.int32))
-        for name, length, dtype in columns:
-            with cache.array_file(folder / f"{split}_{name}.npy", (length,), dtype) as append:
+        columns = (("tokens", found.tokens, dtype), ("first_lens", found.pairs, np.int32))
+        for name, length, kind in columns:
+            with cache.array_file(folder / f"{split}_{name}.npy", (length,), kind) as append:
                 for piece in pieces:
-                    append(_stored(piece / f"{split}_{name}", dtype))
+                    append(_map_file(piece / f"{split}_{name}", kind))
         with cache.array_file(
             folder / f"{split}_offsets.npy", (found.pairs + 1,), np.int64
         ) as append:
             append(end := np.zeros(1, np.int64))
             for piece in pieces:
-                lengths = _stored(piece / f"{split}_lengths", np.int32)
+                lengths = _map_file(piece / f"{split}_lengths", np.int32)
                 append(ends := end + np.cumsum(lengths, dtype=np.int64))
                 end = ends[-1:] if len(ends) else end
 
 
-def finish(
-    make: Callable[[int, Path], None], count: int, folder: Path, num_processes: int, title: str
+def make_pieces(
+    make: Callable[[int, Path], None], count: int, folder: Path, workers: int, title: str
 ) -> list[Path]:
-    """Makes the pieces 0 to `count` - 1 that are not yet there, each in a folder of its own.
+    """Makes the missing ones of pieces 0 to `count` - 1, each in its own folder; returns the folders.
 
     Args:
-      make: writes the files of a piece into the empty folder that it is given; picklable.
-      count: pieces.
-      folder: of all pieces; it is made where it is missing.
-      num_processes: at work at the same time.
-      title: of the progress bar.
-
-    Returns:
-      The folders, in order.
+      make: Writes the files of a piece into an empty folder; must be picklable.
+      count: Number of pieces.
+      folder: Parent of the pieces' folders, created if missing.
+      workers: Number of processes; 0: one per core.
+      title: Title of the progress bar.
     """
     folder.mkdir(exist_ok=True)
     for partial in folder.glob("*.partial"):
         shutil.rmtree(partial)
-    # The names say how the source is divided: pieces of another division are not taken for these.
+    # The count is in the names, so that pieces of another division are not reused.
     pieces = [folder / f"{piece:06d}-of-{count:06d}" for piece in range(count)]
     missing = [piece for piece, path in enumerate(pieces) if not path.exists()]
     if 0 < len(missing) < count:
-        _logger.info(
-            "Going on after %d of %d pieces that are finished", count - len(missing), count
-        )
+        _logger.info("Resuming after %d of %d finished pieces.", count - len(missing), count)
     if missing:
-        once = _Once(make, pieces, missing)
-        with contextlib.closing(
-            parallel.in_order(once, min(num_processes, len(missing)))
-        ) as finished:
+        make_missing = functools.partial(_make_piece, make, pieces, missing)
+        num_processes = min(parallel.num_processes(workers), len(missing))
+        with contextlib.closing(parallel.in_order(make_missing, num_processes)) as finished:
             for _ in tqdm(missing, title, unit=" pieces", disable=None):
                 next(finished)
     return pieces
 
 
-@dataclasses.dataclass(frozen=True)
-class _Once:
-    """Makes the missing pieces, each whole or not at all."""
-
-    make: Callable[[int, Path], None]
-    pieces: Sequence[Path]
-    missing: Sequence[int]
-
-    def __call__(self, number: int) -> None:
-        if number >= len(self.missing):  # they are asked for without end
-            return
-        piece = self.missing[number]
-        final = self.pieces[piece]
-        partial = final.with_name(f"{final.name}.{os.getpid()}.partial")
-        partial.mkdir()
-        self.make(piece, partial)
-        for path in (*partial.iterdir(), partial):
-            fsync(path)
-        partial.rename(final)
-
-
-@functools.lru_cache(maxsize=1)
-def _loaded(path: Path) -> Tokenizer:
-    return load_tokenizer(path)
+def _make_piece(
+    make: Callable[[int, Path], None], pieces: Sequence[Path], missing: Sequence[int], number: int
+) -> None:
+    """Makes a missing piece atomically."""
+    if number >= len(missing):  # `in_order` never stops
+        return
+    final = pieces[missing[number]]
+    partial = final.with_name(f"{final.name}.{os.getpid()}.partial")
+    partial.mkdir()
+    make(missing[number], partial)
+    for path in (*partial.iterdir(), partial):
+        fsync(path)
+    partial.rename(final)
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Groups documents, so that a tokenizer has something to do."""
+    """Groups documents for the tokenizer."""
     batch: list[str] = []
     size = 0
     for document in documents:
         batch.append(document)
         size += len(document)
-        if size >= _ENCODED_AT_ONCE:
+        if size >= _BATCH_CHARACTERS:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
 
 
-def _stored(path: Path, dtype: Any) -> npt.NDArray[Any]:
-    """Maps plain numbers; an empty file cannot be mapped."""
+def _map_file(path: Path, dtype: Any) -> npt.NDArray[Any]:
+    """Maps a file of numbers; an empty file cannot be mapped."""
     if not path.stat().st_size:
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, "r"))

@@ -1,7 +1,7 @@
-"""Where sentences end: rules for English, for raw text and for the tokenised text of WikiText.
+"""Splits text into sentences by rules for English, raw or tokenized as in WikiText.
 
-The rules need no model and no download. In doubt two sentences stay one: a pair of halves of a
-sentence would teach more nonsense than a pair that is a sentence short.
+The rules need neither a model nor a download. In doubt two sentences stay together: a pair of halves of
+one sentence is worse for training than a missing sentence border.
 """
 
 import re
@@ -11,8 +11,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# A stop, what closes directly behind it, and what closes in tokens of its own, as in ` . " `.
-# It begins where no stop is before and never goes back, so a long row of dots costs no more than others.
+# A stop, closing marks directly after it, and closing marks that are separate tokens, as in ` . " `.
+# It never follows another stop and never backtracks, so that a long row of dots takes linear time.
 _STOP = re.compile(
     r"(?<![.!?…])(?<![.!?…]\ )(?P<stop>[.!?…](?:\ ?[.!?…])*+)(?P<close>[\"'”’»)\]}]*+)"
     r"(?P<apart>(?:\ (?:[\"”»)\]}]|'')(?=\s))*)(?=\s)"
@@ -22,17 +22,17 @@ _NEXT = re.compile(rf"[\s{re.escape(_OPENING)}]*(\S*)")
 _BEGINS = "$£€#<*•¿¡"  # besides letters and digits; < is <unk>
 _ACRONYM = re.compile(r"[^\W\d_]{1,3}(?:\.[^\W\d_]{1,3})+")  # U.S, e.g, Ph.D
 
-# Before a name or in mid-sentence; the full stop that follows ends nothing.
+# Abbreviations before a name or within a sentence; their full stop ends no sentence.
 _INSIDE = _words(
     "Mr Mrs Ms Messrs Mme Mlle Dr Drs Prof Rev Fr St Mt Ft Hon Gov Sen Rep Pres Supt Adm Brig Gen Maj"
     " Col Capt Cmdr Cpl Lt Sgt Pvt mr mrs ms dr prof v vs Vs cf viz lit approx fl e.g i.e E.g I.e"
 )
-# Before a number.
+# Abbreviations before a number.
 _NUMBERED = _words(
     "No Nos no nos Vol Vols vol vols p pp P Pp Fig Figs fig figs Art art Sec sec Ch ch Op op Eq eq c ca"
     " ver Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
 )
-# May end a sentence; it does if a word of `_OPENERS` follows.
+# Abbreviations that end a sentence if a word of `_OPENERS` follows.
 _EITHER = _words(
     "Inc Ltd Co Corp Bros Jr Sr Esq al Ave Blvd Rd Dept Univ Assn Jan Feb Mar Apr Jun Jul Aug Sep Sept"
     " Oct Nov Dec"
@@ -47,9 +47,9 @@ _OPENERS = _words(
 
 
 def split(text: str) -> list[str]:
-    """The sentences of `text`, in order, without the white space around them.
+    """Returns the sentences of `text`, in order, stripped.
 
-    A line break ends a sentence. Every character but white space is in one of them.
+    A line break ends a sentence. No character except white space is lost.
     """
     return [sentence for line in text.splitlines() for sentence in _of_line(line)]
 
@@ -66,7 +66,7 @@ def _of_line(line: str) -> list[str]:
             if quotes % 2 == 0:  # no quotation is open, so this mark opens one
                 end = counted
         following = _NEXT.match(line, end)
-        assert following is not None  # it matches nothing, too
+        assert following is not None  # it also matches an empty string
         if _ends(line, match, following[1], cased):
             sentences.append(line[start:end].strip())
             start = end
@@ -75,20 +75,20 @@ def _of_line(line: str) -> list[str]:
 
 
 def _ends(line: str, match: re.Match[str], following: str, cased: bool) -> bool:
-    """Whether the stop ends a sentence before the word `following`.
+    """Returns True if the stop ends a sentence before the word `following`.
 
     Args:
-      line: what it stands in.
-      match: of `_STOP`.
-      following: without what opens before it; "" at the end of the line.
-      cased: the line has capital letters, so a small one begins no sentence.
+      line: The line.
+      match: Match of `_STOP`.
+      following: The next word without opening marks; "" at the end of the line.
+      cased: True if the line has capital letters, so that a lower-case letter begins no sentence.
     """
     if not following or (cased and following[0].islower()):
         return False
     if not (following[0].isalnum() or following[0] in _BEGINS):
         return False
     if match["stop"] != ".":
-        return True  # ! and ?, and an ellipsis, of which the capital that follows makes an end
+        return True  # ! and ?, or an ellipsis before a capital letter
     before = line[max(0, match.start() - 40) : match.start()].split()
     if not before:
         return False
@@ -102,6 +102,6 @@ def _ends(line: str, match: re.Match[str], following: str, cased: bool) -> bool:
         return is_opener
     is_token = line[match.start() - 1].isspace()
     if len(word) == 1 and word.isupper() and not is_token:
-        return False  # an initial; a tokeniser leaves the full stop with those
+        return False  # an initial; a tokenizer does not split its full stop off
     # "1. First" is an item of a list.
     return not (word.isdecimal() and len(before) == 1 and match.start() < 10)

@@ -1,10 +1,10 @@
-"""GLUE's tasks and IMDb, from their files to scores and submissions; no jax in here."""
+"""GLUE's tasks and IMDb: reading, tokenization, metrics and submissions, without jax."""
 
 from language.glue.data import GlueConfig, GlueData, load
-from language.glue.examples import EncodedSplit, Tokenizer
+from language.glue.examples import EncodedSplit
 from language.glue.metrics import predictions, score, standard_error
 from language.glue.submission import read_predictions, write_predictions
-from language.glue.tasks import TASKS, GlueTask, Metric, describe
+from language.glue.tasks import TASKS, GlueTask, describe
 
 __all__ = [
     "TASKS",
@@ -12,8 +12,6 @@ __all__ = [
     "GlueConfig",
     "GlueData",
     "GlueTask",
-    "Metric",
-    "Tokenizer",
     "describe",
     "load",
     "predictions",

@@ -1,28 +1,28 @@
-"""Reads a task's files and says what they are like: `python -m language.glue sst2 --dir=GLUE`.
+"""Reads a task's files and prints statistics and examples: `python -m language.glue sst2 --dir=GLUE`.
 
-With `--tokenizer` the data are prepared as fine-tuning takes them; without, words are counted.
+With `--tokenizer` the data are prepared as for fine-tuning; without, lengths are counted in words.
 """
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from harness import cache
-from language.glue import readers, statistics
-from language.glue.data import GlueConfig, load, notes_of
-from language.glue.readers import Example
+from cli import run_to_end
+from dataprep import cache
+from language.glue import statistics
+from language.glue.data import GlueConfig, find_files, load, notes_of, read_files
+from language.glue.tables import Example
 from language.glue.tasks import TASKS, GlueTask, describe
 
-SHOWN_CHARACTERS = 400
+MAX_CHARACTERS = 400  # of a text that is printed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Reads, counts and shows; returns the exit code."""
+    """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m language.glue",
         description=__doc__,
@@ -31,67 +31,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("task", help=", ".join(TASKS))
     parser.add_argument("--dir", default="", help="the task's folder, or the one above it")
     parser.add_argument("--tokenizer", default="", help="a tokenizer's file, or a model's folder")
-    parser.add_argument("--max_len", type=int, default=128, help="tokens of an example")
-    parser.add_argument("--seed", type=int, default=0, help="of what is held out of IMDb")
-    parser.add_argument("--workers", type=int, default=0, help="threads; 0: one for every core")
-    parser.add_argument("--show", type=int, default=2, help="how many training examples to print")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--max_len", type=int, default=128, help="tokens per example")
+    parser.add_argument("--seed", type=int, default=0, help="seed of IMDb's validation split")
+    parser.add_argument("--workers", type=int, default=0, help="threads; 0: one per core")
+    parser.add_argument("--show", type=int, default=2, help="training examples to print")
+    args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    try:
-        _report(given)
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ValueError, OSError) as error:
-        sentence = " ".join(str(error).split())
-        for theirs, ours in (("--config.data.dir", "--dir"), ("data.tokenizer", "--tokenizer")):
-            sentence = sentence.replace(theirs, ours)  # the names of a config
-        print(f"language.glue: {sentence}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("language.glue: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
-        return 130
-    return 0
+    return run_to_end("language.glue", lambda: _report(args), _rename_keys)
 
 
-def _report(given: argparse.Namespace) -> None:
-    task = describe(given.task)
-    found = readers.read(task, readers.find(task, cache.user_path(given.dir)), given.seed)
-    if given.tokenizer:
+def _rename_keys(message: str) -> str:
+    """Replaces keys of a config by the flags of this command."""
+    message = message.replace("--config.data.dir", "--dir")
+    return message.replace("data.tokenizer", "--tokenizer")
+
+
+def _report(args: argparse.Namespace) -> None:
+    task = describe(args.task)
+    found = read_files(task, find_files(task, cache.user_path(args.dir)), args.seed)
+    if args.tokenizer:
         from language.tokenizer import load_tokenizer
 
         names = ("task", "dir", "max_len", "seed", "workers")
-        config = GlueConfig(**{name: getattr(given, name) for name in names})
-        data = load(config, load_tokenizer(given.tokenizer))
-        checked = cache.check(data.folder)
-        print(f"{task.title}: {checked / 2**20:,.1f} MiB in {data.folder}, all hashes right.")
+        config = GlueConfig(**{name: getattr(args, name) for name in names})
+        data = load(config, load_tokenizer(args.tokenizer))
+        num_bytes = cache.check(data.folder)
+        print(f"{task.title}: {num_bytes / 2**20:,.1f} MiB in {data.folder}, all hashes match.")
         print(f"SHA-256 {data.sha256}\n")
-        print(statistics.markdown(task, data.statistics))
+        splits = {
+            name: statistics.of_tokens(split, task, args.max_len)
+            for name, split in data.splits.items()
+        }
+        print(statistics.markdown(task, splits, data.notes, args.max_len))
     else:
-        splits = {name: _words(own, task) for name, own in found.splits.items()}
-        print(statistics.markdown(task, {"splits": splits, **notes_of(found)}, unit="words"))
-    for example in found.splits["train"][: given.show]:
-        print(_shown(example, task))
+        splits = {name: _of_words(examples, task) for name, examples in found.splits.items()}
+        print(statistics.markdown(task, splits, notes_of(found)))
+    for example in found.splits["train"][: args.show]:
+        print(_format_example(example, task))
 
 
-def _words(examples: Sequence[Example], task: GlueTask) -> dict[str, Any]:
-    """What `statistics.of_split` says, but of words."""
-    labels = np.array([example.label for example in examples if example.label is not None])
+def _of_words(examples: Sequence[Example], task: GlueTask) -> dict[str, Any]:
+    labels = [example.label for example in examples if example.label is not None]
     dtype = np.float32 if task.is_regression else np.int32
     lengths = [sum(len(text.split()) for text in example.texts) for example in examples]
-    return {
-        "examples": len(examples),
-        "labels": statistics.of_labels(labels.astype(dtype), task) if len(labels) else None,
-        "length": statistics.of_lengths(np.array(lengths)),
-    }
+    return statistics.of_lengths(
+        np.array(lengths), np.array(labels).astype(dtype) if labels else None, task
+    )
 
 
-def _shown(example: Example, task: GlueTask) -> str:
-    """A training example, for people."""
+def _format_example(example: Example, task: GlueTask) -> str:
     label = example.label or 0
     name = f"{label:g}" if task.is_regression else f"{int(label)} ({task.labels[int(label)]})"
     texts = [
-        text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]} …"
+        text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"
         for text in example.texts
     ]
     return "\n".join([f"Training example {example.id}, label {name}:", *texts, ""])

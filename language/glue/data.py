@@ -1,4 +1,4 @@
-"""A task's config section, and its data: prepared once, opened from then on."""
+"""Config section of a task, and its data, which are prepared once and then opened."""
 
 import dataclasses
 import itertools
@@ -10,21 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from harness import cache
-from harness.parallel import num_processes
-from language.glue import readers, statistics
-from language.glue.examples import (
-    EncodedSplit,
-    Specials,
-    Tokenizer,
-    Truncation,
-    open_split,
-    sample,
-    save,
-)
+from dataprep import cache
+from dataprep.archives import RawFiles
+from dataprep.parallel import num_processes
+from language.glue import reviews, tables
+from language.glue.examples import EncodedSplit, Truncation, open_split, sample, save
+from language.glue.tables import Examples
 from language.glue.tasks import GlueTask, describe
+from language.tokenizer import Tokenizer
 
-# Part of every fingerprint: raise it when the same files and tokenizer give other data.
+# Part of every fingerprint: increase it when the same files and tokenizer give other data.
 FORMAT = 1
 
 NOTES = "notes.json"
@@ -34,20 +29,20 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueConfig:
-    """The section "data": which task, from where, and how much of it.
+    """The section "data" of a config.
 
     Args:
-      task: a name in `language.glue.TASKS`.
-      dir: the task's folder, or the one above it.
-      max_len: tokens of an example, special ones and padding included. Of a pair the longer text loses
+      task: A name in `language.glue.TASKS`.
+      dir: The task's folder, or the one above it.
+      max_len: Tokens per example, special tokens and padding included. The longer text of a pair loses
         a token until both fit.
-      examples: at most this many training examples, a random sample with the labels' shares; 0 takes
-        all. A larger sample of the same seed begins with the smaller one.
-      truncation: which tokens a text that is too long keeps: "head", its first ones; "head_tail", its
-        last ones but for a quarter, its first (Sun et al. 2019, arXiv:1905.05583, 5.3.1: 128 and 382).
-      seed: of that sample, and of what IMDb holds out for validation; not of the training.
-      workers: threads that tokenise; 0 is one for every core we may use. The data are the same for
-        any number.
+      examples: Maximum number of training examples, a random sample stratified by label; 0 takes all.
+        A larger sample of the same seed begins with the smaller one.
+      truncation: Tokens that are kept of a text that is too long: "head", the first ones; "head_tail",
+        a quarter from its head and the rest from its tail (Sun et al. 2019, arXiv:1905.05583, 5.3.1: 128
+        and 382).
+      seed: Seed of that sample and of IMDb's validation split, but not of the training.
+      workers: Threads that tokenize; 0: one per core. The data do not depend on it.
     """
 
     task: str
@@ -75,45 +70,37 @@ class GlueConfig:
 
 @dataclasses.dataclass(frozen=True)
 class GlueData:
-    """A task, ready to read.
-
-    Args:
-      task: its row in the table.
-      config: what was asked for.
-      splits: "train", "valid", "test", and what else the task has.
-      sha256: one hash over the hashes of all prepared files: the same examples, the same hash.
-      folder: where the prepared files lie.
-      notes: what only the texts could tell: how many "different" examples each split has, how many two
-        of them have in common ("shared"), and the lines that were "left_out".
-    """
+    """Prepared data of a task."""
 
     task: GlueTask
-    config: GlueConfig
-    splits: Mapping[str, EncodedSplit]
-    sha256: str
+    splits: Mapping[str, EncodedSplit]  # "train", "valid", "test", and others
+    sha256: str  # hash of all prepared files; the same examples have the same hash
     folder: Path
-    notes: Mapping[str, Any]
+    notes: Mapping[str, Any]  # see `notes_of`
 
-    @property
-    def statistics(self) -> dict[str, Any]:
-        """Sizes, labels, lengths, what is cut, and what the splits share; plain values."""
-        splits = {
-            name: statistics.of_split(split, self.task, self.config.max_len)
-            for name, split in self.splits.items()
-        }
-        return {"max_len": self.config.max_len, "splits": splits, **self.notes}
+
+def find_files(task: GlueTask, folder: Path) -> RawFiles:
+    """Finds the task's files in `folder`, which is its own or the one above it."""
+    return (reviews if task.layout == "reviews" else tables).find(task, folder)
+
+
+def read_files(task: GlueTask, source: RawFiles, seed: int = 0) -> Examples:
+    """Reads all splits from the result of `find_files`; `seed` chooses IMDb's validation split."""
+    if task.layout == "reviews":
+        return reviews.read(task, source, seed)
+    return tables.read(task, source)
 
 
 def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
-    """Opens a task's splits, tokenising its files first where that was not done yet.
+    """Opens a task's splits; tokenizes its files first unless that was done before.
 
     Raises:
-      FileNotFoundError: The files are not where `config` says.
-      ValueError: An example or a label cannot be understood, or a token's id is out of range.
+      FileNotFoundError: The files are missing.
+      ValueError: An invalid example or label, or a token id out of range.
       OSError: A file cannot be read, or the cache cannot be written.
     """
     task = describe(config.task)
-    source = readers.find(task, cache.user_path(config.dir))
+    source = find_files(task, cache.user_path(config.dir))
     name = f"glue-{task.name}"
     fingerprint = {
         "task": task.name,
@@ -125,47 +112,39 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
     label_dtype = np.float32 if task.is_regression else np.int32
 
     def build(folder: Path) -> None:
-        place = cache.folder_of(name, fingerprint)
-        _logger.info("Preparing %s: reading %s; once, into %s", task.title, source.path, place)
-        found = readers.read(task, source, config.seed)
+        found = read_files(task, source, config.seed)
         for split, examples in found.splits.items():
             threads = num_processes(config.workers)
             save(folder, split, examples, tokenizer, label_dtype=label_dtype, threads=threads)
         (folder / NOTES).write_text(json.dumps(notes_of(found), indent=2) + "\n", encoding="utf-8")
 
-    prepared = cache.prepared(name, fingerprint, build)
+    prepared = cache.prepared(name, fingerprint, build, f"{task.title} from {source.path}")
     notes = json.loads((prepared.folder / NOTES).read_text(encoding="utf-8"))
-    specials = Specials(tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
     splits = {
         split: open_split(
-            prepared.folder,
-            split,
-            len(task.texts),
-            specials,
-            truncation=config.truncation,
-            label_dtype=label_dtype,
+            prepared.folder, split, len(task.texts), tokenizer, config.truncation, label_dtype
         )
         for split in notes["different"]
     }
-    _warn_if_small(task, splits)
+    small = [
+        f"{len(splits[split]):,} of {size:,} examples for {split}"
+        for split, size in task.sizes.items()
+        if not task.has_all(split, len(splits[split]))
+    ]
+    if small:
+        _logger.warning("%s has %s: scores are not comparable.", task.title, ", ".join(small))
     if config.examples:
         rows = sample(splits["train"], config.examples, config.seed)
         splits["train"] = splits["train"].take(rows)
-    return GlueData(task, config, splits, prepared.sha256, prepared.folder, notes)
+    return GlueData(task, splits, prepared.sha256, prepared.folder, notes)
 
 
-def _warn_if_small(task: GlueTask, splits: Mapping[str, EncodedSplit]) -> None:
-    small = [
-        f"{len(splits[name]):,} of {size:,} examples for {name}"
-        for name, size in task.sizes.items()
-        if not task.has_all(name, len(splits[name]))
-    ]
-    if small:
-        _logger.warning("%s has %s: scores do not compare.", task.title, ", ".join(small))
+def notes_of(found: Examples) -> dict[str, Any]:
+    """Returns statistics of the texts, in which labels and the order of a pair's texts are ignored.
 
-
-def notes_of(found: readers.Examples) -> dict[str, Any]:
-    """What only the texts can tell; a pair is the same with its texts swapped, labels are set aside."""
+    They are the number of "different" examples of each split, the number of examples that two splits have
+    in common ("shared"), and the lines that were skipped ("left_out").
+    """
     contents = {
         name: {tuple(sorted(example.texts)) for example in examples}
         for name, examples in found.splits.items()

@@ -1,4 +1,4 @@
-"""Tokenised splits, gathered into padded batches."""
+"""Tokenized splits, gathered into padded batches."""
 
 import dataclasses
 import hashlib
@@ -6,83 +6,32 @@ import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from harness import cache
+from dataprep import cache
 from language.glue.tables import Example
+from language.tokenizer import Tokenizer
 
-PIECE = 4096  # texts that are encoded at a time
+TEXTS_PER_CALL = 4096  # texts that are encoded at a time
 
 Batch = dict[str, npt.NDArray[Any]]
 Truncation = Literal["head", "head_tail"]
 
 
-class Tokenizer(Protocol):
-    """What is needed of a tokenizer; `sha256` changes when any encoding does."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Ids are below it."""
-        ...
-
-    @property
-    def pad_id(self) -> int:
-        """Fills rows."""
-        ...
-
-    @property
-    def cls_id(self) -> int:
-        """Stands first."""
-        ...
-
-    @property
-    def sep_id(self) -> int:
-        """Ends every text."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """Of all that encodings depend on."""
-        ...
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of every text, no special ones around them."""
-        ...
-
-
-class Specials(NamedTuple):
-    """The ids that frame texts and fill rows."""
-
-    pad: int
-    cls: int
-    sep: int
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncodedSplit:
-    """A split's examples as tokens, whole; a batch cuts and frames them.
+    """Tokens of all examples of a split; `batch` truncates them and adds special tokens."""
 
-    Args:
-      tokens: [total], memory mapped.
-      starts: [N, 1], or for pairs [N, 2]: where in `tokens` each text begins.
-      lengths: as `starts`: how many tokens it has.
-      labels: [N], int32 or, for scores, float32; None where the files have none.
-      label_dtype: theirs, also where there are none.
-      ids: [N], what a submission calls the examples.
-      specials: the frame.
-      truncation: see `GlueConfig`.
-    """
-
-    tokens: npt.NDArray[np.integer]
-    starts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None
-    label_dtype: npt.DTypeLike
-    ids: npt.NDArray[np.str_]
-    specials: Specials
+    tokens: npt.NDArray[np.integer]  # [total], memory mapped
+    starts: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], first token of each text in `tokens`
+    lengths: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], tokens per text
+    labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None  # [N], scores float32
+    label_dtype: npt.DTypeLike  # of a batch, also if `labels` is None
+    ids: npt.NDArray[np.str_]  # [N], in a submission
+    tokenizer: Tokenizer
     truncation: Truncation = "head"
 
     def __len__(self) -> int:
@@ -94,34 +43,36 @@ class EncodedSplit:
         Returns:
           inputs: int32 [B, L], L = `max_len`.
           mask: bool [B, L], True at real tokens.
-          types: int32 [B, L], 1 at the second text and the [SEP] behind it, else 0.
-          labels: [B]; zeros where the split has none.
+          types: int32 [B, L], 1 at the second text and the [SEP] after it, else 0.
+          labels: [B]; zeros if the split has none.
         """
         indices = self._require_rows(np.asarray(indices))
         lengths = self.lengths[indices]
         kept = keep(lengths, max_len)
-        places = np.arange(max_len)
-        inputs = np.full((len(indices), max_len), self.specials.pad, np.int32)
+        positions = np.arange(max_len)
+        inputs = np.full((len(indices), max_len), self.tokenizer.pad_id, np.int32)
         types = np.zeros_like(inputs)
-        inputs[:, 0] = self.specials.cls
-        begin = np.ones((len(indices), 1), np.int64)  # of the text in its row
+        inputs[:, 0] = self.tokenizer.cls_id
+        begin = np.ones((len(indices), 1), np.int64)  # position of the text in its row
         for text in range(lengths.shape[1]):
             length, room = lengths[:, text, None], kept[:, text, None]
-            number = places - begin  # of the token in what is kept of its text
+            rank = positions - begin  # of the token among those kept of its text
             from_head = room // 4 if self.truncation == "head_tail" else room
-            skipped = np.where(number < from_head, 0, length - room)
-            source = self.starts[indices, text, None] + number + skipped
-            inside = (number >= 0) & (number < room)
+            skipped = np.where(rank < from_head, 0, length - room)
+            source = self.starts[indices, text, None] + rank + skipped
+            inside = (rank >= 0) & (rank < room)
             inputs[inside] = self.tokens[source[inside]]
-            inputs[number == room] = self.specials.sep
-            types[(number >= 0) & (number <= room)] = text
+            inputs[rank == room] = self.tokenizer.sep_id
+            types[(rank >= 0) & (rank <= room)] = text
             begin = begin + room + 1
-        own = self.labels
-        labels = np.zeros(len(indices), self.label_dtype) if own is None else own[indices]
-        return {"inputs": inputs, "mask": places < begin, "types": types, "labels": labels}
+        if self.labels is None:
+            labels: npt.NDArray[Any] = np.zeros(len(indices), self.label_dtype)
+        else:
+            labels = self.labels[indices]
+        return {"inputs": inputs, "mask": positions < begin, "types": types, "labels": labels}
 
     def take(self, rows: npt.NDArray[np.integer]) -> Self:
-        """These rows alone, in this order."""
+        """Returns a split of these rows, in this order."""
         return dataclasses.replace(
             self,
             starts=self.starts[rows],
@@ -140,16 +91,17 @@ class EncodedSplit:
 
 
 def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
-    """How many tokens of each text fit into `max_len` together with the special ones.
+    """Returns how many tokens of each text fit into `max_len`, together with the special tokens.
 
-    Of a pair the longer text loses a token until both fit; of two equal ones the second does.
+    The longer text of a pair loses a token until both fit; of two equally long ones the second does.
 
-    Source: google-research/bert, run_classifier.py at eedf571, _truncate_seq_pair; here in one step. The
-    library `tokenizers` gives the odd token of two texts that are both too long to the longer one.
+    Source: google-research/bert, run_classifier.py at eedf571, _truncate_seq_pair; here in one step.
+    Differs from the library `tokenizers`, which gives the odd token of two texts that are both too long
+    to the longer one.
 
     Args:
       lengths: [B, 1], or for pairs [B, 2].
-      max_len: tokens of a row.
+      max_len: Tokens per row.
     """
     texts = lengths.shape[1]
     room = max_len - 1 - texts
@@ -167,21 +119,20 @@ def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
 
 
 def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Rows of a random sample that has the split's shares of labels, as nearly as `count` allows.
+    """Returns the rows of a random sample, stratified by label.
 
     A larger sample of the same seed begins with the smaller one.
     """
-    numbers = range(len(split))
-    digests = (hashlib.sha256(b"%d %d" % (seed, row)).digest()[:8] for row in numbers)
+    digests = (hashlib.sha256(b"%d %d" % (seed, row)).digest()[:8] for row in range(len(split)))
     keys = np.frombuffer(b"".join(digests), ">u8")
     order = np.argsort(keys, kind="stable")
     if split.labels is None or split.labels.dtype != np.int32:
         return order[:count]
-    place = np.empty(len(split))  # in its class, from 0 to 1: the classes take turns by it
+    rank = np.empty(len(split))  # in its class, from 0 to 1, so that classes alternate
     for label in np.unique(split.labels):
         own = order[split.labels[order] == label]
-        place[own] = (np.arange(len(own)) + 0.5) / len(own)
-    return np.lexsort((keys, place))[:count]
+        rank[own] = (np.arange(len(own)) + 0.5) / len(own)
+    return np.lexsort((keys, rank))[:count]
 
 
 def save(
@@ -193,11 +144,15 @@ def save(
     label_dtype: npt.DTypeLike,
     threads: int,
 ) -> None:
-    """Encodes a split and writes `<split>_tokens.npy`, `_offsets`, `_ids` and, if it has any, `_labels`."""
+    """Tokenizes a split and writes `<split>_tokens.npy`, `_offsets`, `_ids` and, with labels, `_labels`."""
     texts = list(itertools.chain.from_iterable(example.texts for example in examples))
-    pieces = [texts[start : start + PIECE] for start in range(0, len(texts), PIECE)]
+    starts = range(0, len(texts), TEXTS_PER_CALL)
     with ThreadPoolExecutor(threads) as pool:
-        encoded = list(pool.map(lambda piece: _encode(tokenizer, piece), pieces))
+        encoded = list(
+            pool.map(
+                lambda start: _encode(tokenizer, texts[start : start + TEXTS_PER_CALL]), starts
+            )
+        )
     offsets = np.zeros(len(texts) + 1, np.int64)
     np.cumsum(np.concatenate([lengths for _, lengths in encoded]), out=offsets[1:])
     arrays = {
@@ -215,12 +170,11 @@ def open_split(
     folder: Path,
     split: str,
     texts: int,
-    specials: Specials,
-    *,
+    tokenizer: Tokenizer,
     truncation: Truncation,
     label_dtype: npt.DTypeLike,
 ) -> EncodedSplit:
-    """Opens what `save` wrote of examples with so many texts."""
+    """Opens the files that `save` wrote, of examples with `texts` texts each."""
     offsets = cache.open_array(folder / f"{split}_offsets.npy")
     labels = folder / f"{split}_labels.npy"
     return EncodedSplit(
@@ -230,7 +184,7 @@ def open_split(
         labels=cache.open_array(labels) if labels.exists() else None,
         label_dtype=label_dtype,
         ids=cache.open_array(folder / f"{split}_ids.npy"),
-        specials=specials,
+        tokenizer=tokenizer,
         truncation=truncation,
     )
 
@@ -238,7 +192,7 @@ def open_split(
 def _encode(
     tokenizer: Tokenizer, texts: Sequence[str]
 ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
-    """The tokens of all texts, and how many each has."""
+    """Returns the tokens of all texts, and the number of tokens of each."""
     ids = tokenizer.encode(texts)
     if len(ids) != len(texts):
         raise ValueError(f"The tokenizer gave {len(ids)} encodings of {len(texts)} texts.")

@@ -1,4 +1,4 @@
-"""IMDb's reviews (Maas et al. 2011), from the folder `aclImdb` or its archive."""
+"""Reads IMDb's reviews (Maas et al. 2011) from the folder `aclImdb` or its archive."""
 
 import hashlib
 import itertools
@@ -6,64 +6,56 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.held_out import held_out
-from harness.raw_files import RawFiles
+from dataprep.archives import RawFiles
+from dataprep.holdout import held_out
 from language.glue.tables import Example, Examples
 from language.glue.tasks import GlueTask
 
 ARCHIVE = "aclImdb_v1.tar.gz"
 ROOT = "aclImdb"
 
-_ANEW = f"Unpack a fresh {ARCHIVE}."
+_UNPACK_AGAIN = f"Unpack a fresh {ARCHIVE}."
 
 
 def find(task: GlueTask, folder: Path) -> RawFiles:
-    """The reviews in `folder`: that of the reviews, the one above it or the archive's, or the archive.
-
-    Raises:
-      FileNotFoundError: They are not there: what was looked for, and where.
-    """
+    """Finds the reviews: `folder` is theirs, the one above it, the archive's, or the archive itself."""
     subfolders = tuple(f"{split}/{name}/" for split in ("train", "test") for name in task.labels)
-    for path, is_there in (
-        (folder / ROOT, (folder / ROOT).is_dir()),
-        (folder, (folder / subfolders[0]).is_dir()),
-        (folder / ARCHIVE, (folder / ARCHIVE).is_file()),
-        (folder, folder.name == ARCHIVE and folder.is_file()),
-    ):
-        if is_there:
-            return RawFiles(path, ROOT, subfolders, name=r"\d+_\d+\.txt")
+    if source := RawFiles.find(folder, ROOT, ARCHIVE, subfolders, r"\d+_\d+\.txt"):
+        return source
     raise FileNotFoundError(
         f"{task.title} needs the reviews: neither {ROOT} nor {ARCHIVE} is in {folder}. Download"
         f" https://ai.stanford.edu/~amaas/data/sentiment/{ARCHIVE} (84 MB), and set"
-        " --config.data.dir to where it lies."
+        " --config.data.dir to its path."
     )
 
 
 def read(task: GlueTask, source: RawFiles, seed: int) -> Examples:
-    """Reads the reviews, and holds a tenth of the training's out for validation.
+    """Reads the reviews, and holds out a tenth of the training reviews for validation.
 
-    They are ordered by their hashes, so the same from a folder and an archive.
-
-    Args:
-      task: IMDb's row.
-      source: what `find` found.
-      seed: another one holds out others.
-
-    Raises:
-      ValueError: A review is empty or no UTF-8 text, a folder lacks reviews, or the archive is damaged.
-      OSError: A file cannot be read.
+    They are ordered by their hashes, so the order is the same from a folder and an archive. Another `seed`
+    holds out other reviews.
     """
     splits: dict[str, list[Example]] = {"train": [], "test": []}
     for name, content in source.read():
         split, label, _ = name.split("/")
-        text = _text(content, f"{name} of {source.path}")
+        try:
+            text = content.decode().strip()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name} of {source.path} is not UTF-8 text: byte {error.start + 1} is"
+                f" 0x{content[error.start]:02x}. {_UNPACK_AGAIN}"
+            ) from None
+        if not text:
+            raise ValueError(f"{name} of {source.path} is empty. {_UNPACK_AGAIN}")
         id = name.removesuffix(".txt")
         splits[split].append(Example(id, (text,), task.labels.index(label)))
     for split, examples in splits.items():
         for number, label in enumerate(task.labels):
             if not any(example.label == number for example in examples):
-                raise ValueError(f"{source.path} has no review in {split}/{label}. {_ANEW}")
-        examples.sort(key=lambda row: (_digest(row), row.label, row.id))
+                raise ValueError(f"{source.path} has no review in {split}/{label}. {_UNPACK_AGAIN}")
+        examples.sort(
+            key=lambda row: (hashlib.sha256(row.texts[0].encode()).digest(), row.label, row.id)
+        )
 
     training = splits["train"]
     labels = np.array([example.label for example in training], np.int64)
@@ -77,21 +69,3 @@ def read(task: GlueTask, source: RawFiles, seed: int) -> Examples:
         },
         {},
     )
-
-
-def _text(content: bytes, place: str) -> str:
-    """The review without white space around it."""
-    try:
-        text = content.decode().strip()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{place} is not UTF-8 text: byte {error.start + 1} is 0x{content[error.start]:02x}."
-            f" {_ANEW}"
-        ) from None
-    if not text:
-        raise ValueError(f"{place} is empty. {_ANEW}")
-    return text
-
-
-def _digest(example: Example) -> bytes:
-    return hashlib.sha256(example.texts[0].encode()).digest()

@@ -1,4 +1,4 @@
-"""Predictions as files: what GLUE's server takes, and for splits with labels what scores come from."""
+"""Files of predictions, in the format of GLUE's server."""
 
 import math
 from collections.abc import Sequence
@@ -8,27 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.whole_files import write_whole
+from dataprep.atomic_io import write_atomic
 from language.glue import metrics
 from language.glue.tasks import MAX_SCORE, GlueTask
 
 
 class Predictions(NamedTuple):
-    """What a file of predictions holds.
+    """Content of a file of predictions."""
 
-    Args:
-      ids: [N], the examples.
-      predictions: [N], classes or scores.
-      labels: [N], or None in a submission.
-    """
-
-    ids: npt.NDArray[np.str_]
-    predictions: npt.NDArray[Any]
-    labels: npt.NDArray[Any] | None
+    ids: npt.NDArray[np.str_]  # [N]
+    predictions: npt.NDArray[Any]  # [N], classes or scores
+    labels: npt.NDArray[Any] | None  # [N], or None in a submission
 
 
 def file_name(task: GlueTask, split: str) -> str:
-    """The name that GLUE's server wants, or `<task>-<split>.tsv` for what it does not take."""
+    """Returns the file name that GLUE's server needs, or `<task>-<split>.tsv` for other splits."""
     return task.submissions.get(split, f"{task.name}-{split}.tsv")
 
 
@@ -41,55 +35,44 @@ def write_predictions(
     *,
     labels: npt.NDArray[Any] | None = None,
 ) -> Path:
-    """Writes `index`, `prediction` and, where there are labels, `label`; all or nothing.
+    """Writes the columns `index`, `prediction` and, with labels, `label`; returns the file.
 
-    Classes have the names of the task's own files. Without labels, scores are cut to where labels can
-    be; with labels they stay as they are, so that all metrics can be computed from the file.
+    Classes are written by their names in the task's files. Scores without labels are clipped to the
+    range of labels; with labels they are not, so that all metrics can be computed from the file. The file
+    is replaced atomically.
 
     Args:
-      task: whose predictions they are.
-      split: its name decides that of the file.
-      ids: [N], the split's.
-      predictions: [N]; logits and [N, 1] are taken, too.
-      folder: made if missing.
+      task: The task.
+      split: Name of the split, which gives the file's name.
+      ids: [N], ids of the examples.
+      predictions: [N], or logits; see `metrics.predictions`.
+      folder: Created if missing.
       labels: [N].
-
-    Returns:
-      The file.
-
-    Raises:
-      ValueError: The lengths differ, or a prediction cannot be one.
-      OSError: The file cannot be written.
     """
-    guesses = metrics.predictions(task, predictions)
+    predicted = metrics.predictions(task, predictions)
     columns = [("index", [str(index) for index in ids])]
     if task.is_regression and labels is None:
-        guesses = guesses.clip(0, MAX_SCORE)
-    columns.append(("prediction", _words(task, guesses)))
+        predicted = predicted.clip(0, MAX_SCORE)
+    columns.append(("prediction", _format(task, predicted)))
     if labels is not None:
-        columns.append(("label", _words(task, np.asarray(labels))))
+        columns.append(("label", _format(task, np.asarray(labels))))
     if len({len(column) for _, column in columns}) > 1:
         found = ", ".join(f"{len(column):,} of {name}" for name, column in columns)
         raise ValueError(f"A file of predictions needs columns of one length, and got {found}.")
     rows = [[name for name, _ in columns], *zip(*(column for _, column in columns), strict=True)]
     file = folder / file_name(task, split)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(file, "".join("\t".join(row) + "\n" for row in rows).encode())
+    write_atomic(file, "".join("\t".join(row) + "\n" for row in rows).encode())
     return file
 
 
 def read_predictions(task: GlueTask, file: Path) -> Predictions:
-    """Reads what `write_predictions` wrote.
-
-    Raises:
-      FileNotFoundError: It is not there.
-      ValueError: It is none of this task's.
-    """
+    """Reads a file of `write_predictions`; invalid content is a ValueError."""
     lines = [line.split("\t") for line in file.read_text(encoding="utf-8").rstrip("\n").split("\n")]
     header = lines[0]
     if header not in (["index", "prediction"], ["index", "prediction", "label"]):
         raise ValueError(
-            f"{file} holds no predictions: its first line must be index, prediction and perhaps label."
+            f"{file} holds no predictions: its first line must be index, prediction and optionally label."
         )
     columns: list[list[str]] = [[] for _ in header]
     for number, cells in enumerate(lines[1:], 2):
@@ -100,33 +83,31 @@ def read_predictions(task: GlueTask, file: Path) -> Predictions:
         for column, cell in zip(columns, cells, strict=True):
             column.append(cell)
     ids, *values = columns
-    read = [_numbers(task, column, file) for column in values]
+    read = [_parse(task, column, file) for column in values]
     return Predictions(np.array(ids), read[0], read[1] if len(read) > 1 else None)
 
 
-def _words(task: GlueTask, values: npt.NDArray[Any]) -> list[str]:
-    """Classes by their names; scores so that float32 comes back the same."""
+def _format(task: GlueTask, values: npt.NDArray[Any]) -> list[str]:
+    """Formats classes by their names, and scores so that float32 is read back exactly."""
     if task.is_regression:
         return [f"{value:.9g}" for value in values.tolist()]
     return [task.labels[value] for value in values.tolist()]
 
 
-def _numbers(task: GlueTask, words: Sequence[str], file: Path) -> npt.NDArray[Any]:
-    if not task.is_regression:
-        for number, word in enumerate(words, 2):
-            if word not in task.labels:
-                raise ValueError(
-                    f"{file}, line {number}: {word!r} is no label of {task.title}; those are"
-                    f" {', '.join(task.labels)}."
-                )
-        return np.array([task.labels.index(word) for word in words], np.int32)
-    scores = []
+def _parse(task: GlueTask, words: Sequence[str], file: Path) -> npt.NDArray[Any]:
+    values: list[float] = []
     for number, word in enumerate(words, 2):
+        where = f"{file}, line {number}: {word!r} is not a"
+        if not task.is_regression:
+            if word not in task.labels:
+                known = ", ".join(task.labels)
+                raise ValueError(f"{where} label of {task.title}; the labels are {known}.")
+            values.append(task.labels.index(word))
+            continue
         try:
-            value = float(word)
+            values.append(float(word))
         except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise ValueError(f"{file}, line {number}: {word!r} is no score.")
-        scores.append(value)
-    return np.array(scores, np.float32)
+            values.append(math.nan)
+        if not math.isfinite(values[-1]):
+            raise ValueError(f"{where} score.")
+    return np.array(values, np.float32 if task.is_regression else np.int32)

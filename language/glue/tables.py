@@ -1,18 +1,18 @@
-"""GLUE's tables, as its release has them.
+"""Reads GLUE's tables.
 
-A quotation mark is a quotation mark; nothing is quoted. MRPC is read from its prepared tables, or from
-Microsoft's two files with GLUE's `dev_ids.tsv`, which give the same.
+Quotation marks are part of the text; cells are never quoted. MRPC is read from its prepared tables, or from
+Microsoft's two files with GLUE's `dev_ids.tsv`, which give the same examples.
 """
 
 import io
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.raw_files import RawFiles
+from dataprep.archives import RawFiles
 from language.glue.tasks import MAX_SCORE, GlueTask
 
 # Source: nyu-mll/GLUE-baselines, download_glue_data.py, which makes MRPC's tables from these three files.
@@ -26,63 +26,51 @@ _logger = logging.getLogger(__name__)
 
 
 class Example(NamedTuple):
-    """One row.
+    """One example."""
 
-    Args:
-      id: what a submission calls it.
-      texts: one, or two for a pair; white space around them is dropped.
-      label: the number of its class, or its score; None where the file has none.
-    """
-
-    id: str
-    texts: tuple[str, ...]
-    label: float | None
+    id: str  # in a submission
+    texts: tuple[str, ...]  # one text, or two for a pair, stripped
+    label: float | None  # number of the class, or the score; None if the file has none
 
 
 class Examples(NamedTuple):
-    """A task's splits, and for each the numbers of the lines that were left out."""
+    """A task's splits, and for each the numbers of the lines that were skipped."""
 
     splits: Mapping[str, list[Example]]
     left_out: Mapping[str, list[int]]
 
 
 class Table(NamedTuple):
-    """A file's content, and where it lies."""
+    """A file's path and content."""
 
     path: Path
     content: bytes
 
 
 def find(task: GlueTask, folder: Path) -> RawFiles:
-    """The task's tables in `folder`, its own or the one above it.
-
-    Raises:
-      FileNotFoundError: One is missing: what was looked for, and where.
-    """
+    """Finds the task's tables in `folder`, which is its own or the one above it."""
     required = [name for split, name in task.files.items() if split not in task.optional]
     layouts = [required, *([list(MSR_FILES.values())] if task.name == "mrpc" else [])]
-    places = (folder / task.title, folder)
-    for place in places:
+    folders = (folder / task.title, folder)
+    for parent in folders:
         for names in layouts:
-            if all((place / name).is_file() for name in names):
-                return _exactly(place, [*names, *(task.files[split] for split in task.optional)])
-    started = next((p for p in places if any((p / name).is_file() for name in required)), None)
-    lacking = next(name for name in required if not ((started or folder) / name).is_file())
+            if all((parent / name).is_file() for name in names):
+                names = [*names, *(task.files[split] for split in task.optional)]
+                subfolders = tuple(dict.fromkeys(name[: name.rfind("/") + 1] for name in names))
+                pattern = "|".join(re.escape(name.rpartition("/")[2]) for name in names)
+                return RawFiles(parent, parent.name, subfolders, pattern)
+    partial = next((p for p in folders if any((p / name).is_file() for name in required)), None)
+    missing = next(name for name in required if not ((partial or folder) / name).is_file())
     raise FileNotFoundError(
-        f"{task.title} needs the files {', '.join(required)}, and there is no {lacking} in"
-        f" {started or f'{places[0]} or {folder}'}. Unpack {task.title} of"
+        f"{task.title} needs the files {', '.join(required)}, and there is no {missing} in"
+        f" {partial or f'{folders[0]} or {folder}'}. Unpack {task.title} of"
         " https://gluebenchmark.com/tasks, and set --config.data.dir to its folder, or to the one"
         " above."
     )
 
 
 def read(task: GlueTask, source: RawFiles) -> Examples:
-    """Reads all splits that are there.
-
-    Raises:
-      ValueError: A row cannot be understood; the sentence has its file and line.
-      OSError: A file cannot be read.
-    """
+    """Reads all splits that have files."""
     split_of = {name: split for split, name in task.files.items()}
     splits, left_out, others = {}, {}, {}
     for name, content in source.read():
@@ -100,15 +88,12 @@ def read(task: GlueTask, source: RawFiles) -> Examples:
 
 
 def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example], list[int]]:
-    """Reads the rows of one table, and the numbers of the lines that are left out as torn.
+    """Returns the examples of one table, and the numbers of the lines that are skipped as torn.
 
     Args:
-      task: whose table it is.
-      split: those called test… have no labels, and lose no row.
-      table: the file.
-
-    Raises:
-      ValueError: A row is broken.
+      task: The task.
+      split: Test splits have no labels, and no row of theirs is skipped.
+      table: The file.
     """
     is_test = split.startswith("test")
     lines = _lines(table)
@@ -127,7 +112,7 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
         where = f"{table.path}, line {line}"
         is_whole = len(cells) == len(columns)
         texts = tuple(cells[place].strip() for place in text_places) if is_whole else ()
-        # A submission needs every row, whatever it says.
+        # A submission needs every row.
         is_needed = is_whole and is_test and task.torn_rows > 0
         if not (is_whole and all(texts)) and not is_needed:
             if not is_test and len(torn) < task.torn_rows:
@@ -136,19 +121,19 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
             flaw = (
                 "an empty text" if is_whole else f"{len(cells)} columns instead of {len(columns)}"
             )
-            raise ValueError(f"{where}, has {flaw}: mend it, or unpack {task.title} anew.")
+            raise ValueError(f"{where}, has {flaw}: correct it, or unpack {task.title} again.")
         label = None if is_test else _label(task, cells[columns.index(task.label)], where)
         id = str(len(examples)) if index_place is None else cells[index_place]
         examples.append(Example(id, texts, label))
     if not examples:
-        raise ValueError(f"{table.path} has no rows: unpack {task.title} anew.")
+        raise ValueError(f"{table.path} has no rows: unpack {task.title} again.")
     if torn:
-        _logger.warning("%s: torn or empty rows are left out, %d of them.", table.path, len(torn))
+        _logger.warning("%s: skipped %d torn or empty rows.", table.path, len(torn))
     return examples, torn
 
 
 def _label(task: GlueTask, cell: str, where: str) -> float:
-    """The number of a class, or a score."""
+    """Returns the number of a class, or a score."""
     if not task.is_regression:
         if cell not in task.labels:
             known = " or ".join(map(repr, task.labels))
@@ -166,7 +151,7 @@ def _label(task: GlueTask, cell: str, where: str) -> float:
 
 
 def _lines(table: Table) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Numbers and cells of the lines; only a newline ends a line."""
+    """Yields the number and the cells of each line; only a newline ends a line."""
     for number, line in enumerate(io.BytesIO(table.content.removeprefix(b"\xef\xbb\xbf")), 1):
         try:
             text = line.decode().removesuffix("\n").removesuffix("\r")
@@ -178,26 +163,19 @@ def _lines(table: Table) -> Iterator[tuple[int, tuple[str, ...]]]:
         yield number, tuple(text.split("\t"))
 
 
-def _exactly(place: Path, names: Sequence[str]) -> RawFiles:
-    """These files; a name may lead to a neighbouring folder."""
-    subfolders = tuple(dict.fromkeys(name[: name.rfind("/") + 1] for name in names))
-    pattern = "|".join(re.escape(name.rpartition("/")[2]) for name in names)
-    return RawFiles(place, place.name, subfolders, pattern)
-
-
 def _from_msr(task: GlueTask, training: Table, ids: Table, test: Table) -> dict[str, list[Example]]:
-    """MRPC's splits from Microsoft's files: the pairs that `dev_ids.tsv` names are for validation."""
-    held = {cells for _, cells in _lines(ids)}
+    """Returns MRPC's splits from Microsoft's files; `dev_ids.tsv` names the validation pairs."""
+    valid_keys = {cells for _, cells in _lines(ids)}
     examples, _ = read_table(task, "train", training)
     _, *rows = _lines(training)
     keys = [cells[1:3] for _, cells in rows]
-    if missing := held - set(keys):
+    if missing := valid_keys - set(keys):
         raise ValueError(
             f"{ids.path} names {len(missing)} pairs that are not in {training.path}: they are not"
             " of one release."
         )
     splits: dict[str, list[Example]] = {"train": [], "valid": []}
     for example, key in zip(examples, keys, strict=True):
-        own = splits["valid" if key in held else "train"]
+        own = splits["valid" if key in valid_keys else "train"]
         own.append(example._replace(id=str(len(own))))
     return {**splits, "test": read_table(task, "test", test)[0]}

@@ -1,36 +1,36 @@
-"""The tasks of GLUE, and IMDb beside them: what their files hold, how they are scored; a row each."""
+"""Table of GLUE's tasks and IMDb: their files, labels and metrics."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
-from harness.spelling import nearest
+from dataprep.spelling import nearest
 
 Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 
-MAX_SCORE = 5.0  # of STS-B; the least is 0
+MAX_SCORE = 5.0  # of STS-B; the minimum is 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GlueTask:
-    """One task, before its data are there.
+    """Description of one task.
 
     Args:
-      name: as a config calls it.
-      title: as GLUE calls it; its folder too.
-      layout: how its files are read: GLUE's tables, or the folders of IMDb's reviews.
-      files: every split's file in the task's folder.
-      optional: splits that may be missing.
-      texts: the columns with the texts, one, or two for a pair.
-      label: the column with the label; test splits of tables have none.
-      index: the column with the number that a submission names; without it rows are counted from 0.
-      headerless: the columns of files that do not name theirs.
-      labels: the labels as the files spell them, in the order of their numbers; empty for a score.
-      metrics: what it is scored by; the first one selects a checkpoint and stands in tables.
-      submissions: the file that GLUE's server takes for a split.
-      sizes: the examples of every split of the benchmark.
-      torn_rows: at most so many rows for training and validation that are torn over several lines may
-        be left out, because the benchmark's own file has some.
+      name: Name in a config.
+      title: GLUE's name, which is also that of its folder.
+      layout: Layout of its files: GLUE's tables, or the folders of IMDb's reviews.
+      files: File of each split in the task's folder.
+      optional: Splits that may be missing.
+      texts: Columns of the texts, one, or two for a pair.
+      label: Column of the label; test splits of tables have none.
+      index: Column of the id in a submission; without it rows are counted from 0.
+      headerless: Columns of the files that have no header.
+      labels: Labels as in the files, in the order of their numbers; empty for a score.
+      metrics: Metrics; the first one selects a checkpoint and is reported in tables.
+      submissions: File name that GLUE's server needs for a split.
+      sizes: Examples in each split of the benchmark.
+      torn_rows: How many training or validation rows may be skipped because they are split over several
+        lines, as some are in the benchmark's own file.
     """
 
     name: str
@@ -52,21 +52,21 @@ class GlueTask:
 
     @property
     def is_regression(self) -> bool:
-        """Whether an example has a score, not a class."""
+        """Returns True if labels are scores instead of classes."""
         return not self.labels
 
     @property
     def num_labels(self) -> int:
-        """What a model gives for an example: a number for each class, or one."""
+        """Outputs of a model per example: one per class, or one score."""
         return len(self.labels) or 1
 
     @property
     def select_by(self) -> Metric:
-        """The metric that selects a checkpoint; more is better."""
+        """The metric that selects a checkpoint; higher is better."""
         return self.metrics[0]
 
     def has_all(self, split: str, examples: int) -> bool:
-        """Whether so many are all that the benchmark has of a split, but for one in a thousand."""
+        """Returns True if `examples` are all of the benchmark's split, up to one in a thousand."""
         return 1000 * examples >= 999 * self.sizes[split]
 
 
@@ -180,8 +180,8 @@ TASKS: Mapping[str, GlueTask] = {
             submissions={"test": "WNLI.tsv"},
             sizes=_sizes(635, 71, 146),
         ),
-        # Maas et al. 2011. A tenth of its training reviews is held out for validation, and its test reviews
-        # have labels.
+        # Maas et al. 2011. A tenth of the training reviews is held out for validation. Test reviews have
+        # labels.
         GlueTask(
             name="imdb",
             title="IMDb",
@@ -197,11 +197,7 @@ TASKS: Mapping[str, GlueTask] = {
 
 
 def describe(name: str) -> GlueTask:
-    """The task called `name`.
-
-    Raises:
-      ValueError: There is none; one sentence with the nearest names.
-    """
+    """Returns the task called `name`; an unknown name is a ValueError."""
     if name not in TASKS:
         raise ValueError(f"There is no task called {name!r}{nearest(name, TASKS)}")
     return TASKS[name]

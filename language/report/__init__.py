@@ -1,1 +1,1 @@
-"""Results of pretraining and fine-tuning beside each other and the paper's; no jax in here."""
+"""Report of pretraining and fine-tuning: `python -m language.report`. No jax."""

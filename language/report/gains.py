@@ -1,4 +1,4 @@
-"""What pretraining gives: fine-tuned models beside the same from scratch, on the same examples."""
+"""Gains of pretraining: fine-tuned models beside the same from scratch, on the same examples."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,26 +8,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.tables import Table
 from language.glue.submission import file_name, read_predictions
 from language.glue.tasks import TASKS
 from language.report.groups import Group
 from language.report.results import Run
+from reporting.tables import Table
 
-START = ("init", "init.from_scratch")  # of a setting: what the two may differ in
+START = ("init", "init.from_scratch")  # keys of a setting in which the two may differ
 
 
 class Gain(NamedTuple):
     """Accuracies of a pretrained model and of the same from scratch, in [0, 1].
 
-    Args:
-      task: a name of `TASKS`.
-      pretrained: its group.
-      scratch: the other's.
-      seeds: those that both have.
-      examples: how many both answered.
-      accuracies: the pretrained one's and the other's, means over seeds.
-      error: the standard error of their difference over examples, each example paired with itself.
+    Attributes:
+      task: A name of `TASKS`.
+      pretrained: Group of the pretrained model.
+      scratch: Group of the model from scratch.
+      seeds: Seeds that both groups have.
+      examples: Number of examples.
+      accuracies: Accuracy pretrained and from scratch, means over seeds.
+      error: Standard error of their paired difference over examples.
     """
 
     task: str
@@ -40,15 +40,15 @@ class Gain(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """How much better the pretrained one is."""
+        """Accuracy of the pretrained model minus that from scratch."""
         return self.accuracies[0] - self.accuracies[1]
 
 
 def find_gains(groups: Sequence[Group]) -> list[Gain]:
-    """All pairs of groups that differ in their start alone and whose runs kept their predictions.
+    """Returns the gains of all pairs of groups that differ in their start alone and kept predictions.
 
     Raises:
-      ValueError: Predictions that cannot be read, or on other examples.
+      ValueError: Predictions are invalid or on other examples.
     """
     found = []
     for scratch in groups:
@@ -62,34 +62,26 @@ def find_gains(groups: Sequence[Group]) -> list[Gain]:
 
 
 def table(gains: Sequence[Gain]) -> Table:
-    """A row a gain, in percent."""
+    """Returns a row for each gain, in percent."""
     rows = [
-        [
-            TASKS[gain.task].title,
-            gain.pretrained.label,
-            ", ".join(map(str, gain.seeds)),
-            f"{gain.examples:,}",
-            *(f"{100 * accuracy:.2f}" for accuracy in reversed(gain.accuracies)),
-            f"{100 * gain.difference:+.2f} ± {100 * gain.error:.2f}",
-        ]
+        {
+            "task": TASKS[gain.task].title,
+            "model": gain.pretrained.label,
+            "seeds": ", ".join(map(str, gain.seeds)),
+            "examples": f"{gain.examples:,}",
+            "from scratch, %": f"{100 * gain.accuracies[1]:.2f}",
+            "pretrained, %": f"{100 * gain.accuracies[0]:.2f}",
+            "difference ± s.e.": f"{100 * gain.difference:+.2f} ± {100 * gain.error:.2f}",
+        }
         for gain in gains
     ]
-    columns = ["task", "model", "seeds", "examples", "from scratch, %", "pretrained, %"]
-    return Table([*columns, "difference ± s.e."], [("", rows)])
+    return Table.from_rows({"": rows})
 
 
 def numbers(gain: Gain) -> dict[str, Any]:
-    """A gain for programs."""
-    return {
-        "task": gain.task,
-        "pretrained": gain.pretrained.label,
-        "scratch": gain.scratch.label,
-        "seeds": list(gain.seeds),
-        "examples": gain.examples,
-        "accuracies": list(gain.accuracies),
-        "difference": gain.difference,
-        "error": gain.error,
-    }
+    """Returns the numbers of a gain."""
+    labels = {"pretrained": gain.pretrained.label, "scratch": gain.scratch.label}
+    return gain._asdict() | labels | {"difference": gain.difference}
 
 
 def _gain(pretrained: Group, scratch: Group) -> Gain | None:
@@ -117,7 +109,7 @@ def _gain(pretrained: Group, scratch: Group) -> Gain | None:
 
 
 def _correct(run: Run) -> Mapping[str, np.bool] | None:
-    """Which examples a run got right, on the test set where it has labels; None where it kept nothing."""
+    """Returns which examples a run got right, on a test set with labels if any; None without predictions."""
     task = TASKS[run.task]
     split = "test" if "test" in run.scores else "valid"
     file = Path(run.folder, "predictions", file_name(task, split))

@@ -1,38 +1,31 @@
-"""Runs of one setting that differ in their seeds alone: what tables have rows and cells for."""
+"""Runs of one task and setting that differ in their seed: rows and cells of the tables."""
 
 import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from harness.run_files import shown
-from harness.statistics import t_interval
 from language.glue.tasks import TASKS
-from language.report.results import Run
+from language.report.results import Run, find_runs
+from reporting.groups import group_by_setting
+from reporting.statistics import summarize
 
 
 class Cell(NamedTuple):
-    """A metric over seeds, as it is stored: accuracies in [0, 1]. NaN where something is not known.
-
-    Args:
-      n: seeds.
-      mean: over them.
-      deviation: the standard deviation over seeds, NaN for one.
-      half_width: of the 95 % Student t interval, NaN for one.
-      error: the metric's own standard error, over examples; the mean over seeds.
-    """
+    """A metric over seeds, as stored: accuracies in [0, 1]. NaN where a number is unknown."""
 
     n: int
     mean: float
-    deviation: float
-    half_width: float
-    error: float
+    deviation: float  # standard deviation over seeds, NaN for one
+    half_width: float  # of the 95 % Student t interval, NaN for one
+    error: float  # mean over seeds of the metric's own standard error over examples
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs of one task and setting, sorted by seed; `label` tells it from the others of its task."""
+    """Runs of one task and setting, sorted by seed; `label` is unique among the groups of its task."""
 
     task: str
     model: str
@@ -41,55 +34,46 @@ class Group:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a run saw (or, fine-tuned, scored) fewer examples than there are, or too few steps."""
+        """True if a run saw or evaluated fewer examples than there are, or trained too few steps."""
         return any(run.is_partial for run in self.runs)
 
     def cell(self, split: str, metric: str) -> Cell | None:
-        """One metric over the seeds, or None where a run has none."""
+        """Returns a metric over the seeds, or None if a run does not have it."""
         scores = [run.scores.get(split) for run in self.runs]
         known = [found for found in scores if found and metric in found.values]
         if len(known) < len(self.runs):
             return None
-        values = [found.values[metric] for found in known]
-        mean, half_width = t_interval(values)
-        deviation = statistics.stdev(values) if len(values) > 1 else math.nan
         error = statistics.fmean(found.errors.get(metric, math.nan) for found in known)
-        return Cell(len(values), mean, deviation, half_width, error)
+        return Cell(*summarize([found.values[metric] for found in known]), error)
 
 
-def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
-    """Puts runs that differ by their seed alone together.
+def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
+    """Returns the groups of all finished runs at or below `folders`.
 
     Returns:
-      The groups, by task in the table's order, then by label; and a sentence for every run that was left
-      out, because another has its setting and seed.
+      The groups, sorted by task in the order of the tables, then by label; and a sentence for each run that
+      was left out, because another one has its setting and seed.
+
+    Raises:
+      FileNotFoundError: A folder does not exist or contains no run.
+      ValueError: A file of a run is invalid.
     """
-    found: dict[tuple[object, ...], dict[int, Run]] = {}
-    left_out = []
-    for run in sorted(runs, key=lambda run: (-run.result["total_steps"], str(run.folder))):
-        key = (run.kind, run.task, run.is_partial, *sorted(run.setting.items()))
-        first = found.setdefault(key, {}).setdefault(run.seed, run)
-        if first is not run:
-            left_out.append(
-                f"{shown(run.folder)} is left out: {shown(first.folder)} has the same task, setting and"
-                " seed."
-            )
-    members = [tuple(own[seed] for seed in sorted(own)) for own in found.values()]
+    runs = find_runs(folders)
+    runs.sort(key=lambda run: (-run.result["total_steps"], str(run.folder)))
+    members, left_out = group_by_setting(
+        runs, lambda run: (run.kind, run.task, run.is_partial, *sorted(run.setting.items()))
+    )
     groups = []
     for own in members:
-        rivals = [
-            other
-            for other in members
-            if (other[0].task, other[0].model) == (own[0].task, own[0].model)
-        ]
-        words = ", ".join([own[0].model, *_differences(own[0], [other[0] for other in rivals])])
-        groups.append(Group(own[0].task, own[0].model, words, own))
+        kind = own[0].task, own[0].model
+        peers = [other[0] for other in members if (other[0].task, other[0].model) == kind]
+        groups.append(Group(*kind, ", ".join([own[0].model, *_differences(own[0], peers)]), own))
     order = {task: place for place, task in enumerate(TASKS)}
     return sorted(groups, key=lambda group: (order.get(group.task, -1), group.label)), left_out
 
 
 def best(groups: Sequence[Group]) -> Group:
-    """Of several settings of one model on one task: whole runs before partial ones, then by validation."""
+    """Returns the best of several settings of a task: whole before partial, then by validation."""
     metric = TASKS[groups[0].task].select_by
 
     def rank(group: Group) -> tuple[bool, float]:
@@ -100,8 +84,8 @@ def best(groups: Sequence[Group]) -> Group:
 
 
 def _differences(run: Run, others: Sequence[Run]) -> list[str]:
-    """In what a setting differs from others of its model."""
-    keys = sorted({key for other in others for key in other.setting} | set(run.setting))
+    """Returns the values of a run's setting that are not the same in all others of its model."""
+    keys = sorted({key for other in others for key in other.setting})
     return [
         f"{key.rpartition('.')[2]}={run.setting.get(key, 'default')}"
         for key in keys

@@ -1,72 +1,77 @@
-"""What the report says, in order, as Markdown; and every number of it, for programs."""
+"""The report as a page of Markdown, and its numbers for programs."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from harness.environments import version_sentences
-from harness.run_files import finite
 from language.glue.tasks import TASKS
-from language.report import gains, tables
+from language.report import gains, plots, tables
 from language.report.groups import Group
 from language.report.published import COLUMNS, REMARK, SOURCE, TABLE_2, URL
 from language.report.results import Run
+from reporting.runs import finite, version_sentences
+from reporting.writer import bullets, join, picture
 
 
-def markdown(groups: Sequence[Group], left_out: Sequence[str], picture: str) -> str:
-    """The report on `groups`.
+def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[str, Any]:
+    """Draws the picture and returns the page and its numbers; see `reporting.writer.main`."""
+    pretraining, file = [group for group in groups if not group.task], picture_file(path)
+    if pretraining:
+        plots.plot_pretraining(pretraining, tables.baselines(pretraining), file)
+    return markdown(groups, left_out, path), numbers(groups)
 
-    Args:
-      groups: all of them, in their order.
-      left_out: a sentence for each run that is not among them.
-      picture: the name of Figure 5's file, which is there where there was pretraining.
-    """
+
+def picture_file(path: Path) -> Path:
+    """Returns the file of the picture of pretraining, beside the report's."""
+    return path.with_name(f"{path.name}-pretraining.png")
+
+
+def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> str:
+    """Returns the page; `path` is that of the report's files, without a file ending."""
     parts = ["# Language model: results"]
     tasks = [task for task in TASKS if any(group.task == task for group in groups)]
     if tasks:
         parts += [
             "## Fine-tuning beside the paper",
-            "Validation, but for IMDb, whose test reviews have labels; at the step that validation chose,"
-            " in percent. Ours: mean ± standard deviation over n seeds, or for one seed the standard error"
-            " over examples (s.e.). Where a model was tuned, the setting that is best on validation, as in"
-            " the paper: such a number is a little too good.",
-            tables.table_2(groups).markdown().rstrip("\n"),
+            "Validation sets, but the test set for IMDb, whose test reviews have labels; at the step with the"
+            " best validation score, in percent. Ours: mean ± standard deviation over n seeds, or of one seed"
+            " the standard error over examples (s.e.). If a model was tuned, the setting that is best on"
+            " validation, as in the paper, which makes the number slightly too good.",
+            tables.table_2(groups).markdown(),
             f"[{SOURCE}]({URL}). {REMARK}",
         ]
     if found := gains.find_gains(groups):
         parts += [
-            "## What pretraining gives",
+            "## Gains of pretraining",
             "The same runs from the checkpoint and from scratch: means over the seeds that both have, and"
-            " the standard error of the difference over examples, each paired with itself.",
-            gains.table(found).markdown().rstrip("\n"),
+            " the standard error of the paired difference over examples.",
+            gains.table(found).markdown(),
         ]
-    pretraining = [group for group in groups if not group.task]
-    if pretraining:
+    if pretraining := [group for group in groups if not group.task]:
+        labels = "; ".join(group.label for group in pretraining)
+        description = "Masked tokens, loss and sentence orders on held-out text against steps"
         parts += [
             "## Pretraining",
-            "On held-out text, at the step with the least loss there. Mean ± standard deviation over seeds.",
-            tables.pretraining_table(pretraining).markdown().rstrip("\n"),
-            f"![{_alternative(pretraining)}]({quote(picture)})",
+            "On held-out text, at the step with the smallest loss. Mean ± standard deviation over seeds.",
+            tables.pretraining_table(pretraining).markdown(),
+            picture(picture_file(path), f"{description}: {labels}."),
         ]
     for task in tasks:
         own = [group for group in groups if group.task == task]
         parts += [
             f"## {TASKS[task].title}",
             "Every setting: mean ± standard deviation over seeds.",
-            tables.settings_table(own).markdown().rstrip("\n"),
+            tables.settings_table(own).markdown(),
             "Every run: ± the standard error over examples.",
-            tables.runs_table(own).markdown().rstrip("\n"),
+            tables.runs_table(own).markdown(),
         ]
-    runs = [run for group in groups for run in group.runs]
-    versions = version_sentences((run.name, run.result.get("versions") or {}) for run in runs)
-    parts += ["## How it was measured", "\n".join(f"* {sentence}" for sentence in versions)]
-    if left_out:
-        parts += ["Left out:", "\n".join(f"* {sentence}" for sentence in left_out)]
-    return "\n\n".join(parts) + "\n"
+    sentences = version_sentences(run for group in groups for run in group.runs)
+    parts += ["## How it was measured", bullets(sentences)]
+    return join([*parts, "Left out:", bullets(left_out)] if left_out else parts)
 
 
 def numbers(groups: Sequence[Group]) -> dict[str, Any]:
-    """Every number of the tables, as results have them: accuracies in [0, 1]; None if not known."""
+    """Returns every number of the tables, as in the results: accuracies in [0, 1]."""
     rows = []
     for model, own in tables.by_model(groups).items():
         row: dict[str, Any] = {"model": model}
@@ -81,17 +86,15 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
                 }
         rows.append(row)
     titles = [column.title for column in COLUMNS]
-    found_numbers: dict[str, Any] = finite(
-        {
-            "table2": rows,
-            "published_percent": {
-                model: dict(zip(titles, values, strict=True)) for model, values in TABLE_2.items()
-            },
-            "gains": [gains.numbers(gain) for gain in gains.find_gains(groups)],
-            "settings": [_setting(group) for group in groups],
-        }
-    )
-    return found_numbers
+    every = {
+        "table2": rows,
+        "published_percent": {
+            model: dict(zip(titles, values, strict=True)) for model, values in TABLE_2.items()
+        },
+        "gains": [gains.numbers(gain) for gain in gains.find_gains(groups)],
+        "settings": [_setting(group) for group in groups],
+    }
+    return dict(finite(every))
 
 
 def _setting(group: Group) -> dict[str, Any]:
@@ -114,19 +117,11 @@ def _setting(group: Group) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    keys = [
-        *("best_step", "total_steps", "parameters", "step_seconds", "examples_per_second"),
-        *("peak_bytes", "config_sha256", "data_sha256"),
-    ]
+    keys = "best_step total_steps parameters step_seconds examples_per_second peak_bytes"
     return {
         "run": run.name,
         "seed": run.seed,
         "device": run.device,
         "scores": {split: scores._asdict() for split, scores in run.scores.items()},
-        **{key: run.result.get(key) for key in keys},
+        **{key: run.result.get(key) for key in f"{keys} config_sha256 data_sha256".split()},
     }
-
-
-def _alternative(groups: Sequence[Group]) -> str:
-    labels = "; ".join(group.label for group in groups)
-    return f"Masked tokens, loss and sentence orders on held-out text against steps: {labels}."

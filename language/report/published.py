@@ -1,4 +1,4 @@
-"""What the paper reports on language: its Table 2."""
+"""The paper's Table 2."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,7 +14,7 @@ REMARK = (
 
 
 class Column(NamedTuple):
-    """A column of the table: a task's split and how it is scored."""
+    """A column of the table: a task, its split and its metric."""
 
     title: str
     task: str
@@ -22,7 +22,7 @@ class Column(NamedTuple):
     metric: Metric
 
 
-# The paper does not say which reviews are IMDb's validation set; here it is the test set.
+# The paper does not name IMDb's validation set; here it is the test set.
 COLUMNS = (
     Column("SST-2", "sst2", "valid", "accuracy"),
     Column("MRPC, F1", "mrpc", "valid", "f1"),

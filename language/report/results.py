@@ -1,23 +1,32 @@
-"""Finished runs as they lie on the disk: found, read, and checked at the door."""
+"""Finished runs of pretraining and fine-tuning: their folders, read and checked."""
 
 import dataclasses
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from harness.environments import device_words
-from harness.figures import curve_of
-from harness.run_files import read_metrics, read_object
-from harness.spelling import nearest
-from harness.statistics import binomial_error
+import reporting.runs
+from dataprep.spelling import nearest
 from language.glue.tasks import TASKS
+from reporting.runs import (
+    NEUTRAL_SECTIONS,
+    Kind,
+    check_kinds,
+    format_device,
+    read_metrics,
+    read_object,
+)
+from reporting.statistics import binomial_error
 
+NEEDED: Mapping[str, Kind] = {
+    "attention": "a text",
+    **dict.fromkeys(("seed", "best_step", "total_steps"), "a whole number"),
+}
 SPLITS = ("valid", "valid_mismatched", "test")
-PRETRAINING = ("mlm_accuracy", "mlm_loss")  # what a result of pretraining must have
+PRETRAINING = ("mlm_accuracy", "mlm_loss")  # required in a result of pretraining
 
-# What does not make a setting: places, and how a run was done, not what.
-ASIDE = (
+# Keys that do not change a run's numbers, like all keys of NEUTRAL_SECTIONS.
+NEUTRAL = (
     "data.dir",
     "data.source",
     "data.tokenizer",
@@ -27,13 +36,10 @@ ASIDE = (
     "train.remat",
     "train.seed",
 )
-SECTIONS_ASIDE = ("mesh", "checkpoint", "log")
-
-PASSED_OVER = ("checkpoints", "events", "model", "predictions")  # of a run's folder
 
 
 class Scores(NamedTuple):
-    """A split's metrics, each with its standard error where that is known."""
+    """Metrics of a split, and their standard errors where known."""
 
     values: Mapping[str, float]
     errors: Mapping[str, float]
@@ -41,37 +47,24 @@ class Scores(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
-    """A finished run.
+class Run(reporting.runs.Run):
+    """A finished run; the task of pretraining is empty.
 
-    Args:
-      folder: where it lies.
-      kind: fine-tuning or pretraining.
-      task: a name of `language.glue.TASKS`; empty for pretraining.
-      seed: the training's.
-      scores: by split, those with labels alone.
-      setting: all that makes it what it is but the seed: dotted keys of its config, and where it started.
-      metrics: the lines of `metrics.jsonl`.
-      result: the rest of `result.json`.
+    Attributes:
+      kind: Fine-tuning or pretraining.
+      scores: Metrics of each split with labels.
+      setting: Values of the config by dotted keys, without the seed, and the run's start and data.
+      result: Values of `result.json`.
     """
 
-    folder: Path
     kind: Literal["glue", "pretrain"]
-    task: str
-    seed: int
     scores: Mapping[str, Scores]
     setting: Mapping[str, str]
-    metrics: Sequence[Mapping[str, float]]
     result: Mapping[str, Any]
 
     @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.folder.name
-
-    @property
     def model(self) -> str:
-        """The attention, its landmarks, and what it started from."""
+        """The attention, its landmarks, and the start of the run."""
         landmarks = self.setting.get("attention.num_landmarks")
         attention = f"{self.result['attention']}{f'-{landmarks}' if landmarks else ''}"
         init = self.setting["init"]
@@ -81,51 +74,25 @@ class Run:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it saw (or, fine-tuned, scored) fewer examples than there are, or too few steps."""
+        """True if it saw or evaluated fewer examples than there are, or trained too few steps."""
         return bool(self.result.get("partial"))
-
-    @property
-    def device(self) -> str:
-        """What it ran on; empty where that is not known."""
-        return device_words(self.result)
-
-    def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """Steps and values of one metric."""
-        return curve_of(self.metrics, metric)
 
 
 def find_runs(folders: Iterable[Path]) -> list[Run]:
-    """The finished runs of pretraining and fine-tuning at or below `folders`, each once.
-
-    Raises:
-      FileNotFoundError: A folder is not there, or holds no such run.
-      ValueError: A file of a run cannot be understood.
-    """
-    found: dict[Path, Run] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}")
-        runs = []
-        for place, below, files in os.walk(folder):
-            below[:] = [name for name in below if name not in PASSED_OVER]
-            if "result.json" in files and (run := read_run(Path(place))):
-                runs.append(run)
-        if not runs:
-            raise FileNotFoundError(
-                f"{folder} holds no finished run of pretraining or fine-tuning: its result.json is"
-                " needed; pass --workdir's folder, or one above it."
-            )
-        found |= {run.folder: run for run in runs}
-    return [found[folder] for folder in sorted(found)]
+    """Returns the finished runs at or below `folders`; see `reporting.runs.find_runs`."""
+    needed = "finished run of pretraining or fine-tuning: its result.json is needed"
+    return reporting.runs.find_runs(folders, read_run, needed)
 
 
 def read_run(folder: Path) -> Run | None:
-    """Reads a finished run; None where it is of another kind, such as the benchmark's.
+    """Returns the finished run in a folder; None if it holds none, or one of another kind.
 
     Raises:
-      ValueError: A file cannot be understood.
+      ValueError: A file of the run is invalid.
     """
     file = folder / "result.json"
+    if not file.is_file():
+        return None
     result = read_object(file)
     kind = result.get("kind")
     if kind not in ("glue", "pretrain"):
@@ -133,34 +100,30 @@ def read_run(folder: Path) -> Run | None:
     task = str(result.get("task", "")) if kind == "glue" else ""
     if kind == "glue" and task not in TASKS:
         raise ValueError(f"{file}: there is no task called {task!r}{nearest(task, TASKS)}")
-    for key, needed in (
-        ("attention", str),
-        ("seed", int),
-        ("best_step", int),
-        ("total_steps", int),
-    ):
-        if not isinstance(result.get(key), needed):
-            raise ValueError(f"{file} is no run's result: {key} must be of type {needed.__name__}.")
+    check_kinds(file, result, NEEDED, required=True)
     scores = {split: _scores(file, result, split) for split in SPLITS if result.get(split)}
-    needed_metrics = TASKS[task].metrics if task else PRETRAINING
-    for metric in needed_metrics:
+    for metric in TASKS[task].metrics if task else PRETRAINING:
         if "valid" not in scores or metric not in scores["valid"].values:
-            raise ValueError(f"{file} is no run's result: valid.{metric} must be a number.")
-    config, metrics = folder / "config.json", folder / "metrics.jsonl"
+            raise ValueError(f"{file} is not a run's result: valid.{metric} must be a number.")
+    config_file = folder / "config.json"
+    config = read_object(config_file) if config_file.is_file() else {}
     return Run(
         folder=folder.resolve(),
         kind=kind,
         task=task,
         seed=result["seed"],
         scores=scores,
+        config=config,
         setting={
-            **_flat(read_object(config) if config.is_file() else {}),
+            **_flat(config),
             "attention": result["attention"],
             "init": _origin(str(result.get("init") or "")),
             "data": str(result.get("data_sha256") or "")[:8],
         },
-        metrics=read_metrics(metrics) if metrics.is_file() else [],
+        metrics=read_metrics(folder / "metrics.jsonl"),
         result=result,
+        device=format_device(result),
+        versions=result.get("versions") or {},
     )
 
 
@@ -182,16 +145,17 @@ def _scores(file: Path, result: Mapping[str, Any], split: str) -> Scores:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Dotted keys to values as text, without those that make no setting."""
-    flat: dict[str, str] = {}
-    for section, values in config.items():
-        if isinstance(values, dict) and section not in SECTIONS_ASIDE:
-            known = {key: value for key, value in values.items() if value is not None}
-            flat |= {f"{section}.{key}": str(value) for key, value in known.items()}
-    return {key: value for key, value in flat.items() if key not in ASIDE}
+    """Returns a config by dotted keys as text, without keys that do not change a run's numbers."""
+    return {
+        f"{section}.{key}": str(value)
+        for section, values in config.items()
+        if isinstance(values, dict) and section not in NEUTRAL_SECTIONS
+        for key, value in values.items()
+        if value is not None and f"{section}.{key}" not in NEUTRAL
+    }
 
 
 def _origin(checkpoint: str) -> str:
-    """A checkpoint's name without its place; that of our own is the run's."""
+    """Returns the name of a checkpoint without its folder; of a run's model the name of the run."""
     path = Path(checkpoint)
     return path.parent.name or path.name if path.name == "model" else path.name

@@ -1,16 +1,14 @@
-"""The report's tables."""
+"""Tables of the report."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
-from harness.tables import NOT_RUN, NOTHING, Table, three_digits
 from language.glue.tasks import TASKS
 from language.report.groups import Cell, Group, best
 from language.report.published import COLUMNS, SOURCE, TABLE_2
 from language.report.results import Run
+from reporting.tables import NOT_RUN, NOTHING, OURS, Table, format_3sf, format_spread
 
-OURS = "This code"
 TITLES = {
     "accuracy": "accuracy",
     "f1": "F1",
@@ -19,7 +17,7 @@ TITLES = {
     "spearman": "Spearman",
     "mlm_accuracy": "masked tokens, %",
     "order_accuracy": "order, %",
-    "mlm_loss": "loss, nats a masked token",
+    "mlm_loss": "loss, nats per masked token",
     "perplexity": "perplexity",
 }
 SPLIT_TITLES = {"valid": "", "valid_mismatched": "mismatched ", "test": "test "}
@@ -27,7 +25,7 @@ PRETRAINING = ("mlm_accuracy", "order_accuracy", "mlm_loss", "perplexity")
 
 
 def table_2(groups: Sequence[Group]) -> Table:
-    """The paper's Table 2: ours, a row a model, above the paper's."""
+    """Returns the paper's Table 2: a row for each of our models, and the paper's rows."""
     ours = [
         [model, *(cell_words(of_column(own, *column[1:])) for column in COLUMNS)]
         for model, own in by_model(groups).items()
@@ -42,14 +40,14 @@ def table_2(groups: Sequence[Group]) -> Table:
 def of_column(
     groups: Sequence[Group], task: str, split: str, metric: str
 ) -> tuple[Group, Cell, int] | None:
-    """A model's best setting on a task, its number there, and of how many settings it is the best."""
+    """Returns a model's best setting on a task, its metric, and the number of settings; None if missing."""
     own = [group for group in groups if group.task == task]
     cell = best(own).cell(split, metric) if own else None
     return (best(own), cell, len(own)) if cell else None
 
 
 def by_model(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Groups of fine-tuning under their models, those with most tasks first."""
+    """Returns the groups of fine-tuning by model, those with most tasks first."""
     found: dict[str, list[Group]] = {}
     for group in groups:
         if group.task:
@@ -60,72 +58,71 @@ def by_model(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def settings_table(groups: Sequence[Group]) -> Table:
-    """The settings of one task, a row each, with all metrics over seeds."""
+    """Returns a row for each setting of one task, with all metrics over seeds."""
     names = _metrics_of(groups)
     rows = []
     for group in groups:
         main = group.cell("valid", TASKS[group.task].select_by)
         rows.append(
-            [
-                f"{group.label}{', partial' if group.is_partial else ''}",
-                ", ".join(str(run.seed) for run in group.runs),
-                *(_of_seeds(group.cell(split, metric)) for split, metric in names),
-                f"± {100 * main.half_width:.2f}" if main and main.n > 1 else NOTHING,
-                _distinct(f"{run.result['total_steps']:,}" for run in group.runs),
-            ]
+            {
+                "setting": _label(group),
+                "seeds": _seeds(group),
+                **{_title(*name): _of_seeds(group.cell(*name)) for name in names},
+                "95 % t-interval": f"± {100 * main.half_width:.2f}"
+                if main and main.n > 1
+                else NOTHING,
+                "steps": _distinct(run.result["total_steps"] for run in group.runs),
+            }
         )
-    columns = ["setting", "seeds", *(_title(*name) for name in names)]
-    return Table([*columns, "95 % t-interval", "steps"], [("", rows)])
+    return Table.from_rows({"": rows})
 
 
 def runs_table(groups: Sequence[Group]) -> Table:
-    """The runs of one task, a row each, with standard errors over examples."""
+    """Returns a row for each run of one task, with standard errors over examples."""
     names = _metrics_of(groups)
     rows = [
-        [
-            run.name,
-            group.label,
-            str(run.seed),
-            *(_with_error(run, split, metric) for split, metric in names),
-            f"{run.scores['valid'].examples:,}",
-            f"{run.result['best_step']:,} of {run.result['total_steps']:,}",
-            three_digits(run.result.get("step_seconds")),
-            run.device or NOTHING,
-        ]
+        {
+            "run": run.name,
+            "setting": group.label,
+            "seed": str(run.seed),
+            **{_title(*name): _with_error(run, *name) for name in names},
+            "examples": f"{run.scores['valid'].examples:,}",
+            "best step": f"{run.result['best_step']:,} of {run.result['total_steps']:,}",
+            "s per step": format_3sf(run.result.get("step_seconds")),
+            "device": run.device or NOTHING,
+        }
         for group in groups
         for run in group.runs
     ]
-    columns = ["run", "setting", "seed", *(_title(*name) for name in names)]
-    return Table([*columns, "examples", "best step", "s a step", "device"], [("", rows)])
+    return Table.from_rows({"": rows})
 
 
 def pretraining_table(groups: Sequence[Group]) -> Table:
-    """The models' masked tokens and sentence orders on held-out text, over what knows no context."""
+    """Returns a row for each pretrained model, and predictors that ignore the context."""
     rows = []
     for group in groups:
-        result = group.runs[0].result
+        parameters = group.runs[0].result.get("parameters")
         rows.append(
-            [
-                f"{group.label}{', partial' if group.is_partial else ''}",
-                ", ".join(str(run.seed) for run in group.runs),
-                *(_of_seeds(group.cell("valid", metric), metric) for metric in PRETRAINING),
-                f"{result['parameters'] / 1e6:,.1f}" if result.get("parameters") else NOTHING,
-                _distinct(f"{run.result['total_steps']:,}" for run in group.runs),
-                _distinct(f"{run.scores['valid'].examples:,}" for run in group.runs),
-            ]
+            {
+                "model": _label(group),
+                "seeds": _seeds(group),
+                **{
+                    TITLES[name]: _of_seeds(group.cell("valid", name), name) for name in PRETRAINING
+                },
+                "parameters, M": f"{parameters / 1e6:,.1f}" if parameters else NOTHING,
+                "steps": _distinct(run.result["total_steps"] for run in group.runs),
+                "held-out pairs": _distinct(run.scores["valid"].examples for run in group.runs),
+            }
         )
-    columns = ["model", "seeds", *(TITLES[metric] for metric in PRETRAINING)]
-    columns += ["parameters, M", "steps", "held-out pairs"]
-    sections = [("", rows)]
-    if known := baselines(groups):
-        cells = (_plain(known[metric], metric) if metric in known else "" for metric in PRETRAINING)
-        name = "most frequent token, constant order; frequencies alone"
-        sections.append(("Without context", [[name, "", *cells, "", "", ""]]))
-    return Table(columns, sections)
+    if not (known := baselines(groups)):
+        return Table.from_rows({"": rows})
+    trivial = {TITLES[name]: _plain(known[name], name) for name in PRETRAINING if name in known}
+    trivial["model"] = "most frequent token, constant order; frequencies alone"
+    return Table.from_rows({"": rows, "Without context": [trivial]})
 
 
 def baselines(groups: Sequence[Group]) -> Mapping[str, float]:
-    """What can be scored without context, where all runs that say it say the same."""
+    """Returns the metrics of predictors without context, if all runs that have them agree."""
     said = [
         run.result["baselines"]
         for group in groups
@@ -136,12 +133,12 @@ def baselines(groups: Sequence[Group]) -> Mapping[str, float]:
 
 
 def cell_words(found: tuple[Group, Cell, int] | None) -> str:
-    """A cell of Table 2: over seeds, or with the standard error over examples where there is one."""
+    """Returns a cell of Table 2: mean and deviation over seeds, or for one the error over examples."""
     if found is None:
         return NOT_RUN
     group, cell, settings = found
     if cell.n > 1:
-        words = f"{100 * cell.mean:.2f} ± {100 * cell.deviation:.2f} (n = {cell.n})"
+        words = f"{format_spread(100 * cell.mean, 100 * cell.deviation)} (n = {cell.n})"
     elif math.isnan(cell.error):
         words = f"{100 * cell.mean:.2f}"
     else:
@@ -151,7 +148,7 @@ def cell_words(found: tuple[Group, Cell, int] | None) -> str:
 
 
 def _metrics_of(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """The splits and metrics that any run of a task has, in the task's order."""
+    """Returns the splits and metrics that any run of a task has, in the task's order."""
     runs = [run for group in groups for run in group.runs]
     return [
         (split, metric)
@@ -165,15 +162,10 @@ def _title(split: str, metric: str) -> str:
     return f"{SPLIT_TITLES[split]}{TITLES[metric]}, %"
 
 
-def _is_share(metric: str) -> bool:
-    """Whether a metric is shown in percent."""
-    return metric not in ("mlm_loss", "perplexity")
-
-
 def _plain(value: float, metric: str) -> str:
     if metric == "perplexity":
-        return three_digits(value)
-    return f"{100 * value:.2f}" if _is_share(metric) else f"{value:.3f}"
+        return format_3sf(value)
+    return f"{value:.3f}" if metric == "mlm_loss" else f"{100 * value:.2f}"
 
 
 def _of_seeds(cell: Cell | None, metric: str = "") -> str:
@@ -192,5 +184,13 @@ def _with_error(run: Run, split: str, metric: str) -> str:
     return words if error is None else f"{words} ± {100 * error:.2f}"
 
 
-def _distinct(words: Any) -> str:
-    return "; ".join(dict.fromkeys(words))
+def _label(group: Group) -> str:
+    return f"{group.label}{', partial' if group.is_partial else ''}"
+
+
+def _seeds(group: Group) -> str:
+    return ", ".join(str(run.seed) for run in group.runs)
+
+
+def _distinct(counts: Iterable[int]) -> str:
+    return "; ".join(dict.fromkeys(f"{count:,}" for count in counts))

@@ -1,10 +1,10 @@
-"""The tasks of the Long Range Arena, prepared once and read from disk; no JAX in here."""
+"""The tasks of the Long Range Arena, prepared once and read from disk. Nothing here imports jax."""
 
 import functools
 import logging
 from collections.abc import Mapping
 
-from harness.spelling import nearest
+from dataprep.spelling import nearest
 from lra.data import image, listops, pathfinder, retrieval, text
 from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split, Task, TaskInfo
 
@@ -57,7 +57,7 @@ TASKS: Mapping[str, TaskInfo] = {
         image.load,
         image.SIZES,
         total_steps=35_000,
-        pictures=True,
+        images=True,
         official_sha256=image.OFFICIAL_SHA256,
     ),
     **{
@@ -67,7 +67,7 @@ TASKS: Mapping[str, TaskInfo] = {
             functools.partial(pathfinder.load, resolution=resolution, difficulty=difficulty),
             pathfinder.SIZES,
             total_steps=pathfinder.TOTAL_STEPS[resolution],
-            pictures=True,
+            images=True,
         )
         for resolution in pathfinder.RESOLUTIONS
         for difficulty in pathfinder.RELEASE_FOLDERS
@@ -78,10 +78,10 @@ _ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
 
 
 def name_of(task: str) -> str:
-    """The name in `TASKS` of the task called `task`, which some have two names for.
+    """Returns the name in `TASKS` of `task`, which may be an alias.
 
     Raises:
-      ValueError: There is none; the nearest ones are named.
+      ValueError: The task is unknown; the nearest names are suggested.
     """
     name = _ALIASES.get(task, task)
     if name not in TASKS:
@@ -90,17 +90,17 @@ def name_of(task: str) -> str:
 
 
 def describe(task: str) -> TaskInfo:
-    """What is known of the task called `task`, before its data are there."""
+    """Returns the properties of `task`; its data need not be prepared."""
     return TASKS[name_of(task)]
 
 
 def load(config: DataConfig) -> Task:
-    """Opens the task that `config` names, preparing its data first where they are not there yet."""
+    """Opens the task that `config` names, and prepares its data first if they are missing."""
     info = describe(config.task)
     task = info.load(config)
     if not info.has_all(task) and not config.examples:
         _logger.warning(
-            "%s has %s examples here, the benchmark %s: accuracies do not compare.",
+            "%s has %s examples here and %s in the benchmark: accuracies are not comparable.",
             task.name,
             " / ".join(f"{len(split):,}" for split in task.splits.values()),
             " / ".join(f"{size:,}" for size in info.sizes.values()),

@@ -1,93 +1,95 @@
-"""Prepares a task's data, checks them and says what they are like: `python -m lra.data listops`."""
+"""Prepares, verifies and describes the data of a task: `python -m lra.data listops`."""
 
 import argparse
+import io
 import logging
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import cache
+import numpy as np
+import numpy.typing as npt
+
+from cli import run_to_end
+from dataprep import cache
+from dataprep.atomic_io import write_atomic
 from lra import data
-from lra.data import pictures, statistics, tfds_source
-from lra.data.task import PairSplit, Split, Task
+from lra.data import statistics, tfds_source
+from lra.data.task import PairSplit, Task
 
 SHEET_IMAGES = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepares and reports; returns the exit code."""
+    """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lra.data", description=__doc__)
     parser.add_argument("task", help=", ".join(data.TASKS))
-    parser.add_argument("--data_dir", default="", help="the folder of the task's own files")
+    parser.add_argument("--data_dir", default="", help="folder of the task's files")
     parser.add_argument("--source", default="auto", help="auto, files, generated or tfds")
-    parser.add_argument("--examples", type=int, default=0, help="at most so many a split")
-    parser.add_argument("--seed", type=int, default=0, help="of generated data and carved splits")
-    parser.add_argument("--workers", type=int, default=0, help="processes; 0: one for every core")
-    parser.add_argument("--show", type=int, default=2, help="how many examples to print")
-    parser.add_argument("--contact_sheet", default="", help="a PNG to draw pictures of a task into")
     parser.add_argument(
-        "--export_tfds", default="", help="a folder to write it into for tensorflow-datasets"
+        "--examples", type=int, default=0, help="maximum number per split; 0 for all"
     )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of generated data and held-out splits"
+    )
+    parser.add_argument("--workers", type=int, default=0, help="processes; 0 for one per core")
+    parser.add_argument("--show", type=int, default=2, help="number of examples to print")
+    parser.add_argument("--contact_sheet", default="", help="PNG file for training images")
+    parser.add_argument("--export_tfds", default="", help="folder for a tensorflow-datasets export")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        name = data.name_of(given.task)
-        info = data.TASKS[name]
-        sheet = _sheet_path(given.contact_sheet, name) if given.contact_sheet else None
-        export_dir = cache.user_path(given.export_tfds) if given.export_tfds else None
-        if export_dir:
-            tfds_source.new_folder(name, export_dir)
-        task = data.load(
-            data.DataConfig(
-                task=name,
-                source=given.source,
-                dir=given.data_dir,
-                examples=given.examples,
-                seed=given.seed,
-                workers=given.workers,
-                max_len=1,  # of rows of a batch; none is made here
-            )
+    return run_to_end("lra.data", lambda: _report(given), _rename_flags)
+
+
+def _rename_flags(sentence: str) -> str:
+    """Replaces the flags of run_lra.py in an error message by those of this command."""
+    for theirs, ours in (("--config.data.dir", "--data_dir"), ("--config.data.", "--")):
+        sentence = sentence.replace(theirs, ours)
+    return sentence
+
+
+def _report(given: argparse.Namespace) -> None:
+    name = data.name_of(given.task)
+    info = data.TASKS[name]
+    sheet = _sheet_path(given.contact_sheet, name) if given.contact_sheet else None
+    export_dir = cache.user_path(given.export_tfds) if given.export_tfds else None
+    if export_dir:
+        tfds_source.new_folder(name, export_dir)
+    task = data.load(
+        data.DataConfig(
+            task=name,
+            source=given.source,
+            dir=given.data_dir,
+            examples=given.examples,
+            seed=given.seed,
+            workers=given.workers,
+            max_len=1,  # unused: no batch is made
         )
-        checked = cache.check(task.folder)
-        print(f"{task.name}: {checked / 2**20:,.1f} MiB in {task.folder}, all hashes right.")
-        print(f"SHA-256 {task.sha256}{_official(task, info)}\n")
-        print(statistics.markdown(task, info.num_classes))
-        for row in range(min(given.show, len(task.splits["train"]))):
-            print(_example(task, row))
-        if sheet:
-            _draw(task, sheet)
-        if export_dir:
-            folder = tfds_source.export(task, export_dir)
-            print(f"Written for tensorflow-datasets into {folder}.")
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ValueError, OSError) as error:
-        sentence = " ".join(str(error).split())
-        for theirs, ours in (("--config.data.dir", "--data_dir"), ("--config.data.", "--")):
-            sentence = sentence.replace(theirs, ours)  # the flags of run_lra.py
-        print(f"lra.data: {sentence}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("lra.data: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
-        return 130
-    return 0
+    )
+    num_bytes = cache.check(task.folder)
+    print(f"{task.name}: {num_bytes / 2**20:,.1f} MiB in {task.folder}, all hashes verified.")
+    print(f"SHA-256 {task.sha256}{_compare_official(task, info)}\n")
+    print(statistics.markdown(task, info.num_classes))
+    for row in range(min(given.show, len(task.splits["train"]))):
+        print(_format_example(task, row))
+    if sheet:
+        _draw_contact_sheet(task, sheet)
+    if export_dir:
+        folder = tfds_source.export(task, export_dir)
+        print(f"Exported for tensorflow-datasets to {folder}.")
 
 
-def _official(task: Task, info: data.TaskInfo) -> str:
-    """Says whether these are the data that everybody has, where that is known."""
+def _compare_official(task: Task, info: data.TaskInfo) -> str:
+    """Returns a comparison with the official data, if their hash is known."""
     if not info.official_sha256:
         return ""
     if task.sha256 == info.official_sha256:
         return ", as prepared from the official files with seed 0."
-    return f"; the official files with seed 0 give {info.official_sha256}."
+    return f"; the hash of the official files with seed 0 is {info.official_sha256}."
 
 
-def _example(task: Task, row: int) -> str:
-    """A training example, for people."""
+def _format_example(task: Task, row: int) -> str:
+    """Returns a training example as text."""
     split = task.splits["train"]
     *sequences, label = split[row]
     name = f" ({task.class_names[label]})" if task.class_names else ""
@@ -99,31 +101,48 @@ def _example(task: Task, row: int) -> str:
 
 
 def _sheet_path(text: str, task: str) -> Path:
-    """Where to draw; refused before anything is prepared."""
-    if not data.TASKS[task].pictures:
-        raise ValueError(f"{task} has no pictures for a contact sheet; leave it out.")
+    """Returns the path of the contact sheet, validated before data are prepared."""
+    if not data.TASKS[task].images:
+        raise ValueError(f"{task} has no images: leave out --contact_sheet.")
     path = cache.user_path(text)
     if path.suffix != ".png":
-        raise ValueError(f"--contact_sheet needs a name that ends in .png, and got {text!r}.")
+        raise ValueError(f"--contact_sheet must end in .png, got {text!r}.")
     return path
 
 
-def _terminate(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
-
-
-def _draw(task: Task, path: Path) -> None:
-    split = task.splits["train"].first(SHEET_IMAGES)
-    assert task.image_shape is not None
-    assert isinstance(split, Split)
-    examples = [split[row] for row in range(len(split))]
+def _draw_contact_sheet(task: Task, path: Path) -> None:
+    labels = task.splits["train"].labels[:SHEET_IMAGES].tolist()
     path.parent.mkdir(parents=True, exist_ok=True)
-    pictures.contact_sheet(
-        path,
-        [tokens.reshape(task.image_shape) for tokens, _ in examples],
-        [task.class_names[label] for _, label in examples],
-    )
-    print(f"{len(examples)} training images are drawn in {path}.")
+    images = task.first_images(SHEET_IMAGES)
+    contact_sheet(path, images, [task.class_names[label] for label in labels])
+    print(f"{len(labels)} training images are drawn in {path}.")
+
+
+def contact_sheet(
+    path: Path, images: npt.NDArray[np.integer], captions: Sequence[str], *, columns: int = 8
+) -> None:
+    """Writes N square images [N, R, R], 0 to 255, with captions to a PNG, `columns` per row."""
+    from PIL import Image, ImageDraw
+
+    scale = max(1, 96 // len(images[0]))
+    side, gap, caption_height = len(images[0]) * scale, 6, 14
+    cell_width, cell_height = side + gap, side + gap + caption_height
+    rows = -(-len(images) // columns)
+    sheet = Image.new("L", (columns * cell_width + gap, rows * cell_height + gap), 255)
+    writer = ImageDraw.Draw(sheet)
+    for i, (pixels, caption) in enumerate(zip(images, captions, strict=True)):
+        left, top = gap + i % columns * cell_width, gap + i // columns * cell_height
+        image = Image.fromarray(np.kron(pixels, np.ones((scale, scale))).astype(np.uint8))
+        sheet.paste(image, (left, top))
+        writer.text((left, top + side + 1), caption, fill=0)
+    content = io.BytesIO()
+    sheet.save(content, format="PNG", optimize=True)
+    try:
+        write_atomic(path, content.getvalue())
+    except OSError as error:
+        raise OSError(
+            f"{path} cannot be written ({error.strerror}): choose another path."
+        ) from error
 
 
 if __name__ == "__main__":

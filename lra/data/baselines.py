@@ -1,33 +1,104 @@
-"""What the test set gives to a predictor that has learnt next to nothing."""
+"""Test accuracies of trivial predictors, as lower bounds for trained models."""
 
 import numpy as np
 import numpy.typing as npt
 
-from lra.data.task import PairSplit, Split, Task
+from lra.data.listops import OPERATORS, VOCAB
+from lra.data.task import PairSplit, Sequences, Split, Task
+
+# Tokens at each end of a ListOps tree. One token equals "first token alone", as all trees end with "]".
+END_TOKENS = (2, 4, 9)
+DEPTHS = 3  # the root, its arguments, all deeper tokens
+# Fifteen passes change each accuracy by less than the binomial error of 2,000 test trees.
+PASSES, BATCH_SIZE, LEARNING_RATE = 5, 500, 4.0
 
 
 def baselines(task: Task) -> dict[str, float]:
-    """Test accuracies of two trivial predictors, both fitted to the training set.
+    """Returns the test accuracies of trivial predictors fitted to the training set, by name.
 
-    "constant answer" gives the most frequent label. "first token alone" gives the most frequent label
-    of the examples that begin alike, which on ListOps means: it knows the root operator. Pairs have
-    only the first.
+    "constant answer" predicts the most frequent label. "first token alone" predicts the most frequent
+    label of the training examples with the same first token, on ListOps the root operator; pairs do not
+    have it.
+
+    "first and last k tokens" (ListOps only) is a softmax regression on the tokens at both ends, with
+    separate weights for each root operator. The features of a token are its end, its value, its depth (an
+    argument of the root, or deeper) and whether the same token occurs before it at this end. Its position
+    is no feature, because no operator depends on the order of its arguments. A table of the exact
+    tokens, with back-off to fewer, reaches about 40 % for any k, because long contexts do not repeat. On
+    96,000 trees all fits together take about three seconds.
     """
     train, test = task.splits["train"], task.splits["test"]
     constant = np.bincount(train.labels).argmax()
-    found = {"constant answer": float(np.mean(test.labels == constant))}
+    accuracies = {"constant answer": float(np.mean(test.labels == constant))}
     if not isinstance(train, PairSplit) and not isinstance(test, PairSplit):
         counts = np.zeros((257, train.labels.max() + 1), np.int64)
         np.add.at(counts, (_first_tokens(train), train.labels), 1)
-        counts[:, constant] += counts.sum(axis=1) == 0  # never seen: the constant answer
+        counts[:, constant] += counts.sum(axis=1) == 0  # unseen tokens get the constant answer
         answers = counts.argmax(axis=1)[_first_tokens(test)]
-        found["first token alone"] = float(np.mean(test.labels == answers))
-    return found
+        accuracies["first token alone"] = float(np.mean(test.labels == answers))
+        if task.name.startswith("listops"):
+            for k in END_TOKENS:
+                weights = _fit(_end_features(train, k), train.labels)
+                answers = weights[_end_features(test, k)].sum(axis=1).argmax(axis=1)
+                accuracies[f"first and last {k} tokens"] = float(np.mean(test.labels == answers))
+    return accuracies
 
 
 def _first_tokens(split: Split) -> npt.NDArray[np.int64]:
-    """The first byte of every sequence as it is stored; 256 where there is none."""
+    """Returns the first stored byte of each sequence, or 256 for an empty sequence, [N]."""
     starts, ends = split.sequences.offsets[: len(split)], split.sequences.offsets[1:][: len(split)]
     first = np.full(len(split), 256)
     first[ends > starts] = split.sequences.tokens[starts[ends > starts]]
     return first
+
+
+def _end_features(split: Split, k: int) -> npt.NDArray[np.int64]:
+    """Returns the feature indices of the first and last `k` tokens of each tree, [N, 2 k]."""
+    sequences, opening = split.sequences, [VOCAB[operator] for operator in OPERATORS]
+    rows = np.arange(len(split))[:, None]
+    starts, stops = sequences.offsets[rows], sequences.offsets[rows + 1]
+    first = _tokens_at(sequences, starts + np.arange(k), starts, stops)
+    last = _tokens_at(sequences, stops - 1 - np.arange(k), starts, stops)  # in reverse order
+    features = []
+    for end, tokens in enumerate((first, last)):
+        begins, ends = np.isin(tokens, opening), tokens == VOCAB["]"]
+        if end:  # read in reverse
+            begins, ends = ends, begins
+        depth = np.cumsum(begins.astype(int) - ends, axis=1) - begins
+        kind = (end * DEPTHS + depth.clip(0, DEPTHS - 1)) * len(VOCAB) + tokens
+        repeated = [(kind[:, :i] == kind[:, [i]]).any(axis=1) for i in range(k)]
+        features.append(2 * kind + np.stack(repeated, axis=1))
+    return np.concatenate(features, axis=1) + first[:, :1] * 4 * DEPTHS * len(VOCAB)
+
+
+def _tokens_at(
+    sequences: Sequences,
+    positions: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    stops: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """Returns the stored tokens at `positions`, or 0 outside of the sequence."""
+    inside = (starts <= positions) & (positions < stops)
+    return np.where(inside, sequences.tokens[np.where(inside, positions, 0)], 0).astype(np.int64)
+
+
+def _fit(features: npt.NDArray[np.int64], labels: npt.NDArray[np.int32]) -> npt.NDArray[np.float64]:
+    """Fits a softmax regression on feature indices [N, F] by stochastic gradient descent.
+
+    Returns:
+      Weights [number of features, C]. The logits of an example are the sum over its features.
+    """
+    count, classes = 4 * DEPTHS * len(VOCAB) ** 2, int(labels.max()) + 1
+    weights, rng = np.zeros((count, classes)), np.random.default_rng(0)
+    for progress in np.arange(PASSES) / PASSES:
+        order = rng.permutation(len(labels))
+        for start in range(0, len(labels), BATCH_SIZE):
+            rows = order[start : start + BATCH_SIZE]
+            logits = weights[features[rows]].sum(axis=1)
+            errors = np.exp(logits - logits.max(axis=1, keepdims=True))
+            errors /= errors.sum(axis=1, keepdims=True)
+            errors[np.arange(len(rows)), labels[rows]] -= 1
+            errors = errors.repeat(features.shape[1], axis=0)
+            gradient = [np.bincount(features[rows].ravel(), e, count) for e in errors.T]
+            weights -= LEARNING_RATE * (1 - progress) * np.stack(gradient, axis=1) / len(rows)
+    return weights

@@ -1,21 +1,20 @@
-"""ListOps: nested lists of MAX, MED, MIN and SM (sum modulo 10) over digits, and their values.
+"""ListOps: evaluate nested lists of MAX, MED, MIN and SM (sum modulo 10) over digits.
 
-    [MAX 2 9 [MIN 4 7 ] 0 ]   is 9
+    [MAX 2 9 [MIN 4 7 ] 0 ]   has the value 9
 
-Generated here (seeded; the same bytes for any number of processes), or read from the official files
-`basic_{train,val,test}.tsv`.
+Generated from a seed, with identical data for any number of processes, or read from the official
+files `basic_{train,val,test}.tsv`.
 
 Source: google-research/long-range-arena, lra_benchmarks/data/listops.py and
 listops/input_pipeline.py at cd31e5c. Same distribution: rejection sampling without duplicates.
-Differs from it: seeded, where the original's draws and split depend on string hashing; the
-vocabulary is fixed, where the original collects it from a set in arbitrary order.
+Differs from it: data and splits follow from the seed, where the original's depend on string hashing;
+the vocabulary is fixed, where the original collects it from a set in arbitrary order.
 """
 
 import contextlib
 import functools
 import hashlib
 import itertools
-import logging
 import random
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -26,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from harness import cache, parallel
-from lra.data.sources import from_files
+from dataprep import cache, parallel
 from lra.data.task import DataConfig, Sequences, Split, Task
 
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
@@ -42,46 +40,43 @@ OFFICIAL_FILES: Mapping[str, str] = {
     "test": "basic_test.tsv",
 }
 
-# Part of every fingerprint: raise it when the same arguments give other files.
+# Part of the fingerprint: raise it when the same arguments give other files.
 FORMAT = 1
 
 MAX_DEPTH = 10
 MIN_ARGS, MAX_ARGS = 2, 10
-CHUNK_TREES = 250  # a tenth of a second; changing it changes the data
-MAX_TRIES_PER_TREE = 1_000_000  # the official lengths need 12.3
+CHUNK_TREES = 250  # takes a tenth of a second; part of the definition of the data
+MAX_TRIES_PER_TREE = 1_000_000  # the official lengths need 12.3 on average
 
 _TOKENS = tuple(VOCAB)
 _CLOSE = VOCAB["]"]
 _FIRST_DIGIT = VOCAB["0"]
-_SPELLINGS = {**VOCAB, "X": _CLOSE}  # the official pipeline writes X for ]
+_SPELLINGS = {**VOCAB, "X": _CLOSE}  # the official pipeline replaces ] by X
 del _SPELLINGS["<pad>"]
 _NO_PARENTHESES = str.maketrans("()", "  ")
 _TOKEN_PATTERN = re.compile(r"\[\w+|\d+|[\]X]|\S+")
-
-_logger = logging.getLogger(__name__)
 
 
 def load(
     config: DataConfig, *, name: str = "listops", min_length: int = 500, max_length: int = 2000
 ) -> Task:
-    """Opens ListOps, preparing it first where it is not there yet.
+    """Opens ListOps, and prepares it first if it is missing.
 
     Args:
-      config: `source` is "files" (the official ones in `dir`), "generated", or "auto": files when
-        `dir` is set. With `examples`, only that many a split are generated or read.
-      name: of this size of the task.
-      min_length: generated trees are longer than this many tokens, brackets counted.
-      max_length: and shorter than this many.
+      config: `source` is "files" (the official files in `dir`), "generated", or "auto": files if `dir`
+        is set. With `examples`, only that many examples per split are generated or read.
+      name: Name of the task variant.
+      min_length: Generated trees have more tokens than this, brackets included.
+      max_length: Generated trees have fewer tokens than this.
 
     Raises:
-      ValueError: a source that does not exist or does not fit `dir`; a malformed file.
-      FileNotFoundError: one of the official files is not in `dir`.
+      ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
+      FileNotFoundError: An official file is missing.
     """
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
     build: Callable[[Path], None]
-    if from_files(
-        config, task="ListOps", folder=f"the one that holds {', '.join(OFFICIAL_FILES.values())}"
-    ):
+    names = ", ".join(OFFICIAL_FILES.values())
+    if config.choose_source("ListOps", "generated", f"the official files {names}") == "files":
         paths = _official_paths(cache.user_path(config.dir))
         files = {
             split: {"bytes": path.stat().st_size, "sha256": cache.sha256_of(path)}
@@ -89,41 +84,31 @@ def load(
         }
         fingerprint |= {"source": "files", "files": files, "examples": config.examples}
         build = functools.partial(_build_from_files, paths=paths, examples=config.examples)
+        description = f"ListOps: reading {', '.join(map(str, paths.values()))}"
     else:
-        sizes = {
-            split: min(config.examples or official, official) for split, official in SIZES.items()
-        }
-        fingerprint |= {"source": "generated", "seed": config.seed, "sizes": sizes}
-        fingerprint |= {"min_length": min_length, "max_length": max_length}
+        sizes = {split: min(config.examples or size, size) for split, size in SIZES.items()}
+        options = {"seed": config.seed, "min_length": min_length, "max_length": max_length}
+        fingerprint |= {"source": "generated", "sizes": sizes, **options}
         build = functools.partial(
-            _build_generated,
-            sizes=sizes,
-            seed=config.seed,
-            min_length=min_length,
-            max_length=max_length,
-            num_processes=config.num_processes,
-            final_folder=cache.folder_of(name, fingerprint),
+            _build_generated, sizes=sizes, options=options, num_processes=config.num_processes
         )
-    prepared = cache.prepared(name, fingerprint, build)
-    return Task(
-        name=name,
-        splits={split: Split.open(prepared.folder, split) for split in SIZES},
-        sha256=prepared.sha256,
-        decode=decode,
-        folder=prepared.folder,
-    )
+        description = (
+            f"ListOps: {sum(sizes.values()):,} trees, seed {config.seed},"
+            f" {config.num_processes} processes"
+        )
+    return Task.open(name, cache.prepared(name, fingerprint, build, description), decode)
 
 
 def load_short(config: DataConfig) -> Task:
-    """Opens a smaller ListOps of our own, trees of 101 to 499 tokens, for quick comparisons.
+    """Opens a variant with trees of 101 to 499 tokens, for quick comparisons.
 
     Raises:
-      ValueError: `dir` is set; the official files are of the official size.
+      ValueError: `dir` or `source` asks for the official files, which have the official lengths.
     """
     if config.dir or config.source == "files":
         raise ValueError(
-            "listops-short is generated only; leave data.dir empty, or take --config=configs/listops.py"
-            " for the official files."
+            "listops-short is generated only: leave data.dir empty, or use --config=configs/listops.py for"
+            " the official files."
         )
     return load(config, name="listops-short", min_length=100, max_length=500)
 
@@ -132,32 +117,33 @@ def load_short(config: DataConfig) -> Task:
 
 
 def encode(expression: str) -> npt.NDArray[np.uint8]:
-    """Tokens of an expression, parentheses dropped; its nesting is not checked.
+    """Returns the tokens of an expression without parentheses; the nesting is not validated.
 
     Raises:
-      ValueError: it holds a word that is no token of ListOps, or no word at all.
+      ValueError: The expression is empty or has an unknown token.
     """
     words = expression.translate(_NO_PARENTHESES).split()
     try:
         tokens = bytes(map(_SPELLINGS.__getitem__, words))
-    except KeyError:  # a misspelling, or brackets without white space around them
-        tokens = bytes(_tokens_one_by_one(expression))
+    except KeyError:  # an unknown token, or brackets without white space around them
+        tokens = bytes(_tokenize(expression))
     if not tokens:
         raise ValueError("The expression is empty.")
     return np.frombuffer(tokens, np.uint8)
 
 
 def decode(tokens: npt.NDArray[np.integer]) -> str:
-    """The text of `tokens`, without parentheses and without padding."""
+    """Returns the expression that `tokens` spell, without parentheses and padding."""
     return " ".join(_TOKENS[token] for token in np.asarray(tokens).tolist() if token)
 
 
 def evaluate(expression: str) -> int:
-    """The value of an expression: the official text with or without parentheses, `]` or `X`.
+    """Returns the value of an expression in the official notation.
+
+    Parentheses are optional, and X stands for ].
 
     Raises:
-      ValueError: the expression is malformed; the sentence says how and at which token,
-        parentheses not counted.
+      ValueError: The expression is malformed; the message names the token, not counting parentheses.
     """
     opened, closed = expression.count("("), expression.count(")")
     if opened != closed:
@@ -165,30 +151,30 @@ def evaluate(expression: str) -> int:
     return _value(encode(expression).tolist())
 
 
-def _tokens_one_by_one(expression: str) -> Iterator[int]:
+def _tokenize(expression: str) -> Iterator[int]:
     matches = _TOKEN_PATTERN.finditer(expression.translate(_NO_PARENTHESES))
-    for place, match in enumerate(matches, start=1):
+    for position, match in enumerate(matches, start=1):
         if match[0] not in _SPELLINGS:
             raise ValueError(
-                f"Token {place} is {match[0]!r}; ListOps has the digits 0 to 9,"
+                f"Token {position} is {match[0]!r}; ListOps has the digits 0 to 9,"
                 f" {', '.join(OPERATORS)} and ]."
             )
         yield _SPELLINGS[match[0]]
 
 
 def _value(tokens: Iterable[int]) -> int:
-    """Evaluates from the leaves up, without recursion."""
-    open_lists: list[tuple[int, str, list[int]]] = []  # (place, operator, arguments so far)
+    """Evaluates a sequence of tokens without recursion."""
+    open_lists: list[tuple[int, str, list[int]]] = []  # (position, operator, arguments)
     result: list[int] = []
-    for place, token in enumerate(tokens, start=1):
+    for position, token in enumerate(tokens, start=1):
         if result:
-            raise ValueError(f"The expression ends before token {place}, {_TOKENS[token]!r}.")
+            raise ValueError(f"The expression ends before token {position}, {_TOKENS[token]!r}.")
         if _TOKENS[token] in OPERATORS:
-            open_lists.append((place, _TOKENS[token], []))
+            open_lists.append((position, _TOKENS[token], []))
             continue
         if token == _CLOSE:
             if not open_lists:
-                raise ValueError(f"Token {place} closes a list, but none is open.")
+                raise ValueError(f"Token {position} closes a list, but none is open.")
             opened_at, operator, arguments = open_lists.pop()
             if not arguments:
                 raise ValueError(f"{operator} at token {opened_at} has no arguments.")
@@ -205,21 +191,16 @@ def _value(tokens: Iterable[int]) -> int:
 
 
 def _median(values: Sequence[int]) -> int:
-    """int(numpy.median(values)): the mean of the two middle values of an even count, truncated."""
+    """Returns the median, truncated to an integer."""
     ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
-
-
-def _sum_mod_10(values: Sequence[int]) -> int:
-    return sum(values) % 10
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
 
 _FUNCTIONS: Mapping[str, Callable[[Sequence[int]], int]] = {
     "[MAX": max,
     "[MED": _median,
     "[MIN": min,
-    "[SM": _sum_mod_10,
+    "[SM": lambda values: sum(values) % 10,
 }
 
 
@@ -227,10 +208,11 @@ _FUNCTIONS: Mapping[str, Callable[[Sequence[int]], int]] = {
 
 
 def read_tsv(path: Path, examples: int = 0) -> tuple[list[npt.NDArray[np.uint8]], list[int]]:
-    """Sequences and labels of an official file, or of its first `examples` rows.
+    """Returns the sequences and labels of an official file, or of its first `examples` rows.
 
     Raises:
-      ValueError: the file is malformed; the sentence names the file and the line.
+      ValueError: The file is malformed, or a label is not the value of its expression; the message
+        names the file and the line.
     """
     sequences: list[npt.NDArray[np.uint8]] = []
     labels: list[int] = []
@@ -245,7 +227,12 @@ def read_tsv(path: Path, examples: int = 0) -> tuple[list[npt.NDArray[np.uint8]]
                 break
             try:
                 source, label = _row(line)
-                sequences.append(encode(source))
+                tokens = encode(source)
+                if (value := _value(tokens.tolist())) != label:
+                    raise ValueError(
+                        f"the label is {label}, but the value of the expression is {value}."
+                    )
+                sequences.append(tokens)
             except ValueError as error:
                 raise ValueError(f"{path}, line {line_number}: {error}") from None
             labels.append(label)
@@ -258,7 +245,7 @@ def _row(line: bytes) -> tuple[str, int]:
     try:
         columns = line.decode().rstrip("\r\n").split("\t")
     except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start + 1} is not UTF-8 text.") from None
+        raise ValueError(f"byte {error.start + 1} is not valid UTF-8.") from None
     if len(columns) != 2:
         raise ValueError(f"expected 2 columns, Source and Target, found {len(columns)}.")
     source, label = columns
@@ -273,42 +260,41 @@ def _official_paths(folder: Path) -> dict[str, Path]:
     if missing:
         raise FileNotFoundError(
             f"ListOps needs the official files: no {', '.join(missing)} under {folder}. Unpack"
-            " lra_release.gz and point --config.data.dir at its listops-1000 folder, or leave it"
-            " empty to generate the data."
+            " lra_release.gz and set --config.data.dir to its folder listops-1000, or leave it empty to"
+            " generate the data."
         )
     return paths
 
 
 def _build_from_files(folder: Path, *, paths: Mapping[str, Path], examples: int) -> None:
     for split, path in paths.items():
-        _logger.info("Preparing ListOps: reading %s", path)
         sequences, labels = read_tsv(path, examples)
         _save(folder, split, [sequence.tobytes() for sequence in sequences], labels)
 
 
 def _save(folder: Path, split: str, expressions: Sequence[bytes], labels: Sequence[int]) -> None:
-    Split(Sequences.of(expressions), np.array(labels, np.int32)).save(folder, split)
+    Split(Sequences.from_bytes(expressions), np.array(labels, np.int32)).save(folder, split)
 
 
 # --- The generator --------------------------------------------------------------------------------
 
 
 class Tree(NamedTuple):
-    """One accepted tree."""
+    """A generated tree."""
 
     tokens: bytes
     label: int
 
 
 class Chunk(NamedTuple):
-    """What one seed gives: the same trees wherever it is drawn."""
+    """The trees drawn from one seed, and the number of draws."""
 
     trees: list[Tree]
     num_tries: int
 
 
 class _Kind(NamedTuple):
-    """What a node may be: a digit (no children), or an operator over `num_args` children."""
+    """Kind of a node: a digit without children, or an operator with `num_args` children."""
 
     num_args: int
     token: bytes
@@ -317,11 +303,11 @@ class _Kind(NamedTuple):
 
 
 def _kinds(*, digits_only: bool) -> list[_Kind]:
-    """720 equally likely kinds: the official probabilities with one draw a node.
+    """Returns 720 equally likely kinds, which give the official probabilities with one draw per node.
 
-    A node is an operator with probability 0.25, its operator uniform of four and its number of
-    arguments uniform of 2 to 10: 36 kinds with 5 of 720 each. A digit has 54 of 720, or 72 on the
-    last level, where everything is a digit.
+    A node is an operator with probability 0.25, with four operators and 2 to 10 arguments equally
+    likely: each of these 36 kinds takes 5 of 720. Each digit takes 54 of 720, or 72 on the last level,
+    where every node is a digit.
     """
     digits = [_Kind(0, bytes([VOCAB[str(value)]]), value, max) for value in range(10)]
     if digits_only:
@@ -339,10 +325,10 @@ _LAST_KINDS = _kinds(digits_only=True)
 
 
 def generate_chunk(seed: int, chunk: int, min_length: int, max_length: int) -> Chunk:
-    """Draws `CHUNK_TREES` trees with `min_length < tokens < max_length`, by rejection.
+    """Draws `CHUNK_TREES` trees with `min_length < tokens < max_length` by rejection sampling.
 
-    `random.Random.random` is the only source of randomness: its floats are promised to stay the
-    same across versions of Python, and so are the hashes of the data.
+    Uses only `random.Random.random`, whose output is guaranteed to be the same in all versions of
+    Python.
     """
     digest = hashlib.sha256(f"listops {seed} {chunk}".encode()).digest()
     draw = random.Random(int.from_bytes(digest, "big")).random
@@ -352,8 +338,8 @@ def generate_chunk(seed: int, chunk: int, min_length: int, max_length: int) -> C
         num_tries += 1
         if num_tries > MAX_TRIES_PER_TREE * (len(trees) + 1):
             raise ValueError(
-                f"ListOps has hardly a tree with {min_length} < length < {max_length}:"
-                f" {num_tries:,} tries gave {len(trees)}. Choose a wider range."
+                f"ListOps has hardly any tree with {min_length} < length < {max_length}: {num_tries:,}"
+                f" tries gave {len(trees)}. Choose a wider range."
             )
         levels = _draw_levels(draw, min_length, max_length)
         if levels is not None:
@@ -364,11 +350,10 @@ def generate_chunk(seed: int, chunk: int, min_length: int, max_length: int) -> C
 def _draw_levels(
     draw: Callable[[], float], min_length: int, max_length: int
 ) -> list[list[_Kind]] | None:
-    """One try: the nodes of a tree, level by level, or None where its length does not fit.
+    """Draws the nodes of one tree, level by level; returns None if its length is out of bounds.
 
-    Differs from the official generator: breadth first, so that a tree that is too long is dropped
-    when a level begins, before most of its nodes are drawn. The draws are independent, so their
-    order does not matter.
+    Differs from the official generator: the tree is drawn breadth first, so that a tree that is too
+    long is rejected early. The draws are independent, so the distribution is the same.
     """
     levels: list[list[_Kind]] = []
     width, length = 1, 0
@@ -377,7 +362,7 @@ def _draw_levels(
         level = [kinds[int(draw() * 720)] for _ in range(width)]
         levels.append(level)
         num_args = [kind.num_args for kind in level if kind.num_args]
-        length += width + len(num_args)  # every operator has a closing bracket
+        length += width + len(num_args)  # one closing bracket per operator
         width = sum(num_args)
         if length + width >= max_length:
             return None
@@ -387,7 +372,7 @@ def _draw_levels(
 
 
 def _assemble(levels: list[list[_Kind]]) -> Tree:
-    """The tokens and the value of a tree, from its leaves up."""
+    """Returns the tokens and the value of a tree, computed from the last level up."""
     texts: list[bytes] = []
     values: list[int] = []
     close = bytes([_CLOSE])
@@ -410,15 +395,15 @@ def _assemble(levels: list[list[_Kind]]) -> Tree:
 def generate(
     num_trees: int, *, seed: int, min_length: int, max_length: int, num_processes: int
 ) -> Generator[Tree, None, None]:
-    """Yields `num_trees` different trees, the same for any number of processes.
+    """Yields `num_trees` distinct trees, which do not depend on the number of processes.
 
-    Chunks have their own seeds and are read in order, and of equal trees the first one counts.
+    Each chunk has its own seed. Chunks are read in order, and duplicates are dropped.
 
     Raises:
-      ValueError: there are not that many different trees of these lengths.
+      ValueError: There are fewer distinct trees of these lengths.
     """
     seen: set[bytes] = set()
-    barren_chunks = 0
+    chunks_without_new = 0
     num_processes = min(num_processes, -(-num_trees // CHUNK_TREES))
     draw_chunk = functools.partial(
         generate_chunk, seed, min_length=min_length, max_length=max_length
@@ -433,39 +418,19 @@ def generate(
                     yield tree
                     if len(seen) == num_trees:
                         return
-            barren_chunks = 0 if len(seen) > known else barren_chunks + 1
-            if barren_chunks == 20:
+            chunks_without_new = 0 if len(seen) > known else chunks_without_new + 1
+            if chunks_without_new == 20:
                 raise ValueError(
-                    f"ListOps seems to have only {len(seen):,} different trees with"
-                    f" {min_length} < length < {max_length}; {num_trees:,} were asked for."
+                    f"ListOps seems to have only {len(seen):,} distinct trees with"
+                    f" {min_length} < length < {max_length}; {num_trees:,} were requested."
                 )
 
 
 def _build_generated(
-    folder: Path,
-    *,
-    sizes: Mapping[str, int],
-    seed: int,
-    min_length: int,
-    max_length: int,
-    num_processes: int,
-    final_folder: Path,
+    folder: Path, *, sizes: Mapping[str, int], options: Mapping[str, int], num_processes: int
 ) -> None:
     total = sum(sizes.values())
-    _logger.info(
-        "Preparing ListOps: %s trees, seed %d, %d processes; once, into %s",
-        f"{total:,}",
-        seed,
-        num_processes,
-        final_folder,
-    )
-    trees = generate(
-        total,
-        seed=seed,
-        min_length=min_length,
-        max_length=max_length,
-        num_processes=num_processes,
-    )
+    trees = generate(total, num_processes=num_processes, **options)
     with (
         contextlib.closing(trees),
         tqdm(trees, "ListOps", total, unit=" trees", disable=None) as progress,

@@ -1,16 +1,16 @@
-"""Pathfinder: do two dots end the same dashed path? Pictures of 32, 64, 128 (Path-X) or 256 pixels a side.
+"""Pathfinder: does a dashed path join the two dots? Images of 32, 64, 128 (Path-X) or 256 pixels a side.
 
-Generated here (seeded; the same bytes for any number of processes), or read from the release:
+Generated from a seed, with identical data for any number of processes, or read from the release:
 
-    pathfinder32/curv_contour_length_14/metadata/3.npy      lines of text, an image each
+    pathfinder32/curv_contour_length_14/metadata/3.npy      text with one line per image
     pathfinder32/curv_contour_length_14/imgs/3/sample_7.png
 
 Tokens are the pixels, 0 to 255, row by row.
 
 Source: google-research/long-range-arena, lra_benchmarks/image/input_pipeline.py at cd31e5c: 80 % of the
-images for training, 10 % for validation, 10 % for the test; files without a byte are left out.
-Differs from it: the release is split by the hash of its files' names, where theirs takes the order in
-which tensorflow-datasets happened to write them; a black pixel is a pixel, where theirs is padding.
+images for training, 10 % for validation, 10 % for the test; empty files are left out.
+Differs from it: the release is split by the hash of its file names, where the original takes the order
+in which tensorflow-datasets wrote them; black pixels are real tokens, where the original masks them.
 """
 
 import errno
@@ -28,17 +28,15 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from harness import cache, parallel
-from harness.raw_files import reading, stamp
-from lra.data import pictures
-from lra.data.sources import from_files
-from lra.data.task import DataConfig, Split, Task
+from dataprep import cache, parallel
+from dataprep.archives import reading, stamp
+from lra.data.task import DataConfig, Task, image_to_text
 
 VOCAB_SIZE = 256
 CLASS_NAMES = ("not joined", "joined")
 SIZES: Mapping[str, int] = {"train": 160_000, "valid": 20_000, "test": 20_000}
 RESOLUTIONS = (32, 64, 128, 256)
-# Of training: the paper's hundred passes at 32 × 32, and as many of larger pictures.
+# Training steps: the paper's hundred passes at 32 × 32, and as many passes for larger images.
 TOTAL_STEPS: Mapping[int, int] = {32: 62_400, 64: 124_800, 128: 249_600, 256: 998_400}
 RELEASE_FOLDERS: Mapping[str, str] = {
     "easy": "curv_baseline",
@@ -46,40 +44,41 @@ RELEASE_FOLDERS: Mapping[str, str] = {
     "hard": "curv_contour_length_14",
 }
 
-# Part of every fingerprint: raise it when the same arguments give other files.
+# Part of the fingerprint: raise it when the same arguments give other files.
 FORMAT = 1
 
 STATISTICS = ("path_length", "marker_distance", "num_distractors", "restarts")
-PICTURES_COUNTED = 1000  # whose regions are counted
-PIECE_BYTES = 2**20  # of images that one process makes at a time
+MAX_IMAGES = 1000  # for the number of connected regions
+CHUNK_BYTES = 2**20  # images that one process makes at a time
 
-_ANEW = "unpack lra_release.gz again"
+_ADVICE = "unpack lra_release.gz again"
 
 _logger = logging.getLogger(__name__)
 
 
 def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
-    """Opens Pathfinder, preparing it first where it is not there yet.
+    """Opens Pathfinder, and prepares it first if it is missing.
 
     Args:
       config: `source` is "files" (the release in `dir`: lra_release, pathfinder32 or the folder of the
-        difficulty), "generated", or "auto": files when `dir` is set. With `examples`, only the first
-        so many of every split are generated.
-      resolution: pixels a side.
+        difficulty), "generated", or "auto": files if `dir` is set. With `examples`, only that many
+        examples per split are generated.
+      resolution: Pixels per side.
       difficulty: "easy", "intermediate" or "hard".
 
     Raises:
-      ValueError: a source that does not exist or does not fit `dir`; a malformed file.
-      FileNotFoundError: the release is not in `dir`.
+      ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
+      FileNotFoundError: The release is not in `dir`.
     """
     name = task_name(resolution, difficulty)
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT}
     build: Callable[[Path], None]
-    if from_files(config, task="Pathfinder", folder="lra_release"):
+    if config.choose_source("Pathfinder", "generated", "the folder lra_release") == "files":
         release = Release.find(cache.user_path(config.dir), resolution, difficulty)
         fingerprint |= {"source": "files", "seed": config.seed}
         fingerprint |= {"metadata": stamp(release.metadata())}
         build = functools.partial(_build_from_files, release=release, seed=config.seed)
+        description = f"Pathfinder: reading {release.folder}"
     else:
         sizes = {split: min(config.examples or size, size) for split, size in SIZES.items()}
         fingerprint |= {"source": "generated", "seed": config.seed, "sizes": sizes}
@@ -89,76 +88,76 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
             difficulty=difficulty,
             config=config,
             sizes=sizes,
-            final_folder=cache.folder_of(name, fingerprint),
         )
-    prepared = cache.prepared(name, fingerprint, build)
+        description = (
+            f"Pathfinder: {sum(sizes.values()):,} images of {resolution} × {resolution}, {difficulty},"
+            f" seed {config.seed}, {config.num_processes} processes"
+        )
     shape = (resolution, resolution)
-    return Task(
-        name=name,
-        splits={split: Split.open(prepared.folder, split) for split in SIZES},
-        sha256=prepared.sha256,
-        decode=functools.partial(pictures.as_text, shape=shape),
-        folder=prepared.folder,
+    return Task.open(
+        name,
+        cache.prepared(name, fingerprint, build, description),
+        functools.partial(image_to_text, shape=shape),
         class_names=CLASS_NAMES,
         image_shape=shape,
-        notes=_notes,
+        notes=_describe_images,
     )
 
 
 def task_name(resolution: int, difficulty: str) -> str:
-    """`pathfinder32` is the benchmark's, the hard one; `pathfinder32-easy` says what it is."""
+    """Returns the task's name; that of the benchmark, which is hard, has no suffix."""
     return f"pathfinder{resolution}{'' if difficulty == 'hard' else f'-{difficulty}'}"
 
 
-class _Piece(NamedTuple):
-    """Images one below the other, as one process makes them."""
+class _Chunk(NamedTuple):
+    """Images that one process makes at a time, with their labels and statistics."""
 
     images: npt.NDArray[np.uint8]  # [N, R, R]
     labels: npt.NDArray[np.int32]  # [N]
-    statistics: npt.NDArray[np.float32]  # [N, len(STATISTICS)]; [N, 0] where nothing is known
+    statistics: npt.NDArray[np.float32]  # [N, len(STATISTICS)]; [N, 0] for the release
 
 
-def _save(folder: Path, split: str, pieces: Iterable[_Piece], count: int, resolution: int) -> None:
-    """Writes what `Split.open` reads, and the statistics."""
+def _save(folder: Path, split: str, chunks: Iterable[_Chunk], count: int, resolution: int) -> None:
+    """Writes the files that `Split.open` reads, and the statistics."""
     size = resolution**2
     labels, statistics = [], []
     with (
         cache.array_file(folder / f"{split}_tokens.npy", (count * size,), np.uint8) as append,
         tqdm(desc=f"Pathfinder, {split}", total=count, unit=" images", disable=None) as progress,
     ):
-        for piece in pieces:
-            append(piece.images)
-            labels.append(piece.labels)
-            statistics.append(piece.statistics)
-            progress.update(len(piece.labels))
+        for chunk in chunks:
+            append(chunk.images)
+            labels.append(chunk.labels)
+            statistics.append(chunk.statistics)
+            progress.update(len(chunk.labels))
     cache.save_array(folder / f"{split}_offsets.npy", np.arange(count + 1, dtype=np.int64) * size)
     cache.save_array(folder / f"{split}_labels.npy", np.concatenate(labels))
     cache.save_array(folder / f"{split}_statistics.npy", np.concatenate(statistics))
 
 
-def _require_room(folder: Path, num_images: int, resolution: int) -> None:
-    """Refuses at once what would fill the disk after an hour."""
+def _require_disk_space(folder: Path, num_images: int, resolution: int) -> None:
+    """Raises OSError if the images do not fit on the disk."""
     needed, free = num_images * resolution**2, shutil.disk_usage(folder).free
     if needed > free:
-        reason = f"{needed / 2**20:,.0f} MiB are needed there, {free / 2**20:,.0f} MiB are free"
+        reason = f"{needed / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free"
         raise OSError(errno.ENOSPC, reason)
 
 
 def open_statistics(task: Task, split: str) -> dict[str, npt.NDArray[np.float32]]:
-    """What the generator knows of the images of a split, by name; nothing for the release's images."""
+    """Returns the generator's statistics of the images of a split, by name; empty for the release."""
     statistics = cache.open_array(task.folder / f"{split}_statistics.npy")[
         : len(task.splits[split])
     ]
     return {name: statistics[:, i] for i, name in enumerate(STATISTICS) if statistics.size}
 
 
-def _notes(task: Task) -> str:
-    """Connected regions of the pictures, and what the generator knows of their paths."""
-    from scipy import ndimage  # comes with jax
+def _describe_images(task: Task) -> str:
+    """Returns a Markdown report: connected regions of the images, and the generator's statistics."""
+    from scipy import ndimage  # installed with jax
 
-    images = pictures.first_images(task, PICTURES_COUNTED)
-    touching = np.ones((3, 3), int)
-    counts = [ndimage.label(image > 0, touching)[1] for image in images]
+    images = task.first_images(MAX_IMAGES)
+    neighbors = np.ones((3, 3), int)
+    counts = [ndimage.label(image > 0, neighbors)[1] for image in images]
     rows = [
         f"Connected regions of pixels above 0, in {len(images):,} training images:"
         f" {np.mean(counts):.2f} ± {np.std(counts):.2f}.",
@@ -181,75 +180,64 @@ def _build_generated(
     difficulty: str,
     config: DataConfig,
     sizes: Mapping[str, int],
-    final_folder: Path,
 ) -> None:
-    _require_room(folder, sum(sizes.values()), resolution)
-    _logger.info(
-        "Preparing Pathfinder: %s images of %d × %d, %s, seed %d, %d processes; once, into %s",
-        f"{sum(sizes.values()):,}",
-        resolution,
-        resolution,
-        difficulty,
-        config.seed,
-        config.num_processes,
-        final_folder,
-    )
+    _require_disk_space(folder, sum(sizes.values()), resolution)
     plans: dict[str, list[tuple[int, int]]] = {}
     start = 0
     for split, size in sizes.items():
-        plans[split] = _cut(start, start + size, resolution)
-        start += SIZES[split]  # so that a shortened split is the beginning of the whole one
+        plans[split] = _plan_chunks(start, start + size, resolution)
+        start += SIZES[split]  # a shortened split is the beginning of the full one
     draw = functools.partial(
-        _draw_piece,
+        _draw_chunk,
         plan=tuple(itertools.chain(*plans.values())),
         resolution=resolution,
         difficulty=difficulty,
         seed=config.seed,
     )
-    num_pieces = sum(map(len, plans.values()))
-    with closing(parallel.in_order(draw, min(config.num_processes, num_pieces))) as pieces:
+    num_chunks = sum(map(len, plans.values()))
+    with closing(parallel.in_order(draw, min(config.num_processes, num_chunks))) as chunks:
         for split, plan in plans.items():
-            part = itertools.islice(pieces, len(plan))
+            part = itertools.islice(chunks, len(plan))
             _save(folder, split, part, sizes[split], resolution)
 
 
-def _cut(start: int, stop: int, resolution: int) -> list[tuple[int, int]]:
-    """Cuts numbers of images into pieces for one process."""
-    step = max(1, PIECE_BYTES // resolution**2)
+def _plan_chunks(start: int, stop: int, resolution: int) -> list[tuple[int, int]]:
+    """Returns the chunks of the images `start` to `stop - 1` as (first, last + 1)."""
+    step = max(1, CHUNK_BYTES // resolution**2)
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
 
-def _draw_piece(
+def _draw_chunk(
     number: int,
     *,
     plan: Sequence[tuple[int, int]],
     resolution: int,
     difficulty: str,
     seed: int,
-) -> _Piece:
-    """Draws piece `number` of the plan, or nothing behind its end."""
+) -> _Chunk:
+    """Draws chunk `number` of the plan, or an empty one after the end of the plan."""
     from lra.data import pathfinder_generator
 
     start, stop = plan[number] if number < len(plan) else (0, 0)
     drawn = pathfinder_generator.generate(resolution, difficulty, seed=seed, start=start, stop=stop)
     statistics = [getattr(drawn, name).astype(np.float32) for name in STATISTICS]
-    return _Piece(drawn.images, drawn.labels, np.stack(statistics, axis=1))
+    return _Chunk(drawn.images, drawn.labels, np.stack(statistics, axis=1))
 
 
 # --- The release ----------------------------------------------------------------------------------
 
 
 class _Row(NamedTuple):
-    """A line of metadata."""
+    """A line of the metadata."""
 
     name: str  # imgs/3/sample_7.png
     label: int
 
 
 class Release(NamedTuple):
-    """The folder of one resolution and difficulty, with `metadata` and `imgs` in it.
+    """Folder of one resolution and difficulty of the release, which holds `metadata` and `imgs`.
 
-    Prepared data are known again by the size and time of the metadata; the images are not watched.
+    Prepared data are matched by size and time of the metadata; changes of the images are not noticed.
     """
 
     folder: Path
@@ -257,10 +245,10 @@ class Release(NamedTuple):
 
     @classmethod
     def find(cls, below: Path, resolution: int, difficulty: str) -> Self:
-        """Finds it in lra_release, in pathfinder32, or takes the folder itself.
+        """Returns the folder in lra_release or pathfinder32, or `below` itself.
 
         Raises:
-          FileNotFoundError: there is no such folder.
+          FileNotFoundError: There is no such folder.
         """
         size, level = f"pathfinder{resolution}", RELEASE_FOLDERS[difficulty]
         places = ("lra_release", ""), (size, ""), (level,)
@@ -272,33 +260,33 @@ class Release(NamedTuple):
             return cls(below, resolution)
         raise FileNotFoundError(
             f"Pathfinder needs the release's images: no {size}/{level}/metadata under {below}. Unpack"
-            " lra_release.gz and point --config.data.dir at its lra_release folder, or leave it empty"
-            " to generate the data."
+            " lra_release.gz and set --config.data.dir to its folder lra_release, or leave it empty to"
+            " generate the data."
         )
 
     def metadata(self) -> dict[str, Path]:
-        """The files of metadata, sorted by number.
+        """Returns the metadata files by name, sorted by number.
 
         Raises:
-          FileNotFoundError: there are none.
+          FileNotFoundError: There are none.
         """
         paths = sorted(
             (self.folder / "metadata").glob("*.npy"), key=lambda path: (len(path.name), path.name)
         )
         if not paths:
             raise FileNotFoundError(
-                f"Pathfinder needs the release's metadata: no .npy in {self.folder / 'metadata'}."
-                f" They are there when you {_ANEW}."
+                f"Pathfinder needs the release's metadata: no .npy in {self.folder / 'metadata'};"
+                f" {_ADVICE}."
             )
         return {path.name: path for path in paths}
 
     def rows(self) -> Iterator[_Row]:
-        """Every line of metadata whose image has a byte; empty images are logged.
+        """Yields the lines of the metadata whose image is not empty; empty images are logged.
 
         Raises:
-          ValueError: a malformed line, or an image named twice; the sentence names file and line.
-          FileNotFoundError: an image is missing.
-          OSError: a file cannot be read.
+          ValueError: A line is malformed, or an image occurs twice; the message names file and line.
+          FileNotFoundError: An image is missing.
+          OSError: A file cannot be read.
         """
         seen: set[str] = set()
         for path in self.metadata().values():
@@ -306,7 +294,7 @@ class Release(NamedTuple):
             with reading(path):
                 content = path.read_bytes()
             if not content:
-                raise ValueError(f"{path} is empty; {_ANEW}.")
+                raise ValueError(f"{path} is empty; {_ADVICE}.")
             for number, line in enumerate(content.splitlines(), start=1):
                 columns = line.split()
                 num_columns = num_columns or len(columns)
@@ -314,30 +302,28 @@ class Release(NamedTuple):
                     row = _row(columns, num_columns)
                 except ValueError as error:
                     raise ValueError(
-                        f"{path}, line {number}: {error} Mend it, or {_ANEW}."
+                        f"{path}, line {number}: {error} Fix it, or {_ADVICE}."
                     ) from None
                 if row.name in seen:
-                    raise ValueError(
-                        f"{path}, line {number}: {row.name} was there before; {_ANEW}."
-                    )
+                    raise ValueError(f"{path}, line {number}: {row.name} occurs twice; {_ADVICE}.")
                 seen.add(row.name)
                 image = self.folder / row.name
                 with reading(image):
                     num_bytes = image.stat().st_size if image.is_file() else None
                 if num_bytes is None:
                     raise FileNotFoundError(
-                        f"{path}, line {number}: the image {image} is missing; {_ANEW}."
+                        f"{path}, line {number}: the image {image} is missing; {_ADVICE}."
                     )
                 if num_bytes:
                     yield row
                 else:
-                    _logger.warning("%s has no byte and is left out.", image)
+                    _logger.warning("%s is empty and is left out.", image)
 
     def image(self, name: str) -> npt.NDArray[np.uint8]:
-        """The pixels of an image, [R, R].
+        """Returns the pixels of an image, [R, R].
 
         Raises:
-          ValueError: it is damaged, or no grey picture of this resolution.
+          ValueError: The image is corrupt, or not an 8-bit grayscale image of this resolution.
         """
         from PIL import Image, UnidentifiedImageError
 
@@ -349,11 +335,11 @@ class Release(NamedTuple):
                 fits = picture.mode == "L" and picture.size == (self.resolution,) * 2
                 pixels = np.asarray(picture)
         except (UnidentifiedImageError, OSError, SyntaxError) as error:
-            raise ValueError(f"{path} is damaged ({error}); {_ANEW}.") from None
+            raise ValueError(f"{path} is corrupt ({error}); {_ADVICE}.") from None
         if not fits:
             raise ValueError(
-                f"{path} has {found}; Pathfinder needs {self.resolution} × {self.resolution} of mode"
-                f" L, 8-bit grey: {_ANEW}."
+                f"{path} has {found}; Pathfinder needs {self.resolution} × {self.resolution} pixels of"
+                f" mode L, 8-bit gray: {_ADVICE}."
             )
         return pixels
 
@@ -361,13 +347,13 @@ class Release(NamedTuple):
 def _row(columns: Sequence[bytes], num_columns: int) -> _Row:
     if len(columns) != num_columns or num_columns < 4:
         raise ValueError(
-            f"{num_columns if num_columns >= 4 else 'at least 4'} columns are needed (folder, file,"
-            f" number, label, …), {len(columns)} are there."
+            f"expected {num_columns if num_columns >= 4 else 'at least 4'} columns (folder, file, number,"
+            f" label, …), found {len(columns)}."
         )
     try:
         folder, file, label = columns[0].decode(), columns[1].decode(), columns[3].decode()
     except UnicodeDecodeError:
-        raise ValueError("it is not UTF-8 text.") from None
+        raise ValueError("the line is not valid UTF-8.") from None
     if label not in ("0", "1"):
         raise ValueError(f"the label in column 4 must be 0 or 1, not {label!r}.")
     return _Row(f"{folder}/{file}", int(label))
@@ -379,23 +365,22 @@ def _build_from_files(folder: Path, *, release: Release, seed: int) -> None:
     )
     if len(rows) < 10:
         raise ValueError(
-            f"{release.folder} has {len(rows)} images with a byte, three splits need"
-            f" 10 at least: {_ANEW}."
+            f"{release.folder} has {len(rows)} non-empty images; three splits need at least 10:"
+            f" {_ADVICE}."
         )
-    _require_room(folder, len(rows), release.resolution)
-    _logger.info("Preparing Pathfinder: %s images of %s", f"{len(rows):,}", release.folder)
+    _require_disk_space(folder, len(rows), release.resolution)
     num_train, num_valid = len(rows) * 8 // 10, len(rows) // 10
     bounds = [0, num_train, num_train + num_valid, len(rows)]
     for split, (start, stop) in zip(SIZES, itertools.pairwise(bounds), strict=True):
-        pieces = (
-            _read_piece(release, rows[first:last])
-            for first, last in _cut(start, stop, release.resolution)
+        chunks = (
+            _read_chunk(release, rows[first:last])
+            for first, last in _plan_chunks(start, stop, release.resolution)
         )
-        _save(folder, split, pieces, stop - start, release.resolution)
+        _save(folder, split, chunks, stop - start, release.resolution)
 
 
-def _read_piece(release: Release, rows: Sequence[_Row]) -> _Piece:
-    return _Piece(
+def _read_chunk(release: Release, rows: Sequence[_Row]) -> _Chunk:
+    return _Chunk(
         np.stack([release.image(row.name) for row in rows]),
         np.array([row.label for row in rows], np.int32),
         np.zeros((len(rows), 0), np.float32),

@@ -1,9 +1,9 @@
-"""The compiled half of the Pathfinder generator: everything that happens once an image or oftener.
+"""The compiled part of the Pathfinder generator: everything that runs once per image or more often.
 
-Canvases hold bytes: occupancy `mask[y, x] / 255`, and picture values. What lines and discs look like
-comes in tables of stamps (`Stamps`), so nothing here draws, resizes or calls a sine. All choices are
-integer arithmetic on xoshiro256**; the only floats are coordinates about to be rounded and the
-picture, whose operations IEEE 754 fixes to the last bit.
+A mask holds occupancies as bytes, `mask[y, x] / 255`. Lines and discs come from precomputed tables
+(`Stamps`), so nothing here draws, resizes or evaluates a sine. All random choices are integer
+arithmetic on xoshiro256**. The only floats are coordinates before rounding and pixel values, whose
+operations are exact in IEEE 754.
 """
 
 import math
@@ -14,43 +14,47 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-SEED_POSES = 360  # poses below are the whole degrees -180 to 179, the others candidates
-FREE = 76  # mask values up to 0.3 leave a pixel free for seeds
-BLIND_TRIES = 256  # for a free seed, before all of them are counted
+SEED_POSES = 360  # poses below are the degrees -180 to 179, the others are candidates
+FREE = 76  # a pixel is free for seeds if its occupancy is at most 0.3
+BLIND_TRIES = 256  # random draws of a free seed before all free seeds are counted
 
-# Columns of a snake's state.
+# Columns of the state of a growing path.
 PIVOT_Y, PIVOT_X, POSE, BASE_Y, BASE_X = range(5)
 
+_Bytes = npt.NDArray[np.uint8]
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint64]
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class Stamps(NamedTuple):
-    """All that depends on the margin. `P` poses, `K` candidates, `U` different stamps.
+    """Tables that depend on the margin, for `P` poses, `K` candidates and `U` distinct stamps.
 
-    A paddle has a pose (its direction) and a base (the pixel its stamp is centred on). A first
-    paddle points from its tail, which is the base, in one of 360 directions. Every other one was
-    chosen among `K` candidates, pixels around the pivot, and points from there backwards.
+    A paddle has a pose (its direction) and a base (the center pixel of its stamp). The base of the
+    first paddle is its tail, and it has one of 360 directions. The base of any other paddle is its
+    head, one of `K` candidate pixels around the pivot, and it points backwards from there.
     """
 
-    stamp_of: npt.NDArray[np.int64]  # [P]
-    target: npt.NDArray[np.float64]  # [U, S, S] brightness of a target's paddle
-    distractor: npt.NDArray[np.float64]  # [U, S, S] and of a distractor's
-    occupied: npt.NDArray[np.uint8]  # [U, S, S] the line and its margin
-    box: npt.NDArray[np.int64]  # [U, 4] top, bottom, left, right of what is not zero; ends excluded
-    room: npt.NDArray[np.int64]  # [U, D, 2] offsets from a tail that must be free; row 0 repeats
-    room_box: npt.NDArray[np.int64]  # [U, 4] least and greatest offset: y, y, x, x
-    seeds_nothing: npt.NDArray[np.bool_]  # [U] the room of some pixel lies off the canvas
-    disc: npt.NDArray[np.int64]  # [G, 2] offsets of the margin's disc
-    candidates: npt.NDArray[np.int64]  # [K, 2] offsets from the pivot
-    weights: npt.NDArray[np.int64]  # [P, K] of a turn from a pose to a candidate, 2**24 is one
-    advance: npt.NDArray[np.float64]  # [P, 2] from a pivot to the next
-    head: npt.NDArray[np.float64]  # [360, 2] from a tail to the head
-    back: npt.NDArray[np.float64]  # [360, 2] from that head to the pivot
+    stamp_of: _Ints  # [P]
+    target: _Floats  # [U, S, S] brightness of paddles of targets
+    distractor: _Floats  # [U, S, S] brightness of paddles of distractors
+    occupied: _Bytes  # [U, S, S] occupancy of the line and its margin
+    box: _Ints  # [U, 4] top, bottom, left, right of the nonzero part; ends excluded
+    room: _Ints  # [U, D, 2] offsets from a tail that must be free; row 0 repeats
+    room_box: _Ints  # [U, 4] smallest and largest offset: y, y, x, x
+    has_no_seed: npt.NDArray[np.bool_]  # [U] the room of some pixel lies off the canvas
+    disc: _Ints  # [G, 2] offsets of the disc of the margin
+    candidates: _Ints  # [K, 2] offsets from the pivot
+    weights: _Ints  # [P, K] of a turn from a pose to a candidate, in units of 2**-24
+    advance: _Floats  # [P, 2] from a pivot to the next one
+    head: _Floats  # [360, 2] from a tail to the head
+    back: _Floats  # [360, 2] from that head to the pivot
 
 
 class Scene(NamedTuple):
-    """All that does not depend on the margin. `E` is the side of a marker's stamp."""
+    """Parameters that do not depend on the margin. `E` is the side of a marker's stamp."""
 
     resolution: int
     padding: int
@@ -61,32 +65,20 @@ class Scene(NamedTuple):
     distractor_tries: int
     paddle_tries: int
     num_margins: int
-    dead_end: int  # total weight of the candidates below which there is no way on
-    ring: npt.NDArray[np.float64]  # [360, 2] from the first tail to the second
-    most: npt.NDArray[np.uint8]  # [256] the greatest new occupancy that fits on an old one
-    marker: npt.NDArray[np.float64]  # [E, E, E, E] brightness of a disc at (y, x) of E × E pixels
-
-
-class Out(NamedTuple):
-    """Where the results of `N` images go. A paddle is its pose, base y, base x."""
-
-    images: npt.NDArray[np.uint8]  # [N, R, R]
-    labels: npt.NDArray[np.int32]  # [N]
-    targets: npt.NDArray[np.int16]  # [N, 2, contour_length, 3]
-    distractors: npt.NDArray[np.int16]  # [N, num_distractors, distractor_length, 3]
-    marked: npt.NDArray[np.int8]  # [N, 2] the targets under the first marker and the second
-    num_distractors: npt.NDArray[np.int32]  # [N]
-    restarts: npt.NDArray[np.int32]  # [N]
+    dead_end: int  # total weight of the candidates below which a path cannot grow
+    ring: _Floats  # [360, 2] from the first tail to the second
+    max_addable: _Bytes  # [256] the largest occupancy that fits on an occupancy
+    marker: _Floats  # [E, E, E, E] brightness of a disc at (y, x) of E × E pixels
 
 
 def _compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """numba.njit, remembered on the disk where there is a folder to write to.
+    """Compiles with numba.njit, cached on disk if a cache folder is writable.
 
     Folders are tried in this order: $NUMBA_CACHE_DIR, __pycache__ beside this file, the user's cache.
     """
     try:
         return numba.njit(cache=True)(function)
-    except RuntimeError:  # none of them can be written to: every process compiles for itself
+    except RuntimeError:  # no folder is writable: every process compiles
         return numba.njit(function)
 
 
@@ -94,8 +86,8 @@ def _compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 @_compiled
-def seed_stream(rng: npt.NDArray[np.uint64], key: npt.NDArray[np.uint64], index: int) -> None:
-    """Starts the stream of image `index`: four words, each splitmix64's output at its own place."""
+def seed_stream(rng: _Words, key: _Words, index: int) -> None:
+    """Seeds the stream of image `index` with four outputs of splitmix64."""
     for word in range(4):
         z = key[word] + np.uint64(4 * index + word + 1) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -104,8 +96,8 @@ def seed_stream(rng: npt.NDArray[np.uint64], key: npt.NDArray[np.uint64], index:
 
 
 @_compiled
-def next_word(rng: npt.NDArray[np.uint64]) -> np.uint64:
-    """The next 64 bits of xoshiro256** 1.0 (Blackman and Vigna, public domain)."""
+def next_word(rng: _Words) -> np.uint64:
+    """Returns the next 64 bits of xoshiro256** 1.0 (Blackman and Vigna, public domain)."""
     result = rng[1] * np.uint64(5)
     result = ((result << np.uint64(7)) | (result >> np.uint64(57))) * np.uint64(9)
     shifted = rng[1] << np.uint64(17)
@@ -119,8 +111,8 @@ def next_word(rng: npt.NDArray[np.uint64]) -> np.uint64:
 
 
 @_compiled
-def below(rng: npt.NDArray[np.uint64], bound: int) -> int:
-    """A uniform integer from 0 to `bound - 1`, by rejection: no number is likelier than another."""
+def below(rng: _Words, bound: int) -> int:
+    """Returns a uniform integer from 0 to `bound - 1`, by rejection sampling."""
     bits = 0
     while (bound - 1) >> bits:
         bits += 1
@@ -136,14 +128,10 @@ def below(rng: npt.NDArray[np.uint64], bound: int) -> int:
 
 
 @_compiled
-def _press(
-    canvas: npt.NDArray[Any],
-    stamp: npt.NDArray[Any],
-    box: npt.NDArray[np.int64],
-    y: int,
-    x: int,
+def _stamp_maximum(
+    canvas: npt.NDArray[Any], stamp: npt.NDArray[Any], box: _Ints, y: int, x: int
 ) -> None:
-    """Takes the maximum of a canvas and of a stamp centred on (y, x), cut at the borders."""
+    """Sets a canvas to its maximum with a stamp centered on (y, x), clipped at the borders."""
     top, left = y - stamp.shape[0] // 2, x - stamp.shape[1] // 2
     first, last = max(box[2], -left), min(box[3], canvas.shape[1] - left)
     for i in range(max(box[0], -top), min(box[1], canvas.shape[0] - top)):
@@ -154,22 +142,15 @@ def _press(
 
 @_compiled
 def _copy(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-    """Element by element: numba takes a second longer to compile `target[:] = source`."""
+    """Copies element by element: numba takes a second longer to compile `target[:] = source`."""
     for i in range(source.shape[0]):
         for j in range(source.shape[1]):
             target[i, j] = source[i, j]
 
 
 @_compiled
-def _fits(
-    canvas: npt.NDArray[np.uint8],
-    stamp: npt.NDArray[np.uint8],
-    box: npt.NDArray[np.int64],
-    most: npt.NDArray[np.uint8],
-    y: int,
-    x: int,
-) -> bool:
-    """Whether occupancy old + new stays below 1.8 at every pixel of the stamp."""
+def _fits(canvas: _Bytes, stamp: _Bytes, box: _Ints, most: _Bytes, y: int, x: int) -> bool:
+    """Returns True if the sum of old and new occupancy is below 1.8 at every pixel of the stamp."""
     top, left = y - stamp.shape[0] // 2, x - stamp.shape[1] // 2
     first, last = max(box[2], -left), min(box[3], canvas.shape[1] - left)
     for i in range(max(box[0], -top), min(box[1], canvas.shape[0] - top)):
@@ -180,8 +161,8 @@ def _fits(
 
 
 @_compiled
-def _crowding(mask: npt.NDArray[np.uint8], disc: npt.NDArray[np.int64], y: int, x: int) -> int:
-    """The greatest occupancy within the margin of a pixel."""
+def _max_occupancy(mask: _Bytes, disc: _Ints, y: int, x: int) -> int:
+    """Returns the maximum occupancy within the margin of a pixel."""
     size = mask.shape[0]
     most = 0
     for g in range(disc.shape[0]):
@@ -205,54 +186,47 @@ def _inside(y: int, x: int, size: int) -> bool:
 
 
 @_compiled
-def _start(
-    stamps: Stamps, size: int, direction: int, y: int, x: int, snake: npt.NDArray[np.int64]
-) -> bool:
-    """Lays a first paddle from its tail; False where its head or pivot is off the canvas."""
+def _place_first(stamps: Stamps, size: int, direction: int, y: int, x: int, path: _Ints) -> bool:
+    """Places a first paddle with tail (y, x); returns False if its head or pivot is off the canvas."""
     head_y = _ceil(y, stamps.head[direction, 0])
     head_x = _ceil(x, stamps.head[direction, 1])
-    snake[PIVOT_Y] = _ceil(head_y, stamps.back[direction, 0])
-    snake[PIVOT_X] = _ceil(head_x, stamps.back[direction, 1])
-    snake[POSE], snake[BASE_Y], snake[BASE_X] = direction, y, x
-    return _inside(head_y, head_x, size) and _inside(snake[PIVOT_Y], snake[PIVOT_X], size)
+    path[PIVOT_Y] = _ceil(head_y, stamps.back[direction, 0])
+    path[PIVOT_X] = _ceil(head_x, stamps.back[direction, 1])
+    path[POSE], path[BASE_Y], path[BASE_X] = direction, y, x
+    return _inside(head_y, head_x, size) and _inside(path[PIVOT_Y], path[PIVOT_X], size)
 
 
 @_compiled
-def _note(laid: npt.NDArray[np.int64], snake: npt.NDArray[np.int64]) -> None:
-    """Notes a snake's newest paddle: pose, base y, base x."""
-    laid[0], laid[1], laid[2] = snake[POSE], snake[BASE_Y], snake[BASE_X]
+def _record(paddles: _Ints, path: _Ints) -> None:
+    """Records the newest paddle of a path: pose, base y, base x."""
+    paddles[0], paddles[1], paddles[2] = path[POSE], path[BASE_Y], path[BASE_X]
 
 
 @_compiled
-def _occupy(stamps: Stamps, mask: npt.NDArray[np.uint8], snake: npt.NDArray[np.int64]) -> None:
-    """Enters a snake's newest paddle into the mask."""
-    u = stamps.stamp_of[snake[POSE]]
-    _press(mask, stamps.occupied[u], stamps.box[u], snake[BASE_Y], snake[BASE_X])
+def _occupy(stamps: Stamps, mask: _Bytes, path: _Ints) -> None:
+    """Adds the newest paddle of a path to the mask."""
+    u = stamps.stamp_of[path[POSE]]
+    _stamp_maximum(mask, stamps.occupied[u], stamps.box[u], path[BASE_Y], path[BASE_X])
 
 
 @_compiled
 def _extend(
-    rng: npt.NDArray[np.uint64],
-    scene: Scene,
-    stamps: Stamps,
-    mask: npt.NDArray[np.uint8],
-    snake: npt.NDArray[np.int64],
-    cumulative: npt.NDArray[np.int64],
+    rng: _Words, scene: Scene, stamps: Stamps, mask: _Bytes, path: _Ints, cumulative: _Ints
 ) -> bool:
-    """Grows a snake by a paddle, and only then enters its last one into the mask.
+    """Grows a path by a paddle, and then adds the previous paddle to the mask.
 
-    The draws fall on the candidates by weight × (1 − crowding). False at a dead end, or where no
-    draw fits; the mask is then as it was.
+    Candidates are drawn with probability proportional to weight × (1 − crowding). Returns False, with
+    the mask unchanged, if the total weight is too small or no draw fits.
     """
-    pose = snake[POSE]
-    pivot_y = _ceil(snake[PIVOT_Y], stamps.advance[pose, 0])
-    pivot_x = _ceil(snake[PIVOT_X], stamps.advance[pose, 1])
+    pose = path[POSE]
+    pivot_y = _ceil(path[PIVOT_Y], stamps.advance[pose, 0])
+    pivot_x = _ceil(path[PIVOT_X], stamps.advance[pose, 1])
     total = 0
     for k in range(stamps.candidates.shape[0]):
         y, x = pivot_y + stamps.candidates[k, 0], pivot_x + stamps.candidates[k, 1]
         weight = stamps.weights[pose, k]
         if weight > 0 and _inside(y, x, scene.resolution):
-            total += weight * (255 - _crowding(mask, stamps.disc, y, x))
+            total += weight * (255 - _max_occupancy(mask, stamps.disc, y, x))
         cumulative[k] = total
     if total < scene.dead_end:
         return False
@@ -263,10 +237,10 @@ def _extend(
             k += 1
         y, x = pivot_y + stamps.candidates[k, 0], pivot_x + stamps.candidates[k, 1]
         u = stamps.stamp_of[SEED_POSES + k]
-        if _fits(mask, stamps.occupied[u], stamps.box[u], scene.most, y, x):
-            _occupy(stamps, mask, snake)
-            snake[PIVOT_Y], snake[PIVOT_X] = pivot_y, pivot_x
-            snake[POSE], snake[BASE_Y], snake[BASE_X] = SEED_POSES + k, y, x
+        if _fits(mask, stamps.occupied[u], stamps.box[u], scene.max_addable, y, x):
+            _occupy(stamps, mask, path)
+            path[PIVOT_Y], path[PIVOT_X] = pivot_y, pivot_x
+            path[POSE], path[BASE_Y], path[BASE_X] = SEED_POSES + k, y, x
             return True
     return False
 
@@ -275,16 +249,14 @@ def _extend(
 
 
 @_compiled
-def _seed_targets(
-    rng: npt.NDArray[np.uint64], scene: Scene, stamps: Stamps, snakes: npt.NDArray[np.int64]
-) -> bool:
-    """Lays the first paddles of both targets: one far from the borders, one near the first."""
+def _seed_targets(rng: _Words, scene: Scene, stamps: Stamps, paths: _Ints) -> bool:
+    """Places the first paddles of both targets: one far from the borders, one near the first."""
     size = scene.resolution
     found = False
     for _ in range(scene.paddle_tries):
         direction = below(rng, SEED_POSES)
         u = stamps.stamp_of[direction]
-        if stamps.seeds_nothing[u]:
+        if stamps.has_no_seed[u]:
             return False
         room = stamps.room_box[u]
         border = 2 * scene.seed_distance
@@ -294,7 +266,7 @@ def _seed_targets(
         if rows <= 0 or columns <= 0:
             return False
         y, x = low_y + below(rng, rows), low_x + below(rng, columns)
-        if _start(stamps, size, direction, y, x, snakes[0]):
+        if _place_first(stamps, size, direction, y, x, paths[0]):
             found = True
             break
     if not found:
@@ -302,38 +274,38 @@ def _seed_targets(
     for _ in range(scene.paddle_tries):
         direction = below(rng, SEED_POSES)
         place = below(rng, 360)
-        y = int(np.rint(snakes[0, BASE_Y] + scene.ring[place, 0]))
-        x = int(np.rint(snakes[0, BASE_X] + scene.ring[place, 1]))
-        if _start(stamps, size, direction, y, x, snakes[1]):
+        y = int(np.rint(paths[0, BASE_Y] + scene.ring[place, 0]))
+        x = int(np.rint(paths[0, BASE_X] + scene.ring[place, 1]))
+        if _place_first(stamps, size, direction, y, x, paths[1]):
             return True
     return False
 
 
 @_compiled
 def _grow_targets(
-    rng: npt.NDArray[np.uint64],
+    rng: _Words,
     scene: Scene,
     stamps: Stamps,
-    mask: npt.NDArray[np.uint8],
-    snakes: npt.NDArray[np.int64],
-    laid: npt.NDArray[np.int64],
-    cumulative: npt.NDArray[np.int64],
+    mask: _Bytes,
+    paths: _Ints,
+    paddles: _Ints,
+    cumulative: _Ints,
 ) -> bool:
-    """One attempt at both targets, grown in turns; `laid` [2, contour_length, 3] notes the paddles."""
-    if not _seed_targets(rng, scene, stamps, snakes):
+    """Attempts to grow both targets in turns, recorded in `paddles` [2, contour_length, 3]."""
+    if not _seed_targets(rng, scene, stamps, paths):
         return False
     pad, size = scene.padding, scene.resolution
     mask[:] = 0
     mask[:pad], mask[size - pad :] = 255, 255
     mask[:, :pad], mask[:, size - pad :] = 255, 255
     for s in range(2):
-        _note(laid[s, 0], snakes[s])
+        _record(paddles[s, 0], paths[s])
     for paddle in range(1, scene.contour_length):
         for s in range(2):
-            if not _extend(rng, scene, stamps, mask, snakes[s], cumulative):
+            if not _extend(rng, scene, stamps, mask, paths[s], cumulative):
                 return False
-            _note(laid[s, paddle], snakes[s])
-    _occupy(stamps, mask, snakes[1])  # the last paddle of the first target never enters the mask
+            _record(paddles[s, paddle], paths[s])
+    _occupy(stamps, mask, paths[1])  # the last paddle of the first target is never added
     return True
 
 
@@ -341,8 +313,8 @@ def _grow_targets(
 
 
 @_compiled
-def _is_free(mask: npt.NDArray[np.uint8], room: npt.NDArray[np.int64], y: int, x: int) -> bool:
-    """Whether nothing is in a first paddle's room; the pixels along the border count as taken."""
+def _is_free(mask: _Bytes, room: _Ints, y: int, x: int) -> bool:
+    """Returns True if the room of a first paddle is free; border pixels count as occupied."""
     last = mask.shape[0] - 1
     for d in range(room.shape[0]):
         i, j = y + room[d, 0], x + room[d, 1]
@@ -354,13 +326,11 @@ def _is_free(mask: npt.NDArray[np.uint8], room: npt.NDArray[np.int64], y: int, x
 
 
 @_compiled
-def _free_tail(
-    rng: npt.NDArray[np.uint64], mask: npt.NDArray[np.uint8], room: npt.NDArray[np.int64]
-) -> int:
-    """A tail drawn uniformly from the free ones, as y × size + x, or -1 where there is none.
+def _free_tail(rng: _Words, mask: _Bytes, room: _Ints) -> int:
+    """Draws a tail uniformly from the free pixels, as y × size + x; returns -1 if there is none.
 
-    Blind draws come first, since free ones are many most of the time; a free one among them is as
-    uniform as one drawn from the list of all, which follows.
+    Random draws are tried first, because most of the time many pixels are free. If they fail, the free
+    pixels are counted. Both give a uniform distribution.
     """
     size = mask.shape[0]
     for _ in range(BLIND_TRIES):
@@ -381,14 +351,8 @@ def _free_tail(
 
 
 @_compiled
-def _seed_distractor(
-    rng: npt.NDArray[np.uint64],
-    scene: Scene,
-    stamps: Stamps,
-    mask: npt.NDArray[np.uint8],
-    snake: npt.NDArray[np.int64],
-) -> bool:
-    """Lays the first paddle of a distractor, where a hundredth of the canvas is still free."""
+def _seed_distractor(rng: _Words, scene: Scene, stamps: Stamps, mask: _Bytes, path: _Ints) -> bool:
+    """Places the first paddle of a distractor if at least a hundredth of the canvas is free."""
     size = scene.resolution
     free = 0
     for y in range(size):
@@ -399,55 +363,50 @@ def _seed_distractor(
     for _ in range(scene.paddle_tries):
         direction = below(rng, SEED_POSES)
         u = stamps.stamp_of[direction]
-        tail = -1 if stamps.seeds_nothing[u] else _free_tail(rng, mask, stamps.room[u])
+        tail = -1 if stamps.has_no_seed[u] else _free_tail(rng, mask, stamps.room[u])
         if tail < 0:
             return False
-        if _start(stamps, size, direction, tail // size, tail % size, snake):
+        if _place_first(stamps, size, direction, tail // size, tail % size, path):
             return True
     return False
 
 
 @_compiled
 def _grow_distractor(
-    rng: npt.NDArray[np.uint64],
+    rng: _Words,
     scene: Scene,
     stamps: Stamps,
-    mask: npt.NDArray[np.uint8],
-    snake: npt.NDArray[np.int64],
-    laid: npt.NDArray[np.int64],
-    cumulative: npt.NDArray[np.int64],
+    mask: _Bytes,
+    path: _Ints,
+    paddles: _Ints,
+    cumulative: _Ints,
 ) -> bool:
-    """One attempt at a distractor; where it fails, the mask holds a part of it."""
-    if not _seed_distractor(rng, scene, stamps, mask, snake):
+    """Attempts to grow a distractor; after a failure, the mask holds a part of it."""
+    if not _seed_distractor(rng, scene, stamps, mask, path):
         return False
-    _note(laid[0], snake)
+    _record(paddles[0], path)
     for paddle in range(1, scene.distractor_length):
-        if not _extend(rng, scene, stamps, mask, snake, cumulative):
+        if not _extend(rng, scene, stamps, mask, path, cumulative):
             return False
-        _note(laid[paddle], snake)
-    _occupy(stamps, mask, snake)
+        _record(paddles[paddle], path)
+    _occupy(stamps, mask, path)
     return True
 
 
-# --- Pictures -------------------------------------------------------------------------------------
+# --- Images ---------------------------------------------------------------------------------------
 
 
 @_compiled
-def _paint(
-    canvas: npt.NDArray[np.float64],
-    stamps: Stamps,
-    brightness: npt.NDArray[np.float64],
-    laid: npt.NDArray[np.int64],
-) -> None:
-    """Draws paddles, each where it is brighter than what is there."""
-    for paddle in range(laid.shape[0]):
-        u = stamps.stamp_of[laid[paddle, 0]]
-        _press(canvas, brightness[u], stamps.box[u], laid[paddle, 1], laid[paddle, 2])
+def _paint(canvas: _Floats, stamps: Stamps, brightness: _Floats, paddles: _Ints) -> None:
+    """Draws paddles as the maximum with the canvas."""
+    for paddle in range(paddles.shape[0]):
+        u = stamps.stamp_of[paddles[paddle, 0]]
+        _stamp_maximum(canvas, brightness[u], stamps.box[u], paddles[paddle, 1], paddles[paddle, 2])
 
 
 @_compiled
-def _mark(canvas: npt.NDArray[np.float64], scene: Scene, y: int, x: int) -> None:
-    """Draws a marker; near a border its stamp is the one of a canvas with a border as near."""
+def _mark(canvas: _Floats, scene: Scene, y: int, x: int) -> None:
+    """Draws a marker; near a border with the stamp of a canvas with a border at this distance."""
     size, side = scene.resolution, scene.marker.shape[0]
     row = y if y < side // 2 else max(side // 2, y - size + side)
     column = x if x < side // 2 else max(side // 2, x - size + side)
@@ -458,8 +417,8 @@ def _mark(canvas: npt.NDArray[np.float64], scene: Scene, y: int, x: int) -> None
 
 
 @_compiled
-def _expose(canvas: npt.NDArray[np.float64], image: npt.NDArray[np.uint8]) -> None:
-    """Stretches a canvas to the bytes 0 to 255, rounded half up."""
+def _expose(canvas: _Floats, image: _Bytes) -> None:
+    """Rescales a canvas to the bytes 0 to 255, rounded half up."""
     least, greatest = canvas[0, 0], canvas[0, 0]
     for value in canvas.flat:
         least, greatest = min(least, value), max(greatest, value)
@@ -473,17 +432,17 @@ def _expose(canvas: npt.NDArray[np.float64], image: npt.NDArray[np.uint8]) -> No
 def draw(
     scene: Scene,
     stamps_of_margins: tuple[Stamps, Stamps],
-    key: npt.NDArray[np.uint64],
+    key: _Words,
     start: int,
-    out: Out,
+    out: Any,  # the `Drawn` of pathfinder_generator, which imports this module
 ) -> None:
-    """Draws the images `start`, `start + 1`, ... until `out` is full."""
+    """Draws as many images as `out` holds, from number `start` on."""
     size = scene.resolution
     rng = np.empty(4, np.uint64)
     mask = np.empty((size, size), np.uint8)
     attempt = np.empty((size, size), np.uint8)
     canvas = np.empty((size, size), np.float64)
-    snakes = np.empty((2, 5), np.int64)
+    paths = np.empty((2, 5), np.int64)
     targets = np.empty((2, scene.contour_length, 3), np.int64)
     distractor = np.empty((scene.distractor_length, 3), np.int64)
     cumulative = np.empty(1024, np.int64)
@@ -493,7 +452,7 @@ def draw(
         stamps = stamps_of_margins[below(rng, scene.num_margins)]
 
         restarts = 0
-        while not _grow_targets(rng, scene, stamps, mask, snakes, targets, cumulative):
+        while not _grow_targets(rng, scene, stamps, mask, paths, targets, cumulative):
             restarts += 1
         canvas[:] = 0
         for s in range(2):
@@ -504,7 +463,7 @@ def draw(
         for _ in range(scene.num_distractors):
             for _ in range(scene.distractor_tries):
                 _copy(mask, attempt)
-                if _grow_distractor(rng, scene, stamps, attempt, snakes[0], distractor, cumulative):
+                if _grow_distractor(rng, scene, stamps, attempt, paths[0], distractor, cumulative):
                     mask, attempt = attempt, mask
                     _paint(canvas, stamps, stamps.distractor, distractor)
                     _copy(distractor, out.distractors[n, num_distractors])

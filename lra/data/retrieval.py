@@ -1,16 +1,16 @@
-"""Retrieval: does one of two papers cite the other? Of the ACL Anthology Network, read byte by byte.
+"""Retrieval: does one of two papers of the ACL Anthology Network cite the other? Texts as bytes.
 
-Read from the LRA release's `new_aan_pairs.{train,eval,test}.tsv`. A line is a pair: label, id1, id2,
-text1 and text2 between tabs, without header or quoting. A paper stands in many pairs; its text is
-stored once, for all splits.
+Read from `new_aan_pairs.{train,eval,test}.tsv` of the LRA release. A line is a pair: label, id1, id2,
+text1 and text2, separated by tabs, without header or quoting. A paper occurs in many pairs; its text
+is stored once for all splits.
 
-Rows are ordered by a hash of their ids: the first rows of a split are a random sample of it, and
-nothing depends on the order of the lines.
+Rows are sorted by a hash of their ids. The first rows of a split are therefore a random sample, and
+the data do not depend on the order of the lines.
 
 Source: google-research/long-range-arena, lra_benchmarks/matching/input_pipeline.py at cd31e5c. Same
-tokens: the first 10,000 bytes of a text exactly as the file spells it, escapes and all, each plus 1,
-and 0 for padding.
-Differs from it: every pair is scored, where the original drops the last incomplete batch.
+tokens: the first 10,000 bytes of a text as in the file, including escapes, each plus 1, and 0 for
+padding.
+Differs from it: every pair is evaluated, where the original drops the last incomplete batch.
 """
 
 import codecs
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from harness import cache
+from dataprep import cache
 from lra.data.task import DataConfig, PairSplit, Sequences, Task
 from lra.data.text import FIRST_ID, decode
 
@@ -40,13 +40,13 @@ OFFICIAL_FILES: Mapping[str, str] = {
     "test": "new_aan_pairs.test.tsv",
 }
 
-# Part of every fingerprint: raise it when the same files give other data.
+# Part of the fingerprint: raise it when the same files give other data.
 FORMAT = 1
 
 _FOLDERS = (".", "tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 _COLUMNS = ("label", "id1", "id2", "text1", "text2")
 _LABELS: Mapping[bytes, int] = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
-# Sorted field by field: the hash first, and the rest for rows whose ids are the same.
+# Sorted by field: the hash first, then the others for rows with equal ids.
 _ROW = np.dtype(
     [("hash", np.uint64), ("first", np.int32), ("second", np.int32), ("label", np.int32)]
 )
@@ -55,23 +55,25 @@ _logger = logging.getLogger(__name__)
 
 
 def load(config: DataConfig) -> Task:
-    """Opens Retrieval, preparing it first where it is not there yet.
+    """Opens Retrieval, and prepares it first if it is missing.
+
+    Prepared data belong to files of the same names, sizes and modification times.
 
     Args:
-      config: `dir` holds the three files, itself or in `tsv_data`, `lra_release/tsv_data` or
-        `lra_release/lra_release/tsv_data`; the first that has one of them counts. Prepared files are
-        known again by name, size and time of change.
+      config: `dir` or its subfolder `tsv_data`, `lra_release/tsv_data` or
+        `lra_release/lra_release/tsv_data` holds the three files; the first with one of them is read.
 
     Raises:
-      ValueError: no `dir`, a source other than files, or a malformed file.
-      FileNotFoundError: one of the files is missing.
+      ValueError: `dir` is empty, `source` is not the files, or a file is malformed.
+      FileNotFoundError: A file is missing.
     """
     paths = _official_paths(config)
-    files = {split: _identity(path) for split, path in paths.items()}
+    files = {split: _file_stamp(path) for split, path in paths.items()}
     fingerprint = {"task": "retrieval", "format": FORMAT, "source": "files", "files": files}
-    final_folder = cache.folder_of("retrieval", fingerprint)
-    build = functools.partial(_build, paths=paths, final_folder=final_folder)
-    prepared = cache.prepared("retrieval", fingerprint, build)
+    build = functools.partial(_build, paths=paths)
+    prepared = cache.prepared(
+        "retrieval", fingerprint, build, f"Retrieval: reading {', '.join(map(str, paths.values()))}"
+    )
     documents = Sequences.open(prepared.folder, "documents", first_id=FIRST_ID)
     splits = {split: PairSplit.open(prepared.folder, split, documents) for split in OFFICIAL_FILES}
     return Task(
@@ -88,7 +90,7 @@ def load(config: DataConfig) -> Task:
 
 
 class Pair(NamedTuple):
-    """One line; texts are cut at `MAX_BYTES`."""
+    """One line of a file; texts are truncated to `MAX_BYTES`."""
 
     label: int
     ids: tuple[bytes, bytes]
@@ -96,14 +98,14 @@ class Pair(NamedTuple):
 
 
 def read_tsv(path: Path, on_bytes: Callable[[int], Any] = lambda _: None) -> Iterator[Pair]:
-    """Yields the pairs of an official file, one line in memory at a time.
+    """Yields the pairs of an official file, reading one line at a time.
 
     Args:
-      path: the file.
-      on_bytes: told the length of every line.
+      path: The file.
+      on_bytes: Called with the length of each line.
 
     Raises:
-      ValueError: the file is empty or malformed; the sentence names the file and the line.
+      ValueError: The file is empty or malformed; the message names the file and the line.
     """
     line_number = 0
     with path.open("rb") as file:
@@ -112,7 +114,7 @@ def read_tsv(path: Path, on_bytes: Callable[[int], Any] = lambda _: None) -> Ite
                 pair = _pair(line)
             except ValueError as error:
                 raise ValueError(
-                    f"{path}, line {line_number}: {error} Mend it, or unpack lra_release.gz again."
+                    f"{path}, line {line_number}: {error} Fix it, or unpack lra_release.gz again."
                 ) from None
             yield pair
             on_bytes(len(line))
@@ -136,28 +138,20 @@ def _pair(line: bytes) -> Pair:
 
 
 def _text(column: str, text: bytes) -> bytes:
-    """Cuts a text, and checks it; the last character may be one that the cut goes through."""
+    """Truncates and validates a text; the truncation may cut the last character."""
     if not text:
         raise ValueError(f"{column} is empty.")
     text = text[:MAX_BYTES]
     try:
         codecs.utf_8_decode(text, "strict", len(text) < MAX_BYTES)
     except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start + 1} of {column} is not UTF-8 text.") from None
+        raise ValueError(f"byte {error.start + 1} of {column} is not valid UTF-8.") from None
     return text
 
 
 def _official_paths(config: DataConfig) -> dict[str, Path]:
-    if config.source not in ("auto", "files"):
-        raise ValueError(
-            f"Retrieval has no source {config.source!r}: set data.source to auto or files."
-        )
-    advice = (
-        "Unpack https://storage.googleapis.com/long-range-arena/lra_release.gz (tar -xf), and point"
-        " --config.data.dir at the folder."
-    )
-    if not config.dir:
-        raise ValueError(f"Retrieval needs the tsv files of the LRA release. {advice}")
+    archive = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
+    config.choose_source("Retrieval", None, f"the tsv files of {archive} (tar -xf)")
     folders = [cache.user_path(config.dir) / below for below in _FOLDERS]
 
     def missing(folder: Path) -> list[str]:
@@ -167,13 +161,13 @@ def _official_paths(config: DataConfig) -> dict[str, Path]:
     if missing(folder):
         raise FileNotFoundError(
             f"Retrieval needs the tsv files of the LRA release: no {', '.join(missing(folder))} in"
-            f" {folder}. {advice}"
+            f" {folder}. Unpack {archive} (tar -xf) and set --config.data.dir to its folder."
         )
     return {split: folder / file for split, file in OFFICIAL_FILES.items()}
 
 
-def _identity(path: Path) -> dict[str, Any]:
-    """What a file is known by: opened here, so that one that cannot be read says so at once."""
+def _file_stamp(path: Path) -> dict[str, Any]:
+    """Returns name, size and modification time; raises OSError at once if the file is unreadable."""
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
     return {"name": path.name, "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
@@ -182,14 +176,9 @@ def _identity(path: Path) -> dict[str, Any]:
 # --- Preparation ----------------------------------------------------------------------------------
 
 
-def _build(folder: Path, *, paths: Mapping[str, Path], final_folder: Path) -> None:
-    _logger.info(
-        "Preparing Retrieval: reading %s; once, into %s",
-        ", ".join(map(str, paths.values())),
-        final_folder,
-    )
-    numbers: dict[bytes, int] = {}  # of the texts: what is in them counts, and not their ids
-    names: set[tuple[bytes, int]] = set()
+def _build(folder: Path, *, paths: Mapping[str, Path]) -> None:
+    numbers: dict[bytes, int] = {}  # texts are identified by content, not by id
+    names: set[tuple[bytes, int]] = set()  # (id, number of its text)
 
     def rows(pairs: Iterable[Pair]) -> Iterator[tuple[int, int, int, int]]:
         for label, ids, (text1, text2) in pairs:
@@ -205,7 +194,7 @@ def _build(folder: Path, *, paths: Mapping[str, Path], final_folder: Path) -> No
             for split, path in paths.items()
         }
     contents = sorted(numbers)
-    documents = Sequences.of(contents)
+    documents = Sequences.from_bytes(contents)
     documents.save(folder, "documents")
     places = np.argsort([numbers[content] for content in contents])  # the inverse permutation
     splits = {}
@@ -220,17 +209,17 @@ def _build(folder: Path, *, paths: Mapping[str, Path], final_folder: Path) -> No
 
 
 def _hash(ids: tuple[bytes, bytes]) -> int:
-    """Orders the rows; 64 bits."""
+    """Returns a 64-bit hash, by which rows are sorted."""
     return int.from_bytes(hashlib.blake2b(b"\t".join(ids), digest_size=8).digest(), "big")
 
 
 def _log_statistics(splits: Mapping[str, PairSplit], names: set[tuple[bytes, int]]) -> None:
     documents = {name: np.unique(split.pairs) for name, split in splits.items()}
-    shared = [len(np.intersect1d(documents["train"], some)) for some in documents.values()]
+    shared = [len(np.intersect1d(documents["train"], other)) for other in documents.values()]
     _logger.info(
-        "Retrieval: %s documents (train, valid, test), %s of them also in train; %s in all.",
-        _listed(map(len, documents.values())),
-        _listed(shared),
+        "Retrieval: %s documents (train, valid, test), %s of them also in train; %s in total.",
+        " / ".join(f"{len(numbers):,}" for numbers in documents.values()),
+        " / ".join(f"{count:,}" for count in shared),
         f"{len({number for _, number in names}):,}",
     )
     several_texts, several_ids = (
@@ -238,11 +227,7 @@ def _log_statistics(splits: Mapping[str, PairSplit], names: set[tuple[bytes, int
     )
     if several_texts or several_ids:
         _logger.info(
-            "Retrieval: %s ids stand for more than one text, and %s texts have more than one id.",
+            "Retrieval: %s ids have more than one text, and %s texts have more than one id.",
             f"{several_texts:,}",
             f"{several_ids:,}",
         )
-
-
-def _listed(counts: Iterable[int]) -> str:
-    return " / ".join(f"{count:,}" for count in counts)

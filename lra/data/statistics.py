@@ -1,4 +1,4 @@
-"""What a task's data are like: sizes, labels, lengths, what its splits have in common."""
+"""Statistics of a task's data: sizes, labels, lengths, examples that splits share."""
 
 import dataclasses
 import hashlib
@@ -8,23 +8,22 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lra.data import pictures
 from lra.data.baselines import baselines
 from lra.data.task import PairSplit, Sequences, Split, Task
 
 PERCENTILES = (5, 50, 95)
-PICTURES_COUNTED = 1000
+MAX_IMAGES = 1000  # for the distribution of pixels
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitStatistics:
-    """One split in numbers.
+    """Statistics of one split.
 
     Args:
-      examples: rows.
+      examples: Number of rows, N.
       label_counts: [C].
-      lengths: tokens of every sequence that a row has; [N], or [2 N] for pairs.
-      contents: digests of the different examples; a pair is the same with its texts swapped.
+      lengths: Number of tokens of each sequence, [N], or [2 N] for pairs.
+      contents: Digests of the distinct examples; a pair equals the same pair in reverse order.
     """
 
     examples: int
@@ -33,8 +32,8 @@ class SplitStatistics:
     contents: frozenset[bytes]
 
 
-def of_split(split: Split | PairSplit, num_classes: int) -> SplitStatistics:
-    """Counts everything there is to count in a split."""
+def split_statistics(split: Split | PairSplit, num_classes: int) -> SplitStatistics:
+    """Returns the statistics of a split."""
     used = split.pairs.ravel() if isinstance(split, PairSplit) else np.arange(len(split))
     return SplitStatistics(
         examples=len(split),
@@ -44,8 +43,8 @@ def of_split(split: Split | PairSplit, num_classes: int) -> SplitStatistics:
     )
 
 
-def shared(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str, str], int]:
-    """Different examples that two splits have in common, labels aside, for all pairs of splits."""
+def shared_examples(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str, str], int]:
+    """Returns the number of distinct examples, labels aside, that each two splits share."""
     return {
         (one, other): len(statistics[one].contents & statistics[other].contents)
         for one, other in itertools.combinations(statistics, 2)
@@ -53,13 +52,13 @@ def shared(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str, str], i
 
 
 def markdown(task: Task, num_classes: int) -> str:
-    """Tables of sizes, labels and lengths, and what the splits share; for people and for README."""
+    """Returns a Markdown report: sizes, labels, lengths, shared examples, trivial predictors."""
     rows = [
-        f"| {task.name} | examples | different | labels, % | length:"
+        f"| {task.name} | examples | distinct | labels, % | length:"
         f" {', '.join(f'{p} %' for p in PERCENTILES)}, longest |",
         "|---|---|---|---|---|",
     ]
-    statistics = {name: of_split(split, num_classes) for name, split in task.splits.items()}
+    statistics = {name: split_statistics(split, num_classes) for name, split in task.splits.items()}
     for name, found in statistics.items():
         shares = 100 * found.label_counts / found.examples
         lengths = [*np.percentile(found.lengths, PERCENTILES), found.lengths.max()]
@@ -68,25 +67,26 @@ def markdown(task: Task, num_classes: int) -> str:
             f" | {' '.join(f'{share:.1f}' for share in shares)}"
             f" | {', '.join(f'{length:,.0f}' for length in lengths)} |"
         )
-    common = [
-        f"{count:,} of {one} in {other}" for (one, other), count in shared(statistics).items()
+    overlaps = [
+        f"{count:,} of {one} in {other}"
+        for (one, other), count in shared_examples(statistics).items()
     ]
-    rows += ["", f"Examples of one split that are in another: {', '.join(common)}."]
-    trivial = ", ".join(f"{name} {100 * score:.2f} %" for name, score in baselines(task).items())
-    rows += ["", f"What trivial predictors score on the test set: {trivial}."]
+    rows += ["", f"Examples that splits share: {', '.join(overlaps)}."]
+    scores = ", ".join(f"{name} {100 * score:.2f} %" for name, score in baselines(task).items())
+    rows += ["", f"Test accuracy of trivial predictors: {scores}."]
     pairs = [split.pairs for split in task.splits.values() if isinstance(split, PairSplit)]
     if pairs:
         texts = np.unique(np.concatenate(pairs))
-        rows += ["", f"The pairs are of {len(texts):,} different texts."]
+        rows += ["", f"The pairs consist of {len(texts):,} distinct texts."]
     if task.image_shape:
-        rows += ["", _pixels(task)]
+        rows += ["", _pixel_distribution(task)]
     if task.notes:
         rows += ["", task.notes(task)]
     return "\n".join(rows) + "\n"
 
 
 def _digests(split: Split | PairSplit) -> Iterator[bytes]:
-    """A digest of every row's tokens."""
+    """Yields a digest of the tokens of each row."""
     sequences = split.sequences
     if isinstance(split, PairSplit):
         known = {number: _digest(sequences, number) for number in np.unique(split.pairs).tolist()}
@@ -102,8 +102,8 @@ def _digest(sequences: Sequences, number: int) -> bytes:
     return hashlib.blake2b(sequences.tokens[start:stop].data, digest_size=16).digest()
 
 
-def _pixels(task: Task) -> str:
-    images = pictures.first_images(task, PICTURES_COUNTED)
+def _pixel_distribution(task: Task) -> str:
+    images = task.first_images(MAX_IMAGES)
     edges = (0, 1, 17, 65, 129, 201, 256)
     shares = np.histogram(images, edges)[0] / images.size
     bins = [

@@ -1,38 +1,41 @@
-"""What every task hands to training: splits of ragged token sequences, and how to read them.
+"""Tasks as training reads them: splits of ragged token sequences, gathered into padded batches.
 
-Tokens lie on the disk as bytes and are read from there; a task of pairs stores every text once and
-its pairs as numbers of texts.
+Tokens are stored on disk as bytes and memory-mapped. A task of pairs stores every text once and its
+pairs as indices of texts.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from harness import cache, parallel
+from dataprep import cache, parallel
 
 Batch = dict[str, npt.NDArray[Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which data, from where, and how much of them.
+    """The task, the source of its data, and how sequences are truncated and padded.
 
     Args:
-      task: a name in `lra.data.TASKS`.
-      source: where the data come from; "auto" takes the files when `dir` is set.
-      dir: the folder of the task's own files, for tasks that read files.
-      examples: at most this many examples a split; 0 takes all. A run on fewer is partial.
-      max_len: tokens a sequence keeps; longer ones are cut.
-      padded_len: tokens of a row of a batch, the rest of it padding; 0 is `max_len`.
-      zero_is_padding: tokens of id 0 count as padding too, as in the authors' code, where every
-        black pixel is one.
-      seed: of generated data and of carved splits, not of the training.
-      workers: processes that prepare data; 0 is one for every core we may use. The data are the
-        same for any number.
+      task: A name in `lra.data.TASKS`.
+      source: "files", "generated" or "tfds", as far as the task has it. "auto" selects the files,
+        unless `dir` is empty and the data can be generated.
+      dir: Folder of the task's files, for tasks that read files.
+      examples: Maximum number of examples per split; 0 for all. A run on fewer is partial.
+      max_len: Maximum number of tokens per sequence; longer sequences are truncated.
+      padded_len: Length of a row of a batch, padding included; 0 for `max_len`.
+      pad_to_multiple_of: If positive, batches hold examples of similar length, and each batch is
+        padded to a multiple of this length, at most to `padded_len`.
+      zero_is_padding: Masks tokens of id 0, as the authors' code does, where black pixels are padding.
+      seed: Seed of generated data and of held-out validation sets, not of training.
+      workers: Number of processes that prepare data; 0 for one per usable core. The data do not
+        depend on it.
     """
 
     task: str
@@ -41,51 +44,98 @@ class DataConfig:
     examples: int = 0
     max_len: int
     padded_len: int = 0
+    pad_to_multiple_of: int = 0
     zero_is_padding: bool = False
     seed: int = 0
     workers: int = 0
 
     def __post_init__(self) -> None:
         if self.max_len < 1:
-            raise ValueError(f"data.max_len is {self.max_len}; it must be at least 1 token.")
+            raise ValueError(f"data.max_len is {self.max_len}; it must be at least 1.")
         if self.padded_len and self.padded_len < self.max_len:
             raise ValueError(
                 f"data.padded_len={self.padded_len} is shorter than data.max_len={self.max_len}:"
-                " pass 0, which pads to max_len, or more."
+                " pass max_len or more, or 0 to pad to max_len."
             )
-        for name in ("examples", "workers"):
+        for name in ("examples", "workers", "pad_to_multiple_of"):
             if getattr(self, name) < 0:
-                raise ValueError(
-                    f"data.{name} is {getattr(self, name)}; pass 0 for all, or a positive number."
-                )
+                raise ValueError(f"data.{name} is {getattr(self, name)}; it must be 0 or positive.")
 
     @property
     def padding(self) -> "Padding":
-        """How sequences become rows of one length."""
-        return Padding(self.max_len, self.padded_len or self.max_len, self.zero_is_padding)
+        """How sequences are truncated and padded to rows of one length."""
+        padded_len = self.padded_len or self.max_len
+        return Padding(self.max_len, padded_len, self.zero_is_padding, self.pad_to_multiple_of)
 
     @property
     def num_processes(self) -> int:
-        """Processes to prepare data with: `workers`, or one for every core we may use."""
+        """Number of processes that prepare data: `workers`, or the number of usable cores."""
         return parallel.num_processes(self.workers)
+
+    def choose_source(
+        self, task: str, other: Literal["generated", "tfds"] | None, files: str
+    ) -> str:
+        """Returns the source to read: "files" or `other`.
+
+        Args:
+          task: Name of the task, for error messages.
+          other: The source that the task has besides its files, if any.
+          files: Name of the files, for error messages.
+
+        Raises:
+          ValueError: The task lacks `source`, or `source` and `dir` contradict each other.
+        """
+        known = ["auto", "files", *([other] if other else [])]
+        if self.source not in known:
+            raise ValueError(
+                f"{task} has no source {self.source!r}: set data.source to"
+                f" {', '.join(known[:-1])} or {known[-1]}."
+            )
+        if self.source == "generated" and self.dir:
+            raise ValueError(
+                f"{task} cannot be both generated and read from data.dir={self.dir!r}: leave data.dir"
+                " empty, or set data.source to files."
+            )
+        if other and self.source == other:
+            return other
+        if other == "generated" and self.source == "auto" and not self.dir:
+            return other
+        if not self.dir:
+            tfds = (
+                ", or set --config.data.source=tfds to read a copy prepared by tensorflow-datasets"
+            )
+            raise ValueError(
+                f"{task} needs {files}: set --config.data.dir to the folder that holds them"
+                f"{tfds if other == 'tfds' else ''}."
+            )
+        return "files"
 
 
 class Padding(NamedTuple):
-    """How sequences become rows of one length; see `DataConfig`."""
+    """How sequences are truncated and padded to rows of one length; see `DataConfig`."""
 
     max_len: int
     padded_len: int
     zero_is_padding: bool = False
+    multiple: int = 0
+
+    def for_longest(self, tokens: int) -> "Padding":
+        """Returns the padding of a batch whose longest sequence has `tokens` tokens."""
+        if not self.multiple:
+            return self
+        kept = max(1, min(tokens, self.max_len))
+        needed = -(-kept // self.multiple) * self.multiple
+        return self._replace(padded_len=min(needed, self.padded_len))
 
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """Ragged token sequences: number i is the bytes `tokens[offsets[i]:offsets[i + 1]]`.
+    """N ragged token sequences: sequence i is stored as the bytes `tokens[offsets[i]:offsets[i + 1]]`.
 
     Args:
-      tokens: [total], as they are stored; memory mapped, so that they cost nothing until read.
+      tokens: Stored bytes of all sequences, [total]; usually memory-mapped.
       offsets: [N + 1].
-      first_id: the token id of a stored byte 0; 1 where the ids keep 0 for padding.
+      first_id: Token id of the stored byte 0; 1 if id 0 is reserved for padding.
     """
 
     tokens: npt.NDArray[np.uint8]
@@ -95,6 +145,11 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Number of tokens of each sequence, [N]."""
+        return np.diff(self.offsets)
+
     def __getitem__(self, index: int) -> npt.NDArray[np.int32]:
         stored = self.tokens[self.offsets[index] : self.offsets[index + 1]]
         return stored.astype(np.int32) + self.first_id
@@ -102,9 +157,9 @@ class Sequences:
     def rows(
         self, indices: npt.NDArray[np.integer], padding: Padding
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Gathers the sequences `indices` as token ids [B, L], and a mask, True at real tokens.
+        """Returns the sequences `indices` as token ids [B, L], and their mask, True at real tokens.
 
-        The mask comes from lengths, never from token values, unless zeros are padding.
+        The mask follows from the lengths, and from token values only with `zero_is_padding`.
         """
         starts = self.offsets[indices]
         lengths = np.minimum(self.offsets[indices + 1] - starts, padding.max_len)
@@ -123,15 +178,15 @@ class Sequences:
 
     @classmethod
     def open(cls, folder: Path, name: str, *, first_id: int = 0) -> Self:
-        """Maps what `save` wrote."""
+        """Memory-maps the files that `save` wrote."""
         tokens, offsets = (
             cache.open_array(folder / f"{name}_{part}.npy") for part in ("tokens", "offsets")
         )
         return cls(tokens, offsets, first_id)
 
     @classmethod
-    def of(cls, contents: Sequence[bytes], *, first_id: int = 0) -> Self:
-        """Joins byte strings."""
+    def from_bytes(cls, contents: Sequence[bytes], *, first_id: int = 0) -> Self:
+        """Returns the sequences stored as `contents`."""
         offsets = np.zeros(len(contents) + 1, np.int64)
         np.cumsum([len(content) for content in contents], out=offsets[1:])
         return cls(np.frombuffer(b"".join(contents), np.uint8), offsets, first_id)
@@ -139,7 +194,7 @@ class Sequences:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Sequences, each with a label."""
+    """Labeled sequences."""
 
     sequences: Sequences
     labels: npt.NDArray[np.int32]  # [N]
@@ -147,12 +202,17 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Number of tokens of each row, [N]."""
+        return self.sequences.lengths[: len(self)]
+
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int32], int]:
         _require_rows(np.array([index]), len(self))
         return self.sequences[index], int(self.labels[index])
 
     def batch(self, indices: npt.NDArray[np.integer], padding: Padding) -> Batch:
-        """Gathers the rows `indices`.
+        """Returns the rows `indices` as a batch.
 
         Returns:
           inputs: int32 [B, L].
@@ -164,7 +224,7 @@ class Split:
         return {"inputs": inputs, "mask": mask, "labels": self.labels[indices]}
 
     def first(self, count: int) -> Self:
-        """The first `count` rows, or all where there are fewer."""
+        """Returns the first `count` rows, or all if there are fewer."""
         return dataclasses.replace(self, labels=self.labels[:count])
 
     def save(self, folder: Path, name: str) -> None:
@@ -174,21 +234,27 @@ class Split:
 
     @classmethod
     def open(cls, folder: Path, name: str, *, first_id: int = 0) -> Self:
-        """Maps what `save` wrote."""
+        """Memory-maps the files that `save` wrote."""
         sequences = Sequences.open(folder, name, first_id=first_id)
         return cls(sequences, cache.open_array(folder / f"{name}_labels.npy"))
 
 
 @dataclasses.dataclass(frozen=True)
 class PairSplit:
-    """Pairs of sequences, each pair with a label; splits share their sequences."""
+    """Labeled pairs of sequences. Splits share their sequences."""
 
     sequences: Sequences
-    pairs: npt.NDArray[np.int32]  # [N, 2], numbers of sequences
+    pairs: npt.NDArray[np.int32]  # [N, 2], indices of sequences
     labels: npt.NDArray[np.int32]  # [N]
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Number of tokens of the longer sequence of each pair, [N]."""
+        longer: npt.NDArray[np.int64] = self.sequences.lengths[self.pairs].max(axis=1)
+        return longer
 
     def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
         _require_rows(np.array([index]), len(self))
@@ -196,7 +262,7 @@ class PairSplit:
         return self.sequences[first], self.sequences[second], int(self.labels[index])
 
     def batch(self, indices: npt.NDArray[np.integer], padding: Padding) -> Batch:
-        """Gathers the pairs `indices`.
+        """Returns the pairs `indices` as a batch.
 
         Returns:
           inputs1, inputs2: int32 [B, L].
@@ -204,30 +270,24 @@ class PairSplit:
           labels: int32 [B].
         """
         indices = _require_rows(np.asarray(indices), len(self))
-        firsts, seconds = self.pairs[indices].T
-        inputs1, mask1 = self.sequences.rows(firsts, padding)
-        inputs2, mask2 = self.sequences.rows(seconds, padding)
-        labels = self.labels[indices]
-        return {
-            "inputs1": inputs1,
-            "mask1": mask1,
-            "inputs2": inputs2,
-            "mask2": mask2,
-            "labels": labels,
-        }
+        batch: Batch = {}
+        for i in (1, 2):
+            rows = self.sequences.rows(self.pairs[indices, i - 1], padding)
+            batch[f"inputs{i}"], batch[f"mask{i}"] = rows
+        return batch | {"labels": self.labels[indices]}
 
     def first(self, count: int) -> Self:
-        """The first `count` pairs, or all where there are fewer."""
+        """Returns the first `count` pairs, or all if there are fewer."""
         return dataclasses.replace(self, pairs=self.pairs[:count], labels=self.labels[:count])
 
     def save(self, folder: Path, name: str) -> None:
-        """Writes `<name>_pairs.npy` and `<name>_labels.npy`; the sequences are saved once, by themselves."""
+        """Writes `<name>_pairs.npy` and `<name>_labels.npy`; the sequences are saved separately."""
         cache.save_array(folder / f"{name}_pairs.npy", self.pairs)
         cache.save_array(folder / f"{name}_labels.npy", self.labels)
 
     @classmethod
     def open(cls, folder: Path, name: str, sequences: Sequences) -> Self:
-        """Maps what `save` wrote."""
+        """Memory-maps the files that `save` wrote."""
         pairs, labels = (
             cache.open_array(folder / f"{name}_{part}.npy") for part in ("pairs", "labels")
         )
@@ -236,16 +296,17 @@ class PairSplit:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One task of the benchmark, ready to read.
+    """A task of the benchmark with its prepared data.
 
     Args:
+      name: A name in `lra.data.TASKS`.
       splits: "train", "valid" and "test".
-      sha256: one hash over the hashes of all files: the same data, the same hash.
-      decode: token ids to text for a person; padding is dropped.
-      folder: where the prepared files lie.
-      class_names: what the labels mean; empty where they are numbers.
-      image_shape: rows and columns of the picture that a sequence is, where it is one.
-      notes: what else there is to say about its examples, as markdown.
+      sha256: One hash over the hashes of all files.
+      decode: Converts token ids to readable text; padding is dropped.
+      folder: Folder of the prepared files.
+      class_names: Names of the classes; empty if they are numbers.
+      image_shape: Rows and columns, if a sequence is an image.
+      notes: Returns further statistics of the examples, as Markdown.
     """
 
     name: str
@@ -257,25 +318,50 @@ class Task:
     image_shape: tuple[int, int] | None = None
     notes: Callable[["Task"], str] | None = None
 
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        prepared: cache.Prepared,
+        decode: Callable[[npt.NDArray[np.integer]], str],
+        *,
+        first_id: int = 0,
+        **options: Any,
+    ) -> Self:
+        """Opens the prepared splits of single sequences; `options` are the optional fields."""
+        splits = {
+            split: Split.open(prepared.folder, split, first_id=first_id)
+            for split in ("train", "valid", "test")
+        }
+        return cls(name, splits, prepared.sha256, decode, prepared.folder, **options)
+
+    def first_images(self, count: int) -> npt.NDArray[np.uint8]:
+        """Returns the first training images of a task of images, [N, rows, columns]."""
+        assert self.image_shape is not None
+        train = self.splits["train"]
+        count = min(count, len(train))
+        tokens = train.sequences.tokens[: count * math.prod(self.image_shape)]
+        return tokens.reshape(count, *self.image_shape)
+
     def first(self, count: int) -> Self:
-        """The task with at most `count` examples a split."""
+        """Returns the task with at most `count` examples per split."""
         splits = {name: split.first(count) for name, split in self.splits.items()}
         return dataclasses.replace(self, splits=splits)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskInfo:
-    """What is known of a task before its data are there.
+    """Properties of a task that are known before its data are prepared.
 
     Args:
-      vocab_size: token ids that occur, padding (0) included; a model's embedding may be larger.
-      num_classes: labels that occur.
-      load: opens the task, preparing its data first where they are not there yet.
-      sizes: examples of every split of the benchmark.
-      total_steps: the training steps of its config: the paper's, where the task is theirs.
-      pairs: an example is a pair of sequences.
-      pictures: a sequence is a picture.
-      official_sha256: of the data as prepared from the official files with seed 0, where known.
+      vocab_size: Number of token ids, padding (0) included; a model's embedding may be larger.
+      num_classes: Number of classes.
+      load: Opens the task, and prepares its data first if they are missing.
+      sizes: Number of examples of each split of the benchmark.
+      total_steps: Training steps in the task's config: the paper's, if the paper has the task.
+      pairs: An example is a pair of sequences.
+      images: A sequence is an image.
+      official_sha256: Hash of the data prepared from the official files with seed 0, if known.
     """
 
     vocab_size: int
@@ -284,18 +370,37 @@ class TaskInfo:
     sizes: Mapping[str, int]
     total_steps: int
     pairs: bool = False
-    pictures: bool = False
+    images: bool = False
     official_sha256: str = ""
 
     def has_all(self, task: Task) -> bool:
-        """Whether a task has the benchmark's examples; the releases miss one or two files."""
+        """Returns True if a task has 99.9 % of the benchmark's examples: the releases lack a few."""
         return all(1000 * len(task.splits[name]) >= 999 * size for name, size in self.sizes.items())
 
 
 def _require_rows(indices: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.integer]:
     if len(indices) and not (indices.min() >= 0 and indices.max() < count):
         raise IndexError(
-            f"A batch needs rows 0 to {count - 1} of this split; it got rows"
-            f" {indices.min()} to {indices.max()}."
+            f"This split has rows 0 to {count - 1}; got rows {indices.min()} to {indices.max()}."
         )
     return indices
+
+
+SHADES = " .:-=+*#%@"  # dark to bright
+MAX_COLUMNS = 64
+
+
+def image_to_text(pixels: npt.NDArray[np.integer], shape: tuple[int, int]) -> str:
+    """Draws an image, 0 to 255, with characters; each covers two rows of one column.
+
+    Args:
+      pixels: The first pixels of the image, [n]; missing ones are black.
+      shape: Rows and columns; an image of more than `MAX_COLUMNS` columns is averaged down.
+    """
+    rows, columns = shape
+    step = max(1, columns // MAX_COLUMNS)
+    pixels = np.asarray(pixels)[: rows * columns]
+    image = np.pad(pixels.astype(float), (0, rows * columns - len(pixels)))
+    blocks = image.reshape(rows // (2 * step), 2 * step, columns // step, step).mean(axis=(1, 3))
+    shades = (blocks * len(SHADES) / 256).astype(int)
+    return "\n".join("".join(SHADES[shade] for shade in line).rstrip() for line in shades)

@@ -1,18 +1,17 @@
-"""Text: is a review of a film good or bad, read byte by byte? The IMDb reviews of Maas et al. 2011.
+"""Text: is a movie review positive or negative, as a sequence of bytes? IMDb, Maas et al. 2011.
 
-Read from the folder `aclImdb`, from `aclImdb_v1.tar.gz`, or through tensorflow-datasets; the
-prepared data are the same bytes from each.
+Read from the folder `aclImdb`, from `aclImdb_v1.tar.gz`, or through tensorflow-datasets, with
+identical prepared data.
 
 Source: google-research/long-range-arena, text_classification/input_pipeline.py at cd31e5c, which
 reads `imdb_reviews` of tensorflow-datasets: id = UTF-8 byte + 1, HTML kept, white space stripped
 from both ends.
-Differs from it: 1,250 training reviews a class are held out for validation, where the original
+Differs from it: 1,250 training reviews per class are held out for validation, where the original
 validates on the test split.
 """
 
 import hashlib
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,35 +21,32 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from harness import cache
-from harness.held_out import held_out
-from harness.raw_files import RawFiles
-from harness.tfds_reader import PreparedByTfds
-from lra.data import sources
+from dataprep import cache
+from dataprep.archives import RawFiles
+from dataprep.holdout import held_out
+from dataprep.tfds_reader import PreparedByTfds
 from lra.data.task import DataConfig, Sequences, Split, Task
 
 VOCAB_SIZE = 257
-FIRST_ID = 1  # of the byte 0: the id 0 is padding
+FIRST_ID = 1  # id of the byte 0; id 0 is padding
 CLASS_NAMES = ("neg", "pos")
 SIZES = {"train": 22_500, "valid": 2_500, "test": 25_000}
 ROOT = "aclImdb"
 ARCHIVE = "aclImdb_v1.tar.gz"
-# Of what `load` prepares from the official data with seed 0: a report may call these official.
+# Hash of the data prepared from the official files with seed 0.
 OFFICIAL_SHA256 = "6edd5d57f264ec306a0d5092e30af2c1e73c09f0591625d4190fa439a655a04f"
 URL = f"https://ai.stanford.edu/~amaas/data/sentiment/{ARCHIVE}"
 TFDS_NAME = "imdb_reviews/plain_text"
 
-# Part of every fingerprint: raise it when the same files give other data.
+# Part of the fingerprint: raise it when the same files give other data.
 FORMAT = 1
 
-_ANEW = f"Unpack a fresh {ARCHIVE}, or prepare it anew with tfds."
+_ADVICE = f"Unpack {ARCHIVE} again, or prepare the dataset again with tfds."
 _SUBFOLDERS = tuple(f"{split}/{name}/" for split in ("train", "test") for name in CLASS_NAMES)
-
-_logger = logging.getLogger(__name__)
 
 
 class Review(NamedTuple):
-    """A review and where it comes from."""
+    """A review; `origin` names it in error messages."""
 
     origin: str
     split: str
@@ -59,22 +55,22 @@ class Review(NamedTuple):
 
 
 def load(config: DataConfig, *, per_class: int = 12_500) -> Task:
-    """Opens the reviews, preparing them first where they are not there yet.
+    """Opens the reviews, and prepares them first if they are missing.
 
-    A tenth of the training reviews is held out for validation. Reviews are stored whole, ordered by
-    their hash: any first part of a split is a random sample of it.
+    A tenth of the training reviews is held out for validation. Reviews are stored in full, sorted by
+    their hash, so that the first rows of a split are a random sample.
 
     Args:
-      config: `source` is "files" (the folder or the archive in `dir`), "tfds" (prepared in `dir`,
-        or where tfds keeps its data), or "auto": files.
-      per_class: reviews of each class in train and in test.
+      config: `source` is "files" (the folder or the archive in `dir`), "tfds" (prepared in `dir` or in
+        the default folder of tfds), or "auto" for files.
+      per_class: Number of reviews per class in the training set and in the test set.
 
     Raises:
-      FileNotFoundError: there are no reviews where `config` says.
-      ValueError: a source that does not exist, a damaged archive or review, or another number of
-        reviews than `per_class`.
+      FileNotFoundError: The reviews are missing.
+      ValueError: The source is unknown, the archive or a review is corrupt, or the number of reviews is
+        not `per_class`.
     """
-    source = _source(config)
+    source = _find_source(config)
     fingerprint = {
         "task": "text",
         "format": FORMAT,
@@ -84,46 +80,28 @@ def load(config: DataConfig, *, per_class: int = 12_500) -> Task:
     }
 
     def build(folder: Path) -> None:
-        final_folder = cache.folder_of("text", fingerprint)
-        _logger.info("Preparing Text: reading %s; once, into %s", source.path, final_folder)
         reviews = tqdm(_reviews(source), "Text", 4 * per_class, unit=" reviews", disable=None)
         _build(folder, reviews, origin=source.path, per_class=per_class, seed=config.seed)
 
-    prepared = cache.prepared("text", fingerprint, build)
-    return Task(
-        name="text",
-        splits={
-            split: Split.open(prepared.folder, split, first_id=FIRST_ID)
-            for split in ("train", "valid", "test")
-        },
-        sha256=prepared.sha256,
-        decode=decode,
-        folder=prepared.folder,
-        class_names=CLASS_NAMES,
-    )
+    prepared = cache.prepared("text", fingerprint, build, f"Text: reading {source.path}")
+    return Task.open("text", prepared, decode, first_id=FIRST_ID, class_names=CLASS_NAMES)
 
 
 def decode(ids: npt.NDArray[np.integer]) -> str:
-    """The text of token ids, padding dropped; a character that was cut in half becomes U+FFFD."""
+    """Returns the text of token ids without padding; a truncated character becomes U+FFFD."""
     ids = np.asarray(ids)
     return (ids[ids >= FIRST_ID] - FIRST_ID).astype(np.uint8).tobytes().decode(errors="replace")
 
 
-def _source(config: DataConfig) -> RawFiles | PreparedByTfds:
-    if sources.from_tfds(config, task="Text", needs="the IMDb reviews"):
+def _find_source(config: DataConfig) -> RawFiles | PreparedByTfds:
+    if config.choose_source("Text", "tfds", "the IMDb reviews") == "tfds":
         return PreparedByTfds.find(config.dir, TFDS_NAME, task="Text")
-    below = cache.user_path(config.dir)
-    for path, is_there in (
-        (below / ROOT, (below / ROOT).is_dir()),
-        (below, (below / "train" / "pos").is_dir()),
-        (below / ARCHIVE, (below / ARCHIVE).is_file()),
-        (below, below.name == ARCHIVE and below.is_file()),
-    ):
-        if is_there:
-            return RawFiles(path, ROOT, _SUBFOLDERS, name=r"\d+_\d+\.txt")
+    folder = cache.user_path(config.dir)
+    if source := RawFiles.find(folder, ROOT, ARCHIVE, _SUBFOLDERS, r"\d+_\d+\.txt"):
+        return source
     raise FileNotFoundError(
-        f"Text needs the IMDb reviews: neither {ROOT} nor {ARCHIVE} is under {below}. Download"
-        f" {URL} (84 MB) into it, or set --config.data.source=tfds."
+        f"Text needs the IMDb reviews: neither {ROOT} nor {ARCHIVE} is in {folder}. Download"
+        f" {URL} (84 MB) to it, or set --config.data.source=tfds."
     )
 
 
@@ -144,7 +122,7 @@ def _build(
 ) -> None:
     splits: dict[str, list[tuple[bytes, int]]] = {"train": [], "test": []}
     for review in reviews:
-        splits[review.split].append((_stripped(review), review.label))
+        splits[review.split].append((_strip_text(review), review.label))
 
     counts = Counter(
         f"{split}/{CLASS_NAMES[label]}" for split in splits for _, label in splits[split]
@@ -152,8 +130,8 @@ def _build(
     if set(counts.values()) != {per_class} or len(counts) != len(_SUBFOLDERS):
         found = ", ".join(f"{counts[name[:-1]]:,} in {name[:-1]}" for name in _SUBFOLDERS)
         raise ValueError(
-            f"Text needs {per_class:,} reviews of either class in train and in test; {origin} has"
-            f" {found}. {_ANEW}"
+            f"Text needs {per_class:,} reviews per class in train and in test; {origin} has {found}."
+            f" {_ADVICE}"
         )
 
     for split, rows in splits.items():
@@ -162,24 +140,21 @@ def _build(
         labels = np.array([label for _, label in rows], np.int32)
         if split == "train":
             is_valid = held_out(texts, labels, per_class // 10, seed)
-            _save(folder, "valid", itertools.compress(texts, is_valid), labels[is_valid])
+            valid_texts = list(itertools.compress(texts, is_valid))
+            Split(Sequences.from_bytes(valid_texts), labels[is_valid]).save(folder, "valid")
             texts, labels = list(itertools.compress(texts, ~is_valid)), labels[~is_valid]
-        _save(folder, split, texts, labels)
+        Split(Sequences.from_bytes(texts), labels).save(folder, split)
 
 
-def _save(folder: Path, split: str, texts: Iterable[bytes], labels: npt.NDArray[np.int32]) -> None:
-    Split(Sequences.of(list(texts), first_id=FIRST_ID), labels).save(folder, split)
-
-
-def _stripped(review: Review) -> bytes:
-    """The text without white space around it, as tfds has it; checked."""
+def _strip_text(review: Review) -> bytes:
+    """Returns the validated text without surrounding white space, as in tfds."""
     try:
         review.text.decode()
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{review.origin} is not UTF-8 text: byte {error.start + 1} is"
-            f" 0x{review.text[error.start]:02x}. {_ANEW}"
+            f"{review.origin} is not valid UTF-8: byte {error.start + 1} is"
+            f" 0x{review.text[error.start]:02x}. {_ADVICE}"
         ) from None
     if not (text := review.text.strip()):
-        raise ValueError(f"{review.origin} is empty. {_ANEW}")
+        raise ValueError(f"{review.origin} is empty. {_ADVICE}")
     return text

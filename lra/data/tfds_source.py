@@ -1,4 +1,4 @@
-"""Tasks written for tensorflow-datasets (tfds), without TensorFlow; `harness.tfds_reader` reads."""
+"""Exports tasks for tensorflow-datasets (tfds) without TensorFlow; see also `dataprep.tfds_reader`."""
 
 import contextlib
 import logging
@@ -12,29 +12,29 @@ import numpy as np
 
 from lra.data.task import PairSplit, Split, Task
 
-VERSION = "1.0.0"  # of what `export` writes
+VERSION = "1.0.0"  # of the exported datasets
 
 _logger = logging.getLogger(__name__)
 
 
 def export(task: Task, data_dir: Path) -> Path:
-    """Writes a task for others to read through tfds, without our code and without TensorFlow.
+    """Writes a task so that tfds can read it without this project and without TensorFlow.
 
         tfds.data_source("listops", split="train", data_dir=...)
 
-    An example has `tokens` (`tokens1` and `tokens2` in a pair), [length] without padding, uint8 or,
-    where ids keep 0 for padding, int32; and `label`. Their order is that of the task. The folder
-    appears whole or not at all.
+    An example has `tokens` (`tokens1` and `tokens2` for a pair), [length] without padding, and
+    `label`. Tokens are uint8, or int32 if id 0 is reserved for padding. Examples keep the order of
+    the task. The folder is created atomically.
 
     Args:
-      task: its name is that of the data set, with _ for -.
-      data_dir: where the data set's folder is created.
+      task: The task; the dataset has its name, with "_" for "-".
+      data_dir: Folder in which the dataset's folder is created.
 
     Returns:
       The folder `data_dir`/name/version.
 
     Raises:
-      FileExistsError: the data set is there already.
+      FileExistsError: The dataset exists already.
     """
     import tensorflow_datasets as tfds
 
@@ -45,7 +45,7 @@ def export(task: Task, data_dir: Path) -> Path:
     tokens = tfds.features.Tensor(shape=(None,), dtype=dtype, encoding="bytes")
     labels = {"names": task.class_names} if task.class_names else {"num_classes": _classes(task)}
 
-    class Exported(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]  # untyped: mypy does not know the argument
+    class Exported(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]  # tfds is untyped
         name = final.name
         VERSION = tfds.core.Version(VERSION)
 
@@ -71,34 +71,34 @@ def export(task: Task, data_dir: Path) -> Path:
                 ids = [sequence.astype(dtype) for sequence in sequences]
                 yield row, {**dict(zip(columns, ids, strict=True)), "label": label}
 
-    _logger.info("Exporting %s: into %s", task.name, final)
+    _logger.info("Exporting %s to %s", task.name, final)
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix=f".{final.name}-", dir=data_dir) as partial,
             Path(os.devnull).open("w") as nowhere,
-            contextlib.redirect_stdout(nowhere),  # what tfds prints names the partial folder
+            contextlib.redirect_stdout(nowhere),  # the output of tfds names the temporary folder
         ):
             Exported(data_dir=partial, file_format="array_record").download_and_prepare()
             Path(partial, final.name).rename(final)
-    except (OSError, RuntimeError) as error:  # array_record's of a full disk is a RuntimeError
+    except (OSError, RuntimeError) as error:  # array_record raises RuntimeError on a full disk
         raise OSError(
-            f"Exporting {task.name} needs to write into {data_dir}, and that failed ({error}). Make it"
-            " a folder with space that you may write to, or choose another one."
+            f"Exporting {task.name} needs to write to {data_dir}, but writing failed ({error}). Free"
+            " some space, make it writable, or choose another folder."
         ) from error
     return final / VERSION
 
 
 def new_folder(task: str, data_dir: Path) -> Path:
-    """Where `export` writes the task of this name, before its data are there.
+    """Returns the folder to which `export` writes the task of this name.
 
     Raises:
-      FileExistsError: the data set is there already.
+      FileExistsError: The dataset exists already.
     """
     folder = data_dir / task.replace("-", "_")
     if folder.exists():
         raise FileExistsError(
-            f"Exporting {task} needs a new folder, and {folder} is there already: delete it, or choose"
+            f"Exporting {task} needs a new folder, but {folder} exists already: delete it, or choose"
             " another folder."
         )
     return folder

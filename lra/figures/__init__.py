@@ -1,1 +1,1 @@
-"""Pictures of what a trained model's attention does: `python -m lra.figures RUN`."""
+"""Figures of the attention of trained models: `python -m lra.figures RUN`."""

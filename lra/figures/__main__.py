@@ -1,11 +1,11 @@
-"""Draws how near Nyström attention comes to softmax attention in a trained model.
+"""Draws how well Nyström attention approximates softmax attention in a trained model.
 
     python -m lra.figures runs/listops-seed0 --example=3 --out results/figures/listops
 
-<out>-maps.png   every head's attention map beside its approximation, on one test example
-<out>-error.png  error of the output against landmarks and length, beside that of random inputs
-<out>-pinv.png   the pseudoinverse by iteration, and what it does to the output
-<out>.json       all numbers, and what they were made from
+<out>-maps.png   attention map of every head beside its approximation, on one test example
+<out>-error.png  error of the output by landmarks and length, for the model and random inputs
+<out>-pinv.png   residual of the pseudoinverse and error of the output by iteration
+<out>.json       all numbers with the run, the data and the environment
 
 Source: the maps are Figure 3 of Xiong et al. 2021, arXiv:2102.03902.
 """
@@ -20,16 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from harness.figures import COLORS, new_figure
+from cli import run_to_end
 from lra import train
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, Nystrom
 from lra.figures.captured import Trained, open_run
 from nystromformer_jax.training import config_sha256, describe_environment, write_json
+from reporting.plotting import COLORS, new_figure
 
 MAX_LEN = 16_384
-TICKS_UP_TO = 40  # tokens that can still be told apart along an axis
-# Of the brightest colour: so many entries of a softmax map are darker. Single peaks are brighter.
+MAX_TICKS = 40  # tokens that have labels along an axis
+# Percentile of the weights of a softmax map that gets the brightest color.
 BRIGHTEST_PERCENTILE = 99.5
 
 COLOR_OF = {"trained": COLORS[0], "random": COLORS[1]}
@@ -39,17 +40,17 @@ NAMES = {"trained": "trained model", "random": "random normal query, key, value"
 def measure(
     trained: Trained, example: int, examples: int, nystrom: Nystrom
 ) -> tuple[dict[str, Any], list[list[HeadMaps]]]:
-    """All numbers, and the maps of every layer and head.
+    """Returns all numbers, and the maps of every layer and head.
 
     Raises:
-      ValueError: An example that is not there, or sequences too short for so many landmarks.
+      ValueError: The example does not exist, or the sequences are too short for `num_landmarks`.
     """
     count = len(trained.task.splits["test"])
     if not 0 <= example < count:
         raise ValueError(
-            f"--example={example} is not there: the test set has examples 0 to {count - 1:,}."
+            f"--example={example} does not exist: the test set has examples 0 to {count - 1:,}."
         )
-    shown = trained.received(example)
+    shown = trained.core_calls(example)
     length = int(shown[0].mask[0].sum())
     if not length:
         raise ValueError(f"test example {example} has no real token: pass another --example.")
@@ -58,8 +59,8 @@ def measure(
     shortest = layers[0].query.shape[1]
     if shortest <= nystrom.num_landmarks:
         raise ValueError(
-            f"the longest test examples have {shortest} tokens, and with {nystrom.num_landmarks}"
-            " landmarks nothing is approximated there: pass a smaller --num_landmarks."
+            f"the longest test examples have {shortest} tokens, so {nystrom.num_landmarks} landmarks give"
+            " exact attention: pass a smaller --num_landmarks."
         )
     maps = [approximation.head_maps(layer, nystrom) for layer in shown]
     noise = [approximation.random_tokens(tokens, seed) for seed, tokens in enumerate(layers)]
@@ -98,14 +99,14 @@ def measure(
 
 
 def _brightest(maps: HeadMaps) -> float:
-    """The weight, relative to an even one, that gets the brightest colour."""
+    """Returns the weight, relative to uniform attention, that gets the brightest color."""
     return float(np.percentile(maps.exact, BRIGHTEST_PERCENTILE)) * maps.length
 
 
 def draw_maps(
     numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], words: Sequence[str], path: Path
 ) -> None:
-    """Draws pairs of maps, two pairs a row; each pair has a colour scale of its own."""
+    """Draws pairs of maps, two pairs per row; each pair has its own color scale."""
     from matplotlib.colors import PowerNorm
 
     pairs = [one for heads in maps for one in heads]
@@ -115,7 +116,7 @@ def draw_maps(
     landmarks, length = numbers["nystrom"]["num_landmarks"], numbers["maps"]["tokens"]
     figure.suptitle(
         f"{_title(numbers)}, test example {numbers['maps']['example']}, {length:,} tokens\n"
-        "Colour: weight × tokens (1 where attention is even), square-root scale, negative as 0"
+        "Color: weight × tokens (1 for uniform attention), square-root scale, negative as 0"
     )
     panels = figure.subfigures(rows, columns, squeeze=False).flat
     for panel, one, about in zip(panels, pairs, numbers["maps"]["heads"], strict=False):
@@ -134,7 +135,7 @@ def draw_maps(
         axes[0].set_title(f"layer {layer}, head {head}: softmax", fontsize=9)
         axes[1].set_title(f"Nyström, {landmarks} landmarks", fontsize=9)
         axes[0].set_ylabel("query", fontsize=8)
-        # Even steps of the colour, not of the weight, so that no labels meet.
+        # Ticks are evenly spaced in color, so that labels do not overlap.
         ticks = about["brightest"] * np.linspace(0, 1, 5) ** 2
         bar = panel.colorbar(
             image, ax=axes, shrink=0.8, ticks=ticks, format="{x:.2g}", extend="max"
@@ -148,7 +149,7 @@ def draw_maps(
 
 
 def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
-    """Draws the output's error against landmarks and against length."""
+    """Draws the error of the output by number of landmarks and by length."""
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
     curves = numbers["curves"]
@@ -159,22 +160,22 @@ def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
         for count, style in zip(approximation.FIXED_LANDMARKS, ("o-", "s--"), strict=True):
             rows = [row for row in curves[kind]["by_length"] if row["num_landmarks"] == count]
             if not rows:
-                continue  # too few tokens for so many landmarks
+                continue  # too few tokens
             lengths = [row["length"] for row in rows]
             _band(right, lengths, rows, color, style, f"{count} landmarks, {kind}")
-            _doubling(right, lengths)
-        _doubling(left, counts)
+            _set_log2_scale(right, lengths)
+        _set_log2_scale(left, counts)
     left.set(xlabel="landmarks", ylabel="relative error of the output")
     left.set_title(f"against landmarks, {curves['tokens']:,} tokens", fontsize=10)
     right.set(xlabel="tokens, from the start of the same examples")
     right.set_title("against length", fontsize=10)
     left.legend(fontsize=8)
     right.legend(fontsize=8)
-    _finish(figure, numbers, (left, right), path)
+    _save_log_plot(figure, numbers, (left, right), path)
 
 
 def draw_pinv(numbers: Mapping[str, Any], path: Path) -> None:
-    """Draws residual and output error against the iterations of the pseudoinverse."""
+    """Draws residual and output error by iterations of the pseudoinverse."""
     figure = new_figure(10, 4.2)
     panels = figure.subplots(1, 2)
     for kind, color in COLOR_OF.items():
@@ -191,8 +192,8 @@ def draw_pinv(numbers: Mapping[str, Any], path: Path) -> None:
         axis.axvline(count, color="grey", linewidth=1, linestyle=":", label=f"{count} iterations")
         axis.set(xlabel="iterations", xticks=iterations[::2])
         axis.set_title(title, fontsize=10)
-    panels[0].legend(fontsize=8)  # of both
-    _finish(figure, numbers, panels, path)
+    panels[0].legend(fontsize=8)
+    _save_log_plot(figure, numbers, panels, path)
 
 
 def _band(
@@ -203,21 +204,23 @@ def _band(
     style: str,
     label: str,
 ) -> None:
-    """A median, and its quartiles where the style is a line."""
+    """Draws the median, and the quartiles if the style is a line."""
     lower, median, upper = ([row[name] for row in rows] for name in ("lower", "median", "upper"))
     axis.plot(places, median, style, color=color, label=label, markersize=4)
     if "-" in style:
         axis.fill_between(places, lower, upper, color=color, alpha=0.15, linewidth=0)
 
 
-def _doubling(axis: Any, places: Sequence[int]) -> None:
-    """A scale of powers of two, with a tick at every place."""
+def _set_log2_scale(axis: Any, places: Sequence[int]) -> None:
+    """Sets a log2 scale with a tick at every place."""
     axis.set_xscale("log", base=2)
     axis.set_xticks(places, [f"{place:,}" for place in places])
     axis.minorticks_off()
 
 
-def _finish(figure: Any, numbers: Mapping[str, Any], panels: Sequence[Any], path: Path) -> None:
+def _save_log_plot(
+    figure: Any, numbers: Mapping[str, Any], panels: Sequence[Any], path: Path
+) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     for axis in panels:
@@ -242,48 +245,44 @@ def _title(numbers: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes three pictures and a JSON file; returns the exit code."""
+    """Writes three figures and a JSON file; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m lra.figures",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", type=Path, help="the folder of a run")
-    parser.add_argument("--example", type=int, default=0, help="the test example of the maps")
-    parser.add_argument("--examples", type=int, default=8, help="test examples of the curves")
-    parser.add_argument("--num_landmarks", type=int, help="default: the run's own, else 64")
-    parser.add_argument("--data_dir", default="", help="where the run's data lie now")
-    parser.add_argument("--out", type=Path, help="where to write; default results/figures/<run>")
+    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("--example", type=int, default=0, help="test example of the maps")
+    parser.add_argument(
+        "--examples", type=int, default=8, help="number of test examples of the curves"
+    )
+    parser.add_argument("--num_landmarks", type=int, help="default: as in the run, else 64")
+    parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
+    parser.add_argument(
+        "--out", type=Path, help="prefix of the files; default results/figures/<run>"
+    )
     given = parser.parse_args(arguments)
-    try:
-        for name in ("examples", "num_landmarks"):
-            if getattr(given, name) is not None and getattr(given, name) < 1:
-                raise ValueError(f"--{name} must be 1 or more, got {getattr(given, name)}.")
-        trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
-        nystrom = Nystrom.of(trained.run.config["attention"])
-        if given.num_landmarks is not None:
-            nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
-        numbers, maps = measure(trained, given.example, given.examples, nystrom)
-        out = given.out or Path("results/figures", trained.name)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _write(trained, numbers, maps, out)
-    except (ValueError, OSError) as error:
-        print(f"lra.figures: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    print(f"Written: {out}.json, {out}-maps.png, {out}-error.png, {out}-pinv.png.")
-    return 0
+    return run_to_end("lra.figures", lambda: _report(given))
 
 
-def _write(
-    trained: Trained, numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], out: Path
-) -> None:
-    about = numbers["maps"]
-    short = about["tokens"] <= TICKS_UP_TO
-    words = trained.words(about["example"], about["tokens"]) if short else []
+def _report(given: argparse.Namespace) -> None:
+    for name in ("examples", "num_landmarks"):
+        if getattr(given, name) is not None and getattr(given, name) < 1:
+            raise ValueError(f"--{name} must be 1 or more, got {getattr(given, name)}.")
+    trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
+    nystrom = Nystrom.from_config(trained.run.config["attention"])
+    if given.num_landmarks is not None:
+        nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
+    numbers, maps = measure(trained, given.example, given.examples, nystrom)
+    out = given.out or Path("results/figures", trained.name)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    length = numbers["maps"]["tokens"]
+    words = trained.words(given.example, length) if length <= MAX_TICKS else []
     draw_maps(numbers, maps, words, out.with_name(f"{out.name}-maps.png"))
     draw_errors(numbers, out.with_name(f"{out.name}-error.png"))
     draw_pinv(numbers, out.with_name(f"{out.name}-pinv.png"))
     write_json(out.with_name(f"{out.name}.json"), numbers)
+    print(f"Written: {out}.json, {out}-maps.png, {out}-error.png, {out}-pinv.png.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How near Nyström attention comes to softmax attention, on the queries, keys and values of a model."""
+"""Approximation errors of Nyström attention on the queries, keys and values of a model."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from lra.figures.captured import Received, Tokens, unpadded
+from lra.figures.captured import QKV, CoreCall, unpadded
 from nystromformer_jax import (
     collect,
     iterative_pinv,
@@ -21,17 +21,15 @@ from nystromformer_jax import (
     softmax_attention,
 )
 from nystromformer_jax.attention import find_landmarks, softmax_weights
-from nystromformer_jax.inputs import LandmarkOptions
-from nystromformer_jax.landmarks import Layout
-from nystromformer_jax.pinv import Start
 from nystromformer_jax.typing import Array, Float
+from nystromformer_jax.validation import LandmarkOptions, Layout, Start
 
-# Weights of softmax attention that are held at a time: one head's map of 4,096 tokens.
+# Maximum number of softmax attention weights in memory: one head of 4,096 tokens.
 MAX_WEIGHTS = 4096**2
 
-# What the curves of `curves` run over.
+# Ranges of `curves`.
 LANDMARKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FIXED_LANDMARKS = (64, 32)  # among them
+FIXED_LANDMARKS = (64, 32)  # for the curves against length
 SHORTEST = 128
 STARTS: tuple[Start, ...] = ("exact", "batch_max")
 MAX_ITERS = 20
@@ -43,7 +41,7 @@ _softmax_attention = jax.jit(softmax_attention)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nystrom:
-    """How the approximation is made; see `nystrom_attention`."""
+    """Options of the approximation; see `nystrom_attention`."""
 
     num_landmarks: int = 64
     pinv_iters: int = 6
@@ -52,37 +50,37 @@ class Nystrom:
     normalize_rows: bool = False
 
     @classmethod
-    def of(cls, attention: Mapping[str, Any]) -> "Nystrom":
-        """What the attention section of a config says; of another attention, the defaults."""
+    def from_config(cls, attention: Mapping[str, Any]) -> "Nystrom":
+        """Reads the attention section of a config; another attention gets the defaults."""
         if attention["name"] != "nystrom":
             return cls()
         known = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: attention[name] for name in known if name in attention})
 
 
-def random_tokens(like: Tokens, seed: int) -> Tokens:
-    """Standard normal queries, keys and values."""
+def random_tokens(like: QKV, seed: int) -> QKV:
+    """Returns standard normal queries, keys and values of the same shapes."""
     rngs = jax.random.split(jax.random.key(seed), 3)
-    return Tokens(*(jax.random.normal(rng, x.shape) for rng, x in zip(rngs, like, strict=True)))
+    return QKV(*(jax.random.normal(rng, x.shape) for rng, x in zip(rngs, like, strict=True)))
 
 
 class HeadMaps(NamedTuple):
-    """A head's attention map and its approximation, as pictures, and how far they are apart."""
+    """A head's attention map and its approximation as images, with relative errors."""
 
-    exact: Floats  # [P P], means of blocks of the map
+    exact: Floats  # [P P], block means of the map
     approximate: Floats
-    map_error: float  # relative, of the maps themselves, in the Frobenius norm
-    output_error: float  # of the maps times the values
-    length: int  # n
+    map_error: float  # ‖approximate − exact‖ / ‖exact‖ of the full maps
+    output_error: float  # the same for the maps times the values
+    length: int  # number of tokens
 
 
-def head_maps(layer: Received, nystrom: Nystrom, *, max_pixels: int = 512) -> list[HeadMaps]:
-    """Both maps of every head, on the real tokens of the first sequence.
+def head_maps(layer: CoreCall, nystrom: Nystrom, *, max_pixels: int = 512) -> list[HeadMaps]:
+    """Returns the maps of each head on the real tokens of the first sequence.
 
-    They are made by blocks of rows; of each at most `MAX_WEIGHTS` are held at a time.
+    Maps are computed in blocks of rows of at most `MAX_WEIGHTS` weights.
     """
     real, tokens = np.asarray(layer.mask[0]), unpadded(layer)
-    # With the padding: some layouts cut it into segments, too.
+    # Padding is included, because some landmark layouts divide it into segments too.
     factors = nystrom_factors(
         layer.query[:1].astype(jnp.float32),
         layer.key[:1].astype(jnp.float32),
@@ -133,9 +131,10 @@ def _rows_of_maps(
     kernel_3: Float[Array, "M T"],
     normalize_rows: bool,
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"], Float[Array, "4"]]:
-    """Some rows of a head's two maps; squared: their difference, the first, and the same of outputs.
+    """Returns rows of a head's exact and approximate map, and sums of squares for both errors.
 
-    The inverse is in `kernel_1` already.
+    The sums are those of the maps' difference, the exact map, the outputs' difference and the exact
+    output. `kernel_1` is already multiplied by the pseudoinverse.
     """
     exact = softmax_weights(query[None, :, None], key[None, :, None], None)[0, 0]
     approximate = _product(kernel_1, kernel_3)
@@ -147,7 +146,7 @@ def _rows_of_maps(
 
 
 def block_edges(length: int, max_blocks: int) -> npt.NDArray[np.int64]:
-    """Where blocks begin and the last one ends; their sizes differ by one at most."""
+    """Returns the edges of at most `max_blocks` blocks, whose sizes differ by one at most."""
     blocks = min(length, max_blocks)
     return -(-np.arange(blocks + 1) * length // blocks)
 
@@ -155,14 +154,14 @@ def block_edges(length: int, max_blocks: int) -> npt.NDArray[np.int64]:
 def block_means(
     x: npt.NDArray[Any], rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
 ) -> Floats:
-    """Averages the blocks of a matrix that lie between the edges `rows` and `columns`."""
+    """Returns the means of the blocks of a matrix between the edges `rows` and `columns`."""
     sums = np.add.reduceat(x.astype(np.float64), rows[:-1], axis=0)
     sums = np.add.reduceat(sums, columns[:-1], axis=1)
     return sums / (np.diff(rows)[:, None] * np.diff(columns)[None])
 
 
-def softmax_by_parts(tokens: Tokens) -> Float[Array, "B L H D"]:
-    """Softmax attention, with at most `MAX_WEIGHTS` weights at a time."""
+def chunked_softmax_attention(tokens: QKV) -> Float[Array, "B L H D"]:
+    """Computes softmax attention with at most `MAX_WEIGHTS` weights in memory."""
     batch, length, heads, _ = tokens.query.shape
     rows = max(1, MAX_WEIGHTS // length)
 
@@ -181,13 +180,13 @@ def softmax_by_parts(tokens: Tokens) -> Float[Array, "B L H D"]:
 def relative_error(
     output: Float[Array, "B L H D"], exact: Float[Array, "B L H D"]
 ) -> Float[Array, "B H"]:
-    """‖output − exact‖ / ‖exact‖ of each head, Frobenius norms over positions and features."""
+    """Returns ‖output − exact‖ / ‖exact‖ of each head, with Frobenius norms over tokens and features."""
     error, size = (jnp.sqrt((x**2).sum(axis=(1, 3))) for x in (output - exact, exact))
     return error / jnp.where(size == 0, 1, size)
 
 
-def output_errors(layers: Iterable[Tokens], exact: Iterable[Array], nystrom: Nystrom) -> Floats:
-    """Relative errors of attention without its convolution, [K B H] of K layers."""
+def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystrom) -> Floats:
+    """Returns the relative errors of Nyström attention without convolution, [K B H] for K layers."""
     options = dataclasses.asdict(nystrom)
     errors = [
         relative_error(nystrom_attention(*tokens, **options), truth)
@@ -196,13 +195,13 @@ def output_errors(layers: Iterable[Tokens], exact: Iterable[Array], nystrom: Nys
     return np.asarray(jnp.stack(errors), np.float64)
 
 
-def by_iterations(
-    layers: Iterable[Tokens], exact: Iterable[Array], nystrom: Nystrom, max_iters: int
+def errors_by_iteration(
+    layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystrom, max_iters: int
 ) -> tuple[Floats, Floats]:
-    """What 0 … `max_iters` iterations of the pseudoinverse give; the sequences are one batch.
+    """Returns the errors after 0 to `max_iters` iterations of the pseudoinverse.
 
     Returns:
-      `(residuals, output errors)`, both [I K B H] of K layers: see `pinv_residual` and
+      `(residuals, output errors)`, both [I K B H] for K layers; see `pinv_residual` and
       `output_errors`.
     """
     start, residuals, errors = nystrom.pinv_start, [], []
@@ -236,24 +235,26 @@ def _distribute(
     normalize_rows: bool,
 ) -> Float[Array, "B L H D"]:
     output = _product(kernel_1, _product(inverse, collected.swapaxes(1, 2)))
-    if normalize_rows:  # the rows of kernel_3 sum to one
+    if normalize_rows:  # the rows of kernel_3 sum to 1
         output /= _product(kernel_1, inverse.sum(axis=-1, keepdims=True))
     return output.swapaxes(1, 2)
 
 
-def spread(values: npt.ArrayLike) -> dict[str, float]:
-    """Median and quartiles."""
+def quartiles(values: npt.ArrayLike) -> dict[str, float]:
+    """Returns the median and the lower and upper quartile."""
     lower, median, upper = np.percentile(np.asarray(values), (25, 50, 75)).tolist()
     return {"lower": lower, "median": median, "upper": upper}
 
 
-def curves(layers: Sequence[Tokens], nystrom: Nystrom) -> dict[str, Any]:
-    """Errors against landmarks, length and iterations: `spread`s over layers, sequences and heads.
+def curves(layers: Sequence[QKV], nystrom: Nystrom) -> dict[str, Any]:
+    """Returns errors by number of landmarks, length and iterations.
+
+    Each entry has the `quartiles` over layers, sequences and heads.
 
     Args:
-      layers: One batch of sequences of each layer.
-      nystrom: The number of landmarks is of the curves over iterations, which have both starts; the
-        landmarks are those of the layout "real", the only one for any length.
+      layers: One batch of sequences per layer.
+      nystrom: Options. `num_landmarks` is that of the errors by iteration, which are computed for both
+        starts. The landmark layout is "real", which supports any length.
     """
     nystrom = dataclasses.replace(nystrom, landmark_layout="real")
     length = layers[0].query.shape[1]
@@ -261,12 +262,12 @@ def curves(layers: Sequence[Tokens], nystrom: Nystrom) -> dict[str, Any]:
     by_landmarks, by_length, by_iteration = [], [], {}
     for shorter in [length >> halving for halving in range(halvings + 1)]:
         prefixes = [tokens.first(shorter) for tokens in layers]
-        exact = [softmax_by_parts(tokens) for tokens in prefixes]
+        exact = [chunked_softmax_attention(tokens) for tokens in prefixes]
         for count in LANDMARKS if shorter == length else FIXED_LANDMARKS:
             if count >= shorter:
-                continue  # exact
+                continue  # the attention is exact
             made = dataclasses.replace(nystrom, num_landmarks=count)
-            error = spread(output_errors(prefixes, exact, made))
+            error = quartiles(output_errors(prefixes, exact, made))
             if shorter == length:
                 by_landmarks.append({"num_landmarks": count, **error})
             if count in FIXED_LANDMARKS:
@@ -274,9 +275,13 @@ def curves(layers: Sequence[Tokens], nystrom: Nystrom) -> dict[str, Any]:
         if shorter == length:
             for start in STARTS:
                 made = dataclasses.replace(nystrom, pinv_start=start)
-                found = zip(*by_iterations(layers, exact, made, MAX_ITERS), strict=True)
+                found = zip(*errors_by_iteration(layers, exact, made, MAX_ITERS), strict=True)
                 by_iteration[start] = [
-                    {"iterations": i, "residual": spread(residual), "output_error": spread(error)}
+                    {
+                        "iterations": i,
+                        "residual": quartiles(residual),
+                        "output_error": quartiles(error),
+                    }
                     for i, (residual, error) in enumerate(found)
                 ]
     return {

@@ -1,44 +1,50 @@
-"""Groups beside each other: differences between attentions, grids of two options, the mean over tasks."""
+"""Comparisons of groups: differences between settings, grids of two options, the mean over tasks."""
 
 import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import TypeGuard
+from typing import Any
 
-from harness.statistics import Summary, holm, paired_p, summarize, t_interval
 from lra.report.groups import Group, tasks_of
 from lra.report.labels import unusual
 from lra.report.standard import Setting, is_option
+from reporting.statistics import Summary, holm, paired_p, summarize
 
-MAX_ALL_PAIRS = (
-    5  # groups that are all compared with each other; more are compared with one of them
-)
+MAX_ALL_PAIRS = 5  # of more groups, all are compared with one of them
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The first group's accuracy minus the second's, in percentage points."""
+    """The first group's accuracy minus the second's, in percentage points.
+
+    Attributes:
+      seeds: Seeds that both groups have; the difference is paired if there are two or more.
+      half_width: Of the paired 95 % t interval; NaN if unpaired.
+      error: Binomial standard error of the unpaired difference; NaN if paired.
+      p: Of the paired t-test; NaN if unpaired.
+      p_holm: Corrected for all tests of the report.
+    """
 
     task: str
     first: str
     second: str
-    seeds: tuple[int, ...]  # that both have; with fewer than two the difference is not paired
+    seeds: tuple[int, ...]
     difference: float
-    half_width: float  # of the paired 95 % t interval; NaN unpaired
-    error: float  # binomial, of the unpaired difference; NaN paired
-    p: float  # of the paired t-test
+    half_width: float
+    error: float
+    p: float
     p_holm: float = math.nan
 
     @property
     def paired(self) -> bool:
-        """Whether seeds were paired."""
+        """True if seeds were paired."""
         return len(self.seeds) > 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Groups of a task that differ in two numeric options of their attention, and in nothing else."""
+    """Groups of a task that differ only in two numeric options of their attention."""
 
     task: str
     attention: str
@@ -48,17 +54,17 @@ class Grid:
 
     @property
     def rows(self) -> list[float]:
-        """The values of `row_option`."""
+        """Values of `row_option`."""
         return sorted({row for row, _ in self.cells})
 
     @property
     def columns(self) -> list[float]:
-        """The values of `column_option`."""
+        """Values of `column_option`."""
         return sorted({column for _, column in self.cells})
 
 
 def compare(groups: Sequence[Group]) -> list[Comparison]:
-    """Compares the groups of each task that have the same budget; corrected for all comparisons together."""
+    """Compares the groups of each task and budget; p is corrected over all comparisons."""
     found = []
     for task in tasks_of(groups):
         peers: dict[tuple[Hashable, ...], list[Group]] = {}
@@ -80,7 +86,7 @@ def compare(groups: Sequence[Group]) -> list[Comparison]:
 
 
 def _reference(own: Sequence[Group], groups: Sequence[Group]) -> Group:
-    """The group whose attention ran on most tasks, and is the most usual of those."""
+    """Returns the group whose attention ran on most tasks; of several the one with fewest differences."""
 
     def place(group: Group) -> tuple[int, int]:
         tasks = {other.task for other in groups if other.attention == group.attention}
@@ -92,33 +98,18 @@ def _reference(own: Sequence[Group], groups: Sequence[Group]) -> Group:
 def _difference(first: Group, second: Group) -> Comparison:
     one, other = first.accuracies, second.accuracies
     seeds = tuple(sorted(one.keys() & other.keys()))
+    names = first.task, first.label, second.label, seeds
     if len(seeds) < 2:
-        return Comparison(
-            first.task,
-            first.label,
-            second.label,
-            seeds,
-            first.summary.mean - second.summary.mean,
-            half_width=math.nan,
-            error=math.hypot(first.binomial_error, second.binomial_error),
-            p=math.nan,
-        )
-    differences = [one[seed] - other[seed] for seed in seeds]
-    mean, half_width = t_interval(differences)
-    return Comparison(
-        first.task,
-        first.label,
-        second.label,
-        seeds,
-        mean,
-        half_width,
-        error=math.nan,
-        p=paired_p(differences),
-    )
+        error = math.hypot(first.binomial_error, second.binomial_error)
+        difference = first.summary.mean - second.summary.mean
+        return Comparison(*names, difference, math.nan, error, math.nan)
+    pairs = [one[seed] for seed in seeds], [other[seed] for seed in seeds]
+    differences = summarize([a - b for a, b in zip(*pairs, strict=True)])
+    return Comparison(*names, differences.mean, differences.half_width, math.nan, paired_p(*pairs))
 
 
 def grids(groups: Sequence[Group]) -> list[Grid]:
-    """The grids among the groups: three or more of a task that differ in exactly two numeric options."""
+    """Returns the grids: three or more groups of a task that differ in exactly two numeric options."""
     found = []
     buckets: dict[Hashable, list[Group]] = {}
     for group in groups:
@@ -130,13 +121,14 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
         varying = [key for key in options if len(values[key]) > 1]
         if len(own) < 3 or len(varying) != 2:
             continue
-        # The option with more values goes down, where there is more room.
+        # The option with more values is that of the rows.
         row, column = sorted(varying, key=lambda key: -len(values[key]))
-        cells = {}
-        for group in own:
-            place = group.setting.get(row), group.setting.get(column)
-            if _is_number(place[0]) and _is_number(place[1]):
-                cells[place[0], place[1]] = group
+        places: list[Any] = [(group.setting.get(row), group.setting.get(column)) for group in own]
+        cells = {
+            place: group
+            for place, group in zip(places, own, strict=True)
+            if all(type(value) in (int, float) for value in place)
+        }
         if len(cells) == len(own):
             name = str(own[0].setting["attention.name"])
             row, column = (option.partition(".")[2] for option in (row, column))
@@ -145,7 +137,7 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
 
 
 def mean_over(tasks: Collection[str], cells: Mapping[str, Group]) -> Summary | None:
-    """The mean over tasks, if all are there and whole; its spread, if they share their seeds."""
+    """Returns the mean over tasks, with its spread if they share their seeds; None if one is not whole."""
     groups = [cells[task] for task in tasks if task in cells]
     if len(groups) < len(tasks) or any(group.state != "whole" for group in groups):
         return None
@@ -159,10 +151,6 @@ def mean_over(tasks: Collection[str], cells: Mapping[str, Group]) -> Summary | N
     return Summary(min(len(group.accuracies) for group in groups), mean, math.nan, math.nan)
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _rest(setting: Setting) -> tuple[Hashable, ...]:
-    """What is not the attention's options."""
+    """Returns the values of a setting without the options of its attention."""
     return tuple(sorted((key, repr(value)) for key, value in setting.items() if not is_option(key)))

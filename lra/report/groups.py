@@ -1,38 +1,61 @@
-"""Runs of one task and one setting: a cell of the table, with as many values as seeds."""
+"""Runs of one task and setting that differ in their seed: a cell of the benchmark's table."""
 
 import dataclasses
 import re
 import statistics
 from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
 
-from harness.run_files import shown
-from harness.statistics import Summary, binomial_error, summarize
-from lra.report.labels import label_settings, setting_of
+from lra.report.labels import label_settings, setting_of, track_of
 from lra.report.published import TITLES
-from lra.report.results import Run
+from lra.report.results import Run, find_runs, per_second
 from lra.report.standard import Setting
+from reporting.groups import group_by_setting
+from reporting.statistics import Summary, binomial_error, summarize
+
+MAX_RATIO = 1.5  # between comparable times of one setting
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that differ by their seed alone, sorted by it."""
+    """Runs that differ in their seed alone, sorted by seed.
+
+    Attributes:
+      task: Name of the task.
+      attention: Label of the attention, shared by groups of several tasks.
+      label: Label of the group, unique among the groups of its task.
+      setting: Values of the config by dotted keys.
+      runs: At least one.
+    """
 
     task: str
-    attention: str  # its label among all attentions
-    label: str  # its own, among the groups of its task
+    attention: str
+    label: str
     setting: Setting
     runs: tuple[Run, ...]
 
     @property
+    def track(self) -> str:
+        """Recipe of the runs; see `track_of`."""
+        return track_of(self.setting)
+
+    @property
     def scored(self) -> list[Run]:
-        """The finished runs whose results make the group's numbers: the whole ones, where there are any."""
+        """Finished runs whose results are averaged: the whole ones, or else the partial ones."""
         whole = [run for run in self.runs if run.state == "whole"]
         return whole or [run for run in self.runs if run.state == "partial"]
 
     @property
     def state(self) -> str:
-        """As of a run; `whole` as soon as one is."""
-        return self.scored[0].state if self.scored else "unfinished"
+        """State as of a run: `whole` if any run is, `diverged` if all did."""
+        if self.scored:
+            return self.scored[0].state
+        return "diverged" if self.diverged == len(self.runs) else "unfinished"
+
+    @property
+    def diverged(self) -> int:
+        """Number of runs that diverged."""
+        return sum(run.state == "diverged" for run in self.runs)
 
     @property
     def accuracies(self) -> dict[int, float]:
@@ -41,46 +64,66 @@ class Group:
 
     @property
     def summary(self) -> Summary:
-        """Over seeds; of a group that has a scored run."""
+        """Summary of the accuracies; needs a scored run."""
         return summarize(list(self.accuracies.values()))
 
     @property
     def binomial_error(self) -> float:
-        """Of the mean, in percentage points; seeds share their test set, so that more do not lower it."""
+        """Binomial error of the mean in percentage points; seeds share their test set and do not lower it."""
         examples = [run.result.test_examples for run in self.scored if run.result]
         return 100 * binomial_error(self.summary.mean / 100, min(examples))
 
     @property
-    def examples_per_second(self) -> float | None:
-        """The mean over the runs that were timed."""
-        return _mean([run.result.examples_per_second for run in self.runs if run.result])
+    def step_seconds(self) -> float | None:
+        """Median over laps, then over the finished runs."""
+        return statistics.median(self._run_seconds) if self._run_seconds else None
 
     @property
-    def step_seconds(self) -> float | None:
-        """The mean over the runs that were timed."""
-        return _mean([run.result.step_seconds for run in self.runs if run.result])
+    def examples_per_second(self) -> float | None:
+        """Examples of a step over its median time."""
+        return per_second(self.runs[0].batch_size, self.step_seconds)
+
+    @property
+    def step_seconds_range(self) -> tuple[float, float] | None:
+        """Times of the fastest and the slowest run; of a single run the quartiles of its laps."""
+        if len(self._run_seconds) > 1:
+            return min(self._run_seconds), max(self._run_seconds)
+        timed = [run.step_seconds_quartiles for run in self.runs if run.result]
+        return next(filter(None, timed), None)
+
+    @property
+    def is_steady(self) -> bool:
+        """True if the times differ little enough to be compared, unlike those of a loaded machine."""
+        low, high = self.step_seconds_range or (1, 1)
+        return high <= MAX_RATIO * low
+
+    @property
+    def _run_seconds(self) -> list[float]:
+        return [run.step_seconds for run in self.runs if run.result and run.step_seconds]
 
     @property
     def peak_bytes(self) -> int | None:
-        """The largest of the runs."""
-        return (
-            max((run.result.peak_bytes or 0 for run in self.runs if run.result), default=0) or None
-        )
+        """Maximum over the runs."""
+        return max(run.result.peak_bytes or 0 if run.result else 0 for run in self.runs) or None
 
     @property
     def devices(self) -> str:
-        """What the runs ran on."""
+        """Devices of the runs."""
         return ", ".join(sorted({run.device for run in self.runs if run.device}))
 
     @property
+    def done_steps(self) -> int:
+        """Largest number of steps that a run was trained."""
+        return max(run.done_steps for run in self.runs)
+
+    @property
     def progress(self) -> str:
-        """The steps of its runs."""
-        runs = self.scored or self.runs
-        return "; ".join(dict.fromkeys(run.progress for run in runs))
+        """Steps of the runs."""
+        return "; ".join(dict.fromkeys(run.progress for run in self.scored or self.runs))
 
     @property
     def shortfalls(self) -> dict[str, list[int]]:
-        """What its runs that are not whole have done, with their seeds."""
+        """Steps of the runs that are not whole, with their seeds."""
         found: dict[str, list[int]] = {}
         for run in self.runs:
             if run.state != "whole":
@@ -90,7 +133,7 @@ class Group:
 
     @property
     def budget(self) -> tuple[Hashable, ...]:
-        """What two groups must have in common to be compared."""
+        """Values that two groups must share to be compared."""
         keys = (
             "train.total_steps",
             "train.batch_size",
@@ -101,44 +144,47 @@ class Group:
         return (self.task, self.state, *(self.setting.get(key) for key in keys))
 
 
+def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
+    """Returns the groups of all runs at or below `folders`, and a sentence for each run that was left out.
+
+    Raises:
+      FileNotFoundError: A folder does not exist or contains no run.
+      ValueError: A file of a run is invalid.
+    """
+    return group_runs(find_runs(folders))
+
+
 def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
-    """Puts runs that differ by their seed alone together.
+    """Groups runs that differ in their seed alone.
 
     Returns:
-      The groups, sorted by task, then by how much was run of their label; and a sentence for every run
-      that was left out, because another has its setting and seed.
+      The groups, sorted by task, then by how much was run of their label; and a sentence for each run that
+      was left out, because another one has its setting and seed.
     """
-    found: dict[tuple[Hashable, ...], dict[int, Run]] = {}
-    settings: dict[tuple[Hashable, ...], Setting] = {}
-    left_out = []
     known = _known_data(runs)
-    order = {"whole": 0, "partial": 1, "unfinished": 2}
-    for run in sorted(runs, key=lambda run: (order[run.state], -run.done_steps, str(run.folder))):
-        setting = setting_of(run.config, run.task, known[run.folder])
-        key = tuple(sorted(setting.items(), key=lambda item: item[0]))
-        settings[key] = setting
-        first = found.setdefault(key, {}).setdefault(run.seed, run)
-        if first is not run:
-            left_out.append(
-                f"{shown(run.folder)} is left out: {shown(first.folder)} has the same task, setting and"
-                " seed."
-            )
-    members = [tuple(sorted(found[key].values(), key=lambda run: run.seed)) for key in found]
+    settings = {
+        run.folder: setting_of(run.config, run.task, known[run.folder], run.config_argument)
+        for run in runs
+    }
+    order = {"whole": 0, "partial": 1, "diverged": 2, "unfinished": 3}
+    by_preference = sorted(
+        runs, key=lambda run: (order[run.state], -run.done_steps, str(run.folder))
+    )
+    members, left_out = group_by_setting(by_preference, lambda run: _key(settings[run.folder]))
+    own = [settings[runs[0].folder] for runs in members]
     labels = label_settings(
-        [settings[key] for key in found],
-        [len(runs) for runs in members],
-        [runs[0].budget_steps for runs in members],
+        own, [len(runs) for runs in members], [runs[0].budget_steps for runs in members]
     )
     groups = [
-        Group(runs[0].task, *label, settings[key], runs)
-        for key, label, runs in zip(found, labels, members, strict=True)
+        Group(runs[0].task, *label, setting, runs)
+        for setting, label, runs in zip(own, labels, members, strict=True)
     ]
     ranks = {label: rank for rank, label in enumerate(labels_of(groups))}
     return sorted(groups, key=lambda group: (task_rank(group.task), ranks[group.label])), left_out
 
 
 def labels_of(groups: Iterable[Group]) -> list[str]:
-    """The labels, sorted as `rank` does."""
+    """Returns the labels, sorted by `rank`."""
     found: dict[str, list[Group]] = {}
     for group in groups:
         found.setdefault(group.label, []).append(group)
@@ -146,7 +192,7 @@ def labels_of(groups: Iterable[Group]) -> list[str]:
 
 
 def rank(label: str, groups: Iterable[Group]) -> tuple[Hashable, ...]:
-    """Sorts labels: those of most whole tasks first, then of most runs, then 32 before 256."""
+    """Returns a sort key of labels: most whole tasks first, then most runs, then 32 before 256."""
     own = list(groups)
     whole = sum(group.state == "whole" for group in own)
     digits = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", label)]
@@ -154,35 +200,27 @@ def rank(label: str, groups: Iterable[Group]) -> tuple[Hashable, ...]:
 
 
 def tasks_of(groups: Iterable[Group]) -> list[str]:
-    """The tasks, the benchmark's first."""
+    """Returns the tasks, sorted by `task_rank`."""
     return sorted({group.task for group in groups}, key=task_rank)
 
 
 def task_rank(task: str) -> tuple[int, str]:
-    """The benchmark's order, then the alphabet's."""
+    """Returns a sort key of tasks: the benchmark's in its order, then others by name."""
     return (list(TITLES).index(task) if task in TITLES else len(TITLES), task)
 
 
-def _known_data(runs: Sequence[Run]) -> dict[object, str]:
-    """The hash of each run's data; one that does not say it has that of the only ones of its setting."""
-    hashes: dict[object, set[str]] = {}
+def _key(setting: Setting) -> Hashable:
+    return tuple(sorted(setting.items(), key=lambda item: item[0]))
+
+
+def _known_data(runs: Sequence[Run]) -> dict[Path, str]:
+    """Returns the hash of each run's data; where unknown, that of the other runs of its setting if unique."""
+    keys = {run.folder: _key(setting_of(run.config, run.task)) for run in runs}
+    hashes: dict[Hashable, set[str]] = {key: set() for key in keys.values()}
     for run in runs:
-        own = hashes.setdefault(_without_data(run), set())
-        if run.data_sha256:
-            own.add(run.data_sha256)
-    known: dict[object, str] = {}
-    for run in runs:
-        candidates = hashes[_without_data(run)]
-        only = next(iter(candidates)) if len(candidates) == 1 else ""
-        known[run.folder] = run.data_sha256 or only
-    return known
-
-
-def _without_data(run: Run) -> Hashable:
-    return tuple(sorted(setting_of(run.config, run.task).items(), key=lambda item: item[0]))
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Of those that are known."""
-    known = [value for value in values if value]
-    return statistics.fmean(known) if known else None
+        hashes[keys[run.folder]] |= {run.data_sha256} - {""}
+    return {
+        run.folder: run.data_sha256 or (min(found) if len(found) == 1 else "")
+        for run in runs
+        for found in [hashes[keys[run.folder]]]
+    }

@@ -1,16 +1,25 @@
-"""What to call a setting: its attention, and in words what sets it apart from others.
+"""Labels of settings: the attention, and what sets a setting apart from others.
 
-A setting is a config by dotted keys without what cannot change its numbers: seed, paths, processes,
-devices, checkpoints and logs. What the task's own config file has goes without saying.
+A setting is a config by dotted keys, without what cannot change its numbers: seed, paths, processes, devices,
+checkpoints and logs. Values that the task's own config file gives are not mentioned.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from lra.report.standard import Setting, flat, is_option, quirks_of, standard
+from lra.report.standard import (
+    PRESET,
+    Setting,
+    flat,
+    has_standard,
+    is_option,
+    preset_of,
+    standard,
+    usual_values,
+)
 
-# The option that stands behind the attention's name: nystrom-64.
+# The option that follows the attention's name in a label: nystrom-64.
 SIZES: Mapping[str, str] = {
     "nystrom": "num_landmarks",
     "reformer": "num_hashes",
@@ -18,9 +27,10 @@ SIZES: Mapping[str, str] = {
     "performer": "num_features",
     "longformer": "window",
 }
-# These follow the budget, and are said where nothing else tells two settings apart.
+# These follow the budget, and are mentioned only where nothing else tells two settings apart.
 SECONDARY = {"optimizer.warmup_steps", "eval.every_steps", "train.accumulation"}
-NAMES = {"attention.name", "data.task", "data.sha256"}
+NAMES = {"attention.name", "data.task", "data.sha256", PRESET}
+RECIPES: Mapping[str, str] = {"": "paper", "recipe=fast": "fast"}  # tracks by preset
 
 NOUNS: Mapping[str, str] = {
     "attention.pinv_iters": "iterations",
@@ -46,27 +56,28 @@ COUNTED = {"attention.pinv_iters", "model.num_layers", "model.num_heads", "train
 _UNSET = object()
 
 
-def setting_of(config: Mapping[str, Any], task: str, data_sha256: str = "") -> dict[str, Hashable]:
-    """The setting of a config; equal for runs that differ by their seed or by where they ran.
+def setting_of(
+    config: Mapping[str, Any], task: str, data_sha256: str = "", config_argument: str = ""
+) -> dict[str, Hashable]:
+    """Returns the setting of a config; equal for runs that differ by their seed or by where they ran.
 
-    A run that was written before a key was there has what the config file has now.
+    Keys that an older run does not have are filled in from the config file. See `preset_of` for
+    `config_argument`.
     """
     own = {**flat(config), "data.task": task, "data.sha256": data_sha256}
-    return {**standard(task, str(own["attention.name"]), quirks_of(own) or "none"), **own}
+    preset = preset_of(own, config_argument)
+    return {**standard(task, str(own["attention.name"]), preset), **own, PRESET: preset}
 
 
 def label_settings(
     settings: Sequence[Setting], weights: Sequence[int], budgets: Sequence[int]
 ) -> list[tuple[str, str]]:
-    """Labels for each of several different settings.
+    """Returns the labels of the attention and of the setting, for each of several different settings.
 
     Args:
-      settings: all that are shown together.
-      weights: how many runs each has. What most runs have in common is not said either.
-      budgets: the steps of a whole run of each.
-
-    Returns:
-      What names the attention, and what names the setting: no two of a task are alike.
+      settings: All settings of a report. No two of a task get the same label.
+      weights: Number of runs of each. Values that most runs share are not mentioned.
+      budgets: Steps of a whole run of each.
     """
     words = [_attention_words(setting, settings, weights) for setting in settings]
     attentions = [", ".join(said) for said in words]
@@ -93,15 +104,9 @@ def label_settings(
     return list(zip(attentions, (", ".join(said) for said in words), strict=True))
 
 
-def size_of(setting: Setting) -> str:
-    """The dotted key of the option that stands behind the attention's name; empty without one."""
-    option = SIZES.get(str(setting["attention.name"]), "")
-    return f"attention.{option}" if f"attention.{option}" in setting else ""
-
-
 def differences(setting: Setting) -> dict[str, Hashable]:
-    """What a setting has that neither its config file nor its quirks have, sorted by key."""
-    usual = _usual(setting)
+    """Returns the values that differ from those of the config file with the preset, sorted by key."""
+    usual = usual_values(setting)
     return {
         key: value
         for key, value in sorted(setting.items())
@@ -110,39 +115,47 @@ def differences(setting: Setting) -> dict[str, Hashable]:
 
 
 def unusual(setting: Setting) -> dict[str, Hashable]:
-    """The differences that are worth a word; of steps, only more of them.
+    """Returns the differences that a label mentions; of steps, only more of them.
 
-    Fewer steps make a run partial, which is said elsewhere.
+    Fewer steps make a run partial, which is shown elsewhere. Empty for a task without a known config file,
+    whose labels mention what differs among the settings.
     """
+    if not has_standard(setting):
+        return {}
     found = {key: value for key, value in differences(setting).items() if key not in SECONDARY}
-    steps, budget = found.get("train.total_steps"), _usual(setting).get("train.total_steps")
+    steps, budget = found.get("train.total_steps"), usual_values(setting).get("train.total_steps")
     if isinstance(steps, int) and (not isinstance(budget, int) or steps < budget):
         del found["train.total_steps"]
     return found
 
 
-def _usual(setting: Setting) -> Setting:
-    task, attention = str(setting["data.task"]), str(setting["attention.name"])
-    return standard(task, attention, quirks_of(setting) or "none")
+def track_of(setting: Setting) -> str:
+    """Returns "paper" or "fast" if at most options of the attention differ from that recipe, else "other".
+
+    Values that `unusual` does not contain may differ, too.
+    """
+    plain = has_standard(setting) and all(map(is_option, unusual(setting)))
+    return RECIPES.get(str(setting[PRESET]), "other") if plain else "other"
 
 
 def _attention_words(
     setting: Setting, settings: Sequence[Setting], weights: Sequence[int]
 ) -> list[str]:
-    """The attention, its unusual options, and what is unusual besides."""
-    name, size, quirks = str(setting["attention.name"]), size_of(setting), quirks_of(setting)
+    """Returns the attention with its size, what is unusual, and the preset."""
+    name = str(setting["attention.name"])
+    size = f"attention.{SIZES.get(name)}"
     peers = [number for number, s in enumerate(settings) if s["attention.name"] == name]
-    words = [f"{name}-{setting[size]}" if size else name]
+    words = [f"{name}-{setting[size]}" if size in setting else name]
     for key, value in unusual(setting).items():
-        known = not is_option(key) or key in _usual(setting)
+        known = not is_option(key) or key in usual_values(setting)
         values = [settings[number].get(key, _UNSET) for number in peers]
         if key != size and (known or value != _most(values, [weights[number] for number in peers])):
             words.append(_word(key, value))
-    return [*words, f"quirks={quirks}"] if quirks else words
+    return [*words, *filter(None, str(setting[PRESET]).split(","))]
 
 
 def _most(values: Sequence[object], weights: Sequence[int]) -> object:
-    """The value that more runs have than any other; nothing where two have as many."""
+    """Returns the value that most runs have; an object equal to no value if two values tie."""
     counts: Counter[object] = Counter()
     for value, weight in zip(values, weights, strict=True):
         counts[value] += weight

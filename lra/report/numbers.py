@@ -1,20 +1,21 @@
-"""Every number of the report, for programs."""
+"""Numbers of the report, for programs."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from harness.run_files import finite
-from harness.statistics import binomial_error
 from lra.report import tables
 from lra.report.comparisons import compare, grids, mean_over
 from lra.report.groups import Group, tasks_of
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES
-from lra.report.results import Run
+from lra.report.results import Run, per_second
+from lra.report.standard import PRESET
+from reporting.runs import finite
+from reporting.statistics import binomial_error
 
 
 def numbers(groups: Sequence[Group]) -> dict[str, Any]:
-    """Every number of the tables: accuracies and what comes from them in percent, None if not known."""
+    """Returns every number of the tables; accuracies and numbers derived from them are in percent."""
     comparisons = compare(groups)
     rows = []
     for label, cells in tables.benchmark_rows(groups).items():
@@ -22,6 +23,7 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
         rows.append(
             {
                 "attention": label,
+                "track": tables.track_of_row(cells),
                 **{task: _cell(cells[task]) for task in [*COLUMNS, PATH_X] if task in cells},
                 **{name: mean._asdict() if mean else None for name, mean in means.items()},
             }
@@ -45,9 +47,7 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
         by_task[task] = {
             "baselines": {name: 100 * value for name, value in trivial.items()},
             "baselines_counted_on_this_test_set": counted,
-            "settings": [
-                {**_cell(group), "setting": dict(sorted(group.setting.items()))} for group in own
-            ],
+            "settings": [{**_cell(group), "setting": _setting(group)} for group in own],
             "runs": [_run(run, group) for group in own for run in group.runs],
             "comparisons": [dataclasses.asdict(one) for one in comparisons if one.task == task],
             "grids": [
@@ -67,17 +67,25 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
     return found
 
 
+def _setting(group: Group) -> dict[str, Any]:
+    return {key: value for key, value in sorted(group.setting.items()) if key != PRESET}
+
+
 def _cell(group: Group) -> dict[str, Any]:
-    """The numbers of a group."""
+    """Returns the numbers of a group."""
     return {
         "attention": group.label,
+        "track": group.track,
         "state": group.state,
         "seeds": [run.seed for run in group.scored or group.runs],
         "runs": len(group.runs),
+        "diverged": group.diverged,
         **(_statistics(group) if group.scored else {}),
-        "done_steps": max(run.done_steps for run in group.runs),
+        "done_steps": group.done_steps,
         "budget_steps": group.runs[0].budget_steps,
         "step_seconds": group.step_seconds,
+        "step_seconds_range": group.step_seconds_range,
+        "speed_is_steady": group.is_steady,
         "examples_per_second": group.examples_per_second,
         "peak_bytes": group.peak_bytes,
         "devices": group.devices,
@@ -92,7 +100,7 @@ def _statistics(group: Group) -> dict[str, Any]:
 
 
 def _run(run: Run, group: Group) -> dict[str, Any]:
-    """The numbers of a run."""
+    """Returns the numbers of a run."""
     found: dict[str, Any] = {
         "run": run.name,
         "attention": group.label,
@@ -106,15 +114,14 @@ def _run(run: Run, group: Group) -> dict[str, Any]:
         "data_sha256": run.data_sha256,
     }
     if result := run.result:
-        error = binomial_error(result.test_accuracy, result.test_examples)
         found |= {
             "test_accuracy": 100 * result.test_accuracy,
-            "binomial_error": 100 * error,
+            "binomial_error": 100 * binomial_error(result.test_accuracy, result.test_examples),
             "test_examples": result.test_examples,
             "valid_accuracy": 100 * result.valid_accuracy,
             "best_step": result.best_step,
-            "step_seconds": result.step_seconds,
-            "examples_per_second": result.examples_per_second,
+            "step_seconds": run.step_seconds,
+            "examples_per_second": per_second(run.batch_size, run.step_seconds),
             "peak_bytes": result.peak_bytes,
         }
     return found

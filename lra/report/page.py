@@ -1,169 +1,273 @@
-"""The report as one page of HTML that needs nothing beside it: no script, no font, no other file."""
+"""The report as a page of Markdown, and sentences about results."""
 
-import base64
-from collections.abc import Sequence
-from html import escape
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from harness.tables import NOT_FINISHED, NOT_RUN, NOTHING, Table
-from lra.report.sections import Block, Links, Listing, Picture, Points, Section
-from lra.report.tables import OURS
-
-STYLE = """
-:root {
-  color-scheme: light dark;
-  --paper: #fcfcfb; --card: #ffffff; --ink: #1c2024; --quiet: #69717a; --line: #dfe3e7;
-  --head: #f1f3f5; --ours: #e8f1f9; --link: #0a5c9e;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --paper: #15181b; --card: #1b1f23; --ink: #e4e7ea; --quiet: #98a1aa; --line: #343a41;
-    --head: #23282e; --ours: #16304a; --link: #7fbcf0;
-  }
-}
-* { box-sizing: border-box; }
-html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
-body {
-  margin: 0 auto; max-width: 72rem; padding: 2rem clamp(1rem, 4vw, 3rem) 4rem;
-  background: var(--paper); color: var(--ink);
-  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
-}
-h1 { font-size: clamp(1.6rem, 5vw, 2.2rem); line-height: 1.2; margin: 0 0 .3rem; letter-spacing: -.01em; }
-h2 { font-size: 1.3rem; margin: 3rem 0 .8rem; padding-top: 1rem; border-top: 1px solid var(--line); }
-p { max-width: 46rem; margin: .8rem 0; }
-header p { color: var(--quiet); }
-a { color: var(--link); text-underline-offset: .15em; }
-nav ul { display: flex; flex-wrap: wrap; gap: .3rem 1.3rem; list-style: none; margin: 1rem 0 0; padding: 0; }
-.table {
-  overflow: auto; max-height: 85vh; margin: 1rem 0 1.4rem;
-  border: 1px solid var(--line); border-radius: .5rem; background: var(--card);
-}
-table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: .9rem; }
-th, td { padding: .4rem .8rem; text-align: left; font-weight: 400; white-space: nowrap; }
-tbody tr + tr > *, tbody + tbody > tr:first-child > * { border-top: 1px solid var(--line); }
-thead th {
-  position: sticky; top: 0; z-index: 2; background: var(--head);
-  border-bottom: 1px solid var(--line); font-weight: 600; vertical-align: bottom; white-space: normal;
-}
-tbody th[scope=row] {
-  position: sticky; left: 0; background: var(--card); white-space: normal; min-width: 11rem;
-}
-tbody th[scope=rowgroup] {
-  font-weight: 600; font-size: .82rem; color: var(--quiet); background: var(--head);
-}
-.number { text-align: right; font-variant-numeric: tabular-nums; }
-.quiet { color: var(--quiet); }
-.ours td, .ours th[scope=row] { background: var(--ours); }
-figure { margin: 1.2rem 0; }
-img {
-  display: block; max-width: 100%; height: auto; padding: .5rem;
-  border: 1px solid var(--line); border-radius: .5rem; background: #ffffff;
-}
-details { margin: .4rem 0; }
-summary { cursor: pointer; color: var(--link); }
-pre {
-  overflow-x: auto; margin: .5rem 0 1rem; padding: .8rem 1rem; font-size: .82rem; line-height: 1.5;
-  border: 1px solid var(--line); border-radius: .5rem; background: var(--card);
-}
-@media (max-width: 40rem) {
-  body { padding-top: 1.2rem; }
-  th, td { padding: .35rem .55rem; }
-  tbody th[scope=row] { min-width: 6.5rem; max-width: 9rem; }
-  figure { overflow-x: auto; }
-  img { max-width: none; width: 44rem; }
-}
-@media print { .table { max-height: none; overflow: visible; } }
-"""
+from lra.report import plots, tables
+from lra.report.comparisons import Comparison, compare, grids
+from lra.report.groups import MAX_RATIO, Group, labels_of, tasks_of
+from lra.report.labels import NAMES, differences
+from lra.report.numbers import numbers
+from lra.report.published import CHANCE, COLUMNS, FAILED, PATH_X, TABLE, TITLES
+from lra.report.results import Run
+from lra.report.standard import PRESET, config_file, config_values, is_option, standard
+from reporting.plotting import COLORS, colors_of
+from reporting.runs import version_sentences
+from reporting.statistics import binomial_error, summarize
+from reporting.tables import NOTHING, Table
+from reporting.writer import bullets, join, picture
 
 
-def page(sections: Sequence[Section], summary: str) -> str:
-    """The whole page; pictures are read from their files and become part of it."""
-    contents = "".join(
-        f'<li><a href="#{escape(section.anchor)}">{escape(section.title)}</a></li>\n'
-        for section in sections
-    )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Long Range Arena: results</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
-<h1>Long Range Arena: results</h1>
-<p>{escape(summary)}</p>
-<nav aria-label="Contents">
-<ul>
-{contents}</ul>
-</nav>
-</header>
-<main>
-{"".join(map(_section, sections))}</main>
-</body>
-</html>
-"""
-
-
-def _section(section: Section) -> str:
-    blocks = "".join(_block(block, section.title) for block in section.blocks)
-    return f'<section id="{escape(section.anchor)}">\n<h2>{escape(section.title)}</h2>\n{blocks}</section>\n'
-
-
-def _block(block: Block, title: str) -> str:
-    match block:
-        case Table():
-            return _table(block, title)
-        case Picture(path, alternative):
-            data = base64.b64encode(path.read_bytes()).decode()
-            return f'<figure><img src="data:image/png;base64,{data}" alt="{escape(alternative)}"></figure>\n'
-        case Points(sentences):
-            rows = "".join(f"<li>{escape(sentence)}</li>\n" for sentence in sentences)
-            return f"<ul>\n{rows}</ul>\n"
-        case Listing(name, lines):
-            text = escape("\n".join(lines))
-            return f"<details><summary>{escape(name)}</summary><pre>{text}</pre></details>\n"
-        case Links(items):
-            rows = "".join(
-                f'<li><a href="{escape(url)}">{escape(name)}</a>. {escape(remark)}</li>\n'
-                for name, url, remark in items
-            )
-            return f"<ul>\n{rows}</ul>\n"
-        case text:
-            return f"<p>{escape(text)}</p>\n"
-
-
-def _table(table: Table, title: str) -> str:
-    """A table in a box that scrolls by itself, so that its heading can stay in sight."""
-    right = [' class="number"' if numbers else "" for numbers in table.of_numbers]
-    heads = "".join(
-        f'<th scope="col"{place}>{_unbroken(name)}</th>'
-        for name, place in zip(table.columns, right, strict=True)
-    )
-    bodies = []
-    for name, rows in table.sections:
-        part = f'<tr><th scope="rowgroup" colspan="{len(table.columns)}">{escape(name)}</th></tr>\n'
-        kind = ' class="ours"' if name == OURS else ""
-        bodies.append(f"<tbody{kind}>\n{part if name else ''}")
-        for first, *others in rows:
-            cells = [
-                f'<td class="{_kind(cell, numbers)}">{escape(cell)}</td>'
-                for cell, numbers in zip(others, table.of_numbers[1:], strict=True)
-            ]
-            bodies.append(f'<tr><th scope="row">{escape(first)}</th>{"".join(cells)}</tr>\n')
-        bodies.append("</tbody>\n")
-    label = f"{title}: {table.columns[0]} by {', '.join(table.columns[1:])}"
+def sentence(result: Mapping[str, Any]) -> str:
+    """Returns a sentence about the result of one run."""
+    error = binomial_error(result["test_accuracy"], result["test_examples"])
     return (
-        f'<div class="table" role="region" tabindex="0" aria-label="{escape(label)}">\n<table>\n'
-        f"<thead><tr>{heads}</tr></thead>\n{''.join(bodies)}</table>\n</div>\n"
+        f"{result['task']} with {result['attention']} attention: test accuracy"
+        f" {100 * result['test_accuracy']:.2f} ± {100 * error:.2f} % on {result['test_examples']:,}"
+        f" examples; validation {100 * result['valid_accuracy']:.2f} % at its best step,"
+        f" {result['best_step']:,}."
     )
 
 
-def _unbroken(heading: str) -> str:
-    """A heading that breaks at its spaces alone: Path-X stays whole."""
-    return escape(heading).replace("-", "&#8209;")
+def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> str:
+    """Returns a sentence about the results of several seeds; `diverged` more have no result."""
+    accuracies = [100 * result["test_accuracy"] for result in results]
+    summary = summarize(accuracies)
+    others = f" and {diverged} that diverged" if diverged else ""
+    return (
+        f"{results[0]['task']} with {results[0]['attention']} attention, {len(results)} seeds{others}: test"
+        f" accuracy {summary.mean:.2f} %, standard deviation {summary.deviation:.2f}, 95 %"
+        f" t-interval ± {summary.half_width:.2f} ({', '.join(f'{value:.2f}' for value in accuracies)})."
+    )
 
 
-def _kind(cell: str, numbers: bool) -> str:
-    quiet = cell in (NOT_RUN, NOT_FINISHED, NOTHING) or cell.endswith("partial")
-    return " ".join(["number"] * numbers + ["quiet"] * quiet) or "word"
+def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[str, Any]:
+    """Draws the pictures and returns the page and its numbers; see `reporting.writer.main`."""
+    colors = colors_of(labels_of(groups))
+    comparisons = compare(groups)
+    parts = ["# Long Range Arena: results", summary(groups)]
+    tasks = tasks_of(groups)
+    if any(task in TITLES for task in tasks):
+        parts += _benchmark(groups)
+    parts += _fast([group for group in groups if "recipe=fast" in str(group.setting[PRESET])])
+    if plots.tradeoffs(groups):
+        file = path.with_name(f"{path.name}-tradeoff.png")
+        plots.plot_tradeoff(groups, colors, file)
+        parts += _tradeoff(groups, file)
+    for task in tasks:
+        own = [group for group in groups if group.task == task]
+        shown = colors if len(colors) <= len(COLORS) else colors_of(labels_of(own))
+        parts += _task(own, comparisons)
+        trivial = tables.baselines(own)[0]
+        title, labels = TITLES.get(task, task), "; ".join(group.label for group in own)
+        curves = path.with_name(f"{path.name}-curves-{task}.png")
+        times = path.with_name(f"{path.name}-time-{task}.png")
+        plots.plot_curves(own, trivial, shown, curves)
+        parts.append(picture(curves, f"Learning curves on {title}: {labels}."))
+        if plots.plot_times(own, trivial, shown, times):
+            parts += [
+                "Validation accuracy against minutes of training on the device named: the sum of the times"
+                " per step, without compilation, evaluation and checkpoints. Runs without speed.jsonl are"
+                " left out.",
+                picture(times, f"Validation accuracy on {title} against minutes: {labels}."),
+            ]
+    return join([*parts, *_provenance(groups, left_out), *_sources()]), numbers(groups)
+
+
+def summary(groups: Sequence[Group]) -> str:
+    """Returns the numbers of runs, settings and tasks in a sentence."""
+    runs = [run for group in groups for run in group.runs]
+    finished = sum(run.result is not None for run in runs)
+    diverged = sum(group.diverged for group in groups)
+    counts = {"run": len(runs), "setting": len(groups), "task": len(tasks_of(groups))}
+    words = ", ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items())
+    return f"{finished} finished{f' and {diverged} diverged' if diverged else ''} of {words}."
+
+
+def _benchmark(groups: Sequence[Group]) -> list[str]:
+    parts = [
+        "## Beside published results",
+        "Test accuracy at the step with the best validation accuracy. Ours: mean ± standard deviation over n"
+        ' seeds, "n = 4 of 5" if one run diverged, was not finished or is partial. The means of 5 and,'
+        " with Path-X, of 6 need all of their tasks, whole: a partial run saw fewer steps or examples than"
+        f" the benchmark has, and enters no mean. {FAILED}, no better than chance, counts as {CHANCE:.0f}.",
+        tables.table3(groups),
+    ]
+    short = tables.shortfalls([group for group in groups if group.task in TITLES])
+    return [*parts, "Runs that are not whole:", bullets(short)] if short else parts
+
+
+def _fast(groups: Sequence[Group]) -> list[str]:
+    """Tells what `recipe=fast` changes, on the tasks and for the attentions of `groups`."""
+    # By task and change; for an option of the attention, the attentions that have it.
+    having: dict[str, dict[str, list[str]]] = {}
+    for group in groups:
+        name = str(group.setting["attention.name"])
+        paper, fast = (standard(group.task, name, preset) for preset in ("", "recipe=fast"))
+        own = having.setdefault(TITLES.get(group.task, group.task), {})
+        for key in fast:
+            if fast[key] != paper[key]:
+                names = own.setdefault(f"{key} {paper[key]} → {fast[key]}", [])
+                names += [name] * (is_option(key) and name not in names)
+    changes = {
+        title: {
+            f"{change} ({', '.join(sorted(names))})" if names else change
+            for change, names in own.items()
+        }
+        for title, own in having.items()
+    }
+    shared = set.intersection(*changes.values()) if len(changes) > 1 else set()
+    named = [("Every task", shared), *((title, own - shared) for title, own in changes.items())]
+    return [
+        "## The fast recipe",
+        "recipe=fast is this repository's own recipe. Its runs read the same data and follow the same test"
+        " protocol as those of the paper's recipe, with other values of the config. They compare"
+        " attentions with each other, not with the published rows. These values differ, the paper's"
+        " first:",
+        bullets(f"{title}: {', '.join(sorted(own))}." for title, own in named if own),
+    ] * bool(groups)
+
+
+def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:
+    parts = [
+        "## Accuracy and speed",
+        "Test accuracy against training examples per second, on a logarithmic axis; a disc's area is the"
+        " peak memory. Settings of one budget, timed on one device, share a panel."
+        " The bar is the standard deviation over seeds, or the binomial standard error of a single seed.",
+        picture(file, "Test accuracy against training examples per second, with peak memory."),
+    ]
+    unsteady = [
+        f"{TITLES.get(group.task, group.task)}, {group.label}:"
+        f" {tables.speed_range(group, ' to ')} s per step."
+        for group in groups
+        if not group.is_steady
+    ]
+    if unsteady:
+        parts += [
+            f"Not in the picture, because their times differ by more than {MAX_RATIO} times (over seeds, or"
+            " between the quartiles of one seed's laps), as on a machine with other load:",
+            bullets(unsteady),
+        ]
+    return parts
+
+
+def _task(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[str]:
+    task = groups[0].task
+    parts = [f"## {TITLES.get(task, task)}"]
+    if task not in TITLES:
+        parts.append("Not a task of the published tables; no published number compares with these.")
+    parts += [
+        tables.task_groups_table(groups).markdown(),
+        "Seconds per step: the median over laps, then over seeds, and in parentheses the range over seeds,"
+        " or the quartiles over laps of a single seed. Examples per second are the batch over that median.",
+    ]
+    if not all(group.is_steady for group in groups):
+        parts.append(
+            f"† Over seeds, or within one, the times differ by more than {MAX_RATIO} times: the machine"
+            " had other load, and this speed does not compare with others."
+        )
+    trivial, counted = tables.baselines(groups)
+    if trivial:
+        where = (
+            "counted on this test set" if counted else "known for the task, not for this test set"
+        )
+        parts.append(f"Trivial predictors: {where}.")
+    for grid in grids(groups):
+        first = next(iter(grid.cells.values()))
+        partial = " Partial runs." if first.state == "partial" else ""
+        parts += [
+            f"{grid.attention} attention over two of its options, {first.progress} steps."
+            f" Mean ± standard deviation of the test accuracy, %.{partial}",
+            tables.grid_table(grid).markdown(),
+        ]
+    if own := [one for one in comparisons if one.task == task]:
+        tested = sum(not math.isnan(one.p) for one in comparisons)
+        parts += [
+            "Differences between settings of one budget. Over two or more shared seeds they are paired:"
+            " Student's t-test, its p corrected by Holm for all tests of this report"
+            f" ({tested or 'none'}). Otherwise the difference of the means with its binomial standard"
+            " error, which does not include the spread over seeds.",
+            tables.comparisons_table(own).markdown(),
+        ]
+    return [
+        *parts,
+        "Every run, with the binomial standard error of its test accuracy:",
+        tables.runs_table(groups).markdown(),
+    ]
+
+
+def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> list[str]:
+    rows = [
+        {
+            "run": run.name,
+            "task": TITLES.get(run.task, run.task),
+            "attention": group.label,
+            "seed": str(run.seed),
+            "device": run.device or NOTHING,
+            "config, SHA-256": run.config_sha256[:12] or NOTHING,
+            "data, SHA-256": run.data_sha256[:12] or NOTHING,
+        }
+        for group in groups
+        for run in group.runs
+    ]
+    commands = [command(run, group) for group in groups for run in group.runs]
+    parts = [
+        "## How it was measured",
+        "A run trains, selects the step by validation accuracy and reads the test set once."
+        " Speed is the training's, on the device named; memory is the device's peak, or on a CPU the"
+        " process's.",
+        Table.from_rows({"": rows}).markdown(),
+        "Versions:",
+        bullets(version_sentences(run for group in groups for run in group.runs)),
+        "Commands (other differences from the config file change no number, and are in the run's"
+        " config.json):",
+        "\n".join(["```", *commands, "```"]),
+    ]
+    return [*parts, "Left out:", bullets(left_out)] if left_out else parts
+
+
+def command(run: Run, group: Group) -> str:
+    """Returns the command of a run: its `--config`, and the values that differ and may change its numbers.
+
+    A config file that is not in `configs/` cannot be compared with the values, which are then left to the
+    run's config.json. An older run has no `--config`, and gets one by its task and values.
+    """
+    config, options = run.config_argument, {}
+    if not config:
+        file, own = config_file(run.task)
+        options = {key: v for key, v in differences(group.setting).items() if is_option(key)}
+        argument = [str(group.setting["attention.name"]), *own, str(group.setting[PRESET])]
+        argument += [f"{key.partition('.')[2]}={value}" for key, value in options.items()]
+        config = f"configs/{file}.py:{','.join(filter(None, argument))}"
+    path, _, given = config.partition(":")
+    usual = config_values(Path(path).stem, given) if Path(path).parent.name == "configs" else {}
+    if not run.config_argument:  # an attention that the config file does not know
+        usual = usual or standard(run.task, str(group.setting["attention.name"]))
+    seed = f"--config.train.seed={run.seed} --workdir={run.name}"
+    if usual.get("data.task") != run.task:
+        remark = f"with the values of {run.name}/config.json"
+        if not run.config_argument:
+            config, remark = "FILE", f"FILE: the config file of {run.task}, {remark}"
+        return f"python run_lra.py {shlex.quote(f'--config={config}')} {seed}  # {remark}"
+    data = run.config["data"]
+    flags = ["--config.data.dir=FOLDER"] if data.get("dir") else []
+    if (source := data.get("source", "auto")) != "auto":
+        flags.append(f"--config.data.source={source}")
+    flags += [
+        shlex.quote(f"--config.{key}={value}")
+        for key, value in sorted(group.setting.items())
+        if key not in {*NAMES, *options} and value != usual.get(key)
+    ]
+    return " ".join(["python run_lra.py", shlex.quote(f"--config={config}"), *flags, seed])
+
+
+def _sources() -> list[str]:
+    sources = [f"[{source.title}]({source.url}): {source.remark}" for source in TABLE]
+    tasks = (
+        "[The tasks and their measures](https://arxiv.org/abs/2011.04006): Tay et al. 2021. The mean of 5 is"
+        f" over {', '.join(COLUMNS.values())}; that of 6 has {TITLES[PATH_X]}, too."
+    )
+    return ["## Sources", bullets([*sources, tasks])]

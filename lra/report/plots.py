@@ -1,21 +1,36 @@
-"""The report's pictures: learning curves, and accuracy against speed, as PNG."""
+"""Pictures of the report: learning curves, accuracy against time and against speed."""
 
+import itertools
 import math
 import statistics
-from collections import defaultdict
+import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.figures import COLORS, GREY, Curve, add_legend, new_figure, seeds_together
 from lra.report.groups import Group
 from lra.report.published import TITLES
+from reporting.plotting import (
+    COLORS,
+    DPI,
+    GREY,
+    Curve,
+    add_legend,
+    draw_curve,
+    format_steps,
+    new_figure,
+    seeds_together,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
 
-MAX_POINTS = 250  # of a training curve; more are averaged in pieces
-DASHES = ("--", ":", "-.")
+MAX_POINTS = 250  # of a training curve; the points of a longer one are averaged
+DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 4)))
+MAX_AREA, MIN_SHARE = 1100, 0.05  # of a disc in square points; smallest share of it
+WIDE = 10  # ratio of training times above which their axis is logarithmic
 
 
 def plot_curves(
@@ -23,14 +38,8 @@ def plot_curves(
 ) -> None:
     """Draws loss and accuracy of one task's groups against steps: training thin, validation thick.
 
-    The line is the mean over seeds, the band goes from the lowest to the highest; where a seed has
-    finished, those that have not are left out. More groups than there are colours get a panel each.
-
-    Args:
-      groups: of one task.
-      baselines: accuracies of trivial predictors, in [0, 1]; grey lines.
-      colors: by label.
-      path: the PNG.
+    A line is the mean over seeds, its band the range; unfinished seeds are left out if any has finished.
+    If there are more groups than colors, each gets a panel. `baselines` are accuracies in [0, 1].
     """
     title = TITLES.get(groups[0].task, groups[0].task)
     if len(groups) > len(COLORS):
@@ -56,7 +65,7 @@ def plot_curves(
 def _plot_panels(
     groups: Sequence[Group], baselines: Mapping[str, float], title: str, path: Path
 ) -> None:
-    """A panel for each group: its accuracy in colour, the others' validation in light grey."""
+    """Draws a panel for each group: its accuracy in color, the validation of the others in light grey."""
     columns = 4
     rows = math.ceil(len(groups) / columns)
     figure = new_figure(2.7 * columns, 0.7 + 2.0 * rows)
@@ -65,9 +74,8 @@ def _plot_panels(
         panel.set_axis_off()
     for number, (group, panel) in enumerate(zip(groups, panels.flat, strict=False)):
         for other in groups:
-            panel.plot(
-                *over_seeds(other, "valid/accuracy", 100)[:2], color="#D8D8D8", linewidth=0.8
-            )
+            steps, means, *_ = over_seeds(other, "valid/accuracy", 100)
+            panel.plot(steps, means, color="#D8D8D8", linewidth=0.8)
         _draw_baselines(panel, baselines)
         _draw(panel, group, "accuracy", 100, COLORS[0], markersize=2)
         panel.set_title(group.label, fontsize=9, wrap=True)
@@ -81,17 +89,77 @@ def _plot_panels(
     figure.savefig(path)
 
 
+def plot_times(
+    groups: Sequence[Group], baselines: Mapping[str, float], colors: Mapping[str, str], path: Path
+) -> bool:
+    """Draws the validation accuracy of one task's groups against minutes of training.
+
+    Lines, bands and arguments are as for `plot_curves`; groups of the same color have different dashes.
+    See `Run.train_minutes` for the time that is counted. Groups that were not timed are left out.
+
+    Returns:
+      True if any group was timed; otherwise nothing is drawn.
+    """
+    timed = {group.label: (group, *over_time(group)) for group in groups}
+    timed = {label: found for label, found in timed.items() if found[1]}
+    if not timed:
+        return False
+    devices = {group.devices for group, _, _ in timed.values()}
+    width = 8
+    figure = new_figure(width, 4.2)
+    axes = figure.subplots()
+    alike: Counter[str] = Counter()
+    for label, (group, minutes, curve) in timed.items():
+        color = colors[label]
+        dashes = ("-", *DASHES)[alike[color] % (1 + len(DASHES))]
+        alike[color] += 1
+        name = f"{label}, on {group.devices}" if len(devices) > 1 else label
+        style: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": 3, "zorder": 3}
+        draw_curve(axes, minutes, curve, color=color, linestyle=dashes, label=name, **style)
+    _draw_baselines(axes, baselines)
+    ends = [minutes[-1] for _, minutes, _ in timed.values()]
+    if max(ends) > WIDE * min(ends):
+        axes.set_xscale("log")
+        _ticks(axes, [minute for _, minutes, _ in timed.values() for minute in minutes])
+    axes.set(xlabel="minutes of training", ylabel="validation accuracy, %")
+    device = f", on {devices.pop()}" if len(devices) == 1 and devices != {""} else ""
+    figure.suptitle(f"{TITLES.get(groups[0].task, groups[0].task)}{device}", fontsize=11)
+    handles, names = axes.get_legend_handles_labels()
+    names = [textwrap.fill(name, 12 * width) for name in names]  # 12 letters per inch
+    columns = max(1, min(3, 12 * width // (8 + max(map(len, names)))))
+    rows = math.ceil(len(names) / columns) + sum(name.count("\n") for name in names)
+    figure.set_figheight(4.2 + 0.2 * rows)
+    add_legend(figure, handles, names, columns)
+    figure.savefig(path)
+    return True
+
+
+def over_time(group: Group) -> tuple[list[float], Curve]:
+    """Returns minutes of training and validation accuracy in percent, over the timed runs of a group."""
+    minutes, accuracies = [], []
+    for run in group.scored or group.runs:
+        steps, own = run.train_minutes
+        minutes.append((steps, own))
+        accuracies.append((steps, run.curve("valid/accuracy")[1][: len(steps)]))
+    return seeds_together(minutes).means, seeds_together(accuracies, 100)
+
+
 def tradeoffs(groups: Sequence[Group]) -> list[list[Group]]:
-    """The groups that a panel can compare: two or more of one task and budget, timed on one device."""
+    """Returns the groups of each panel: two or more of one task and budget, timed on one device.
+
+    Groups whose times are not steady are left out.
+    """
     found: dict[tuple[Hashable, ...], list[Group]] = defaultdict(list)
     for group in groups:
-        if group.scored and group.examples_per_second:
+        if group.scored and group.examples_per_second and group.is_steady:
             found[group.devices, *group.budget].append(group)
     return [own for own in found.values() if len(own) > 1]
 
 
 def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path) -> None:
-    """Draws accuracy against examples per second, a panel a task; a disc's area is the peak memory.
+    """Draws accuracy against examples per second, a panel for each task; a disc's area is the peak memory.
+
+    All discs of the picture are scaled down until none covers another.
 
     Source: Tay et al. 2021 (arXiv:2011.04006), Figure 3. Differs: speed is logarithmic and of training.
     """
@@ -101,22 +169,23 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
     shown = list(dict.fromkeys(group.label for own in found for group in own))
     legend_columns = columns + 1
     legend_rows = math.ceil(len(shown) / legend_columns)
-    figure = new_figure(max(6.5, 4.2 * columns), 3.5 * rows + 0.24 * legend_rows + 0.2)
+    figure = new_figure(max(6.5, 4.2 * columns), 3.8 * rows + 0.24 * legend_rows + 0.2)
     panels = figure.subplots(rows, columns, squeeze=False)
     largest = max((group.peak_bytes or 0 for own in found for group in own), default=0)
     numbers = {label: str(number) for number, label in enumerate(shown, 1)}
     numbered = len(shown) > len(COLORS)
+    discs: list[_Disc] = []
     for panel in panels.flat[len(found) :]:
         panel.set_axis_off()
     for panel, own in zip(panels.flat, found, strict=False):
-        # Large discs first, so that small ones stay in sight.
-        for group in sorted(own, key=lambda group: -(group.peak_bytes or 0)):
-            _draw_disc(panel, group, colors[group.label], largest, numbers[group.label], numbered)
+        for group in own:
+            color = colors[group.label]
+            discs.append(_draw_disc(panel, group, color, largest, numbered))
         panel.set_xscale("log")
         panel.margins(0.25)
         _ticks(panel, [group.examples_per_second or 1 for group in own])
-        panel.set(xlabel="training examples a second", ylabel="test accuracy, %")
-        panel.set_title(_panel_title(own[0]), fontsize=10)
+        panel.set(xlabel="training examples per second", ylabel="test accuracy, %")
+        panel.set_title(textwrap.fill(_panel_title(own[0]), 40), fontsize=10)
     from matplotlib.lines import Line2D
 
     handles = [
@@ -125,6 +194,12 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
     ]
     names = [f"{numbers[label]}  {label}" if numbered else label for label in shown]
     add_legend(figure, handles, names, legend_columns)
+    figure.draw_without_rendering()  # computes the positions
+    shrink = _shrink(discs)
+    for disc in discs:
+        disc.points.set_sizes([shrink * disc.area])
+        words = numbers[disc.group.label] if numbered else ""
+        _write_beside(disc, shrink * disc.area, words)
     figure.savefig(path)
 
 
@@ -134,40 +209,58 @@ def _panel_title(group: Group) -> str:
     return f"{TITLES.get(group.task, group.task)}{steps}{device}"
 
 
-def _draw_disc(
-    panel: "Axes", group: Group, color: str, largest: int, number: str, numbered: bool
-) -> None:
-    """One group: its disc, its error bar, and its memory in words."""
+class _Disc(NamedTuple):
+    """Disc of a group in its panel."""
+
+    panel: "Axes"
+    group: Group
+    points: "PathCollection"
+    area: float  # in square points, before scaling
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """Speed and accuracy."""
+        return self.group.examples_per_second or math.nan, self.group.summary.mean
+
+
+def _draw_disc(panel: "Axes", group: Group, color: str, largest: int, numbered: bool) -> _Disc:
+    """Draws the disc and the error bar of a group."""
     summary = group.summary
     speed = group.examples_per_second or math.nan
     error = group.binomial_error if math.isnan(summary.deviation) else summary.deviation
-    area = 1100 * group.peak_bytes / largest if group.peak_bytes else 60
+    area = MAX_AREA * group.peak_bytes / largest if group.peak_bytes else 60
     face = color if group.peak_bytes else "none"
     panel.errorbar(speed, summary.mean, yerr=error, color=color, linewidth=1, capsize=2)
-    panel.scatter(
-        speed,
-        summary.mean,
-        s=area,
-        facecolor=face,
-        edgecolor=color,
-        alpha=0.35 if numbered else 0.6,
-    )
-    if numbered:
-        panel.text(speed, summary.mean, number, ha="center", va="center", fontsize=8)
-    elif group.peak_bytes:
-        panel.annotate(
-            f"{group.peak_bytes / 2**30:.1f} GiB",
-            (speed, summary.mean),
-            (math.sqrt(area) / 2 + 4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color="#404040",
-        )
+    alpha = 0.35 if numbered else 0.6
+    style: dict[str, Any] = {"facecolor": face, "edgecolor": color, "alpha": alpha}
+    return _Disc(panel, group, panel.scatter(speed, summary.mean, s=area, **style), area)
+
+
+def _shrink(discs: Sequence[_Disc]) -> float:
+    """Returns the share of their areas at which no discs of a panel overlap; at least MIN_SHARE."""
+    share = 1.0
+    for one, other in itertools.combinations(discs, 2):
+        if one.panel is not other.panel:
+            continue
+        points = 72 / DPI  # of a pixel
+        places = [disc.panel.transData.transform(disc.place) * points for disc in (one, other)]
+        radii = (math.sqrt(one.area) + math.sqrt(other.area)) / 2
+        share = min(share, (math.dist(*places) / radii) ** 2)
+    return max(share, MIN_SHARE)
+
+
+def _write_beside(disc: _Disc, area: float, number: str) -> None:
+    """Writes the number on the disc, or the peak memory beside it."""
+    style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
+    if number:
+        disc.panel.annotate(number, disc.place, (0, 0), ha="center", **style)
+    elif disc.group.peak_bytes:
+        words, shift = f"{disc.group.peak_bytes / 2**30:.1f} GiB", math.sqrt(area) / 2 + 4
+        disc.panel.annotate(words, disc.place, (shift, 0), color="#404040", **style)
 
 
 def _ticks(panel: "Axes", speeds: Sequence[float]) -> None:
-    """Plain numbers on the logarithmic axis, also where it spans less than a decade."""
+    """Labels the logarithmic axis by plain numbers, even if it spans less than a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     decades = math.log10(max(speeds) / min(speeds))
@@ -179,17 +272,12 @@ def _ticks(panel: "Axes", speeds: Sequence[float]) -> None:
 def _draw(
     axes: "Axes", group: Group, metric: str, scale: float, color: str, *, markersize: float = 3
 ) -> None:
-    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-
-    steps, means, lows, highs = over_seeds(group, f"train/{metric}", scale)
+    steps, means, *_ = over_seeds(group, f"train/{metric}", scale)
     axes.plot(steps, means, color=color, linewidth=0.8, alpha=0.5, zorder=2)
-    steps, means, lows, highs = over_seeds(group, f"valid/{metric}", scale)
+    curve = over_seeds(group, f"valid/{metric}", scale)
     style: dict[str, Any] = {"linewidth": 2, "marker": "o", "markersize": markersize, "zorder": 3}
-    axes.plot(steps, means, color=color, label=group.label, **style)
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    if lows != highs:
-        axes.fill_between(steps, lows, highs, color=color, alpha=0.15, linewidth=0)
+    draw_curve(axes, curve.steps, curve, color=color, label=group.label, **style)
+    format_steps(axes)
 
 
 def _draw_baselines(axes: "Axes", baselines: Mapping[str, float]) -> None:
@@ -199,7 +287,7 @@ def _draw_baselines(axes: "Axes", baselines: Mapping[str, float]) -> None:
 
 
 def over_seeds(group: Group, metric: str, scale: float) -> Curve:
-    """A group's curve; a long one of training is averaged in pieces, and has no band."""
+    """Returns the curve of a group; a long one of training is averaged in pieces, without a band."""
     runs = group.scored or group.runs
     curve = seeds_together([run.curve(metric) for run in runs], scale)
     size = math.ceil(len(curve.steps) / MAX_POINTS) if metric.startswith("train/") else 1

@@ -1,9 +1,9 @@
-"""What others report on the Long Range Arena, and what trivial predictors score."""
+"""Published results on the Long Range Arena, and accuracies of trivial predictors."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# The five tasks of the mean, then the one beside it; our names and the papers'.
+# Our names and the papers' of the five tasks of the mean.
 COLUMNS: Mapping[str, str] = {
     "listops": "ListOps",
     "text": "Text",
@@ -13,12 +13,12 @@ COLUMNS: Mapping[str, str] = {
 }
 PATH_X = "pathfinder128"
 TITLES: Mapping[str, str] = {**COLUMNS, PATH_X: "Path-X"}
-FAILED = "✗"  # no better than chance, which is
-CHANCE = 50.0  # percent in a mean of six
+FAILED = "✗"  # no better than chance
+CHANCE = 50.0  # percent, on Path-X
 
 
 class Source(NamedTuple):
-    """Where rows come from, and what a reader who compares has to know."""
+    """Source of rows, and a remark for readers who compare."""
 
     title: str
     url: str
@@ -26,7 +26,7 @@ class Source(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A row of somebody's table: test accuracies in percent, in the order of `COLUMNS`."""
+    """A row of a published table: test accuracies in percent, in the order of `COLUMNS`."""
 
     model: str
     accuracies: tuple[float, ...]
@@ -35,7 +35,7 @@ class Published(NamedTuple):
 
     @property
     def mean_of_six(self) -> float | None:
-        """With Path-X, of whoever tried it: all of them failed, which counts as chance."""
+        """Mean with Path-X, on which all published models failed, as chance; None if not tried."""
         tried = self.path_x == FAILED
         return (sum(self.accuracies) + CHANCE) / (len(COLUMNS) + 1) if tried else None
 
@@ -43,7 +43,7 @@ class Published(NamedTuple):
 PAPER = Source(
     "Xiong et al. 2021, Table 3",
     "https://arxiv.org/abs/2102.03902",
-    "The paper: two layers of width 64, one run. How many landmarks the row has is not said; the"
+    "The paper: two layers of width 64, one run. The number of landmarks is not given; the"
     " authors' README names 64.",
 )
 SKYFORMER = Source(
@@ -89,9 +89,8 @@ TABLE: Mapping[Source, tuple[Published, ...]] = {
     ),
 }
 
-# What a model scores that has learnt nothing, or only which operator stands first: for runs whose
-# result does not say what these score on its own test set.
-# Source: a predictor that knows just that much, on 5,000 trees of the official distribution.
+# For runs whose result does not have the accuracies of trivial predictors on its own test set.
+# Source: such predictors, on 5,000 trees of the official distribution.
 BASELINES: Mapping[str, Mapping[str, float]] = {
     "listops": {"constant answer": 0.176, "first token alone": 0.359},
     "text": {"constant answer": 0.5},
@@ -101,5 +100,5 @@ BASELINES: Mapping[str, Mapping[str, float]] = {
 
 
 def baselines_of(task: str) -> Mapping[str, float]:
-    """What trivial predictors score on a task, as far as it is known without its test set."""
+    """Returns the accuracies of trivial predictors, if known without the test set."""
     return {"constant answer": 0.5} if task.startswith("pathfinder") else BASELINES.get(task, {})

@@ -1,15 +1,25 @@
-"""Runs as they lie on the disk: found, read, and checked at the door."""
+"""Runs of the benchmark: their folders, read and checked."""
 
 import dataclasses
-import os
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.environments import device_words
-from harness.figures import curve_of
-from harness.run_files import Kind, check_kinds, read_metrics, read_object
+import numpy as np
+
+import reporting.runs
 from lra.data import describe, name_of
+from reporting.runs import (
+    Kind,
+    check_kinds,
+    curve_of,
+    format_device,
+    read_metrics,
+    read_object,
+)
+from reporting.tables import DIVERGED, NOT_FINISHED
 
 NEEDED: Mapping[str, Kind] = {
     "test_accuracy": "a number",
@@ -17,27 +27,18 @@ NEEDED: Mapping[str, Kind] = {
     "valid_accuracy": "a number",
     "best_step": "a whole number",
 }
-OF_TRAINING: Mapping[str, Kind] = dict.fromkeys(
-    ("seed", "total_steps", "budget_steps"), "a whole number"
-)
-# What an older run may be without, in `result.json`, `environment.json` or `data.json`.
-YOUNGER: Mapping[str, Kind] = {
+# Keys of `result.json`, `environment.json` or `data.json` that older runs do not have.
+OPTIONAL: Mapping[str, Kind] = {
     "total_steps": "a whole number",
-    "step_seconds": "a number",
-    "examples_per_second": "a number",
-    "peak_bytes": "a number",
-    "baselines": "an object",
-    "device": "an object",
-    "versions": "an object",
-    "config_sha256": "a text",
-    "data_sha256": "a text",
-    "sha256": "a text",
+    **dict.fromkeys(("step_seconds", "examples_per_second", "peak_bytes"), "a number"),
+    **dict.fromkeys(("baselines", "device", "versions"), "an object"),
+    **dict.fromkeys(("config_sha256", "data_sha256", "sha256"), "a text"),
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """What `result.json` says; None, or nothing, where an older one is silent. Accuracies are in [0, 1]."""
+    """Values of `result.json`; None, or empty, where an older one lacks them. Accuracies are in [0, 1]."""
 
     test_accuracy: float
     test_examples: int
@@ -52,169 +53,182 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run's folder, read. `result` is None until it has finished."""
+class Run(reporting.runs.Run):
+    """A run of the benchmark.
 
-    folder: Path
-    task: str
-    config: Mapping[str, Any]
-    metrics: Sequence[Mapping[str, float]]
+    Attributes:
+      speed: Lines of `speed.jsonl`.
+      result: None until the run has finished, and if it diverged.
+      diverged_step: Step by which the loss was not finite.
+      config_sha256: Empty if unknown, as is `data_sha256`.
+    """
+
+    speed: Sequence[Mapping[str, float]]
     result: Result | None
-    device: str  # "1 × cpu, 2 threads"; empty where it is not known
-    versions: Mapping[str, str]
+    diverged_step: int | None
     config_sha256: str
     data_sha256: str
 
     @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.folder.name
-
-    @property
-    def attention(self) -> Mapping[str, Any]:
-        """The attention's name and options."""
-        section: Mapping[str, Any] = self.config["attention"]
-        return section
-
-    @property
-    def seed(self) -> int:
-        """The training's seed."""
-        return int(self.config["train"]["seed"])
+    def config_argument(self) -> str:
+        """Value of `--config`, "configs/TASK.py:ARGUMENT"; empty for older runs."""
+        return str(self.config.get("command", {}).get("config", ""))
 
     @property
     def budget_steps(self) -> int:
-        """The steps of a whole run."""
-        steps = self.config["train"].get("budget_steps")  # the key is younger than some runs
+        """Steps of a whole run."""
+        steps = self.config["train"].get("budget_steps")  # older runs do not have the key
         return int(steps or describe(self.task).total_steps)
 
     @property
     def done_steps(self) -> int:
-        """The steps that were trained."""
+        """Steps that were trained."""
         if self.result is not None:
             return self.result.total_steps
+        if self.diverged_step is not None:
+            return self.diverged_step
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     @property
     def state(self) -> str:
-        """`whole`, `partial` (fewer steps or examples than the benchmark's) or `unfinished`."""
+        """`whole`, `partial` (fewer steps or examples than the benchmark's), `diverged` or `unfinished`."""
+        if self.diverged_step is not None:
+            return "diverged"
         if self.result is None:
             return "unfinished"
         return "partial" if self.result.partial else "whole"
 
     @property
     def progress(self) -> str:
-        """The steps, beside those of the whole budget where they were fewer."""
+        """Number of steps, and those of the budget if they are more."""
         fewer = self.done_steps < self.budget_steps
         return f"{self.done_steps:,} of {self.budget_steps:,}" if fewer else f"{self.done_steps:,}"
 
     @property
     def remark(self) -> str:
-        """What is missing besides steps."""
+        """What a run that is not whole lacks besides steps."""
         if self.state == "partial" and self.done_steps >= self.budget_steps:
             return "on fewer examples"
-        return "not finished" if self.state == "unfinished" else ""
+        return {"unfinished": NOT_FINISHED, "diverged": DIVERGED}.get(self.state, "")
 
-    def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """Steps and values of one metric."""
-        return curve_of(self.metrics, metric)
+    @property
+    def step_seconds(self) -> float | None:
+        """Median seconds of a step over laps; without laps the mean in the result."""
+        if self._laps:
+            return statistics.median(self._laps.values())
+        return self.result.step_seconds if self.result else None
+
+    @property
+    def step_seconds_quartiles(self) -> tuple[float, float] | None:
+        """Lower and upper quartile over laps."""
+        if not self._laps:
+            return None
+        low, high = np.quantile(list(self._laps.values()), (0.25, 0.75)).tolist()
+        return low, high
+
+    @property
+    def batch_size(self) -> float | None:
+        """Examples per step."""
+        if "batch_size" in self.config["train"]:
+            return int(self.config["train"]["batch_size"])
+        if self.result and self.result.step_seconds and self.result.examples_per_second:
+            return self.result.step_seconds * self.result.examples_per_second
+        return None
+
+    @property
+    def _laps(self) -> dict[int, float]:
+        """Seconds per step up to each step of `speed.jsonl`; of several lines of a step the last counts."""
+        lines = zip(*curve_of(self.speed, "step_seconds"), strict=True)
+        return {step: seconds for step, seconds in lines if 0 < seconds < math.inf}
+
+    @property
+    def train_minutes(self) -> tuple[list[int], list[float]]:
+        """Evaluated steps, and the minutes of training up to each; empty if the run was not timed.
+
+        The minutes are the sum of the times per step in `speed.jsonl`, over all processes of the run:
+        without compilation, evaluation and checkpoints, and without steps that were repeated after a kill.
+        """
+        timed = self._laps
+        steps = sorted(timed)
+        seconds = np.cumsum([timed[step] for step in steps] * np.diff(steps, prepend=0))
+        evaluated = [s for s in self.curve("valid/accuracy")[0] if steps and s <= steps[-1]]
+        return evaluated, (np.interp(evaluated, [0, *steps], [0, *seconds]) / 60).tolist()
 
 
-def find_runs(folders: Iterable[Path]) -> list[Path]:
-    """The run folders at or below `folders`, sorted, each once; symbolic links below are not followed.
+def per_second(batch_size: float | None, step_seconds: float | None) -> float | None:
+    """Returns the examples per second; None if an argument is unknown."""
+    return batch_size / step_seconds if batch_size and step_seconds else None
 
-    Runs of the language model are passed over.
+
+def find_runs(folders: Iterable[Path]) -> list[Run]:
+    """Returns the runs of the benchmark at or below `folders`; see `reporting.runs.find_runs`."""
+    needed = "run of the benchmark: config.json and metrics.jsonl are needed"
+    return reporting.runs.find_runs(folders, read_run, needed)
+
+
+def read_run(folder: Path) -> Run | None:
+    """Returns the run in a folder; None if it holds none, or one of the language model.
 
     Raises:
-      FileNotFoundError: A folder is not there, or holds no run.
+      ValueError: A file of the run is invalid.
     """
-    found: dict[Path, Path] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}")
-        runs = []
-        for place, below, files in os.walk(folder):
-            if {"config.json", "metrics.jsonl"} <= set(files):
-                below.clear()
-                if not _is_of_language(Path(place)):
-                    runs.append(Path(place))
-        if not runs:
-            raise FileNotFoundError(
-                f"{folder} holds no run of the benchmark: config.json and metrics.jsonl are needed;"
-                " pass --workdir's folder, or one above it."
-            )
-        for run in runs:
-            found.setdefault(run.resolve(), run)
-    return [found[path] for path in sorted(found)]
-
-
-def _is_of_language(folder: Path) -> bool:
-    """Whether it is a run of pretraining or fine-tuning, whose configs say what they start from."""
-    try:
-        return "init" in read_object(folder / "config.json")
-    except ValueError:
-        return False  # `read_run` says what is wrong
-
-
-def read_run(folder: Path) -> Run:
-    """Reads a run's folder.
-
-    Raises:
-      FileNotFoundError: It holds no run.
-      ValueError: A file of it cannot be understood.
-    """
-    if not (folder / "config.json").is_file() or not (folder / "metrics.jsonl").is_file():
-        raise FileNotFoundError(
-            f"{folder} holds no run: config.json and metrics.jsonl are needed; pass --workdir's folder."
-        )
-    config, file = read_object(folder / "config.json"), folder / "config.json"
+    file = folder / "config.json"
+    if not file.is_file() or not (folder / "metrics.jsonl").is_file():
+        return None
+    config = read_object(file)
+    if "init" in config:  # pretraining and fine-tuning
+        return None
     for section, key in (("data", "task"), ("attention", "name"), ("train", "seed")):
         if not isinstance(config.get(section), dict) or key not in config[section]:
-            raise ValueError(f"{file} is no run's config: {section}.{key} is missing.")
+            raise ValueError(f"{file} is not a run's config: {section}.{key} is missing.")
     check_kinds(file, config, dict.fromkeys(config, "an object"))
     check_kinds(file, config["data"], {"task": "a text"})
-    check_kinds(file, config["train"], OF_TRAINING)
+    whole_numbers = ("seed", "total_steps", "budget_steps")
+    check_kinds(file, config["train"], dict.fromkeys(whole_numbers, "a whole number"))
     try:
         task = name_of(config["data"]["task"])
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     values, environment, data = (
-        _read_known(folder / f"{name}.json") for name in ("result", "environment", "data")
+        _read_optional(folder / f"{name}.json") for name in ("result", "environment", "data")
     )
-    metrics = read_metrics(folder / "metrics.jsonl")
-    environment = {**environment, **{key: values[key] for key in _ENVIRONMENT if key in values}}
+    environment |= {
+        key: values[key] for key in ("device", "versions", "cpu_threads") if key in values
+    }
     run = Run(
         folder=folder.resolve(),
         task=task,
+        seed=config["train"]["seed"],
         config=config,
-        metrics=metrics,
+        metrics=read_metrics(folder / "metrics.jsonl"),
+        speed=read_metrics(folder / "speed.jsonl"),
         result=None,
-        device=device_words(environment),
+        diverged_step=None,
+        device=format_device(environment),
         versions=environment.get("versions") or {},
         config_sha256=values.get("config_sha256") or "",
         data_sha256=values.get("data_sha256") or data.get("sha256") or "",
     )
     if not values:
         return run
-    return dataclasses.replace(run, result=_read_result(folder / "result.json", values, run))
+    file = folder / "result.json"
+    if values.get("state") == "diverged":
+        check_kinds(file, values, {"step": "a whole number"}, required=True)
+        return dataclasses.replace(run, diverged_step=values["step"])
+    return dataclasses.replace(run, result=_read_result(file, values, run))
 
 
-def _read_known(file: Path) -> dict[str, Any]:
-    """What a file that may be missing says, without what it leaves open."""
+def _read_optional(file: Path) -> dict[str, Any]:
+    """Returns the values of a file that may be missing, without those that are null."""
     values = read_object(file) if file.is_file() else {}
     known = {key: value for key, value in values.items() if value is not None}
-    check_kinds(file, known, YOUNGER)
+    check_kinds(file, known, OPTIONAL)
     return known
 
 
-_ENVIRONMENT = ("device", "versions", "cpu_threads")
-
-
 def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:
-    """Checks a result's numbers, and fills in what older ones do not say."""
-    for key, kind in NEEDED.items():
-        if key not in values:
-            raise ValueError(f"{file} is no run's result: {key} is missing; it must be {kind}.")
-    check_kinds(file, values, NEEDED)
+    """Validates the values of a result, and fills in those that older results lack."""
+    check_kinds(file, values, NEEDED, required=True)
     for key in ("test_accuracy", "valid_accuracy"):
         if not 0 <= values[key] <= 1:
             raise ValueError(f"{file}: {key} is {values[key]}; an accuracy is between 0 and 1.")

@@ -1,56 +1,89 @@
-"""The report's tables."""
+"""Tables of the report."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from harness.statistics import Summary, binomial_error
-from harness.tables import NOT_FINISHED, NOT_RUN, NOTHING, Table, three_digits
 from lra.report.comparisons import Comparison, Grid, grids, mean_over
-from lra.report.groups import Group, rank
+from lra.report.groups import Group, rank, tasks_of
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, baselines_of
+from reporting.statistics import Summary, binomial_error
+from reporting.tables import (
+    DIVERGED,
+    NOT_FINISHED,
+    NOT_RUN,
+    NOTHING,
+    OURS,
+    Table,
+    format_3sf,
+    format_spread,
+)
 
-OURS = "This code"
+TRACKS: Mapping[str, str] = {
+    "paper": f"{OURS}, the paper's recipe",
+    "fast": f"{OURS}, recipe=fast",
+    "other": f"{OURS}, other settings",
+}
+
+
+def table3(groups: Sequence[Group]) -> str:
+    """Returns the paper's Table 3 in Markdown: our rows, the paper's, reruns, and the official board."""
+    return benchmark_table(groups).markdown()
+
+
+def task_table(groups: Sequence[Group], task: str, *columns: str) -> str:
+    """Returns the settings of one task in Markdown, with the scores of trivial predictors.
+
+    Args:
+      groups: Groups, from `read_groups`.
+      task: Name of the task.
+      *columns: Columns to show; all if there are none.
+
+    Raises:
+      ValueError: There is no group of the task.
+    """
+    own = [group for group in groups if group.task == task]
+    if not own:
+        known = ", ".join(tasks_of(groups)) or "none"
+        raise ValueError(f"there is no run of {task!r}; there are runs of {known}.")
+    table = task_groups_table(own)
+    return (table.select(*columns) if columns else table).markdown()
 
 
 def benchmark_table(groups: Sequence[Group]) -> Table:
-    """The paper's Table 3: ours, the paper's, reruns, and the official board."""
-    ours = []
+    """Returns the paper's Table 3; see `table3`."""
+    ours: dict[str, list[list[str]]] = {track: [] for track in TRACKS}
     for label, cells in benchmark_rows(groups).items():
-        ours.append(
+        track = track_of_row(cells)
+        ours[track].append(
             [
-                label,
+                label.removesuffix(", recipe=fast") if track == "fast" else label,
                 *(score(cells.get(task)) for task in COLUMNS),
                 _mean(COLUMNS, cells),
                 score(cells.get(PATH_X)),
                 _mean(TITLES, cells),
             ]
         )
-    sections: list[tuple[str, list[list[str]]]] = [(OURS, ours)] if ours else []
-    for source, rows in TABLE.items():
-        sections.append(
-            (
-                source.title,
-                [
-                    [
-                        row.model,
-                        *(f"{value:.2f}" for value in row.accuracies),
-                        f"{row.mean:.2f}",
-                        row.path_x,
-                        NOTHING if row.mean_of_six is None else f"{row.mean_of_six:.2f}",
-                    ]
-                    for row in rows
-                ],
-            )
-        )
+    sections = [(TRACKS[track], rows) for track, rows in ours.items() if rows]
+    for source, published in TABLE.items():
+        rows = [
+            [
+                row.model,
+                *(f"{value:.2f}" for value in (*row.accuracies, row.mean)),
+                row.path_x,
+                NOTHING if row.mean_of_six is None else f"{row.mean_of_six:.2f}",
+            ]
+            for row in published
+        ]
+        sections.append((source.title, rows))
     columns = ["test accuracy, %", *COLUMNS.values(), "mean of 5", TITLES[PATH_X], "mean of 6"]
     return Table(columns, sections)
 
 
 def benchmark_rows(groups: Sequence[Group]) -> dict[str, dict[str, Group]]:
-    """The rows of ours: for each attention its groups by task.
+    """Returns our rows: for each attention its groups by task.
 
-    A cell is the attention's whole group, or else the scored one that went furthest; several whole ones get
-    rows of their own. Cells of a grid that have run on nothing else stay in the grid.
+    A cell is the attention's whole group, or else the scored one with most steps; several whole groups get
+    rows of their own. Groups of a grid whose attention ran on no other task are left to the grid.
     """
     official = [group for group in groups if group.task in TITLES]
     cells: dict[str, dict[str, Group]] = {}
@@ -61,115 +94,86 @@ def benchmark_rows(groups: Sequence[Group]) -> dict[str, dict[str, Group]]:
             for group in whole:
                 cells.setdefault(group.label, {})[task] = group
         else:
-            furthest = max(own, key=lambda group: (bool(group.scored), _done_steps(group)))
+            furthest = max(own, key=lambda group: (bool(group.scored), group.done_steps))
             cells.setdefault(attention, {})[task] = (whole or [furthest])[0]
     in_grids = [group for grid in grids(official) for group in grid.cells.values()]
-    others = [
-        label
-        for label, row in cells.items()
-        if any(group not in in_grids for group in row.values())
-    ]
-    return {
-        label: cells[label]
-        for label in sorted(others or cells, key=lambda label: rank(label, cells[label].values()))
-    }
+    others = [name for name in cells if any(own not in in_grids for own in cells[name].values())]
+    labels = sorted(others or cells, key=lambda label: rank(label, cells[label].values()))
+    return {label: cells[label] for label in labels}
+
+
+def track_of_row(cells: Mapping[str, Group]) -> str:
+    """Returns the track of one of our rows; its groups share their label and so their track."""
+    return next(iter(cells.values())).track
 
 
 def task_groups_table(groups: Sequence[Group]) -> Table:
-    """The settings of one task, a row each, over what trivial predictors score."""
+    """Returns a row for each setting of one task, and the scores of trivial predictors."""
     rows = [
-        [
-            group.label,
-            _seeds(group),
-            _accuracy(group),
-            f"{group.binomial_error:.2f}" if group.scored else NOTHING,
-            _interval(group.summary) if group.scored else NOTHING,
-            group.progress,
-            three_digits(group.step_seconds),
-            three_digits(group.examples_per_second),
-            f"{group.peak_bytes / 2**30:.2f}" if group.peak_bytes else NOTHING,
-        ]
+        {
+            "attention": group.label,
+            "seeds": _seeds(group),
+            "test accuracy, %": _accuracy(group),
+            "binomial error": f"{group.binomial_error:.2f}" if group.scored else NOTHING,
+            "95 % interval": _interval(group.summary) if group.scored else NOTHING,
+            "steps": group.progress,
+            "s per step": _step_seconds(group),
+            "examples per second": f"{format_3sf(group.examples_per_second)}{_mark(group)}",
+            "memory, GiB": f"{group.peak_bytes / 2**30:.2f}" if group.peak_bytes else NOTHING,
+        }
         for group in groups
     ]
-    columns = [
-        "attention",
-        "seeds",
-        "test accuracy, %",
-        "binomial error",
-        "95 % interval",
-        "steps",
-        "s a step",
-        "examples a second",
-        "memory, GiB",
-    ]
     trivial = [
-        [name, "", f"{100 * accuracy:.2f}", *[""] * (len(columns) - 3)]
+        {"attention": name, "test accuracy, %": f"{100 * accuracy:.2f}"}
         for name, accuracy in baselines(groups)[0].items()
     ]
-    sections = [("", rows)]
-    return Table(columns, [*sections, ("Trivial predictors", trivial)] if trivial else sections)
+    return Table.from_rows({"": rows, "Trivial predictors": trivial} if trivial else {"": rows})
 
 
 def runs_table(groups: Sequence[Group]) -> Table:
-    """The runs of one task, a row each, with their binomial standard errors."""
+    """Returns a row for each run of one task, with its binomial standard error."""
     rows = []
     for group in groups:
         for run in group.runs:
-            result = run.result
-            if result is None:
-                scores = [NOT_FINISHED, NOTHING, NOTHING, run.progress, NOTHING]
-            else:
+            test, result = run.remark, run.result
+            if result:
                 error = binomial_error(result.test_accuracy, result.test_examples)
-                partial = ", partial" if result.partial else ""
-                scores = [
-                    f"{100 * result.test_accuracy:.2f} ± {100 * error:.2f}{partial}",
-                    f"{100 * result.valid_accuracy:.2f}",
-                    f"{result.best_step:,}",
-                    run.progress,
-                    three_digits(result.step_seconds),
-                ]
-            rows.append([group.label, str(run.seed), *scores, run.device or NOTHING])
-    columns = [
-        "attention",
-        "seed",
-        "test accuracy, %",
-        "validation, %",
-        "best step",
-        "steps",
-        "s a step",
-        "device",
-    ]
-    return Table(columns, [("", rows)])
+                test = format_spread(100 * result.test_accuracy, 100 * error)
+                test += ", partial" if result.partial else ""
+            rows.append(
+                {
+                    "attention": group.label,
+                    "seed": str(run.seed),
+                    "test accuracy, %": test,
+                    "validation, %": f"{100 * result.valid_accuracy:.2f}" if result else NOTHING,
+                    "best step": f"{result.best_step:,}" if result else NOTHING,
+                    "steps": run.progress,
+                    "s per step": format_3sf(run.step_seconds) if result else NOTHING,
+                    "device": run.device or NOTHING,
+                }
+            )
+    return Table.from_rows({"": rows})
 
 
 def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
-    """Differences between the settings of one task."""
+    """Returns the differences between settings of one task."""
     rows = [
-        [
-            f"{one.first} − {one.second}",
-            ", ".join(map(str, one.seeds)) if one.paired else "not paired",
-            signed(one.difference),
-            f"± {one.half_width:.2f}" if one.paired else NOTHING,
-            NOTHING if one.paired else f"± {one.error:.2f}",
-            _p(one.p),
-            _p(one.p_holm),
-        ]
+        {
+            "difference, percentage points": f"{one.first} − {one.second}",
+            "seeds": ", ".join(map(str, one.seeds)) if one.paired else "not paired",
+            "mean": f"{one.difference:+.2f}".replace("-", "−"),
+            "95 % t-interval": f"± {one.half_width:.2f}" if one.paired else NOTHING,
+            "binomial error": NOTHING if one.paired else f"± {one.error:.2f}",
+            "p": _p(one.p),
+            "p, Holm": _p(one.p_holm),
+        }
         for one in comparisons
     ]
-    columns = [
-        "difference, percentage points",
-        "seeds",
-        "mean",
-        "95 % t-interval",
-        "binomial error",
-        "p",
-        "p, Holm",
-    ]
-    return Table(columns, [("", rows)])
+    return Table.from_rows({"": rows})
 
 
 def grid_table(grid: Grid) -> Table:
-    """Test accuracies over two options."""
+    """Returns test accuracies over two options."""
     rows = [
         [
             f"{row:,}",
@@ -185,7 +189,7 @@ def grid_table(grid: Grid) -> Table:
 
 
 def shortfalls(groups: Iterable[Group]) -> list[str]:
-    """What the runs that are not whole have done."""
+    """Returns a sentence for the runs of each group that are not whole."""
     return [
         f"{TITLES.get(group.task, group.task)}, {group.label},"
         f" seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: {done}."
@@ -195,7 +199,7 @@ def shortfalls(groups: Iterable[Group]) -> list[str]:
 
 
 def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
-    """What trivial predictors score on one task, in [0, 1], and whether it was counted on its test set."""
+    """Returns accuracies of trivial predictors in [0, 1], and True if they were counted on the test set."""
     for group in groups:
         for run in group.scored:
             if run.result and run.result.baselines:
@@ -204,26 +208,16 @@ def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
 
 
 def score(group: Group | None) -> str:
-    """A cell of the benchmark's table."""
+    """Returns a cell of the benchmark's table."""
     if group is None:
         return NOT_RUN
     if not group.scored:
-        return NOT_FINISHED
-    partial = ", partial" if group.state == "partial" else ""
-    return f"{_of_group(group)}{partial}"
-
-
-def signed(value: float) -> str:
-    """With its sign, the true minus."""
-    return f"{value:+.2f}".replace("-", "−")
-
-
-def _done_steps(group: Group) -> int:
-    return max(run.done_steps for run in group.runs)
+        return _accuracy(group)
+    return f"{_of_group(group)}{', partial' if group.state == 'partial' else ''}"
 
 
 def _of_group(group: Group) -> str:
-    return _of_seeds(group.summary, len(group.runs))
+    return _of_seeds(group.summary, len(group.runs), group.diverged)
 
 
 def _mean(tasks: Collection[str], cells: Mapping[str, Group]) -> str:
@@ -233,28 +227,32 @@ def _mean(tasks: Collection[str], cells: Mapping[str, Group]) -> str:
     fewest = min(
         (cells[task] for task in tasks), key=lambda group: (len(group.scored), -len(group.runs))
     )
-    return _of_seeds(mean, len(fewest.runs))
+    return _of_seeds(mean, len(fewest.runs), fewest.diverged)
 
 
-def _of_seeds(summary: Summary, num_runs: int) -> str:
-    """Says of how many runs, where others diverged, were not finished or not whole."""
-    spread = "" if math.isnan(summary.deviation) else f" ± {summary.deviation:.2f}"
-    of_all = f" of {num_runs}" if num_runs > summary.n else ""
-    return f"{summary.mean:.2f}{spread} (n = {summary.n}{of_all})"
+def _of_seeds(summary: Summary, num_runs: int, diverged: int) -> str:
+    spread = format_spread(summary.mean, summary.deviation)
+    return f"{spread} (n = {summary.n}{_of_all(summary.n, num_runs, diverged)})"
+
+
+def _of_all(scored: int, num_runs: int, diverged: int) -> str:
+    """Returns the number of runs if more than those scored diverged, were not finished or not whole."""
+    if num_runs <= scored:
+        return ""
+    return f" of {num_runs}{f', {diverged} diverged' if diverged else ''}"
 
 
 def _seeds(group: Group) -> str:
     scored = group.scored or group.runs
-    of_all = f" of {len(group.runs)}" if len(scored) < len(group.runs) else ""
+    of_all = _of_all(len(scored), len(group.runs), group.diverged)
     return ", ".join(str(run.seed) for run in scored) + of_all
 
 
 def _accuracy(group: Group) -> str:
     if not group.scored:
-        return NOT_FINISHED
-    summary = group.summary
-    spread = "" if math.isnan(summary.deviation) else f" ± {summary.deviation:.2f}"
-    return f"{summary.mean:.2f}{spread}{', partial' if group.state == 'partial' else ''}"
+        return DIVERGED if group.state == "diverged" else NOT_FINISHED
+    spread = format_spread(group.summary.mean, group.summary.deviation)
+    return f"{spread}{', partial' if group.state == 'partial' else ''}"
 
 
 def _interval(summary: Summary) -> str:
@@ -262,6 +260,20 @@ def _interval(summary: Summary) -> str:
         return NOTHING
     low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
     return f"{low:.2f} to {high:.2f}".replace("-", "−")
+
+
+def speed_range(group: Group, joined_by: str) -> str:
+    """Returns the range of a group's times per step; empty if unknown."""
+    return joined_by.join(map(format_3sf, group.step_seconds_range or ()))
+
+
+def _step_seconds(group: Group) -> str:
+    spread = f" ({speed_range(group, '–')})" if group.step_seconds_range else ""
+    return f"{format_3sf(group.step_seconds)}{spread}{_mark(group)}"
+
+
+def _mark(group: Group) -> str:
+    return "" if group.is_steady else " †"
 
 
 def _p(value: float) -> str:

@@ -1,12 +1,12 @@
-"""Linear attention: elu(x) + 1 in place of the softmax's exponential, and attention by any features."""
+"""Linear attention with the features elu(x) + 1, and attention by any positive features."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
-from nystromformer_jax.steps import MASKED_LOGIT
+from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import accum_dtype, check_inputs, check_query_mask, zero_padding
 
 
 class LinearAttention(nn.Module):
@@ -23,7 +23,6 @@ class LinearAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L H D"]:
-        """Attends; see `linear_attention`. There is nothing random in it."""
         del deterministic
         return linear_attention(query, key, value, mask=mask, query_mask=query_mask)
 
@@ -41,35 +40,26 @@ def linear_attention(
         φ(query) (φ(key)ᵀ value) / (φ(query) · Σ φ(key))
         φ(x) = elu(x) + 1, each of its D elements a feature; Σ over T
 
-    Args:
-      query: What padding holds is never seen, here and in `key` and `value`.
-      key: May have another length T (cross-attention).
-      value: As long as `key`.
-      mask: True at real keys; None means that all are. With no real key at all the output is zero.
-      query_mask: True at real queries; None means that the queries carry `mask`. Rows of masked
-        queries are finite and otherwise unspecified.
-
-    Raises:
-      ValueError: Shapes that do not fit, or a mask of another shape.
+    Arguments and errors are those of `softmax_attention`. If `query_mask` is None, the queries use `mask`.
 
     Source: Katharopoulos et al. 2020, arXiv:2006.16236, Eq. 5–7.
     Differs: no ε is added to the sum, see `feature_attention`. The Nyströmformer authors' code
-    (mlpen/Nystromformer, LRA/code/attention_linear.py) divides by no sum at all.
+    (mlpen/Nystromformer, LRA/code/attention_linear.py) does not divide by the sum.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
-    query = where_real(query, check_query_mask(query, key, mask, query_mask))
-    key, value = where_real(key, mask), where_real(value, mask)
+    query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
+    key, value = zero_padding(key, mask), zero_padding(value, mask)
     output = feature_attention(log_elu_features(query), log_elu_features(key), value, mask)
     return output.astype(query.dtype)
 
 
 def log_elu_features(x: Float[Array, "B L H D"]) -> Float[Array, "B L H D"]:
-    """log(elu(x) + 1) in at least float32: log(1 + x) above zero, x below.
+    """Returns log(elu(x) + 1) in at least float32: log(1 + x) above zero, x below.
 
-    The sum itself is zero in float32 from x = −17 downwards.
+    elu(x) + 1 itself rounds to zero in float32 for x < −17.
     """
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    x = x.astype(accum_dtype(x.dtype))
     return jnp.where(x > 0, jnp.log1p(jnp.maximum(x, 0)), x)
 
 
@@ -79,23 +69,23 @@ def feature_attention(
     value: Float[Array, "B T H Dv"],
     mask: Bool[Array, "B T"] | None,
 ) -> Float[Array, "B L H Dv"]:
-    """Attends with the weights exp(log_query) · exp(log_key), normalised, and makes no L × T map.
+    """Attends with the normalized weights exp(log_query) · exp(log_key), without the L × T map.
 
     Args:
       log_query: Logarithms of R positive features of each query; finite everywhere.
-      log_key: The same of each key; finite everywhere, in padding too.
-      value: Must be finite everywhere, in padding too.
-      mask: True at real keys; None means that all are. With no real key the output is zero, if
-        `value` is zero in padding.
+      log_key: The same of each key; finite everywhere, padding included.
+      value: Values, finite everywhere, padding included.
+      mask: True at real keys; None means all are real. Without a real key the output is zero if
+        `value` is zero at padding.
 
     Returns:
       The output in `log_query`'s dtype.
     """
     if mask is not None:
         log_key = jnp.where(mask[..., None, None], log_key, MASKED_LOGIT)
-    # Each feature's largest key moves to the queries, then each query's largest feature is taken
-    # off. Both leave the ratio as it is, so that they carry no gradient. No exponent is positive
-    # now, and the feature that is 1 in a query is 1 in some key: every sum is at least one, and
+    # Subtract each feature's maximum over keys and add it to the queries, then subtract each query's
+    # maximum. Neither changes the result, so neither carries a gradient. Then all exponents are at
+    # most zero, and the feature that is 1 in a query is 1 in some key: every sum is at least one and
     # needs no ε, for any input.
     peak = jax.lax.stop_gradient(log_key.max(axis=1, keepdims=True))
     log_query = log_query + peak

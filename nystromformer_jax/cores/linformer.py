@@ -5,10 +5,15 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
-from nystromformer_jax.sizes import check_size
-from nystromformer_jax.steps import weighted_values
+from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import (
+    accum_dtype,
+    check_inputs,
+    check_query_mask,
+    check_size,
+    zero_padding,
+)
 
 
 def linformer_attention(
@@ -24,26 +29,17 @@ def linformer_attention(
 
         softmax(query (projection key)ᵀ / √D) @ (projection value)
 
-    A row of the projection mixes all positions, so that no mask can hold over rows: padding is zero
-    in every sum, and the softmax runs over all R rows. An example without a real key attends to
-    zeros and gives zeros. Positions count: padding behind changes nothing, padding in front or
-    between moves tokens to other columns.
+    A row of the projection mixes all positions, so rows cannot be masked: padding is zero in every
+    sum, and the softmax runs over all R rows. The output of an example without a real key is zero.
+    Columns belong to positions: padding at the end has no effect, padding elsewhere moves tokens to
+    other columns.
 
-    Args:
-      query: What padding holds is never seen, here and in `key` and `value`.
-      key: May have another length T (cross-attention).
-      value: As long as `key`.
-      projection: One matrix a head, for keys and values alike.
-      mask: True at real keys; None means that all are.
-      query_mask: True at real queries; None means that the queries carry `mask`. Rows of masked
-        queries are finite and otherwise unspecified.
-
-    Raises:
-      ValueError: Shapes that do not fit, or a mask of another shape.
+    `projection` has one matrix per head, for both keys and values. Other arguments and errors are those
+    of `softmax_attention`. If `query_mask` is None, the queries use `mask`.
 
     Source: Wang et al. 2020, arXiv:2006.04768, Section 4; the Nyströmformer authors'
     LRA/code/attention_linformer.py at f02d511.
-    Differs: the paper projects keys and values by two matrices, and names sharing as an option.
+    Differs: the paper projects keys and values by two matrices, with sharing as an option.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     projection = jnp.asarray(projection)
@@ -55,35 +51,31 @@ def linformer_attention(
             f"projection must be [H R T] with H = {num_heads} heads and T = {length} positions,"
             f" got shape {tuple(projection.shape)}."
         )
-    query = where_real(query, query_mask)
-    key = project(where_real(key, mask), projection)
-    value = project(where_real(value, mask), projection)
+    query = zero_padding(query, query_mask)
+    key = project(zero_padding(key, mask), projection)
+    value = project(zero_padding(value, mask), projection)
     return weighted_values(softmax_weights(query, key, None), value).astype(query.dtype)
 
 
 def project(
     x: Float[Array, "B T H D"], projection: Float[Array, "H R T"]
 ) -> Float[Array, "B R H D"]:
-    """Sums tokens with the weights of each row, in at least float32; in the dtype of `x`."""
-    return jnp.einsum(
-        "HRT,BTHD->BRHD",
-        projection,
-        x,
-        preferred_element_type=jnp.promote_types(x.dtype, jnp.float32),
-    ).astype(x.dtype)
+    """Sums tokens with the weights of each row, in at least float32; returns the dtype of `x`."""
+    dtype = accum_dtype(x.dtype)
+    return jnp.einsum("HRT,BTHD->BRHD", projection, x, preferred_element_type=dtype).astype(x.dtype)
 
 
 class LinformerAttention(nn.Module):
     """Attends through a learned projection of the length, in O(L + T). L ≠ T works.
 
-    The parameter `projection` is `[H, R, max_len]`; shorter keys take its first columns.
+    The parameter `projection` is `[H, R, max_len]`; shorter keys use its first columns.
 
     Attributes:
       projection_size: R.
-      max_len: Of keys; None for the length of the keys that initialise it.
+      max_len: Maximum length of keys; None for the length at initialization.
 
-    Differs from the Nyströmformer authors' code: each layer has a projection of its own; there all
-    layers share one.
+    Differs from the Nyströmformer authors' code: each layer has its own projection; there, all layers
+    share one.
     """
 
     projection_size: int = 256
@@ -100,14 +92,13 @@ class LinformerAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L H D"]:
-        """Attends; see `linformer_attention`. There is nothing random in it."""
         del deterministic
         check_inputs(query, key, value, mask)
         projection = self._projection(key).astype(query.dtype)
         return linformer_attention(query, key, value, projection, mask=mask, query_mask=query_mask)
 
     def _projection(self, key: Float[Array, "B T H D"]) -> Float[Array, "H R T"]:
-        """The parameter's columns for as many keys as there are."""
+        """Returns the first T columns of the parameter."""
         check_size("projection_size", self.projection_size)
         if self.max_len is not None:
             check_size("max_len", self.max_len)
@@ -119,7 +110,7 @@ class LinformerAttention(nn.Module):
         if length > columns:
             raise ValueError(
                 f"Linformer attention projects at most {columns} keys, one column each; got"
-                f" T = {length}. Set max_len to the longest T before the parameters are made."
+                f" T = {length}. Set max_len to the longest T before the parameters are initialized."
             )
         shape = (num_heads, self.projection_size, columns)
         # 0.02 as in the authors' code, whatever the length.

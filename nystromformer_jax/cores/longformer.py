@@ -1,4 +1,4 @@
-"""Longformer attention: a window around each token, and few global tokens, computed in blocks."""
+"""Longformer attention: a window around each token and a few global tokens, computed in blocks."""
 
 import functools
 
@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
-from nystromformer_jax.sizes import check_size
-from nystromformer_jax.steps import MASKED_LOGIT, scaled_logits, weighted_values
+from nystromformer_jax.stages import MASKED_LOGIT, scaled_logits, weighted_values
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
+from nystromformer_jax.validation import check_inputs, check_query_mask, check_size, zero_padding
 
 
 def longformer_attention(
@@ -21,34 +20,42 @@ def longformer_attention(
     window: int = 257,
     num_global: int = 1,
     mask: Bool[Array, "B T"] | None = None,
+    query_mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H D"]:
-    """Softmax attention to what is near and to what is global, in O(L (W + G)).
+    """Softmax attention to nearby and global tokens, in O(L (W + G)).
 
     Token i attends to real tokens j with |i − j| ≤ W // 2, by position, and to the global tokens,
-    under one softmax that counts each key once. Global tokens attend to all real tokens. They are
-    the first G real tokens of each example, so that padding in front changes nothing; padding
-    between tokens moves them apart.
+    in one softmax that counts each key once. Global tokens attend to all real tokens. They are the
+    first G real tokens of each example, so padding at the start has no effect; padding between
+    tokens increases their distance.
 
     Args:
-      query: What padding holds is never seen, here and in `key` and `value`.
-      key: As long as `query`: this is self-attention.
-      value: As long as `key`.
+      query: Queries. Padding has no effect at real tokens, here and in `key` and `value`.
+      key: Keys, of the same length as `query`: this is self-attention.
+      value: Values, of the same length as `key`.
       window: W, odd: the token itself and W // 2 on either side. With W ≥ 2 L − 1 this is softmax
         attention.
       num_global: G; 0 for none. With G ≥ L this is softmax attention.
-      mask: True at real tokens; None means that all are. Rows of masked tokens are finite and
-        unspecified.
+      mask: True at real tokens; None means all are real. It also determines the global tokens. Rows
+        of masked tokens are finite and unspecified.
+      query_mask: True at real queries; should equal `mask`. Rows masked in either are unspecified.
 
     Raises:
-      ValueError: An even window, fewer than no global tokens, shapes that do not fit.
+      ValueError: The window is even, `num_global` is negative, or shapes do not agree.
 
     Source: Beltagy et al. 2020, arXiv:2004.05150, Section 3.1.
     Differs: global tokens share the projections of all others, as in the Nyströmformer authors'
-    LRA/code/attention_longformer.py at f02d511, where the paper gives them their own; no dilation.
+    LRA/code/attention_longformer.py at f02d511; in the paper they have their own. No dilation.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
-    check_self_attention(query, key)
+    if query.shape[1] != key.shape[1]:
+        raise ValueError(
+            "Longformer attention is self-attention: a window lies around the query's own position,"
+            f" so query and key must have the same length; got L = {query.shape[1]} and"
+            f" T = {key.shape[1]}. Use softmax or nystrom attention instead."
+        )
+    query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
     check_size("num_global", num_global, least=0)
     if type(window) is not int or window < 1 or window % 2 == 0:
         raise ValueError(
@@ -61,17 +68,7 @@ def longformer_attention(
     )
 
 
-def check_self_attention(query: Array, key: Array) -> None:
-    """Refuses keys of another length, in words."""
-    if query.shape[1] != key.shape[1]:
-        raise ValueError(
-            "Longformer attention is self-attention: a window lies around the query's own position,"
-            f" so query and key must have one length; got L = {query.shape[1]} and"
-            f" T = {key.shape[1]}. Use softmax or nystrom attention there."
-        )
-
-
-# Compiled as a whole, so that a call outside of jit costs one compilation and not one an operation.
+# Jitted as a whole: a call outside of jit compiles once instead of once per operation.
 @functools.partial(jax.jit, static_argnames=("window", "num_global"))
 def _longformer_attention(
     query: Float[Array, "B L H D"],
@@ -82,22 +79,22 @@ def _longformer_attention(
     window: int,
     num_global: int,
 ) -> Float[Array, "B L H D"]:
-    """`longformer_attention` behind its checks."""
-    query, key, value = (where_real(x, mask) for x in (query, key, value))
-    # Tokens go to their global places and back by a matmul: the gradient of a gather is a scatter.
+    """`longformer_attention` after validation."""
+    query, key, value = (zero_padding(x, mask) for x in (query, key, value))
+    # Global tokens are selected and put back by a matmul: the gradient of a gather is a scatter.
     rank = mask.cumsum(axis=1) - 1
-    places = (rank[:, None, :] == jnp.arange(num_global)[None, :, None]) & mask[:, None, :]
-    is_global = places.any(axis=1)
-    spots = places.astype(query.dtype)
+    selected = (rank[:, None, :] == jnp.arange(num_global)[None, :, None]) & mask[:, None, :]
+    is_global = selected.any(axis=1)
+    selection = selected.astype(query.dtype)  # [B G L]
     move = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
     global_query, global_key, global_value = (
-        move("BGL,BLHD->BGHD", spots, x) for x in (query, key, value)
+        move("BGL,BLHD->BGHD", selection, x) for x in (query, key, value)
     )
-    # A global key is seen from everywhere, and so not once more in windows. Empty places need no
-    # mask: where one is left, every real token is global.
+    # Every token attends to the global keys, so windows exclude them. Unused global keys need no
+    # mask: if there is one, every real token is global.
     local = window_attention(query, key, value, mask & ~is_global, global_key, global_value, window)
     everywhere = weighted_values(softmax_weights(global_query, key, mask), value)
-    everywhere = move("BGL,BGHD->BLHD", spots, everywhere.astype(query.dtype))
+    everywhere = move("BGL,BGHD->BLHD", selection, everywhere.astype(query.dtype))
     return jnp.where(is_global[..., None, None], everywhere, local.astype(query.dtype))
 
 
@@ -110,14 +107,14 @@ def window_attention(
     global_value: Float[Array, "B G H D"],
     window: int,
 ) -> Float[Array, "B L H D"]:
-    """Attends to the window's keys that `mask` holds, and to all global ones.
+    """Attends to the keys in the window where `mask` is True, and to all global keys.
 
-    Blocks of S = W // 2 queries attend to the keys of their own block and of both beside it,
-    through a band. In at least float32.
+    Blocks of S = W // 2 queries attend to the keys of their own block and of both neighbors, with a
+    band mask, in at least float32.
     """
     batch, length, num_heads, head_dim = query.shape
     halo = window // 2
-    # Two blocks reach everything, so that they need not be longer than half the sequence.
+    # Two blocks reach every key, so blocks need not be longer than half the sequence.
     rows = max(min(halo, -(-length // 2)), 1)
     num_blocks = -(-length // rows)
 
@@ -129,9 +126,9 @@ def window_attention(
         return x.reshape(batch * num_blocks, *x.shape[2:])
 
     def reached(x: Array, of_globals: Array) -> Shaped[Array, "BK T *rest"]:
-        """What each block sees, T = 3 S + G."""
+        """Returns the keys, values or mask that each block attends to, T = 3 S + G."""
         return jnp.concatenate(
-            [flat(with_neighbours(blocks(x))), jnp.repeat(of_globals, num_blocks, axis=0)], axis=1
+            [flat(with_neighbors(blocks(x))), jnp.repeat(of_globals, num_blocks, axis=0)], axis=1
         )
 
     near = jnp.abs(jnp.arange(rows)[:, None] + rows - jnp.arange(3 * rows)[None, :]) <= halo
@@ -143,14 +140,14 @@ def window_attention(
     return output.reshape(batch, num_blocks * rows, num_heads, head_dim)[:, :length]
 
 
-def with_neighbours(blocks: Shaped[Array, "B K S *rest"]) -> Shaped[Array, "B K T *rest"]:
-    """Puts each block between the ones before and after it, T = 3 S; zeros at the ends."""
+def with_neighbors(blocks: Shaped[Array, "B K S *rest"]) -> Shaped[Array, "B K T *rest"]:
+    """Concatenates each block with the ones before and after it, T = 3 S; zeros at the ends."""
     padded = jnp.pad(blocks, [(0, 0), (1, 1), *[(0, 0)] * (blocks.ndim - 2)])
     return jnp.concatenate([padded[:, :-2], blocks, padded[:, 2:]], axis=2)
 
 
 class LongformerAttention(nn.Module):
-    """Attends within windows and to few global tokens, in O(L). Self-attention only.
+    """Attends within windows and to a few global tokens, in O(L). Self-attention only.
 
     Attributes:
       window: W, odd; see `longformer_attention`.
@@ -171,19 +168,13 @@ class LongformerAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L H D"]:
-        """Attends; see `longformer_attention`. There is nothing random in it.
-
-        `mask` alone says what is real and what is global. Queries and keys are the same tokens, so
-        that a `query_mask` should hold what `mask` holds; rows outside of either are unspecified.
-        """
         del deterministic
-        check_inputs(query, key, value, mask)
-        check_self_attention(query, key)
         return longformer_attention(
-            where_real(query, check_query_mask(query, key, mask, query_mask)),
+            query,
             key,
             value,
             window=self.window,
             num_global=self.num_global,
             mask=mask,
+            query_mask=query_mask,
         )

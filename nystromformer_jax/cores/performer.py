@@ -1,16 +1,22 @@
 """Performer attention (FAVOR+): random features whose product is the softmax's exponential on average."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.cores.linear import feature_attention
-from nystromformer_jax.cores.randomness import sampling_rng
-from nystromformer_jax.inputs import check_inputs, check_query_mask, where_real
-from nystromformer_jax.sizes import check_size
+from nystromformer_jax.cores.parameters import sampling_rng
 from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import (
+    accum_dtype,
+    check_choice,
+    check_inputs,
+    check_query_mask,
+    check_size,
+    zero_padding,
+)
 
 Kernel = Literal["softmax", "relu"]
 
@@ -26,10 +32,9 @@ class PerformerAttention(nn.Module):
     Attributes:
       num_features: R; 256 in the Nyströmformer authors' runs on LRA.
       kernel: `"softmax"` or `"relu"`; see `performer_attention`.
-      orthogonal: Whether directions are orthogonal in blocks of D, which lowers the variance.
-      redraw: Whether training draws a projection for each call, from the stream "dropout".
-        Otherwise, as when `deterministic`, it is the one of `seed`.
-      seed: Of the projection that stays.
+      orthogonal: If True, directions are orthogonal in blocks of D, which lowers the variance.
+      redraw: If True, each training call draws a projection from the stream "dropout".
+      seed: Seed of the projection without `redraw`, and if `deterministic`.
     """
 
     num_features: int = 256
@@ -49,8 +54,6 @@ class PerformerAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L H D"]:
-        """Attends; see `performer_attention`."""
-        check_inputs(query, key, value, mask)
         rng = sampling_rng(self, self.seed, redraw=self.redraw and not deterministic)
         projection = random_projection(
             rng, self.num_features, query.shape[-1], orthogonal=self.orthogonal
@@ -77,27 +80,17 @@ def performer_attention(
         "relu":    φ(x) = (relu(projection x') + 1e-3) / √R
         with x' = x / D^¼ and Σ over T
 
-    With the first kernel φ(query) · φ(key) is exp(query · key / √D) on average over projections.
-    With the second it is another attention, not an approximation of softmax's.
+    With the softmax kernel, φ(query) · φ(key) is exp(query · key / √D) on average over projections.
+    The relu kernel does not approximate softmax attention.
 
-    Args:
-      query: What padding holds is never seen, here and in `key` and `value`.
-      key: May have another length T (cross-attention).
-      value: As long as `key`.
-      projection: Its rows are standard normal vectors; see `random_projection`.
-      kernel: `"softmax"` or `"relu"`.
-      mask: True at real keys; None means that all are. With no real key at all the output is zero.
-      query_mask: True at real queries; None means that the queries carry `mask`. Rows of masked
-        queries are finite and otherwise unspecified.
-
-    Raises:
-      ValueError: Shapes that do not fit, a mask of another shape, or an unknown kernel.
+    The rows of `projection` are standard normal vectors, see `random_projection`. Other arguments and
+    errors are those of `softmax_attention`. If `query_mask` is None, the queries use `mask`.
 
     Source: Choromanski et al. 2021, arXiv:2009.14794, Lemma 1; the relu kernel from google-research,
     performer/fast_attention/jax/fast_attention.py.
-    Differs: no ε is added to the features of the softmax kernel or to a sum, as in that code, so
-    that the estimate of each weight keeps its mean; `feature_attention` needs none. That code does
-    not scale the inputs of the relu kernel.
+    Differs: that code adds ε to the features of the softmax kernel and to the sums, which biases the
+    estimate of each weight; `feature_attention` does not need it. That code does not scale the inputs
+    of the relu kernel.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
@@ -106,12 +99,9 @@ def performer_attention(
             f"projection must be [num_features, head_dim] with head_dim = {query.shape[-1]} as in"
             f" query, got {projection.shape}."
         )
-    if kernel not in get_args(Kernel):
-        raise ValueError(
-            f"kernel must be one of {', '.join(map(repr, get_args(Kernel)))}, got {kernel!r}."
-        )
-    query = where_real(query, check_query_mask(query, key, mask, query_mask))
-    key, value = where_real(key, mask), where_real(value, mask)
+    check_choice("kernel", kernel, Kernel)
+    query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
+    key, value = zero_padding(key, mask), zero_padding(value, mask)
     log_features = log_softmax_features if kernel == "softmax" else log_relu_features
     output = feature_attention(
         log_features(query, projection), log_features(key, projection), value, mask
@@ -122,7 +112,7 @@ def performer_attention(
 def log_softmax_features(
     x: Float[Array, "B L H D"], projection: Float[Array, "R D"]
 ) -> Float[Array, "B L H R"]:
-    """Logarithms of the features of the softmax kernel, in at least float32."""
+    """Returns the logarithms of the features of the softmax kernel, in at least float32."""
     x = _scaled(x)
     square = jnp.sum(x * x, axis=-1, keepdims=True)
     return _project(x, projection) - square / 2 - jnp.log(len(projection)) / 2
@@ -131,7 +121,7 @@ def log_softmax_features(
 def log_relu_features(
     x: Float[Array, "B L H D"], projection: Float[Array, "R D"]
 ) -> Float[Array, "B L H R"]:
-    """Logarithms of the features of the relu kernel, in at least float32."""
+    """Returns the logarithms of the features of the relu kernel, in at least float32."""
     features = jax.nn.relu(_project(_scaled(x), projection)) + RELU_EPSILON
     return jnp.log(features) - jnp.log(len(projection)) / 2
 
@@ -142,20 +132,21 @@ def random_projection(
     """Draws R standard normal vectors of length D.
 
     Args:
-      rng: A key.
+      rng: Random key.
       num_features: R, at least 1.
-      dim: D.
-      orthogonal: Whether rows are orthogonal to each other in blocks of D; the last block may be cut
-        short. Each row is standard normal all the same; False makes rows independent.
+      dim: D, at least 1.
+      orthogonal: If True, rows are orthogonal to each other in blocks of D; the last block may be
+        shorter. If False, rows are independent. Each row is standard normal in both cases.
 
     Raises:
-      ValueError: A number of features below one.
+      ValueError: R or D is below one.
 
     Source: Choromanski et al. 2021, arXiv:2009.14794, and google-research as above.
-    Differs: that code leaves the signs as QR has them. There the first element of the first row of
-    each block is never positive, and with it the mean of the estimate is off.
+    Differs: that code keeps the signs of the QR decomposition, where the first element of the first
+    row of each block is never positive, which biases the estimate.
     """
     check_size("num_features (R)", num_features)
+    check_size("head_dim (D)", dim)
     normal_rng, block_rng = jax.random.split(rng)
     normal = jax.random.normal(normal_rng, (num_features, dim))
     if not orthogonal:
@@ -166,12 +157,12 @@ def random_projection(
 
 
 def orthonormal_columns(blocks: Float[Array, "N D D"]) -> Float[Array, "N D D"]:
-    """The orthogonal factor of each block whose other factor has a positive diagonal.
+    """Returns the orthogonal factor Q of each block's QR decomposition with a positive diagonal of R.
 
-    Of normal blocks it is uniform (Haar). Column by column, each freed twice of those before it.
+    For normal blocks it is uniformly distributed (Haar). Gram–Schmidt, applied twice per column.
 
-    Differs from `jnp.linalg.qr`: no call into LAPACK. On a CPU a batched one waits in a thread of XLA's
-    pool for other threads of that pool, so that two layers that ask at once on two cores wait for ever.
+    Differs from `jnp.linalg.qr`: does not call LAPACK. On a CPU a batched LAPACK call waits in XLA's
+    thread pool for other threads of that pool, so two concurrent calls on two cores deadlock.
     """
 
     def add_column(i: Array, done: Array) -> Array:
@@ -186,8 +177,8 @@ def orthonormal_columns(blocks: Float[Array, "N D D"]) -> Float[Array, "N D D"]:
 
 
 def _scaled(x: Array) -> Array:
-    """A share of 1 / √D for the query and one for the key, in at least float32."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32)) * x.shape[-1] ** -0.25
+    """Returns x / D^¼ in at least float32: query and key share the factor 1 / √D."""
+    return x.astype(accum_dtype(x.dtype)) * x.shape[-1] ** -0.25
 
 
 def _project(x: Float[Array, "B L H D"], projection: Float[Array, "R D"]) -> Array:

@@ -1,4 +1,4 @@
-"""Reformer's attention: each token attends to those that a random hash puts near it."""
+"""Reformer attention: each token attends to the tokens that a random hash puts near it."""
 
 import functools
 import math
@@ -9,15 +9,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.cores.randomness import sampling_rng
-from nystromformer_jax.inputs import check_inputs, where_real
-from nystromformer_jax.sizes import check_size
-from nystromformer_jax.steps import MASKED_LOGIT
+from nystromformer_jax.cores.parameters import sampling_rng
+from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
+from nystromformer_jax.validation import accum_dtype, check_inputs, check_size, zero_padding
 
-# Below every logit whose vectors have a norm in float32, above `MASKED_LOGIT`.
+# Below every logit of vectors whose norm is finite in float32, above `MASKED_LOGIT`.
 SELF_LOGIT = -1e20
-# A hash of more buckets is made of several smaller ones: hashing a token to n buckets costs D · n / 2.
+# A hash with more buckets is a product of smaller ones: hashing a token to n buckets costs D · n / 2.
 MAX_BUCKET_BITS = 6
 
 
@@ -31,34 +30,35 @@ def lsh_attention(
     num_buckets: int | None = None,
     mask: Bool[Array, "B T"] | None = None,
 ) -> Float[Array, "B L H D"]:
-    """Self-attention among tokens of similar direction, in O(L log L) by a sort, else linear in L.
+    """Self-attention among tokens of similar direction, in O(L log L) for a sort, otherwise O(L).
 
         logits = query keyᵀ,  key = query / |query|
         output = Σ_r softmax_r(lse_r) · softmax(logits_r) @ value,  lse_r = log Σ exp(logits_r)
 
-    In each round r of hashing the tokens are sorted by bucket, and in a bucket by position, and cut
-    into chunks. A token attends to its chunk and to the one before, whatever buckets those hold. It
-    attends to itself only where there is nothing else. A key that meets a query in several rounds
-    counts as often. Keys of unit length are what keys of length √D over √D would be.
+    In each round r of hashing the tokens are sorted by bucket, within a bucket by position, and divided
+    into chunks. A token attends to its own chunk and the previous one, across buckets. It attends to
+    itself only if there is no other token. A key that meets a query in several rounds counts several
+    times. Unit-length keys take the place of keys of length √D divided by √D.
 
     Args:
-      query: The keys too. What padding holds is never seen, here and in `value`.
-      value: As long as `query`.
-      rng: Of the rotations that hash; all heads and examples share them.
-      num_hashes: Rounds. Time and memory grow with it: 2 L · chunk_len · num_hashes logits a head.
-      chunk_len: Tokens a chunk.
-      num_buckets: A power of two; 1 sorts by position alone. None: the largest up to
-        2 L / chunk_len, but at least 2. That counts padding: for padding to change nothing, give it.
-      mask: True at real tokens; None means that all are. Padding is sorted behind all else. With no
-        real token at all the output is zero; rows of masked tokens are finite and unspecified.
+      query: Queries, which are also the keys. Padding has no effect at real tokens, here and in `value`.
+      value: Values, of the same length as `query`.
+      rng: Random key of the rotations, which all heads and examples share.
+      num_hashes: Number of rounds; there are 2 L · chunk_len · num_hashes logits per head.
+      chunk_len: Tokens per chunk.
+      num_buckets: A power of two; 1 sorts by position alone. None takes the largest up to
+        2 L / chunk_len, but at least 2, where L includes padding: pass a number if the length of
+        padding must not matter.
+      mask: True at real tokens; None means all are real. Padding is sorted to the end. Without a real
+        token the output is zero; rows of masked tokens are finite and unspecified.
 
     Raises:
-      ValueError: L ≠ T, a size that is none, or shapes and a mask that do not fit.
+      ValueError: L ≠ T, a size is invalid, or shapes do not agree.
 
-    Source: Kitaev et al. 2020, arXiv:2001.04451, Section 2; `LSHSelfAttention` of trax, which too
-    attends across buckets, and which does not divide by how often a key is met, as the paper does.
-    Differs: no chunk lies before the first, where the released code wraps around to the last; each
-    round is cut alone, where the code cuts all rounds in one row.
+    Source: Kitaev et al. 2020, arXiv:2001.04451, Section 2; `LSHSelfAttention` of trax, which also
+    attends across buckets, and which unlike the paper does not divide by the times a key is met.
+    Differs: the first chunk has no previous one, while the released code wraps around to the last;
+    each round is divided into chunks separately, while the code concatenates the rounds.
     """
     query, value = jnp.asarray(query), jnp.asarray(value)
     check_inputs(query, value, value, mask)
@@ -79,9 +79,9 @@ def lsh_attention(
 def draw_rotations(
     rng: Array, num_hashes: int, head_dim: int, num_buckets: int
 ) -> list[Float[Array, "rounds D _"]]:
-    """Random matrices whose columns and their opposites are the buckets: n / 2 columns for n buckets.
+    """Draws random matrices whose columns and their negatives are the buckets: n / 2 columns for n.
 
-    Over 64 buckets it takes several matrices, and the product of their buckets.
+    More than 64 buckets are a product of the buckets of several matrices.
     """
     if type(num_buckets) is not int or num_buckets.bit_count() != 1 or num_buckets < 1:
         raise ValueError(f"num_buckets must be a power of two, got {num_buckets!r}.")
@@ -98,11 +98,11 @@ def draw_rotations(
 def hash_buckets(
     x: Float[Array, "B H L D"], rotations: Sequence[Float[Array, "rounds D _"]], num_hashes: int
 ) -> Int[Array, "rounds B H L"]:
-    """The bucket of each vector in each round; vectors of like direction often share one.
+    """Returns the bucket of each vector in each round; similar directions often share one.
 
-    bucket = argmax([x R, -x R]);  bucket = bucket · n + argmax(…) for a further R of n buckets
+    bucket = argmax([x R, -x R]);  bucket = bucket · n + argmax(…) for each further R with n buckets
     """
-    x = jax.lax.stop_gradient(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+    x = jax.lax.stop_gradient(x.astype(accum_dtype(x.dtype)))
     buckets = jnp.zeros((num_hashes, *x.shape[:-1]), jnp.int32)
     for rotation in rotations:
         rotated = jnp.einsum("BHLD,NDR->NBHLR", x, rotation.astype(x.dtype))
@@ -115,10 +115,10 @@ def hash_buckets(
 def permute(
     x: Float[Array, "B H L D"], order: Int[Array, "B H L"], inverse: Int[Array, "B H L"]
 ) -> Float[Array, "B H L D"]:
-    """The vectors of `x` in the given order, which `inverse` undoes.
+    """Returns the vectors of `x` in the given order; `inverse` is the inverse permutation.
 
-    The gradient gathers by `inverse`. Left to itself it scatters and adds, which costs as much on a
-    CPU and, says trax, more on a TPU.
+    The gradient gathers by `inverse`. Automatic differentiation would scatter, which costs as much on a
+    CPU and, according to trax, more on a TPU.
     """
     del inverse
     return jnp.take_along_axis(x, order[..., None], axis=2, mode="promise_in_bounds")
@@ -136,7 +136,7 @@ def _permute_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Arra
 permute.defvjp(_permute_forward, _permute_backward)
 
 
-# Compiled as a whole, so that a call outside of jit costs one compilation and not one an operation.
+# Jitted as a whole: a call outside of jit compiles once instead of once per operation.
 @functools.partial(jax.jit, static_argnames=("num_hashes", "chunk_len"))
 def _lsh_attention(
     query: Float[Array, "B L H D"],
@@ -146,12 +146,12 @@ def _lsh_attention(
     num_hashes: int,
     chunk_len: int,
 ) -> Float[Array, "B L H D"]:
-    """`lsh_attention` behind its checks."""
+    """`lsh_attention` after validation."""
     batch, length = query.shape[:2]
     real = jnp.ones((batch, length), bool) if mask is None else mask
     missing = -length % chunk_len
     query, value = (
-        jnp.pad(where_real(x, mask), ((0, 0), (0, missing), (0, 0), (0, 0))).swapaxes(1, 2)
+        jnp.pad(zero_padding(x, mask), ((0, 0), (0, missing), (0, 0), (0, 0))).swapaxes(1, 2)
         for x in (query, value)
     )
     real = jnp.pad(real, ((0, 0), (0, missing)))
@@ -179,9 +179,9 @@ def _attend_in_chunks(
     mask: Bool[Array, "B L"],
     chunk_len: int,
 ) -> tuple[Float[Array, "B H L D"], Float[Array, "B H L 1"]]:
-    """Attends from each chunk to itself and the one before; gives log Σ exp(logits) with it."""
+    """Attends from each chunk to itself and the previous one; also returns log Σ exp(logits)."""
     batch, _, length, _ = query.shape
-    accumulator = jnp.promote_types(query.dtype, jnp.float32)
+    accumulator = accum_dtype(query.dtype)
 
     def chunks(x: Array) -> Shaped[Array, "B _ K S _"]:
         return x.reshape(batch, x.shape[1], length // chunk_len, chunk_len, x.shape[-1])
@@ -213,21 +213,21 @@ def _attend_in_chunks(
 
 
 def _unit_length(x: Float[Array, "B H L D"]) -> Float[Array, "B H L D"]:
-    """`x` / |x|, and zero at zero, with the small number under the root of trax."""
-    full = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    square = (full**2).sum(axis=-1, keepdims=True)
-    return (full * jax.lax.rsqrt(square + 1e-6 * x.shape[-1])).astype(x.dtype)
+    """Returns `x` / |x|, and zero at zero, with the same ε under the root as trax."""
+    x_f32 = x.astype(accum_dtype(x.dtype))
+    square = (x_f32**2).sum(axis=-1, keepdims=True)
+    return (x_f32 * jax.lax.rsqrt(square + 1e-6 * x.shape[-1])).astype(x.dtype)
 
 
 class ReformerAttention(nn.Module):
     """Attends to the tokens that hash nearby, in O(L log L). Self-attention only, queries as keys.
 
     Attributes:
-      num_hashes: Rounds of hashing, as in `lsh_attention`.
-      chunk_len: Tokens a chunk.
-      num_buckets: A power of two; None follows the length, padding included.
-      redraw: Whether each training call draws new rotations, from the stream "dropout".
-      seed: Of the rotations in evaluation, and in training without `redraw`.
+      num_hashes: Rounds of hashing; this and the next two are arguments of `lsh_attention`.
+      chunk_len: Tokens per chunk.
+      num_buckets: A power of two; None depends on the length, padding included.
+      redraw: If True, each training call draws rotations from the stream "dropout".
+      seed: Seed of the rotations without `redraw`, and if `deterministic`.
     """
 
     shares_query_and_key: ClassVar[bool] = True
@@ -249,11 +249,10 @@ class ReformerAttention(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L H D"]:
-        """Attends; see `lsh_attention`. `key` is not read, nor is `query_mask`: `mask` tells all."""
         if query_mask is not None and mask is None:
             raise ValueError(
-                "LSH attention reads queries as keys, so one mask tells which are real: pass `mask`,"
-                " with query_mask None or the same."
+                "LSH attention uses queries as keys, so both have the same mask: pass `mask`, with"
+                " query_mask None or the same."
             )
         return lsh_attention(
             query,

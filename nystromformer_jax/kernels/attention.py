@@ -1,4 +1,4 @@
-"""The whole of Nyström attention by kernels: four passes over the tokens forward, and three back."""
+"""Nyström attention by kernels: four passes over the tokens forward, and three backward."""
 
 import functools
 from typing import Any, NamedTuple
@@ -7,20 +7,19 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.convolution import depthwise_convolution
-from nystromformer_jax.inputs import Inputs, Options, where_real
 from nystromformer_jax.kernels import collect, distribute, segments
 from nystromformer_jax.kernels.band import WIDEST_CONVOLUTION, Convolution
 from nystromformer_jax.kernels.packing import LANES, Packing
-from nystromformer_jax.landmarks import segment_ids
-from nystromformer_jax.pinv import iterative_pinv
-from nystromformer_jax.steps import MASKED_LOGIT, landmark_kernel
+from nystromformer_jax.landmarks import SegmentMeans, segment_ids, segment_sizes
+from nystromformer_jax.stages import MASKED_LOGIT, invert_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
+from nystromformer_jax.validation import Inputs, Options, zero_padding
 
 HEAD_DIMS = (32, 64, 128)
-MOST_LANDMARKS = 256
-REGISTER_ROWS = 16  # of bfloat16 in a register
-SERVED = {
-    "pinv_start": "exact",
+MAX_LANDMARKS = 256
+REGISTER_ROWS = 16  # rows of bfloat16 in a register
+SUPPORTED = {
+    "pinv_start": "exact",  # with "batch_max" a device would take the maximum over its own examples
     "landmark_layout": "real",
     "mask_conv": True,
     "normalize_rows": False,
@@ -28,50 +27,71 @@ SERVED = {
 
 
 def unsupported(inputs: Inputs, options: Options) -> str:
-    """Why these arguments are not for the kernels; empty if they are."""
+    """Returns why the kernels do not support these arguments, or an empty string."""
     query, conv_kernel = inputs.query, inputs.conv_kernel
     dtypes = {x.dtype for x in inputs[:3]}
     if len(dtypes) > 1:
-        return f"query, key and value are of several types, {', '.join(sorted(map(str, dtypes)))}"
-    # With "batch_max" one device would see the largest sum of its own examples.
-    for name, served in SERVED.items():
-        if (given := getattr(options, name)) != served:
-            return f"{name}={given!r} is not for them"
+        return f"query, key and value have several types, {', '.join(sorted(map(str, dtypes)))}"
+    for name, supported in SUPPORTED.items():
+        if (given := getattr(options, name)) != supported:
+            return f"they do not support {name}={given!r}"
     num_heads, head_dim = query.shape[2:]
     if query.dtype not in (jnp.float32, jnp.bfloat16):
-        return f"they take float32 and bfloat16, not {query.dtype}"
+        return f"they support float32 and bfloat16, not {query.dtype}"
     if head_dim not in HEAD_DIMS:
-        return f"they take heads of {', '.join(map(str, HEAD_DIMS))}, not of {head_dim}"
+        return (
+            f"they support head dimensions of {', '.join(map(str, HEAD_DIMS))}, not of {head_dim}"
+        )
     if num_heads > LANES // head_dim and num_heads % (LANES // head_dim):
         return f"{num_heads} heads of {head_dim} do not fill registers of {LANES}"
-    if options.num_landmarks % REGISTER_ROWS or options.num_landmarks > MOST_LANDMARKS:
+    if options.num_landmarks % REGISTER_ROWS or options.num_landmarks > MAX_LANDMARKS:
         return (
-            f"num_landmarks must be a multiple of {REGISTER_ROWS} up to {MOST_LANDMARKS},"
+            f"num_landmarks must be a multiple of {REGISTER_ROWS} up to {MAX_LANDMARKS},"
             f" not {options.num_landmarks}"
         )
-    if conv_kernel is not None and conv_kernel.shape[1] > WIDEST_CONVOLUTION:
-        return f"the convolution may be {WIDEST_CONVOLUTION} wide, not {conv_kernel.shape[1]}"
+    # XLA convolves with one kernel per channel, see `nystrom_attention`.
+    width = 0 if conv_kernel is None or conv_kernel.ndim == 3 else conv_kernel.shape[1]
+    if width > WIDEST_CONVOLUTION:
+        return f"the convolution may be at most {WIDEST_CONVOLUTION} wide, not {width}"
     return ""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def kernel_attention(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
-    """`nystrom_attention` with segments over real tokens and more of them than landmarks.
+    """`nystrom_attention` with segments over real tokens, and more positions than landmarks.
 
-    Reads what padding holds and does not see it. Reverse-mode differentiation keeps the arguments and
-    what has landmarks in place of tokens; the weights are made again.
+    Padding may hold anything, NaN included. The residuals of the backward pass are the arguments and
+    arrays of the size of the landmarks; the weights are computed again.
     """
     return _forward(inputs, options, interpret)[0]
 
 
 class _Side(NamedTuple):
-    """Segments of queries or keys, and how they are packed."""
+    """Segments and layout of the queries or of the keys."""
 
     packing: Packing
     ids: Int[Array, "_ 1 L"]
     sizes: Float[Array, "B M 1"]  # at least one
-    alive: Bool[Array, "B M"]
-    few: Bool[Array, " B"]  # no more tokens than landmarks
+    landmark_mask: Bool[Array, "B M"]
+    is_exact: Bool[Array, " B"]  # at most M real tokens
+
+
+class _Sides(NamedTuple):
+    """Segments and layout of queries and keys."""
+
+    queries: _Side
+    keys: _Side
+    copy_queries: Bool[Array, " B"]  # each query takes the value of its own landmark
+    is_exact: Bool[Array, " B"]
+
+    @classmethod
+    def create(cls, inputs: Inputs, options: Options, interpret: bool) -> "_Sides":
+        queries = _side(inputs.query, inputs.query_mask, options.num_landmarks, interpret)
+        keys = _side(inputs.key, inputs.mask, options.num_landmarks, interpret)
+        # The rule of `stages.assign_landmarks`.
+        explicit = inputs.explicit_query_mask is not None
+        copy_queries = explicit & queries.is_exact & ~keys.is_exact
+        return cls(queries, keys, copy_queries, keys.is_exact | copy_queries)
 
 
 def _side(
@@ -85,106 +105,84 @@ def _side(
     packing = Packing(batch, num_heads, head_dim, num_landmarks, x.dtype, masked, interpret)
     ids = segment_ids(jnp.ones((1, length), bool) if mask is None else mask, num_landmarks)
     count = jnp.full(batch, length) if mask is None else mask.sum(axis=1)
-    # Segment s begins at rank ceil(s · count / M).
-    begins = -(-jnp.arange(num_landmarks + 1)[None] * count[:, None] // num_landmarks)
-    sizes = jnp.diff(begins, axis=1)
-    widths = jnp.maximum(sizes, 1).astype(jnp.float32)[..., None]
-    return _Side(packing, ids[:, None], widths, sizes > 0, count <= num_landmarks)
-
-
-class _Sides(NamedTuple):
-    """What masks and shapes say."""
-
-    queries: _Side
-    keys: _Side
-    own: Bool[Array, " B"]  # few queries, with a mask of their own, over many keys
-
-    @classmethod
-    def of(cls, inputs: Inputs, options: Options, interpret: bool) -> "_Sides":
-        queries = _side(inputs.query, inputs.query_mask, options.num_landmarks, interpret)
-        keys = _side(inputs.key, inputs.mask, options.num_landmarks, interpret)
-        own = (inputs.own_query_mask is not None) & queries.few & ~keys.few
-        return cls(queries, keys, own)
+    sizes = segment_sizes(count, num_landmarks)
+    sizes_f32 = jnp.maximum(sizes, 1).astype(jnp.float32)[..., None]
+    return _Side(packing, ids[:, None], sizes_f32, sizes > 0, count <= num_landmarks)
 
 
 def _forward(inputs: Inputs, options: Options, interpret: bool) -> tuple[Array, Any]:
-    query, key, value, mask, own_query_mask, conv_kernel = inputs
-    sides = _Sides.of(inputs, options, interpret)
-    queries, keys, own = sides
+    query, key, value, mask, explicit_query_mask, conv_kernel = inputs
+    sides = _Sides.create(inputs, options, interpret)
+    queries, keys, copy_queries, _ = sides
     flat_query, flat_key, flat_value = (_flat(x) for x in (query, key, value))
     q_landmarks = segments.segment_sums(queries.packing, flat_query, queries.ids)
     k_landmarks = segments.segment_sums(keys.packing, flat_key, keys.ids)
     q_landmarks, k_landmarks = q_landmarks / queries.sizes, k_landmarks / keys.sizes
     values, columns = collect.forward(
-        keys.packing,
-        q_landmarks,
-        flat_key,
-        flat_value,
-        keys.ids,
-        keys.few.astype(jnp.int32),
+        keys.packing, q_landmarks, flat_key, flat_value, keys.ids, keys.is_exact.astype(jnp.int32)
     )
     maximum, total = (
         _from_columns(keys.packing, columns[..., lane]) for lane in (collect.MAXIMUM, collect.SUM)
     )
-    landmark_values = _between(q_landmarks, k_landmarks, values, total, sides, options)
-    # The kernel looks at padding of queries; where values have other padding the convolution goes apart.
-    together = own_query_mask is None
+    landmark_values = _landmark_values(q_landmarks, k_landmarks, values, total, sides, options)
+    # The kernel masks by the queries; where values have another mask, XLA convolves them.
+    same_mask = explicit_query_mask is None
     output = distribute.forward(
         queries.packing,
         flat_query,
         k_landmarks,
         landmark_values,
         queries.ids,
-        own.astype(jnp.int32),
+        copy_queries.astype(jnp.int32),
         _bias(keys) if mask is not None else None,
-        Convolution(flat_value, conv_kernel) if together and conv_kernel is not None else None,
+        Convolution(flat_value, conv_kernel) if same_mask and conv_kernel is not None else None,
     ).reshape(query.shape)
-    if conv_kernel is not None and not together:
-        output += depthwise_convolution(where_real(value, mask), conv_kernel).astype(query.dtype)
+    if conv_kernel is not None and not same_mask:
+        output += depthwise_convolution(zero_padding(value, mask), conv_kernel).astype(query.dtype)
     return output, (inputs, (q_landmarks, k_landmarks, values, maximum, total))
 
 
 def _backward(options: Options, interpret: bool, residuals: Any, gradient: Array) -> tuple[Inputs]:
     inputs, (q_landmarks, k_landmarks, values, maximum, total) = residuals
     query, key, value, mask, _, conv_kernel = inputs
-    sides = _Sides.of(inputs, options, interpret)
-    queries, keys, own = sides
-    flat_gradient = _flat(gradient)
+    sides = _Sides.create(inputs, options, interpret)
+    queries, keys, copy_queries, _ = sides
+    d_output = _flat(gradient)
 
-    between = functools.partial(_between, sides=sides, options=options)
+    between = functools.partial(_landmark_values, sides=sides, options=options)
     landmark_values, pull_back = jax.vjp(between, q_landmarks, k_landmarks, values, total)
-    dquery, dk_landmarks, dlandmark_values = distribute.backward(
+    d_query, dk_distribute, d_landmark_values = distribute.backward(
         queries.packing,
         _flat(query),
         k_landmarks,
         landmark_values,
         queries.ids,
-        own.astype(jnp.int32),
+        copy_queries.astype(jnp.int32),
         _bias(keys) if mask is not None else None,
-        flat_gradient,
+        d_output,
     )
-    dq_between, dk_between, dvalues, dtotal = pull_back(dlandmark_values)
-    dkey, dvalue, dq_landmarks, dconv_kernel = collect.backward(
+    dq_between, dk_between, d_values, d_total = pull_back(d_landmark_values)
+    d_key, d_value, dq_collect, d_conv_kernel = collect.backward(
         keys.packing,
         q_landmarks,
         _flat(key),
         _flat(value),
         keys.ids,
-        keys.few.astype(jnp.int32),
-        _to_columns(keys.packing, maximum, dtotal),
-        dvalues,
-        (dk_landmarks + dk_between) / keys.sizes,
-        None if conv_kernel is None else Convolution(flat_gradient, conv_kernel),
+        keys.is_exact.astype(jnp.int32),
+        _to_columns(keys.packing, maximum, d_total),
+        d_values,
+        (dk_distribute + dk_between) / keys.sizes,
+        None if conv_kernel is None else Convolution(d_output, conv_kernel),
     )
-    dq_landmarks = (dq_landmarks + dq_between) / queries.sizes
-    dquery = segments.add_to_members(queries.packing, dquery, dq_landmarks, queries.ids)
+    d_q_landmarks = (dq_collect + dq_between) / queries.sizes
+    d_query = segments.add_to_members(queries.packing, d_query, d_q_landmarks, queries.ids)
     gradients = Inputs(
-        query=dquery.reshape(query.shape),
-        key=dkey.reshape(key.shape),
-        value=dvalue.reshape(value.shape),
+        query=d_query.reshape(query.shape),
+        key=d_key.reshape(key.shape),
+        value=d_value.reshape(value.shape),
         mask=None,
-        own_query_mask=None,
-        conv_kernel=dconv_kernel,
+        explicit_query_mask=None,
+        conv_kernel=d_conv_kernel,
     )
     return (gradients,)
 
@@ -192,7 +190,7 @@ def _backward(options: Options, interpret: bool, residuals: Any, gradient: Array
 kernel_attention.defvjp(_forward, _backward)
 
 
-def _between(
+def _landmark_values(
     q_landmarks: Float[Array, "B M E"],
     k_landmarks: Float[Array, "B M E"],
     values: Float[Array, "B M E"],
@@ -200,22 +198,19 @@ def _between(
     sides: _Sides,
     options: Options,
 ) -> Float[Array, "B M E"]:
-    """What the landmarks hold, from what they collected."""
-    queries, keys, own = sides
-    packing = keys.packing
+    """Returns pinv(kernel_2) @ kernel_3 @ value, from the collected values and their sums."""
+    packing = sides.keys.packing
     shape = (packing.batch, packing.num_landmarks, packing.num_heads, packing.head_dim)
-    collected = values.reshape(shape) / total[..., None]
-    kernel_2 = landmark_kernel(
-        q_landmarks.reshape(shape), k_landmarks.reshape(shape), queries.alive, keys.alive
-    )
-    # Three bfloat16 products for each, 1e-4: far below what a bfloat16 output shows.
+    # Three bfloat16 products for each one, error 1e-4: far below the precision of a bfloat16 output.
     precision = jax.lax.Precision.HIGH if packing.dtype == jnp.bfloat16 else None
-    inverse = iterative_pinv(
-        kernel_2, num_iters=options.pinv_iters, start=options.pinv_start, precision=precision
+    landmarks = invert_landmarks(
+        SegmentMeans(q_landmarks.reshape(shape), sides.queries.landmark_mask),
+        SegmentMeans(k_landmarks.reshape(shape), sides.keys.landmark_mask),
+        options,
+        precision,
     )
-    held = jnp.einsum("BHNM,BMHD->BNHD", inverse, collected, precision=jax.lax.Precision.HIGHEST)
-    held = jnp.where((keys.few | own)[:, None, None, None], collected, held)
-    return held.reshape(values.shape)
+    collected = values.reshape(shape) / total[..., None]
+    return landmarks.apply_inverse(collected, sides.is_exact).reshape(values.shape)
 
 
 def _flat(x: Float[Array, "B L H D"]) -> Float[Array, "B L E"]:
@@ -223,16 +218,16 @@ def _flat(x: Float[Array, "B L H D"]) -> Float[Array, "B L E"]:
 
 
 def _bias(keys: _Side) -> Float[Array, "B groups rows lanes"]:
-    """What keeps tokens from dead landmarks, as a column for each group."""
+    """Returns columns that mask landmarks without tokens."""
     packing = keys.packing
-    bias = jnp.where(keys.alive, 0.0, MASKED_LOGIT)
+    bias = jnp.where(keys.landmark_mask, 0.0, MASKED_LOGIT)
     return _to_columns(packing, jnp.broadcast_to(bias[..., None], (*bias.shape, packing.num_heads)))
 
 
 def _to_columns(
     packing: Packing, *numbers: Float[Array, "B M H"]
 ) -> Float[Array, "B groups rows lanes"]:
-    """Numbers of each landmark on the lanes of its row; the last fills the rest."""
+    """Puts numbers of each landmark on the lanes of its row; the last one fills the rest."""
     columns = [
         x.swapaxes(1, 2).reshape(packing.batch, packing.num_groups, packing.rows) for x in numbers
     ]

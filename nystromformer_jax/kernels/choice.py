@@ -1,80 +1,82 @@
-"""Which implementation serves a call, and on which devices of a mesh."""
+"""Chooses between the TPU kernels and XLA, and runs the kernels on the devices of a mesh."""
 
 import functools
 import logging
 import math
-from collections.abc import Callable
 from typing import Any, cast
 
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
-from nystromformer_jax.inputs import Implementation, Inputs, Options
-from nystromformer_jax.kernels.attention import unsupported
-from nystromformer_jax.typing import Array
+from nystromformer_jax.kernels.attention import kernel_attention, unsupported
+from nystromformer_jax.typing import Array, Float
+from nystromformer_jax.validation import Implementation, Inputs, Options
 
 BATCH_AXIS = "data"
-# Their kernels need more memory near the core than these have, or products that they cannot make.
+# These have too little VMEM for the kernels, or lack the matrix products that they use.
 TOO_OLD = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
 
 _log = logging.getLogger(__name__)
 
 
-def chosen(implementation: Implementation, inputs: Inputs, options: Options) -> bool:
-    """Whether the kernels serve this call; where they were wanted and cannot, the log says once why."""
-    if not wanted(implementation):
+def use_kernels(implementation: Implementation, inputs: Inputs, options: Options) -> bool:
+    """Returns True if the kernels run this call; warns once if they are wanted but unsupported."""
+    if not kernels_wanted(implementation):
         return False
     reason = unsupported(inputs, options)
     _, kind = _target()
     if not reason and implementation == "auto" and kind in TOO_OLD:
-        reason = f"they are for a v5e or later, not for a {kind}"
+        reason = f"they need a TPU v5e or later, not a {kind}"
     if not reason:
-        reason = _unplaceable(inputs)
+        reason = _unsupported_mesh(inputs)
     if reason:
-        say_once(reason)
+        warn_once(reason)
     return not reason
 
 
-def wanted(implementation: Implementation) -> bool:
-    """Whether the kernels are to serve, if they can."""
-    return implementation == "pallas_tpu" or (implementation == "auto" and _target()[0] == "tpu")
+def kernels_wanted(implementation: Implementation) -> bool:
+    """Returns True if `implementation` asks for the kernels on the current devices."""
+    return implementation == "pallas_tpu" or (implementation == "auto" and not interpret_mode())
 
 
 @functools.cache
-def say_once(reason: str) -> None:
-    """Tells the log why kernels that were wanted do not serve."""
+def warn_once(reason: str) -> None:
+    """Logs why the kernels are not used."""
     _log.warning("Nyström attention runs without its TPU kernels: %s.", reason)
 
 
-def on_each_device(function: Callable[[Inputs], Array], inputs: Inputs) -> Array:
-    """Calls `function` with each device's own part of the batch: compilers cannot split a kernel."""
+def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
+    """Runs the kernels on each device's part of the batch: compilers cannot partition a kernel."""
+
+    def attend(own: Inputs) -> Array:
+        return kernel_attention(own, options, interpret)
+
     axes, batch = _split_axes(inputs.query)
     if not axes:
-        return function(inputs)
+        return attend(inputs)
     own, whole = PartitionSpec(batch), PartitionSpec()
     specs = Inputs.specs(own, whole)
     if any(kind == AxisType.Explicit for kind in jax.sharding.get_abstract_mesh().axis_types):
         pairs = zip(inputs, specs, strict=True)
         inputs = Inputs._make(x if x is None else jax.reshard(x, spec) for x, spec in pairs)
-    # The outputs of kernels do not say over which axes they vary, so nobody can check it.
-    split = jax.shard_map(
-        function, in_specs=(specs,), out_specs=own, axis_names=set(axes), check_vma=False
-    )
-    return split(inputs)
+    # Outputs of kernels do not carry the axes over which they vary, so these cannot be checked.
+    return jax.shard_map(
+        attend, in_specs=(specs,), out_specs=own, axis_names=set(axes), check_vma=False
+    )(inputs)
 
 
-def interpreted() -> bool:
-    """Whether kernels are to be interpreted, since there is no TPU to run them."""
+def interpret_mode() -> bool:
+    """Returns True if there is no TPU, so that kernels have to be interpreted."""
     return _target()[0] != "tpu"
 
 
 def _target() -> tuple[str, str]:
-    """Platform and kind of the devices that a trace is for: the ambient mesh's, or the default ones."""
+    """Returns platform and kind of the devices to trace for: the ambient mesh's or the default ones."""
     mesh = jax.sharding.get_abstract_mesh()
     device = None if mesh.empty else mesh.abstract_device
     if device is not None:
         return device.platform, device.device_kind
-    default = cast(Any, jax.config).jax_default_device  # made at run time
+    default = cast(Any, jax.config).jax_default_device  # not declared in the stubs
     if isinstance(default, str):
         default = jax.devices(default)[0]
     default = default or jax.devices()[0]
@@ -82,7 +84,7 @@ def _target() -> tuple[str, str]:
 
 
 def _split_axes(query: Array) -> tuple[tuple[str, ...], Any]:
-    """Axes of the ambient mesh that the compiler still has to split by, and those over the batch."""
+    """Returns the axes of the ambient mesh that are not Manual, and those that split the batch."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return (), None
@@ -95,26 +97,29 @@ def _split_axes(query: Array) -> tuple[tuple[str, ...], Any]:
     return axes, BATCH_AXIS if BATCH_AXIS in axes else None
 
 
-def _unplaceable(inputs: Inputs) -> str:
-    """Why the kernels cannot run on the devices of the ambient mesh; empty if they can."""
+def _unsupported_mesh(inputs: Inputs) -> str:
+    """Returns why the kernels cannot run on the ambient mesh, or an empty string."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
-        if jax.device_count() > 1 and not interpreted():
+        if jax.device_count() > 1 and not interpret_mode():
             return (
-                "there are several devices and no mesh around the call to split the batch by:"
-                f" with jax.set_mesh(mesh), whose axis {BATCH_AXIS!r} is the batch's"
+                "there are several devices and no mesh around the call to split the batch by; use"
+                f" jax.set_mesh(mesh) with an axis {BATCH_AXIS!r} for the batch"
             )
         return ""
     if any(x is not None and jax.typeof(x).manual_axis_type.varying for x in inputs):
         return "inside jax.shard_map they need check_vma=False"
     axes, batch = _split_axes(inputs.query)
-    over = (batch,) if isinstance(batch, str) else tuple(batch or ())
-    others = [axis for axis in axes if axis not in over and mesh.shape[axis] > 1]
+    batch_axes = (batch,) if isinstance(batch, str) else tuple(batch or ())
+    others = [axis for axis in axes if axis not in batch_axes and mesh.shape[axis] > 1]
     if others == [BATCH_AXIS]:
         return f"the batch is not split over the mesh's axis {BATCH_AXIS!r}"
     if others:
-        return f"the mesh has an axis {others[0]!r}, and they split by {BATCH_AXIS!r}, the batch, alone"
-    parts = math.prod(mesh.shape[axis] for axis in over)
+        return (
+            f"the mesh has an axis {others[0]!r}, and they support only the axis {BATCH_AXIS!r}, that"
+            " of the batch"
+        )
+    parts = math.prod(mesh.shape[axis] for axis in batch_axes)
     if inputs.query.shape[0] % parts:
         return f"{parts} devices do not divide a batch of {inputs.query.shape[0]}"
     return ""

@@ -1,17 +1,33 @@
-"""Sums over segments of the sequence, and their gradient: each position gets its segment's."""
+"""Sums over segments of the sequence, and their gradient with respect to each position."""
 
-from typing import Any
+import dataclasses
 
-import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from nystromformer_jax.kernels.packing import LANES, Blocks, Packing, call
+from nystromformer_jax.kernels.packing import LANES, Blocks, Packing, Ref, Refs, call
 from nystromformer_jax.typing import Array, Float, Int
 
-BLOCK_LANES = 512  # lanes of a block; heads are of no concern here
-BLOCK = 1024  # positions of bfloat16 and so many lanes
+BLOCK_LANES = 512  # lanes of a block; these kernels do not depend on heads
+BLOCK = 1024  # positions of a block with so many lanes of bfloat16
 PART = 512  # positions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SumRefs(Refs):
+    """Memory of `segment_sums`; C lanes."""
+
+    x: Ref  # [1 S C]
+    sums: Ref  # [1 M C] float32, output
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AddRefs(Refs):
+    """Memory of `add_to_members`; C lanes."""
+
+    own: Ref  # [1 M C] float32
+    x: Ref  # [1 S C]
+    out: Ref  # [1 S C], output in the memory of x
 
 
 def segment_sums(
@@ -19,25 +35,25 @@ def segment_sums(
     x: Float[Array, "B L E"],
     ids: Int[Array, "_ 1 L"],
 ) -> Float[Array, "B M E"]:
-    """Sums of `x` by segment, in float32; a position whose id is M belongs to none, and is not seen."""
-    blocks, grid, tokens, landmarks = _cut(packing, x)
+    """Sums `x` over each segment in float32; positions with the id M are ignored."""
+    blocks, grid, tokens, landmarks = _layout(packing, x)
 
-    def kernel(refs: Any) -> None:
+    def kernel(refs: SumRefs) -> None:
         @pl.when(refs.step == 0)
         def _() -> None:
             refs.sums[...] = jnp.zeros_like(refs.sums)
 
         for part in blocks.parts(refs, blocks.size):
-            member = part.members(packing.num_landmarks)
+            member = part.members(packing.num_landmarks)  # [M S]
             refs.sums[0] += packing.dot(member, part.clean(refs.x[0, part.rows]), (1, 0))
 
-    shape = jax.ShapeDtypeStruct((x.shape[0], packing.num_landmarks, x.shape[2]), jnp.float32)
     (sums,) = call(
         kernel,
+        SumRefs,
         "segment_sums",
         blocks,
         {"ids": (ids, blocks.ids(ids)), "x": (x, tokens)},
-        {"sums": (shape, landmarks)},
+        {"sums": (blocks.landmark_output()[0], landmarks)},
         grid=grid,
     )
     return sums
@@ -49,35 +65,36 @@ def add_to_members(
     own: Float[Array, "B M E"],
     ids: Int[Array, "_ 1 L"],
 ) -> Float[Array, "B L E"]:
-    """Adds to each position of `x` what its segment has; takes the memory of `x`."""
-    blocks, grid, tokens, landmarks = _cut(packing, x)
+    """Adds the row of its segment in `own` to each position of `x`, in place."""
+    blocks, grid, tokens, landmarks = _layout(packing, x)
 
-    def kernel(refs: Any) -> None:
+    def kernel(refs: AddRefs) -> None:
         own = refs.own[0].astype(packing.dtype)
         for part in blocks.parts(refs, PART):
-            spread = packing.dot(part.members(packing.num_landmarks), own, (0, 0))
-            x = refs.x[0, part.rows].astype(jnp.float32)
+            spread = packing.dot(part.members(packing.num_landmarks), own, (0, 0))  # [S C]
+            x = refs.x[0, part.rows].astype(jnp.float32)  # [S C]
             refs.out[0, part.rows] = (x + spread).astype(packing.dtype)
 
     (out,) = call(
         kernel,
+        AddRefs,
         "add_to_members",
         blocks,
         {"ids": (ids, blocks.ids(ids)), "own": (own, landmarks), "x": (x, tokens)},
-        {"out": (jax.ShapeDtypeStruct(x.shape, x.dtype), tokens)},
+        {"out": (blocks.token_output()[0], tokens)},
         grid=grid,
         aliases={"x": "out"},
     )
     return out
 
 
-def _cut(
+def _layout(
     packing: Packing, x: Float[Array, "B L E"]
 ) -> tuple[Blocks, tuple[int, int, int], pl.BlockSpec, pl.BlockSpec]:
-    """Blocks as wide as they may be: whole registers that divide the width, or all of it."""
+    """Returns the widest blocks whose lanes divide the width in whole registers, or all lanes."""
     width = x.shape[2]
     lanes = next((lanes for lanes in range(BLOCK_LANES, 0, -LANES) if width % lanes == 0), width)
-    blocks = Blocks.of(packing, x.shape[1], BLOCK * BLOCK_LANES // max(lanes, LANES))
+    blocks = Blocks.create(packing, x.shape[1], BLOCK * BLOCK_LANES // max(lanes, LANES))
     tokens = pl.BlockSpec((1, blocks.size, lanes), lambda b, c, i, *_: (b, i, c))
     landmarks = pl.BlockSpec((1, packing.num_landmarks, lanes), lambda b, c, i, *_: (b, 0, c))
     return blocks, (packing.batch, width // lanes, blocks.count), tokens, landmarks

@@ -1,4 +1,4 @@
-"""Checkpoints of the BERT-style models: read from Hugging Face's layouts, written in one of them.
+"""Reads and writes checkpoints of the BERT-style models in Hugging Face's layouts.
 
     from nystromformer_jax.pretrained import from_pretrained, save_pretrained
 
@@ -6,6 +6,7 @@ Needs the package safetensors (extra `language`). Checkpoints that PyTorch pickl
 `python -m nystromformer_jax.pretrained convert`, which needs torch (extra `peers`).
 """
 
+from nystromformer_jax.pretrained.config_json import UpstreamMismatchWarning
 from nystromformer_jax.pretrained.folder import (
     ExactAttentionWarning,
     from_pretrained,
@@ -13,4 +14,10 @@ from nystromformer_jax.pretrained.folder import (
     save_pretrained,
 )
 
-__all__ = ["ExactAttentionWarning", "from_pretrained", "read_config", "save_pretrained"]
+__all__ = [
+    "ExactAttentionWarning",
+    "UpstreamMismatchWarning",
+    "from_pretrained",
+    "read_config",
+    "save_pretrained",
+]

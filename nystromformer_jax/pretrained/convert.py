@@ -1,17 +1,17 @@
-"""From whatever holds weights to a folder of ours."""
+"""Converts checkpoints of other codes to folders that `from_pretrained` reads."""
 
-import shutil
-from collections.abc import Mapping
+import json
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.durable import written
+from nystromformer_jax.durable import read_json, written
 from nystromformer_jax.pretrained import authors, files
-from nystromformer_jax.pretrained.folder import make_model, make_variables, save_pretrained
+from nystromformer_jax.pretrained.config_json import Source, read_source
+from nystromformer_jax.pretrained.folder import make_model, save_pretrained
 from nystromformer_jax.pretrained.names import Model
-from nystromformer_jax.pretrained.source import Source, read_source
+from nystromformer_jax.pretrained.tensors import read_params
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -23,63 +23,68 @@ TOKENIZER_FILES = (
     "merges.txt",
     "spiece.model",
 )
-TORCH_ENDINGS = (".bin", ".cp", ".model", ".pt", ".pth")
-
-# Of a config.json, what is not the model's but goes with it; absent keys as transformers has them.
-_TOKEN_IDS: Mapping[str, Mapping[str, int | None]] = {
-    "nystromformer": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-    "bert": {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None},
-    "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
-}
+TORCH_SUFFIXES = (".bin", ".cp", ".model", ".pt", ".pth")
 
 
 def convert(
     source: Path, dest: Path, *, model_class: Model | None = None, **changes: Any
 ) -> tuple[Any, Source]:
-    """Reads a checkpoint and writes it as `save_pretrained` does, with its tokenizer and labels.
+    """Writes a checkpoint by `save_pretrained`, with its tokenizer; returns the model and its source.
 
     Args:
-      source: A folder that `from_pretrained` reads, one with pytorch_model.bin in place of
-        safetensors, or a pickled file of the authors' or a folder with one, config.json beside it
-        or above.
+      source: A folder that `from_pretrained` reads, a folder with pytorch_model.bin, or a file that the
+        authors' code pickled or its folder, with config.json beside it or one folder above.
       dest: Another folder.
-      model_class: As in `from_pretrained`.
-      **changes: As in `from_pretrained`.
-
-    Returns:
-      The model that was written, and what it was made from.
+      model_class: See `from_pretrained`.
+      **changes: See `from_pretrained`.
 
     Raises:
-      FileNotFoundError, ValueError, ImportError: As `from_pretrained`; nothing is written then.
+      FileNotFoundError, ValueError, ImportError: See `from_pretrained`; nothing is written then.
     """
     folder = source if source.is_dir() else source.parent
-    above = folder.resolve().parent  # where the authors keep config.json
-    from_above = (above / files.CONFIG).is_file() and not (folder / files.CONFIG).is_file()
-    if dest.resolve() == folder.resolve() or (dest.resolve() == above and from_above):
-        raise ValueError(f"{dest} is where the source lies: convert into another folder.")
-    raw, found, tensors = open_source(source)
+    parent = folder.resolve().parent  # the authors keep config.json there
+    from_parent = (parent / files.CONFIG).is_file() and not (folder / files.CONFIG).is_file()
+    if dest.resolve() == folder.resolve() or (dest.resolve() == parent and from_parent):
+        raise ValueError(f"{dest} holds the source: convert into another folder.")
+    found, tensors = _read(source)
     model = make_model(found, model_class, "none", changes)
-    variables = make_variables(model, found, tensors, 0, changes)
+    params = read_params(model, found, tensors, other_labels="num_labels" in changes)
     del tensors
-    save_pretrained(dest, model, variables, more=_kept(raw, model.config.num_labels))
-    copies = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    max_len = model.config.max_len
+    new_length = max_len if max_len != found.fields["max_len"] else None
+    contents = {
+        name: _tokenizer_file(folder / name, new_length)
+        for name in TOKENIZER_FILES
+        if (folder / name).is_file()
+    }
+    save_pretrained(dest, model, {"params": params})
     with ExitStack() as stack:
-        for give_name in [
-            stack.enter_context(written(dest / path.name, partial(shutil.copy, path)))
-            for path in copies
+        for rename in [
+            stack.enter_context(written(dest / name, partial(Path.write_bytes, data=content)))
+            for name, content in contents.items()
         ]:
-            give_name()
+            rename()
     return model, found
 
 
-def open_source(source: Path) -> tuple[dict[str, Any], Source, dict[str, Any]]:
-    """The config.json, what it says, and the tensors.
+def _tokenizer_file(path: Path, max_len: int | None) -> bytes:
+    """Returns the content of a tokenizer's file, with another maximum length unless that is None."""
+    keys = {
+        "tokenizer_config.json": ("model_max_length", "max_len"),
+        "tokenizer.json": ("max_length",),
+    }
+    if max_len is not None and path.name in keys:
+        values = read_json(path)
+        holder = values if "config" in path.name else values.get("truncation") or {}
+        lengths = {key: max_len for key in keys[path.name] if key in holder}
+        if lengths:
+            holder.update(lengths)
+            return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
+    return path.read_bytes()
 
-    Raises:
-      FileNotFoundError: Nothing there, or no config.json.
-      ValueError: A damaged file, another model, several files to choose from.
-      ImportError: Without a package that the file needs.
-    """
+
+def _read(source: Path) -> tuple[Source, dict[str, Any]]:
+    """Returns the description and the tensors of a checkpoint."""
     if not source.exists():
         raise FileNotFoundError(f"There is no {source} to convert.")
     if source.is_file() and source.suffix == ".safetensors":
@@ -88,57 +93,42 @@ def open_source(source: Path) -> tuple[dict[str, Any], Source, dict[str, Any]]:
         (source / name).is_file() for name in (files.WEIGHTS, files.WEIGHTS + files.INDEX)
     ):
         raw = files.read_config_file(source)
-        return raw, read_source(raw, source), files.read_weights(source)
+        tensors: dict[str, Any] = files.read_weights(source)
+        return read_source(raw, source, lambda: tensors), tensors
+    if source.is_dir() and (source / files.CONFIG).is_file():
+        files.check_is_model(files.read_config_file(source), source)
     pickled = _torch_files(source)
-    # The authors' code keeps config.json one folder above its checkpoints.
-    beside = pickled[0].parent
-    config = next((d for d in (beside, beside.parent) if (d / files.CONFIG).is_file()), None)
+    folder = pickled[0].parent
+    config = next((d for d in (folder, folder.parent) if (d / files.CONFIG).is_file()), None)
     if config is None:
         raise FileNotFoundError(
             f"{pickled[0]} needs the {files.CONFIG} of its model, beside it or one folder above."
         )
     raw = files.read_config_file(config)
-    tensors: dict[str, Any] = {}
+    tensors = {}
     for path in pickled:
         tensors |= authors.read_torch(path)
     if "model_type" in raw:
-        return raw, read_source(raw, source), tensors
-    found, tensors = authors.read_source(raw, tensors, source)
-    return raw, found, tensors
+        return read_source(raw, source, lambda: tensors), tensors
+    return authors.read_authors_source(raw, tensors, source)
 
 
 def _torch_files(source: Path) -> list[Path]:
-    """The files of one pickled checkpoint."""
+    """Returns the files of one pickled checkpoint."""
     if source.is_file():
         return [source]
     if (source / files.TORCH_WEIGHTS).is_file():
         return [source / files.TORCH_WEIGHTS]
     if (source / (files.TORCH_WEIGHTS + files.INDEX)).is_file():
         return files.shards(source / (files.TORCH_WEIGHTS + files.INDEX))
-    there = sorted(path for path in source.iterdir() if path.suffix in TORCH_ENDINGS)
-    there = [path for path in there if path.is_file() and path.name not in TOKENIZER_FILES]
-    if not there:
+    paths = sorted(path for path in source.iterdir() if path.suffix in TORCH_SUFFIXES)
+    paths = [path for path in paths if path.is_file() and path.name not in TOKENIZER_FILES]
+    if not paths:
         raise FileNotFoundError(
             f"{source} holds no weights: neither {files.WEIGHTS} nor {files.TORCH_WEIGHTS} nor"
-            f" another file ending in {', '.join(TORCH_ENDINGS)}."
+            f" another file ending in {', '.join(TORCH_SUFFIXES)}."
         )
-    if len(there) > 1:
-        names = ", ".join(path.name for path in there)
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
         raise ValueError(f"{source} holds several checkpoints ({names}): name one of them.")
-    return there
-
-
-def _kept(raw: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
-    """What the new config.json takes over from the old one."""
-    defaults = _TOKEN_IDS.get(raw.get("model_type", ""), {})
-    kept: dict[str, Any] = {key: raw.get(key, default) for key, default in defaults.items()}
-    labels = raw.get("id2label")
-    if isinstance(labels, Mapping) and len(labels) == num_labels:
-        kept["id2label"] = labels
-        theirs = raw.get("label2id")
-        kept["label2id"] = (
-            theirs
-            if isinstance(theirs, Mapping)
-            else {str(label): int(number) for number, label in labels.items()}
-        )
-    return kept
+    return paths

@@ -1,4 +1,4 @@
-"""Files: config.json and safetensors, read with sentences for errors and written whole or not at all."""
+"""Reads and atomically writes config.json and safetensors files."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from nystromformer_jax.durable import read_json, written
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 TORCH_WEIGHTS = "pytorch_model.bin"
-INDEX = ".index.json"  # behind the name of weights that lie in several files
+INDEX = ".index.json"  # suffix of the index of sharded weights
 
 _DTYPES: dict[str, Any] = {
     "F64": np.float64,
@@ -39,12 +39,7 @@ _DTYPES: dict[str, Any] = {
 
 
 def read_config_file(folder: Path) -> dict[str, Any]:
-    """The folder's config.json.
-
-    Raises:
-      FileNotFoundError: There is none.
-      ValueError: It is no JSON object.
-    """
+    """Returns the folder's config.json; a missing one is a FileNotFoundError."""
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder} to read a model from.")
     if not (folder / CONFIG).is_file():
@@ -54,20 +49,29 @@ def read_config_file(folder: Path) -> dict[str, Any]:
     return read_json(folder / CONFIG)
 
 
-def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """All tensors of the folder's safetensors, in one file or several.
+def check_is_model(raw: Mapping[str, Any], folder: Path) -> None:
+    """Raises ValueError if a config.json belongs to a training run instead of a model."""
+    if "model_type" in raw or not raw.keys() >= {"data", "model", "optimizer", "train"}:
+        return
+    if (folder / "model" / CONFIG).is_file():
+        raise ValueError(
+            f"{folder} is the folder of a run, not of a model: pass {folder / 'model'}, where the"
+            " run wrote its model."
+        )
+    raise ValueError(
+        f"{folder} is the folder of a run, not of a model, and holds no folder model: the run has"
+        " not finished, or is of a kind that writes none (run_pretrain.py and run_glue.py do)."
+    )
 
-    Raises:
-      FileNotFoundError: No such file, or one of several is missing.
-      ValueError: A file is damaged.
-      ImportError: Without the package safetensors.
-    """
+
+def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """Returns all tensors of the folder's safetensors, from one file or several."""
     if (folder / WEIGHTS).is_file():
-        return read_safetensors(folder / WEIGHTS)
+        return _read_safetensors(folder / WEIGHTS)
     if (folder / (WEIGHTS + INDEX)).is_file():
         tensors: dict[str, npt.NDArray[Any]] = {}
         for path in shards(folder / (WEIGHTS + INDEX)):
-            tensors |= read_safetensors(path)
+            tensors |= _read_safetensors(path)
         return tensors
     for name in (TORCH_WEIGHTS, TORCH_WEIGHTS + INDEX):
         if (folder / name).is_file():
@@ -79,19 +83,14 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def shards(index: Path) -> list[Path]:
-    """The files of weights that lie in several.
-
-    Raises:
-      FileNotFoundError: One of them is missing.
-      ValueError: The index names no files, or some elsewhere.
-    """
+    """Returns the files that an index names."""
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise ValueError(f"{index} has no weight_map, which says where each tensor lies.")
+        raise ValueError(f"{index} needs a weight_map, which names the file of each tensor.")
     paths = []
     for name in sorted({str(name) for name in names.values()}):
         if Path(name).name != name:
-            raise ValueError(f"{index} names the file {name!r}; it must lie in the same folder.")
+            raise ValueError(f"{index} names the file {name!r}; it must be in the same folder.")
         if not (index.parent / name).is_file():
             raise FileNotFoundError(
                 f"{index.parent} lacks {name}, which {index.name} names: download it again."
@@ -100,22 +99,17 @@ def shards(index: Path) -> list[Path]:
     return paths
 
 
-def read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of one file, in the types they have there.
-
-    Raises:
-      ValueError: A damaged file, or a type that no model's weights have.
-      ImportError: Without the package safetensors.
-    """
+def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Returns the tensors of one file, in the file's dtypes."""
     safetensors = _safetensors()
     try:
-        found = safetensors.deserialize(path.read_bytes())
+        entries = safetensors.deserialize(path.read_bytes())
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is cut short or damaged ({error}): download it again.") from None
+        raise ValueError(f"{path} is truncated or corrupt ({error}): download it again.") from None
     tensors = {}
-    for name, entry in found:
+    for name, entry in entries:
         if entry["dtype"] not in _DTYPES:
-            raise ValueError(f"{path} holds {name} in {entry['dtype']}, which is no plain type.")
+            raise ValueError(f"{path} holds {name} in {entry['dtype']}, an unsupported dtype.")
         flat = np.frombuffer(entry["data"], _DTYPES[entry["dtype"]])
         tensors[name] = flat.reshape(entry["shape"])
     return tensors
@@ -124,32 +118,26 @@ def read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
 def write_folder(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[Any]]
 ) -> None:
-    """Writes config.json and model.safetensors; both are whole before either gets its name.
-
-    Raises:
-      FileExistsError: `folder` is a file.
-      ImportError: Without the package safetensors.
-    """
-    _safetensors()  # before there is a folder
+    """Writes config.json and model.safetensors; both are complete before either is renamed."""
+    _safetensors()  # before the folder is created
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise FileExistsError(f"{folder} cannot be a folder: a file is in its place.") from None
+        raise FileExistsError(f"{folder} must be a folder, and it is a file.") from None
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     with contextlib.ExitStack() as stack:
-        replace = [
-            stack.enter_context(written(folder / name, write))
-            for name, write in (
-                (WEIGHTS, lambda path: _save(tensors, path)),
-                (CONFIG, lambda path: path.write_text(text, encoding="utf-8")),
-            )
+        renames = [
+            stack.enter_context(written(folder / WEIGHTS, lambda path: _save(tensors, path))),
+            stack.enter_context(
+                written(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+            ),
         ]
-        for give_name in replace:
-            give_name()
+        for rename in renames:
+            rename()
 
 
 def _save(tensors: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
-    """What the system says of the disk is an OSError, as from everybody else."""
+    """Writes a safetensors file; errors of the file system are raised as OSError."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 

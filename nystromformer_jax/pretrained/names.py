@@ -1,7 +1,4 @@
-"""The one table of names: which tensor of another code holds which parameter of ours.
-
-A key is a Module here, its path by slashes; a value is what holds the same weights there.
-"""
+"""Maps our Modules, by path, to the names of the same weights in other codes."""
 
 import dataclasses
 import re
@@ -36,8 +33,8 @@ MODELS: Mapping[str, Model] = {
     )
 }
 
-BACKBONE = "nystromformer/"  # stands before its Modules' paths in a model with a head
-HEADS_OF_TOKENS = (NystromformerForMaskedLM, NystromformerForPreTraining)
+BACKBONE = "nystromformer/"  # prefix of the backbone's paths in a model with a head
+TOKEN_HEADS = (NystromformerForMaskedLM, NystromformerForPreTraining)
 LEAVES = {
     "kernel": "weight",
     "scale": "weight",
@@ -48,30 +45,22 @@ LEAVES = {
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """How one code names its tensors.
+    """Names of the tensors in one code."""
 
-    Attributes:
-      prefix: Stands before the backbone's names in a model with a head.
-      roots: How the backbone's names begin behind it.
-      modules: The backbone's.
-      heads: Those of each model beside; a model without an entry has a head that ours cannot be.
-      decoder: The last layer of the masked-token head, tied to the word embeddings.
-    """
-
-    prefix: str
-    roots: tuple[str, ...]
-    modules: Modules
-    heads: Mapping[Model, Modules]
-    decoder: str
+    prefix: str  # of the backbone's names in a model with a head
+    roots: tuple[str, ...]  # how the backbone's names begin after the prefix
+    modules: Modules  # of the backbone
+    heads: Mapping[Model, Modules]  # a model without an entry has an unsupported head
+    decoder: str  # last layer of the masked-token head, tied to the word embeddings
 
     def modules_of(self, model: Model) -> dict[str, str]:
-        """All Modules of `model`, their names as in a model with a head."""
+        """Returns all Modules of `model`, with the names of a model with a head."""
         before = "" if model is Nystromformer else BACKBONE
         backbone = {before + ours: self.prefix + theirs for ours, theirs in self.modules.items()}
         return {**backbone, **self.heads.get(model, {})}
 
     def canonical(self, name: str) -> str:
-        """A tensor's name as `modules_of` has it, however old or wrapped the file is."""
+        """Returns a tensor's name as in `modules_of`, without wrappers and with current suffixes."""
         name = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
         name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
         name = re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
@@ -79,7 +68,7 @@ class Family:
 
 
 def tensor_name(path: str, modules: Modules) -> str | None:
-    """The tensor of the parameter at `path`, or None where it has none.
+    """Returns the name of the tensor for the parameter at `path`, or None if there is none.
 
     "encoder/layer_3/mlp/hidden/kernel" is looked up as "encoder/layer_{i}/mlp/hidden".
     """
@@ -92,23 +81,15 @@ def tensor_name(path: str, modules: Modules) -> str | None:
 
 
 def find_model(name: str) -> Model:
-    """The class called `name`.
-
-    Raises:
-      ValueError: An unknown name, with the nearest known ones.
-    """
+    """Returns the class called `name`; an unknown name is a ValueError."""
     if name not in MODELS:
         raise ValueError(f"There is no model class {name!r}{nearest(name, MODELS)}")
     return MODELS[name]
 
 
-def is_passed_over(name: str) -> bool:
-    """Whether a tensor is known, and of no use to a model that does not ask for it."""
-    return _PASSED_OVER.fullmatch(name) is not None
-
-
-# Buffers, other heads, poolers, and what the attention asked for has not.
-_PASSED_OVER = re.compile(
+# Tensors that are skipped without a message: buffers, other heads, poolers, and parameters of another
+# attention.
+IGNORED = re.compile(
     r"(.+\.)?embeddings\.(position|token_type)_ids"
     r"|(cls|lm_head|classifier|pre_classifier|qa_outputs|mlm|sen_class|sen_classifer|qahead)\..+"
     r"|(bert|roberta|nystromformer|model)\.pooler\..+"
@@ -117,12 +98,12 @@ _PASSED_OVER = re.compile(
 
 
 def encoder_modules(prefix: str, modules: Modules) -> dict[str, str]:
-    """The Modules of every layer; `prefix` may hold an {i} for its number."""
+    """Returns the Modules of every layer; `prefix` may hold {i} for the layer's number."""
     return {f"encoder/layer_{{i}}/{ours}": prefix + theirs for ours, theirs in modules.items()}
 
 
 def authors_attention(prefix: str) -> dict[str, str]:
-    """The Modules of attention in all codes of the authors."""
+    """Returns the Modules of attention, named as in all of the authors' codes."""
     return {
         "attention/query": f"{prefix}W_q",
         "attention/key": f"{prefix}W_k",
@@ -156,11 +137,6 @@ _HUGGING_FACE = {
     ),
 }
 _HUGGING_FACE_ROOTS = ("embeddings.", "encoder.", "pooler.")
-_BERT_TOKENS = {
-    "mlm": "cls.predictions",
-    "mlm/dense": "cls.predictions.transform.dense",
-    "mlm/norm": "cls.predictions.transform.LayerNorm",
-}
 _ROBERTA_TOKENS = {
     "mlm": "lm_head",
     "mlm/dense": "lm_head.dense",
@@ -172,22 +148,31 @@ _TOKEN_AND_SPAN: Mapping[Model, Modules] = {
 }
 _TWO_LAYERS = {"dense": "classifier.dense", "output": "classifier.out_proj"}
 
+
+def _bert_heads(prefix: str) -> dict[Model, Modules]:
+    tokens = {
+        "mlm": "cls.predictions",
+        "mlm/dense": "cls.predictions.transform.dense",
+        "mlm/norm": "cls.predictions.transform.LayerNorm",
+    }
+    order = {"pooler": f"{prefix}.pooler.dense", "sentence_order": "cls.seq_relationship"}
+    return {
+        NystromformerForMaskedLM: tokens,
+        NystromformerForPreTraining: {**tokens, **order},
+        **_TOKEN_AND_SPAN,
+    }
+
+
 FAMILIES: Mapping[str, Family] = {
     "nystromformer": Family(
         prefix="nystromformer.",
         roots=_HUGGING_FACE_ROOTS,
         modules=_HUGGING_FACE,
         heads={
-            NystromformerForMaskedLM: _BERT_TOKENS,
-            # Hugging Face has no such model; these are the names of BERT's.
-            NystromformerForPreTraining: {
-                **_BERT_TOKENS,
-                "pooler": "nystromformer.pooler.dense",
-                "sentence_order": "cls.seq_relationship",
-            },
+            # Hugging Face has no pretraining model; its names are those of BERT's.
+            **_bert_heads("nystromformer"),
             NystromformerForSequenceClassification: _TWO_LAYERS,
             NystromformerForMultipleChoice: {"dense": "pre_classifier", "output": "classifier"},
-            **_TOKEN_AND_SPAN,
         },
         decoder="cls.predictions.decoder",
     ),
@@ -196,17 +181,11 @@ FAMILIES: Mapping[str, Family] = {
         roots=_HUGGING_FACE_ROOTS,
         modules=_HUGGING_FACE,
         heads={
-            NystromformerForMaskedLM: _BERT_TOKENS,
-            NystromformerForPreTraining: {
-                **_BERT_TOKENS,
-                "pooler": "bert.pooler.dense",
-                "sentence_order": "cls.seq_relationship",
-            },
+            **_bert_heads("bert"),
             NystromformerForSequenceClassification: {
                 "dense": "bert.pooler.dense",
                 "output": "classifier",
             },
-            **_TOKEN_AND_SPAN,
         },
         decoder="cls.predictions.decoder",
     ),

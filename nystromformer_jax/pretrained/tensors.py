@@ -1,7 +1,7 @@
-"""Tensors of other codes to parameters of ours and back; no files."""
+"""Converts tensors of other codes to our parameters, and back."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -16,20 +16,24 @@ from nystromformer_jax.models import (
     NystromformerConfig,
     NystromformerForMultipleChoice,
 )
+from nystromformer_jax.pretrained.config_json import (
+    SIZE_FIELDS,
+    Source,
+    Tensors,
+    has_convolution,
+)
 from nystromformer_jax.pretrained.names import (
     BACKBONE,
     FAMILIES,
-    HEADS_OF_TOKENS,
-    is_passed_over,
+    IGNORED,
+    TOKEN_HEADS,
     tensor_name,
 )
-from nystromformer_jax.pretrained.source import ROWS_IN_FRONT, Source, has_convolution
 
 Tensor = npt.NDArray[Any]
-Tensors = Mapping[str, Tensor]
 
 FLOATS = tuple(np.dtype(kind) for kind in (np.float16, jnp.bfloat16, np.float32, np.float64))
-LISTED = 8  # names in a message, before "and k more"
+MAX_NAMES = 8  # in a message, before "and k more"
 
 _logger = logging.getLogger(__name__)
 
@@ -42,37 +46,35 @@ def read_params(
     seed: int = 0,
     other_labels: bool = False,
 ) -> dict[str, Any]:
-    """The parameters of `model`: read where `source` has them, else made.
+    """Returns the parameters of `model`: read from `tensors`, or initialized where they lack them.
 
-    Made, from `seed`, are a head that the source has not, and what an attention that is not the
-    source's learns; one log line says which. Kernels of a convolution that the source has not are
-    zeros, which change nothing until they are trained. Tensors that the model has no use for are
-    passed over: those of other heads, poolers and buffers in silence, others with a log line.
+    A head that the source lacks, and parameters of an attention other than the source's, are
+    initialized from `seed`, with one log line. Kernels of a convolution that the source lacks are
+    zeros, which change nothing until they are trained. Unused tensors are ignored: those of other
+    heads, poolers and buffers without a message, others with a log line.
 
     Args:
       model: One of `names.MODELS`.
-      source: Says what `tensors` are.
-      tensors: By whatever names their files have.
-      seed: Of what is made.
-      other_labels: Whether a classifier for another number of labels is made anew, too.
-
-    Raises:
-      ValueError: Tensors that are missing or misshapen, all in one sentence; an untied decoder.
+      source: Description of `tensors`.
+      tensors: Tensors by their names in the files.
+      seed: Seed of the initialized parameters.
+      other_labels: If True, a classifier for another number of labels is initialized too.
     """
     config: NystromformerConfig = model.config
     family = source.family
     tensors = {family.canonical(name): tensor for name, tensor in tensors.items()}
     modules = family.modules_of(type(model))
-    if type(model) is not source.model:  # "classifier" means another layer in every head
+    if type(model) is not source.model:  # "classifier" is another layer in every head
         modules = {k: v for k, v in modules.items() if not v.startswith("classifier")}
     promised = set(family.modules_of(source.model or Nystromformer).values())
     other_attention = source.fields["attention"] != config.attention
-    used = _decoder(model, source, tensors, modules)
+    _check_sizes(source, tensors)
+    used = _tie_decoder(model, source, tensors, modules)
 
-    wanted = param_shapes(model)
+    shapes = param_shapes(model)
     params: dict[str, Tensor] = {}
     fresh, missing, misshapen = list[str](), list[str](), list[str]()
-    for path, shape in wanted.items():
+    for path, shape in shapes.items():
         name = tensor_name(path, modules)
         in_head = type(model) is not Nystromformer and not path.startswith(BACKBONE)
         if path.endswith("conv_kernel") and not source.conv_kernel_size:
@@ -81,8 +83,8 @@ def read_params(
             used.add(name)
             if other_labels and path.startswith("output/") and len(tensors[name]) != shape[-1]:
                 fresh.append(path)
-            elif wrong := _misshapen(path, shape, tensors[name], source):
-                misshapen.append(f"{name} {wrong}")
+            elif error := _shape_error(path, shape, tensors[name], source):
+                misshapen.append(f"{name} {error}")
             else:
                 params[path] = _to_param(path, shape, tensors[name], source, config)
         elif (other_attention and "/core/" in path) or (
@@ -91,55 +93,61 @@ def read_params(
             fresh.append(path)
         else:
             missing.append(name or path)
-    extra = sorted(name for name in tensors.keys() - used if not is_passed_over(name))
+    unknown = sorted(name for name in tensors.keys() - used if not IGNORED.fullmatch(name))
     if missing or misshapen:
-        raise complaint(
+        raise mismatch_error(
             f"{source.where} does not hold the weights of its config.json",
-            missing=missing,
-            misshapen=misshapen,
-            unknown=extra,
-        )
-    if extra:
-        _logger.info("%s: passed over %s.", source.where, listed(extra))
-    if fresh:
-        _logger.info("Made from seed %d, and not trained yet: %s.", seed, listed(fresh))
-        params |= _make(model, fresh, seed)
-    return unflatten_dict({path: jnp.asarray(params[path]) for path in wanted}, sep="/")
-
-
-def write_tensors(model: nn.Module, params: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of `model` in Hugging Face's layout.
-
-    Theirs always has a convolution: where ours has none, a kernel of one zero stands for it.
-
-    Raises:
-      ValueError: Parameters that are not the model's.
-    """
-    flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(dict(params), sep="/").items()}
-    wanted = param_shapes(model)
-    missing = [path for path in wanted if path not in flat]
-    misshapen = [
-        f"{path} is {list(flat[path].shape)}, needs {list(shape)}"
-        for path, shape in wanted.items()
-        if path in flat and flat[path].shape != shape
-    ]
-    unknown = sorted(flat.keys() - wanted.keys())
-    if missing or misshapen or unknown:
-        raise complaint(
-            f"The parameters to save are not those of this {type(model).__name__}",
             missing=missing,
             misshapen=misshapen,
             unknown=unknown,
         )
-    family = FAMILIES["nystromformer"]
+    if unknown:
+        _logger.info("%s: ignored %s.", source.where, _join(unknown))
+    if fresh:
+        _logger.info("Initialized from seed %d, not trained yet: %s.", seed, _join(fresh))
+        params |= _initialize(model, fresh, seed)
+    return unflatten_dict({path: jnp.asarray(params[path]) for path in shapes}, sep="/")
+
+
+def write_tensors(
+    model: nn.Module, params: Mapping[str, Any], layout: str, position_offset: int
+) -> dict[str, Tensor]:
+    """Returns the tensors of `model` in a layout of Hugging Face's.
+
+    Hugging Face's Nyströmformer always has a convolution: a model without one gets kernels of one zero.
+
+    Args:
+      model: One of `names.MODELS`.
+      params: The model's parameters.
+      layout: A key of `FAMILIES`.
+      position_offset: Zero rows before the position table.
+    """
+    flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(dict(params), sep="/").items()}
+    shapes = param_shapes(model)
+    missing = [path for path in shapes if path not in flat]
+    misshapen = [
+        f"{path} is {list(flat[path].shape)}, needs {list(shape)}"
+        for path, shape in shapes.items()
+        if path in flat and flat[path].shape != shape
+    ]
+    unknown = sorted(flat.keys() - shapes.keys())
+    if missing or misshapen or unknown:
+        raise mismatch_error(
+            f"The parameters to save do not fit this {type(model).__name__}",
+            missing=missing,
+            misshapen=misshapen,
+            unknown=unknown,
+        )
+    family = FAMILIES[layout]
     modules = family.modules_of(type(model))
     tensors = {}
-    for path in wanted:
+    for path in shapes:
         name = tensor_name(path, modules)
-        assert name is not None  # every model has names in its own family
-        tensors[name] = np.ascontiguousarray(_to_tensor(path, flat[path]))
+        assert name is not None  # `layout_of` gives a layout that has names for every model
+        tensors[name] = np.ascontiguousarray(_to_tensor(path, flat[path], position_offset))
     config: NystromformerConfig = model.config
-    if not has_convolution(config.attention, config.conv_kernel_size):
+    has_kernels = has_convolution(config.attention, config.conv_kernel_size)
+    if layout == "nystromformer" and not has_kernels:
         for layer in range(config.num_layers):
             name = f"{family.prefix}encoder.layer.{layer}.attention.self.conv.weight"
             tensors[name] = np.zeros((config.num_heads, 1, 1, 1), np.float32)
@@ -149,37 +157,36 @@ def write_tensors(model: nn.Module, params: Mapping[str, Any]) -> dict[str, Tens
 
 
 def param_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter by its path; nothing is computed."""
-    shapes = jax.eval_shape(_init(model), jax.random.key(0))
+    """Returns the shape of every parameter by its path, without computing any."""
+    shapes = jax.eval_shape(_init_function(model), jax.random.key(0))
     return {path: leaf.shape for path, leaf in flatten_dict(shapes, sep="/").items()}
 
 
-def listed(names: Iterable[str]) -> str:
-    """A few names, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
-
-
 def dense_kernel(weight: Tensor) -> Tensor:
-    """PyTorch's [F, E] as flax's [E, F]."""
+    """Converts PyTorch's [F, E] to Flax's [E, F]."""
     return weight.T
 
 
 def conv_kernel(weight: Tensor) -> Tensor:
-    """PyTorch's depthwise [H, 1, W, 1] as [H, W]; both correlate, so that nothing is flipped."""
+    """Converts PyTorch's depthwise [H, 1, W, 1] to [H, W]; both correlate, so nothing is flipped."""
     return weight[:, 0, :, 0]
 
 
-def complaint(sentence: str, **names: list[str]) -> ValueError:
-    """Everything that does not fit, said at once."""
-    parts = [f"{what}: {listed(found)}" for what, found in names.items() if found]
-    return ValueError(f"{sentence}; {'; '.join(parts)}.")
+def mismatch_error(message: str, **names: list[str]) -> ValueError:
+    """Returns an error that lists all tensors that do not fit, by kind of problem."""
+    parts = [f"{problem}: {_join(found)}" for problem, found in names.items() if found]
+    return ValueError(f"{message}; {'; '.join(parts)}.")
 
 
-def _init(model: nn.Module) -> Callable[[jax.Array], Any]:
+def _join(names: Sequence[str]) -> str:
+    """Joins the first `MAX_NAMES` names, and counts the rest."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def _init_function(model: nn.Module) -> Callable[[jax.Array], Any]:
     config: NystromformerConfig = model.config
-    # Linformer has a column for every position. Layouts by position want a length that M divides.
+    # Linformer has a column per position. Layouts by position need a length that M divides.
     length = config.max_len
     if config.attention == "nystrom":
         length = min(config.num_landmarks, length)
@@ -188,23 +195,23 @@ def _init(model: nn.Module) -> Callable[[jax.Array], Any]:
     return lambda rng: model.init(rng, inputs, deterministic=True)["params"]
 
 
-def _make(model: nn.Module, paths: list[str], seed: int) -> dict[str, Tensor]:
-    """The parameters at `paths` as `model.init` makes them; no others are computed."""
+def _initialize(model: nn.Module, paths: list[str], seed: int) -> dict[str, Tensor]:
+    """Returns the parameters at `paths` as `model.init` makes them; no others are computed."""
 
-    def make(rng: jax.Array) -> dict[str, jax.Array]:
-        flat = flatten_dict(_init(model)(rng), sep="/")
+    def init(rng: jax.Array) -> dict[str, jax.Array]:
+        flat = flatten_dict(_init_function(model)(rng), sep="/")
         return {path: flat[path] for path in paths}
 
-    made = jax.jit(make)(jax.random.key(seed))
-    return {path: np.asarray(leaf) for path, leaf in made.items()}
+    params = jax.jit(init)(jax.random.key(seed))
+    return {path: np.asarray(leaf) for path, leaf in params.items()}
 
 
-def _decoder(
+def _tie_decoder(
     model: nn.Module, source: Source, tensors: dict[str, Tensor], modules: Mapping[str, str]
 ) -> set[str]:
-    """Checks that the last layer is tied, lends its bias; gives the names that are done with."""
+    """Validates that the decoder is tied, takes the bias from it, and returns its tensors' names."""
     names = {leaf: f"{source.family.decoder}.{leaf}" for leaf in ("weight", "bias")}
-    if type(model) in HEADS_OF_TOKENS:
+    if type(model) in TOKEN_HEADS:
         bias = tensor_name("mlm/bias", modules)
         if bias is not None and bias not in tensors and names["bias"] in tensors:
             tensors[bias] = tensors[names["bias"]]
@@ -219,8 +226,24 @@ def _decoder(
     return set(names.values())
 
 
-def _misshapen(path: str, shape: tuple[int, ...], tensor: Tensor, source: Source) -> str:
-    """What is wrong with a tensor, or nothing."""
+def _check_sizes(source: Source, tensors: Tensors) -> None:
+    """Raises ValueError unless the sizes in config.json are those of the embeddings."""
+    for table, axis, theirs in (
+        ("word", 0, "vocab_size"),
+        ("word", 1, "hidden_size"),
+        ("token_type", 0, "type_vocab_size"),
+    ):
+        name = f"{source.family.prefix}embeddings.{table}_embeddings.weight"
+        tensor, size = tensors.get(name), source.fields[SIZE_FIELDS[theirs]]
+        if tensor is not None and tensor.ndim == 2 and tensor.shape[axis] != size:
+            raise ValueError(
+                f"{source.where} has {theirs} = {size} in its config.json, but {name} has"
+                f" {tensor.shape[axis]}: correct config.json, or use the weights that belong to it."
+            )
+
+
+def _shape_error(path: str, shape: tuple[int, ...], tensor: Tensor, source: Source) -> str:
+    """Returns what is wrong with a tensor's dtype or shape, or an empty string."""
     if tensor.dtype not in FLOATS:
         return f"is of {tensor.dtype}, needs one of {', '.join(str(kind) for kind in FLOATS)}"
     if path.endswith("conv_kernel"):
@@ -228,14 +251,14 @@ def _misshapen(path: str, shape: tuple[int, ...], tensor: Tensor, source: Source
     elif path.endswith("/kernel"):
         shape = shape[::-1]
     elif path.endswith("embeddings/position/embedding"):
-        shape = (source.fields["max_len"] + source.rows_in_front, shape[1])
+        shape = (source.fields["max_len"] + source.position_offset, shape[1])
     return "" if tensor.shape == shape else f"is {list(tensor.shape)}, needs {list(shape)}"
 
 
 def _to_param(
     path: str, shape: tuple[int, ...], tensor: Tensor, source: Source, config: NystromformerConfig
 ) -> Tensor:
-    """A tensor of the right shape as a parameter, in float32."""
+    """Converts a tensor of the right shape to a parameter, in float32."""
     tensor = tensor.astype(np.float32, copy=False)
     if path.endswith("conv_kernel"):
         around = (shape[1] - tensor.shape[2]) // 2  # zeros around a kernel change nothing
@@ -243,19 +266,19 @@ def _to_param(
     if path.endswith("/kernel"):
         return dense_kernel(tensor)
     if path.endswith("embeddings/position/embedding"):
-        table = tensor[source.rows_in_front :]
-        times = -(-config.max_len // len(table))
-        return np.tile(table, (times, 1))[: config.max_len]
+        table = tensor[source.position_offset :]
+        repeats = -(-config.max_len // len(table))
+        return np.tile(table, (repeats, 1))[: config.max_len]
     return tensor
 
 
-def _to_tensor(path: str, param: Tensor) -> Tensor:
-    """`_to_param` backwards."""
+def _to_tensor(path: str, param: Tensor, position_offset: int) -> Tensor:
+    """Inverse of `_to_param`."""
     param = param.astype(np.float32, copy=False)
     if path.endswith("conv_kernel"):
         return param[:, None, :, None]
     if path.endswith("/kernel"):
         return param.T
     if path.endswith("embeddings/position/embedding"):
-        return np.pad(param, ((ROWS_IN_FRONT, 0), (0, 0)))
+        return np.pad(param, ((position_offset, 0), (0, 0)))
     return param

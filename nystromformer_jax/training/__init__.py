@@ -1,64 +1,92 @@
-"""What every trainer needs, and the one loop; needs more than the attention does (extra `lra`)."""
+"""The training loop and everything that a trainer needs. Requires the extra `lra`."""
+
+import importlib.util
 
 # isort: off
 
-# Config sections: strings stop at the door
-from nystromformer_jax.training.checkpoint import CheckpointConfig
-from nystromformer_jax.training.config import EvalConfig, FitConfig, LogConfig, TrainConfig
-from nystromformer_jax.training.settings import from_mapping, read_sections
+if _missing := [n for n in ("chex", "grain", "optax", "orbax") if not importlib.util.find_spec(n)]:
+    raise ModuleNotFoundError(
+        f"nystromformer_jax.training needs {', '.join(_missing)}, not installed here. Install the extra:"
+        " pip install 'nystromformer-jax[lra]'.",
+        name=_missing[0],
+    )
 
-# Where a run lies, and what it leaves there
-from nystromformer_jax.durable import read_json, write_json
-from nystromformer_jax.training.checkpoint import load_params
-from nystromformer_jax.training.environment import describe_environment
-from nystromformer_jax.training.integrity import CheckpointDamaged
-from nystromformer_jax.training.workdir import (
+# Config sections
+from nystromformer_jax.training.config import (
+    SECTIONS,
+    CheckpointConfig,
+    EvalConfig,
+    FitConfig,
+    HostsConfig,
+    LogConfig,
+    MeshConfig,
+    OptimizerConfig,
+    TrainConfig,
+    from_mapping,
+    read_sections,
+)
+
+# Errors and exit codes
+from nystromformer_jax.training.errors import (
+    CannotWrite,
+    CheckpointDamaged,
     ConfigDiffers,
     DataGone,
+    Interrupted,
+    LossNotFinite,
     NotFinished,
-    Workdir,
-    WorkdirBusy,
-    config_sha256,
-)
-from nystromformer_jax.training.writing import CannotWrite, writing_to
-from nystromformer_jax.training.exit_codes import exit_code_of
-
-# Devices, and the processes that have them
-from nystromformer_jax.training.compilation_cache import enable_compilation_cache
-from nystromformer_jax.training.hosts import (
-    HostsConfig,
     ProcessLost,
-    RefusedElsewhere,
-    agreed,
-    is_first,
-    join,
-    leave,
-    naming_the_lost,
+    RemoteError,
+    WorkdirBusy,
+    exit_code_of,
+    writing_to,
+)
+
+# The folder of a run
+from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.training.checkpoint import load_params
+from nystromformer_jax.training.environment import (
+    describe_environment,
+    enable_compilation_cache,
+    peak_bytes,
+)
+from nystromformer_jax.training.workdir import Workdir, check_folder, config_sha256
+
+# Devices and processes
+from nystromformer_jax.training.hosts import (
+    StopSignals,
+    detect_lost_process,
+    initialize,
+    is_primary,
+    shutdown,
+    sync_errors,
 )
 from nystromformer_jax.training.mesh import (
-    MeshConfig,
     batch_sharding,
     check_length,
-    host_share,
+    data_shard,
     make_mesh,
     on_mesh,
-    place,
     replicated,
     sequence_axis,
+    shard_batch,
     state_sharding,
 )
 
 # Data, optimizer, metrics
-from nystromformer_jax.training.metrics import means, weighted
-from nystromformer_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
-from nystromformer_jax.training.speed import peak_bytes
+from nystromformer_jax.training.train_step import means, weighted
 
-# The two compiled steps, and the loop
-from nystromformer_jax.training.job import Job
-from nystromformer_jax.training.loop import LossNotFinite, Outcome, fit
-from nystromformer_jax.training.scoring import score
-from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
+# The compiled steps and the loop
+from nystromformer_jax.training.loop import (
+    FitResult,
+    evaluate_split,
+    fit,
+    load_best_params,
+    train_to_result,
+)
+from nystromformer_jax.training.spec import TrainSpec
 from nystromformer_jax.training.train_step import (
     EvalStep,
     TrainState,
@@ -66,12 +94,12 @@ from nystromformer_jax.training.train_step import (
     evaluate,
     make_eval_step,
     make_train_step,
-    step_shapes,
 )
 
 # isort: on
 
 __all__ = [
+    "SECTIONS",
     "CannotWrite",
     "CheckpointConfig",
     "CheckpointDamaged",
@@ -81,39 +109,40 @@ __all__ = [
     "EvalStep",
     "Examples",
     "FitConfig",
+    "FitResult",
     "HostsConfig",
     "Interrupted",
-    "Job",
     "LogConfig",
     "LossNotFinite",
     "MeshConfig",
     "NotFinished",
     "OptimizerConfig",
-    "Outcome",
     "ProcessLost",
-    "RefusedElsewhere",
+    "RemoteError",
     "StopSignals",
-    "Stopping",
     "TrainConfig",
+    "TrainSpec",
     "TrainState",
     "Workdir",
     "WorkdirBusy",
-    "agreed",
     "apply_model",
     "batch_sharding",
+    "check_folder",
     "check_length",
     "config_sha256",
+    "data_shard",
     "describe_environment",
+    "detect_lost_process",
     "enable_compilation_cache",
     "evaluate",
+    "evaluate_split",
     "evaluation_batches",
     "exit_code_of",
     "fit",
     "from_mapping",
-    "host_share",
-    "is_first",
-    "join",
-    "leave",
+    "initialize",
+    "is_primary",
+    "load_best_params",
     "load_params",
     "make_eval_step",
     "make_mesh",
@@ -121,17 +150,17 @@ __all__ = [
     "make_schedule",
     "make_train_step",
     "means",
-    "naming_the_lost",
     "on_mesh",
     "peak_bytes",
-    "place",
     "read_json",
     "read_sections",
     "replicated",
-    "score",
     "sequence_axis",
+    "shard_batch",
+    "shutdown",
     "state_sharding",
-    "step_shapes",
+    "sync_errors",
+    "train_to_result",
     "training_batches",
     "weighted",
     "write_json",

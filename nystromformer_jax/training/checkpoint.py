@@ -1,8 +1,8 @@
-"""Checkpoints: the latest two and the best of each, through Orbax.
+"""Checkpoints through Orbax: the latest two and the best step of each.
 
-One folder per step. A step's folder gets its name by one rename when all of it is written, hashes of
-its files included, and an older one is deleted only after that, so a kill at any moment leaves a whole
-checkpoint. A damaged one is found by its hashes, and the one before it is there to go on from.
+Each step has a folder, which is renamed to its final name after all files and their checksums are written.
+An older step is deleted only after that, so a kill at any moment leaves an intact checkpoint. A damaged step
+is detected by its checksums, and the run resumes from the step before it.
 """
 
 import dataclasses
@@ -12,61 +12,50 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from nystromformer_jax.training.integrity import require_whole, seal
+from nystromformer_jax.training.integrity import require_intact, write_checksums
 from nystromformer_jax.training.mesh import replicated
-from nystromformer_jax.training.metrics import Sums
-from nystromformer_jax.training.train_step import TrainState
+from nystromformer_jax.training.spec import with_sharding
+from nystromformer_jax.training.train_step import Sums, TrainState
 
-__all__ = ["CheckpointConfig", "Checkpointer", "Record", "load_params"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
-    """When to save, beside every evaluation and the end."""
-
-    every_steps: int = 500
-
-    def __post_init__(self) -> None:
-        if self.every_steps < 1:
-            raise ValueError(
-                f"checkpoint.every_steps: needs a positive number, got {self.every_steps}."
-            )
+__all__ = ["Checkpointer", "Record", "load_params"]
 
 
 @dataclasses.dataclass
 class Record:
-    """What a run knows beside its arrays; saved as JSON with every checkpoint."""
+    """The state of a run besides its arrays; saved as JSON with every checkpoint."""
 
     best_step: int = 0  # 0: nothing evaluated yet
     best_metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     evaluated_step: int = 0
-    metrics_bytes: int = 0  # the size of metrics.jsonl; what lies behind it is not of this state
-    train_seconds: float = 0.0  # all of fit, evaluation and saving included, over all its processes
-    timed_steps: int = 0  # steps whose time was taken, a process's first (compilation) left out
+    metrics_bytes: int = 0  # size of metrics.jsonl; later lines belong to later states
+    train_seconds: float = 0.0  # of fit, with evaluation and saving, over all processes in turn
+    timed_steps: int = 0  # without the first step of a process, which compiles
     timed_seconds: float = 0.0
-    input_seconds: float = 0.0  # of the timed ones, spent waiting for and placing batches
+    input_seconds: float = 0.0  # part of timed_seconds spent on waiting for and sharding batches
 
 
 class Checkpointer:
     """Saves and restores under `folder`; leaving the `with` block waits for a save in progress."""
 
-    def __init__(self, folder: Path) -> None:
-        """Opens `folder`; leftovers of a save that was killed are removed."""
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        """Opens `folder`; unless `read_only`, removes the leftovers of a killed save."""
         self._folder = folder.absolute()
         self._saving = 0  # the step that is being written
-        self._last: set[int] = set()  # the latest step and the one that it names as best
-        self._kept: set[int] = set()  # these, and the same of the step before
+        self._last: set[int] = set()  # the latest step and its best step
+        self._kept: set[int] = set()  # these, and the same of the save before
         self._manager = ocp.CheckpointManager(
             self._folder,
             item_names=("params", "optimizer", "totals", "record"),
-            options=ocp.CheckpointManagerOptions(
+            options=ocp.CheckpointManagerOptions(read_only=True)
+            if read_only
+            else ocp.CheckpointManagerOptions(
                 preservation_policy=_Keep(lambda: self._kept),
                 cleanup_tmp_directories=True,
                 enable_async_checkpointing=True,
-                async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
             ),
         )
 
@@ -74,16 +63,16 @@ class Checkpointer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # A save that is in progress needs every process; after an error one of them may be gone.
+        # A save in progress needs every process; after an error one of them may be gone.
         if kind is None or jax.process_count() == 1:
             self._manager.close()
 
     def steps(self) -> list[int]:
-        """The steps that can be restored, in order."""
+        """Returns the steps that can be restored, in order."""
         return sorted(self._manager.all_steps())
 
-    def save(self, step: int, state: TrainState, totals: Sums, record: Record) -> None:
-        """Starts a save in the background, when the one before is done; an existing step stays."""
+    def save(self, step: int, state: TrainState, metric_sums: Sums, record: Record) -> None:
+        """Starts a save in the background, after the one before; an existing step is kept."""
         if step in self._manager.all_steps():
             return
         self.wait()
@@ -95,35 +84,30 @@ class Checkpointer:
             args=ocp.args.Composite(
                 params=ocp.args.StandardSave(state.params),
                 optimizer=ocp.args.StandardSave({"step": state.step, "opt_state": state.opt_state}),
-                totals=ocp.args.StandardSave(totals),
+                totals=ocp.args.StandardSave(metric_sums),
                 record=ocp.args.JsonSave(dataclasses.asdict(record)),
             ),
         )
 
     def wait(self) -> None:
-        """Returns when the save in progress is whole."""
+        """Waits until the save in progress is complete."""
         self._manager.wait_until_finished()
 
     def restore(
-        self, step: int, state: TrainState, totals: Sums, mesh: Mesh, lies: TrainState
+        self, step: int, state: TrainState, metric_sums: Sums, mesh: Mesh, shardings: TrainState
     ) -> tuple[TrainState, Sums, Record]:
-        """Reads a step onto `mesh`, whatever mesh and however many hosts wrote it.
+        """Reads a step onto `mesh`, from whatever mesh and hosts it was written on.
 
-        Args:
-            step: Which.
-            state: Its `jax.eval_shape`.
-            totals: The same of the sums.
-            mesh: Where to.
-            lies: The shardings of the state there.
+        `state` and `metric_sums` are their `jax.eval_shape`, `shardings` those of the state on `mesh`.
         """
-        shapes = jax.tree.map(_placed, state, lies)
+        shapes = with_sharding(state, shardings)
         optimizer = {"step": shapes.step, "opt_state": shapes.opt_state}
         restored = self._manager.restore(
             step,
             args=ocp.args.Composite(
                 params=ocp.args.StandardRestore(shapes.params),
                 optimizer=ocp.args.StandardRestore(optimizer),
-                totals=ocp.args.StandardRestore(_on(mesh, totals)),
+                totals=ocp.args.StandardRestore(_replicated(metric_sums, mesh)),
                 record=ocp.args.JsonRestore(),
             ),
         )
@@ -131,34 +115,34 @@ class Checkpointer:
         self._last = {step, record.best_step}
         return TrainState(params=restored.params, **restored.optimizer), restored.totals, record
 
-    def _seal(self) -> None:
-        """Called when every process has written its files, before their folder gets its name."""
-        (folder,) = self._folder.glob(f"{self._saving}.orbax-checkpoint-tmp*")
-        seal(folder)
-
     def restore_params(self, step: int, params: Any, mesh: Mesh) -> Any:
         """Reads the parameters alone."""
-        args = ocp.args.Composite(params=ocp.args.StandardRestore(_on(mesh, params)))
+        args = ocp.args.Composite(params=ocp.args.StandardRestore(_replicated(params, mesh)))
         return self._manager.restore(step, args=args).params
+
+    def _write_checksums(self) -> None:
+        """Runs after every process has written its files, before their folder gets its final name."""
+        (folder,) = self._folder.glob(f"{self._saving}.orbax-checkpoint-tmp*")
+        write_checksums(folder)
 
 
 def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: Mesh) -> Any:
-    """The parameters that a run saved at `step`, shaped as `make_params` makes them.
+    """Returns the parameters that a run saved at `step`, with the shapes of `make_params()`.
 
     Raises:
-        FileNotFoundError: `folder` holds no such step.
-        CheckpointDamaged: it is not what was saved.
+        FileNotFoundError: `folder` has no such step.
+        CheckpointDamaged: The step's files differ from what was written.
     """
-    with Checkpointer(folder) as checkpointer:
+    with Checkpointer(folder, read_only=True) as checkpointer:
         if step not in checkpointer.steps():
-            there = ", ".join(map(str, checkpointer.steps())) or "none"
-            raise FileNotFoundError(f"no checkpoint of step {step} under {folder}; there: {there}.")
-        require_whole(folder, step)
+            saved = ", ".join(map(str, checkpointer.steps())) or "none"
+            raise FileNotFoundError(f"no checkpoint of step {step} under {folder}; there: {saved}.")
+        require_intact(folder, step)
         return checkpointer.restore_params(step, jax.eval_shape(make_params), mesh)
 
 
 class _Keep(preservation_policy.PreservationPolicy):
-    """Keeps the steps that the checkpointer names when Orbax asks."""
+    """Keeps the steps that the checkpointer returns when Orbax asks."""
 
     def __init__(self, steps: Callable[[], Collection[int]]) -> None:
         self._steps = steps
@@ -168,10 +152,5 @@ class _Keep(preservation_policy.PreservationPolicy):
         return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
-def _on(mesh: Mesh, tree: Any) -> Any:
-    """`tree` of shapes, to be restored whole on every device of `mesh`."""
-    return jax.tree.map(lambda leaf: _placed(leaf, replicated(mesh)), tree)
-
-
-def _placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+def _replicated(tree: Any, mesh: Mesh) -> Any:
+    return with_sharding(tree, jax.tree.map(lambda leaf: replicated(mesh), tree))

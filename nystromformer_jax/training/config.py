@@ -1,40 +1,95 @@
-"""The sections of a config that the loop reads; the others are the trainers' own."""
+"""The sections that every trainer reads: schema, defaults and validation. Needs no jax."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import logging
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar, Union
 
-from jax.sharding import Mesh
+from nystromformer_jax.spelling import nearest
 
-from nystromformer_jax.training.checkpoint import CheckpointConfig
-from nystromformer_jax.training.mesh import MeshConfig
-from nystromformer_jax.training.optimizer import OptimizerConfig
+__all__ = [
+    "SECTIONS",
+    "CheckpointConfig",
+    "EvalConfig",
+    "FitConfig",
+    "HostsConfig",
+    "LogConfig",
+    "MeshConfig",
+    "OptimizerConfig",
+    "TrainConfig",
+    "from_mapping",
+    "read_sections",
+]
 
-__all__ = ["EvalConfig", "FitConfig", "LogConfig", "TrainConfig"]
+Section = TypeVar("Section")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The budget. `seed` reaches data order and dropout; parameters are the caller's to make."""
+    """The budget. `seed` sets data order and dropout; trainers also initialize parameters with it."""
 
     total_steps: int
-    batch_size: int  # examples of one update, over all devices, hosts and accumulated parts
+    batch_size: int  # examples per update, over all devices, hosts and accumulated parts
     seed: int = 0
-    accumulation: int = 1  # parts that a batch is computed in, one after the other
-    remat: bool = False  # whether a layer's insides are computed again for the gradient, not kept
-    budget_steps: int = 0  # steps of a whole run, where they are not the task's; 0: the task's
+    accumulation: int = 1  # parts of a batch, computed one after the other
+    remat: bool = False  # recompute each layer's activations for the gradient
+    budget_steps: int = 0  # steps of a whole run if not the task's; 0: the task's
 
     def __post_init__(self) -> None:
         _at_least(
             "train", self, total_steps=1, batch_size=1, seed=0, accumulation=1, budget_steps=0
         )
-        if self.seed >= 2**32:  # jax.random.key would cut it, to the seed of another run
+        if self.seed >= 2**32:  # jax.random.key would truncate it
             raise ValueError(f"train.seed: needs a number below 2**32, got {self.seed}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW (decoupled weight decay) after an optional clip of the global gradient norm.
+
+    With `method="muon"`, Muon updates the kernels of dense layers and dense convolutions, scaled to AdamW's
+    root mean square so that one learning rate serves both. AdamW with Nesterov momentum updates the rest.
+    """
+
+    method: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float  # the peak
+    warmup_steps: int
+    schedule: Literal["one_cycle", "linear", "cosine", "rsqrt", "constant"] = "one_cycle"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0  # 0: no clipping
+    cycle_beta1: bool = False  # 0.95 → 0.85 → 0.95 against the rate of one_cycle, `beta1` unused
+
+    def __post_init__(self) -> None:
+        if self.cycle_beta1 and self.method != "adamw":
+            raise ValueError(
+                f"optimizer.cycle_beta1: needs optimizer.method='adamw', got {self.method!r}."
+            )
+        if self.cycle_beta1 and self.schedule != "one_cycle":
+            raise ValueError(
+                "optimizer.cycle_beta1: needs optimizer.schedule='one_cycle',"
+                f" got {self.schedule!r}."
+            )
+        if not self.learning_rate > 0:
+            raise ValueError(
+                f"optimizer.learning_rate: needs a positive number, got {self.learning_rate}."
+            )
+        _at_least("optimizer", self, warmup_steps=0, eps=0, weight_decay=0, clip_norm=0)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"optimizer.{name}: needs a number in [0, 1), got {getattr(self, name)}."
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """When and on what to evaluate; the last step always is."""
+    """When and on what to evaluate. The last step is always evaluated."""
 
     every_steps: int = 500
     max_examples: int = 0  # 0: all
@@ -44,16 +99,50 @@ class EvalConfig:
         _at_least("eval", self, every_steps=1, max_examples=0, batch_size=0)
 
     def scored(self, count: int) -> int:
-        """How many of `count` examples are scored."""
+        """Returns how many of `count` examples are evaluated."""
         return min(count, self.max_examples) if self.max_examples else count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Devices along each axis; -1 takes all that the other axis leaves.
+
+    Args:
+        data: Devices that split the examples of a batch.
+        sequence: Devices that split each example's length.
+        shard_params: Split parameters and optimizer state over all devices and gather them for each step.
+            By default every device holds a full copy.
+    """
+
+    data: int = -1
+    sequence: int = 1
+    shard_params: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("data", "sequence"):
+            size = getattr(self, name)
+            if size < 1 and size != -1:
+                raise ValueError(f"mesh.{name}: needs a positive number or -1, got {size}.")
+        if self.data == self.sequence == -1:
+            raise ValueError("mesh.data and mesh.sequence are both -1: give one of them a number.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When to save, besides every evaluation and the last step."""
+
+    every_steps: int = 500
+
+    def __post_init__(self) -> None:
+        _at_least("checkpoint", self, every_steps=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """What is written down; the last step always is."""
+    """When and what to log. The last step is always logged."""
 
     every_steps: int = 50
-    events: bool = True  # TensorBoard events beside metrics.jsonl
+    events: bool = True  # TensorBoard events besides metrics.jsonl
 
     def __post_init__(self) -> None:
         _at_least("log", self, every_steps=1)
@@ -61,7 +150,7 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """The sections that the loop reads."""
+    """`SECTIONS`, the part of a config that the training loop reads."""
 
     train: TrainConfig
     optimizer: OptimizerConfig
@@ -71,16 +160,25 @@ class FitConfig:
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
     @classmethod
-    def of(cls, sections: Mapping[str, Any]) -> "FitConfig":
-        """Takes its sections out of all of a trainer's."""
-        return cls(**{field.name: sections[field.name] for field in dataclasses.fields(cls)})
+    def from_sections(cls, sections: Mapping[str, Any]) -> "FitConfig":
+        """Takes its sections out of a trainer's; warns if the warm-up is longer than the run."""
+        config = cls(**{field.name: sections[field.name] for field in dataclasses.fields(cls)})
+        warmup_steps, total_steps = config.optimizer.warmup_steps, config.train.total_steps
+        if warmup_steps > total_steps:
+            logging.getLogger(__name__).warning(
+                "optimizer.warmup_steps=%d is more than train.total_steps=%d: the learning rate rises to"
+                " the end, and never reaches optimizer.learning_rate.",
+                warmup_steps,
+                total_steps,
+            )
+        return config
 
     @property
     def eval_batch_size(self) -> int:
         """Rows of an evaluation batch."""
         return self.eval.batch_size or self.train.batch_size
 
-    def check_batches(self, mesh: Mesh) -> None:
+    def check_batches(self, mesh: Any) -> None:
         """Raises ValueError unless every device of `mesh` gets the same number of rows."""
         train, shards = self.train, mesh.shape["data"]
         if train.batch_size % (shards * train.accumulation):
@@ -96,9 +194,172 @@ class FitConfig:
             )
 
 
+SECTIONS: dict[str, type] = {
+    "optimizer": OptimizerConfig,
+    "train": TrainConfig,
+    "eval": EvalConfig,
+    "mesh": MeshConfig,
+    "checkpoint": CheckpointConfig,
+    "log": LogConfig,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostsConfig:
+    """The processes of a run, from the command line's flags.
+
+    Args:
+        distributed: Ask the cluster (a TPU pod, SLURM, Open MPI, Kubernetes) for the processes.
+        coordinator: `host:port` of the first process; empty: the processes are not named by hand.
+        num_processes: Number of processes; needs `coordinator`.
+        process_id: Number of this process, from 0; needs `coordinator`.
+    """
+
+    distributed: bool = False
+    coordinator: str = ""
+    num_processes: int | None = None
+    process_id: int | None = None
+
+    def __post_init__(self) -> None:
+        count, number = self.num_processes, self.process_id
+        named = (bool(self.coordinator), count is not None, number is not None)
+        if any(named) and not all(named):
+            raise ValueError(
+                "--coordinator=HOST:PORT, --num_processes and --process_id go together: pass all"
+                " three to each process, or --distributed where the cluster knows them."
+            )
+        if self.coordinator and self.distributed:
+            raise ValueError(
+                "--distributed asks the cluster, --coordinator does not: pass one of them."
+            )
+        host, _, port = self.coordinator.rpartition(":")
+        if self.coordinator and not (host and port.isdecimal() and 0 < int(port) < 2**16):
+            raise ValueError(
+                "--coordinator needs a host and a port from 1 to 65535, such as 10.0.0.2:8476; got"
+                f" {self.coordinator!r}."
+            )
+        if count is not None and count < 1:
+            raise ValueError(f"--num_processes needs a positive number, got {count}.")
+        if count is not None and number is not None and not 0 <= number < count:
+            raise ValueError(
+                f"--process_id counts from 0 to {count - 1}, the last of --num_processes={count};"
+                f" got {number}."
+            )
+
+
 def _at_least(section: str, config: Any, **bounds: int) -> None:
     for name, bound in bounds.items():
-        if getattr(config, name) < bound:
-            raise ValueError(
-                f"{section}.{name}: needs {bound} or more, got {getattr(config, name)}."
-            )
+        if not (value := getattr(config, name)) >= bound:
+            raise ValueError(f"{section}.{name}: needs {bound} or more, got {value}.")
+
+
+def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) -> Section:
+    """Builds the dataclass `cls` from `values`; errors name the `section`.
+
+    An int is valid for a float and a list for a tuple; a bool is not a number.
+
+    Raises:
+        ValueError: A key is unknown or missing, or a value has the wrong type.
+    """
+    dataclass: Any = cls  # mypy cannot bound a type variable by dataclasses
+    known = dataclasses.fields(dataclass)
+    fields = {field.name: field for field in known if field.init}
+    for key in values:
+        if key not in fields:
+            raise ValueError(f"{section}.{key}: no such key{nearest(key, fields, f'{section}.')}")
+    annotations = typing.get_type_hints(cls)
+    for name, field in fields.items():
+        required = (
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        )
+        if required and name not in values:
+            raise ValueError(f"{section}.{name}: missing; it needs {_describe(annotations[name])}.")
+    return cls(
+        **{
+            key: _convert(value, annotations[key], f"{section}.{key}")
+            for key, value in values.items()
+        }
+    )
+
+
+def read_sections(
+    config: Mapping[str, Any], kinds: Mapping[str, type], plain: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Builds every section of a config by `from_mapping`.
+
+    Args:
+        config: Sections of plain values.
+        kinds: The dataclass of each section.
+        plain: Further sections that the config must have; they are not read here.
+
+    Raises:
+        ValueError: A section is unknown or missing, or `from_mapping` raises one.
+    """
+    known = [*kinds, *plain]
+    for name in config:
+        if name not in known and name != "command":  # how the run was started; it sets no value
+            raise ValueError(f"{name}: no such section{nearest(name, known)}")
+    for name in known:
+        if name not in config:
+            raise ValueError(f"{name}: this section is missing from the config.")
+    return {name: from_mapping(kind, config[name], name) for name, kind in kinds.items()}
+
+
+def _convert(value: Any, annotation: Any, where: str) -> Any:
+    """Returns `value` converted to `annotation`, or raises ValueError."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        inner = [argument for argument in arguments if argument is not type(None)]
+        if len(inner) == 1:
+            return _convert(value, inner[0], where)
+        for argument in inner:
+            try:
+                return _convert(value, argument, where)
+            except ValueError:
+                continue
+    elif origin is Literal:
+        # 1 == True == 1.0, so the types are compared as well.
+        if any(type(value) is type(choice) and value == choice for choice in arguments):
+            return value
+        if isinstance(value, str):
+            hint = nearest(value, [choice for choice in arguments if isinstance(choice, str)])
+            raise ValueError(f"{where}: {value!r} is not a choice{hint}")
+    elif origin is tuple and isinstance(value, (tuple, list)):
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            arguments = (arguments[0],) * len(value)
+        if len(arguments) == len(value):
+            pairs = enumerate(zip(value, arguments, strict=True))
+            return tuple(_convert(item, kind, f"{where}[{i}]") for i, (item, kind) in pairs)
+    elif annotation is float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not math.isfinite(value):
+                raise ValueError(f"{where}: needs a finite number, got {value!r}.")
+            return float(value)
+    elif annotation is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            if not -(2**32) <= value <= 2**32:  # arrays cannot hold larger ones
+                raise ValueError(f"{where}: needs a number within ±2**32, got {value}.")
+            return value
+    elif annotation in (bool, str) and isinstance(value, annotation):
+        return value
+    raise ValueError(
+        f"{where}: needs {_describe(annotation)}, got {value!r} ({type(value).__name__})."
+    )
+
+
+def _describe(annotation: Any) -> str:
+    """Describes a value of `annotation`."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    if origin in (Union, types.UnionType):
+        return " or ".join(_describe(argument) for argument in arguments)
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return f"a tuple of {_describe(arguments[0]).split()[-1]}s"
+        inside = ", ".join(_describe(argument).split()[-1] for argument in arguments)
+        return f"a tuple ({inside})"
+    names = {int: "an int", float: "a float", bool: "a bool", str: "a str", type(None): "None"}
+    return names.get(annotation, str(annotation))

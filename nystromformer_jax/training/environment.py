@@ -1,17 +1,20 @@
-"""What else a run's last bits depend on: versions, device, threads."""
+"""The environment of a run: versions, device, threads, memory, and the compilation cache."""
 
 import importlib.metadata
 import os
 import platform
+import resource
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 
-__all__ = ["describe_environment"]
+__all__ = ["describe_environment", "enable_compilation_cache", "peak_bytes"]
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions, device and CPU threads: on the same of all these a run repeats its bits."""
+    """Returns versions, device and CPU threads; where all are the same, a run repeats its bits."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     devices = jax.devices()
     return {
@@ -24,8 +27,24 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+def enable_compilation_cache(folder: Path) -> None:
+    """Caches compiled programs under `folder`, unless JAX_COMPILATION_CACHE_DIR names another."""
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        folder.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def peak_bytes() -> int:
+    """Returns the peak memory of the first device if it is counted, else of this process."""
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in statistics:
+        return int(statistics["peak_bytes_in_use"])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 def _cpu_threads() -> int:
-    """The size of XLA's CPU pool: sums are split by it, so bits depend on it."""
+    """Returns the size of XLA's CPU thread pool, which splits sums and so determines their last bits."""
     if os.environ.get("NPROC", "").isdigit():
         return int(os.environ["NPROC"])
     if hasattr(os, "sched_getaffinity"):

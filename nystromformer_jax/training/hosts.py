@@ -1,45 +1,44 @@
-"""Several processes as one run: how they find each other, wait for each other, and stop together.
+"""Several processes as one run: startup, error propagation, graceful stop on signals, shutdown.
 
-With one process nothing here does anything.
+With one process only the signal handlers have an effect.
 """
 
 import contextlib
-import dataclasses
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 from jax.experimental import multihost_utils
 
+from nystromformer_jax.training.config import HostsConfig
+from nystromformer_jax.training.errors import ProcessLost, RemoteError, exit_code_of
+
 __all__ = [
-    "HostsConfig",
-    "ProcessLost",
-    "RefusedElsewhere",
-    "agree",
-    "agreed",
-    "is_first",
-    "join",
-    "leave",
-    "naming_the_lost",
+    "StopEvaluation",
+    "StopSignals",
+    "detect_lost_process",
+    "initialize",
+    "is_primary",
+    "shutdown",
+    "sync_errors",
 ]
 
-# So long processes wait for each other at the start; jax's own default.
-JOIN_SECONDS = 300
-# A process that says nothing for so long is taken for dead, and all end.
-HEARTBEAT_SECONDS = 30
-# So long the first to finish waits for the others,
-SHUTDOWN_SECONDS = 60
-# and one that failed: most often they fail by the same reason at the same time.
-LEAVE_SECONDS = 10
-# Bytes of a refusal that others are told of.
-WORDS = 2000
-# What a collective says when the process at its other end is gone: gloo, GPUs' NCCL, the coordinator.
-_SIGNS_OF_LOSS = (
+Item = TypeVar("Item")
+
+INITIALIZE_SECONDS = 300  # jax's own default
+HEARTBEAT_SECONDS = 30  # a process that is silent for longer is considered dead
+SHUTDOWN_SECONDS = 60  # the first process to finish waits this long for the others
+FAILED_SHUTDOWN_SECONDS = 10  # after an error; most often all processes fail for the same reason
+MESSAGE_BYTES = 2000  # of an error, sent to the other processes
+# Parts of the errors that a collective raises when a peer is gone: gloo, NCCL, the coordinator.
+_LOSS_MESSAGES = (
     "gloo",
     "nccl",
     "connection closed by peer",
@@ -49,87 +48,32 @@ _SIGNS_OF_LOSS = (
     "barrier",
     "unavailable",
 )
-_has_tried = threading.Event()  # to join others; threads of that may be there
-_has_joined = threading.Event()
+_initialize_called = threading.Event()  # its threads may still run
+_initialized = threading.Event()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HostsConfig:
-    """Which processes make up the run.
-
-    Args:
-        distributed: Whether to ask the cluster (a TPU pod, SLURM, Open MPI, Kubernetes).
-        coordinator: `host:port` of the first process; empty: no processes are named by hand.
-        num_processes: How many there are, with `coordinator`.
-        process_id: Which of them this is, from 0.
-    """
-
-    distributed: bool = False
-    coordinator: str = ""
-    num_processes: int | None = None
-    process_id: int | None = None
-
-    def __post_init__(self) -> None:
-        count, number = self.num_processes, self.process_id
-        named = (bool(self.coordinator), count is not None, number is not None)
-        if any(named) and not all(named):
-            raise ValueError(
-                "--coordinator=HOST:PORT, --num_processes and --process_id go together: pass all"
-                " three to each process, or --distributed where the cluster knows them."
-            )
-        if self.coordinator and self.distributed:
-            raise ValueError(
-                "--distributed asks the cluster, --coordinator does not: pass one of them."
-            )
-        host, _, port = self.coordinator.rpartition(":")
-        if self.coordinator and not (host and port.isdecimal() and 0 < int(port) < 2**16):
-            raise ValueError(
-                "--coordinator needs a host and a port from 1 to 65535, such as 10.0.0.2:8476; got"
-                f" {self.coordinator!r}."
-            )
-        if count is not None and count < 1:
-            raise ValueError(f"--num_processes needs a positive number, got {count}.")
-        if count is not None and number is not None and not 0 <= number < count:
-            raise ValueError(
-                f"--process_id counts from 0 to {count - 1}, the last of --num_processes={count};"
-                f" got {number}."
-            )
-
-
-class ProcessLost(RuntimeError):
-    """Another process of the run is gone, and nothing can be computed without it."""
-
-
-class RefusedElsewhere(ValueError):
-    """What another process of the run raised, in its words; `exit_code` is that one's, too."""
-
-    def __init__(self, words: str, exit_code: int) -> None:
-        super().__init__(words)
-        self.exit_code = exit_code
-
-
-def join(config: HostsConfig, seconds: float = JOIN_SECONDS) -> None:
-    """Makes this process one of the run's; to be called before anything asks jax for its devices.
+def initialize(config: HostsConfig, seconds: float = INITIALIZE_SECONDS) -> None:
+    """Connects this process to the others of the run. Call it before jax looks for devices.
 
     Args:
-        config: Which processes.
-        seconds: How long they wait for each other.
+        config: The processes.
+        seconds: How long the processes wait for each other.
 
     Raises:
-        ValueError: no cluster answers, or not all of the processes have come.
+        ValueError: No cluster answers, or some processes did not start in time.
     """
     if not (config.coordinator or config.distributed):
         return
     named = (config.coordinator, config.num_processes, config.process_id)
     waits: dict[str, Any] = {
-        # Beyond ours, because jax does not raise when its time is up: it aborts.
+        # Longer than ours, because jax aborts the process on its own timeout.
         "initialization_timeout": int(seconds) + 60,
         "heartbeat_timeout_seconds": HEARTBEAT_SECONDS,
         "shutdown_timeout_seconds": SHUTDOWN_SECONDS,
     }
     failed: list[Exception] = []
 
-    def initialize() -> None:
+    def connect() -> None:
         try:
             if config.coordinator:
                 jax.distributed.initialize(*named, cluster_detection_method="deactivate", **waits)
@@ -138,12 +82,12 @@ def join(config: HostsConfig, seconds: float = JOIN_SECONDS) -> None:
         except Exception as error:
             failed.append(error)
 
-    _has_tried.set()
-    joining = threading.Thread(target=initialize, daemon=True)
-    joining.start()
-    joining.join(seconds)
-    if not joining.is_alive() and not failed:
-        _has_joined.set()
+    _initialize_called.set()
+    connecting = threading.Thread(target=connect, daemon=True)
+    connecting.start()
+    connecting.join(seconds)
+    if not connecting.is_alive() and not failed:
+        _initialized.set()
         return
     error = failed[0] if failed else TimeoutError(f"they waited {seconds:g} s for each other")
     if not isinstance(error, (ValueError, RuntimeError, TimeoutError)):
@@ -156,72 +100,121 @@ def join(config: HostsConfig, seconds: float = JOIN_SECONDS) -> None:
     ) from error
 
 
-def leave(exit_code: int) -> None:
-    """Ends this process, which failed, without waiting long for those that did not.
+def shutdown(exit_code: int) -> None:
+    """Ends this failed process without waiting long for the others; returns if there are none.
 
-    Left alone, Python's end would wait for them in jax, and then abort instead of giving the exit code.
-    Returns where no others were looked for.
+    Python's normal exit would wait for them inside jax, and then abort instead of giving the exit code.
     """
-    if not _has_tried.is_set():
+    if not _initialize_called.is_set():
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    if _has_joined.is_set():
-        leaving = threading.Thread(target=jax.distributed.shutdown, daemon=True)
-        leaving.start()
-        leaving.join(LEAVE_SECONDS)
+    if _initialized.is_set():
+        disconnecting = threading.Thread(target=jax.distributed.shutdown, daemon=True)
+        disconnecting.start()
+        disconnecting.join(FAILED_SHUTDOWN_SECONDS)
     os._exit(exit_code)
 
 
-def is_first() -> bool:
-    """Whether this is the process that writes and reports."""
+def is_primary() -> bool:
+    """Returns True in the process that writes files and prints results."""
     return jax.process_index() == 0
 
 
-def agree(refusal: Exception | None) -> None:
-    """A barrier at which a process may say why it does not go on; then none of them does.
+@contextlib.contextmanager
+def sync_errors() -> Iterator[None]:
+    """Barrier at the end of the block that propagates one process's error to all.
 
     Raises:
-        Exception: `refusal`.
-        RefusedElsewhere: another process's, the same sentence.
+        Exception: This process's own error.
+        RemoteError: The error of another process, with the same message.
     """
-    if jax.process_count() > 1:
-        from nystromformer_jax.training.exit_codes import exit_code_of  # which knows this module's
-
-        words = "" if refusal is None else str(refusal) or repr(refusal)
-        code = 0 if refusal is None else exit_code_of(refusal) or 1
-        own = bytes([code]) + words.encode()[:WORDS].ljust(WORDS, b"\0")
-        every = multihost_utils.process_allgather(np.frombuffer(own, np.uint8))
-        for theirs, *said in every if refusal is None else ():
-            if theirs:
-                text = bytes(said).rstrip(b"\0").decode(errors="ignore")
-                raise RefusedElsewhere(text, int(theirs))
-    if refusal is not None:
-        raise refusal
-
-
-@contextlib.contextmanager
-def agreed() -> Iterator[None]:
-    """What only some processes do in here has gone well for all of them, or none goes on: see `agree`."""
-    refusal: Exception | None = None
+    failure: Exception | None = None
     try:
         yield
     except Exception as error:
-        refusal = error
-    agree(refusal)
+        failure = error
+    if jax.process_count() > 1:
+        message = "" if failure is None else str(failure) or repr(failure)
+        code = 0 if failure is None else exit_code_of(failure) or 1
+        own = bytes([code]) + message.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
+        all_processes = multihost_utils.process_allgather(np.frombuffer(own, np.uint8))
+        for remote_code, *text in all_processes if failure is None else ():
+            if remote_code:
+                remote_message = bytes(text).rstrip(b"\0").decode(errors="ignore")
+                raise RemoteError(remote_message, int(remote_code))
+    if failure is not None:
+        raise failure
 
 
 @contextlib.contextmanager
-def naming_the_lost() -> Iterator[None]:
-    """Turns what a collective raises when another process dies into `ProcessLost`."""
+def detect_lost_process() -> Iterator[None]:
+    """Raises `ProcessLost` for the errors of collectives whose peer process died."""
     try:
         yield
-    except (JaxRuntimeError, TimeoutError) as error:  # the latter is Orbax's
+    except (JaxRuntimeError, TimeoutError) as error:  # Orbax raises the latter
         text = " ".join(str(error).lower().split())
-        if jax.process_count() == 1 or not any(sign in text for sign in _SIGNS_OF_LOSS):
+        if jax.process_count() == 1 or not any(message in text for message in _LOSS_MESSAGES):
             raise
         raise ProcessLost(
             f"Process {jax.process_index()} of {jax.process_count()} lost another one"
-            f" ({str(error).splitlines()[0][:200]}). Start all of them again by the same command: the"
-            " run goes on from its latest checkpoint."
+            f" ({str(error).splitlines()[0][:200]}). Start all of them again with the same command: the"
+            " run resumes from its latest checkpoint."
         ) from error
+
+
+class StopEvaluation(Exception):
+    """Ends an evaluation in progress; it is repeated after a resume."""
+
+
+class StopSignals:
+    """Graceful shutdown on SIGTERM and Ctrl-C: while entered, they only set `received`.
+
+    On exit the previous handlers are restored. Outside the main thread, where Python allows no handlers,
+    `received` stays None. With several processes jax handles SIGTERM and informs the others, and only
+    `sync` sets `received`.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            alone = jax.process_count() == 1
+            handlers = {signal.SIGTERM: self._receive, signal.SIGINT: self._receive}
+            for number, handler in handlers.items() if alone else [(signal.SIGINT, _send_sigterm)]:
+                self._previous[number] = signal.signal(number, handler)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def sync(self, step: int) -> None:
+        """Sets `received` in all processes at the same step after one got a signal.
+
+        Every process calls it before every step.
+        """
+        if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+            self.received = signal.SIGTERM
+
+    def watch(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yields `items` until a signal comes, then raises `StopEvaluation`."""
+        for item in items:
+            if self.received is not None:
+                raise StopEvaluation
+            yield item
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        # os.write, because the signal may have interrupted print, which is not reentrant.
+        if self.received is None:
+            self.received = number
+            os.write(2, b"\nStopping: finishing this step, then saving.\n")
+        else:
+            os.write(2, b"\nStill saving; kill -9 would lose the steps since the last save.\n")
+
+
+def _send_sigterm(number: int, frame: FrameType | None) -> None:
+    """Turns Ctrl-C into the signal that jax forwards to the other processes."""
+    os.kill(os.getpid(), signal.SIGTERM)

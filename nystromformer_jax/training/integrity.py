@@ -1,7 +1,7 @@
-"""Whether a saved step is what was written: a hash of each file, kept in the step's own folder.
+"""Checksums of saved steps, one per file, in the step's own folder.
 
-The hashes are written before the step's folder gets its name, so a kill leaves no step without them.
-A run whose steps all lack them was made before they were kept: its steps are used as they are.
+They are written before the step's folder gets its final name, so a kill leaves no step without them.
+Runs of versions that had no checksums are used unchecked.
 """
 
 import hashlib
@@ -9,20 +9,19 @@ import logging
 from pathlib import Path
 
 from nystromformer_jax.durable import read_json, write_json
-from nystromformer_jax.training.hosts import agreed, is_first
+from nystromformer_jax.training.errors import CheckpointDamaged
+from nystromformer_jax.training.hosts import is_primary, sync_errors
 
-__all__ = ["CheckpointDamaged", "require_whole", "seal", "set_aside_damaged", "warn_of_damage"]
+__all__ = ["quarantine_corrupt", "require_intact", "warn_if_damaged", "write_checksums"]
 
 HASHES = "hashes.json"
-# Orbax changes these after the hashes were made; nothing that is restored comes from them.
+# Orbax changes these after the checksums are made; nothing is restored from them.
 NOT_HASHED = (HASHES, "_CHECKPOINT_METADATA", "commit_success.txt")
 
-
-class CheckpointDamaged(OSError):
-    """A saved step is not what was written."""
+_logger = logging.getLogger(__name__)
 
 
-def seal(step_folder: Path) -> None:
+def write_checksums(step_folder: Path) -> None:
     """Writes the hashes of a step's files beside them."""
     names = sorted(
         str(path.relative_to(step_folder)) for path in step_folder.rglob("*") if path.is_file()
@@ -31,37 +30,33 @@ def seal(step_folder: Path) -> None:
     write_json(step_folder / HASHES, {"sha256": hashes})
 
 
-def set_aside_damaged(checkpoints: Path) -> None:
-    """Leaves a whole step as the latest: damaged ones behind it are renamed, and a warning says so.
+def quarantine_corrupt(checkpoints: Path) -> None:
+    """Renames damaged steps later than the latest intact one, with a warning.
 
-    Every process of a run calls it; the first one reads and renames.
-
-    Raises:
-        CheckpointDamaged: there are steps, but no whole one. They stay as they are.
-    """
-    with agreed():
-        if is_first():
-            _set_aside(checkpoints)
-
-
-def require_whole(checkpoints: Path, step: int) -> None:
-    """Refuses a step that is not what was written. Every process of a run calls it.
+    Every process of a run calls it; the primary one reads and renames.
 
     Raises:
-        CheckpointDamaged: with the file.
+        CheckpointDamaged: All steps are damaged. They stay as they are.
     """
-    with agreed():
-        if is_first() and (damage := _damage(checkpoints, step)):
+    with sync_errors():
+        if is_primary():
+            _quarantine(checkpoints)
+
+
+def require_intact(checkpoints: Path, step: int) -> None:
+    """Raises CheckpointDamaged if a step differs from what was written; every process calls it."""
+    with sync_errors():
+        if is_primary() and (damage := _damage(checkpoints, step)):
             raise CheckpointDamaged(
-                f"The checkpoint of step {step} in {checkpoints} is damaged ({damage}): put it back from"
+                f"The checkpoint of step {step} in {checkpoints} is damaged ({damage}): restore it from"
                 " a copy, or train again in another --workdir."
             )
 
 
-def warn_of_damage(checkpoints: Path, best_step: int) -> None:
-    """Says at the start of a run what it would else say at its end: that the best step is lost."""
-    if best_step and is_first() and (damage := _damage(checkpoints, best_step)):
-        logging.getLogger(__name__).warning(
+def warn_if_damaged(checkpoints: Path, best_step: int) -> None:
+    """Warns at the start of a run about an error that its end would raise: the best step is damaged."""
+    if best_step and is_primary() and (damage := _damage(checkpoints, best_step)):
+        _logger.warning(
             "The checkpoint of step %d, the best until now, is damaged (%s): unless a later step is"
             " better, this run will have no result.",
             best_step,
@@ -69,7 +64,7 @@ def warn_of_damage(checkpoints: Path, best_step: int) -> None:
         )
 
 
-def _set_aside(checkpoints: Path) -> None:
+def _quarantine(checkpoints: Path) -> None:
     damages: dict[int, str] = {}
     steps = _steps(checkpoints)
     while steps and (damage := _damage(checkpoints, steps[-1])):
@@ -77,24 +72,24 @@ def _set_aside(checkpoints: Path) -> None:
     if damages and not steps:
         found = "; ".join(f"step {step}: {damage}" for step, damage in damages.items())
         raise CheckpointDamaged(
-            f"No checkpoint in {checkpoints} is whole ({found}). Nothing was changed: put one back from"
+            f"No checkpoint in {checkpoints} is intact ({found}). Nothing was changed: restore one from"
             " a copy, or train again in another --workdir."
         )
     for step, damage in damages.items():
-        aside = _unused(checkpoints / f"{step}.damaged")
-        (checkpoints / str(step)).rename(aside)
-        logging.getLogger(__name__).warning(
-            "The checkpoint of step %d is damaged (%s): going on from step %d, the one before it;"
-            " what is left of the other is in %s.",
+        renamed = _unused(checkpoints / f"{step}.damaged")
+        (checkpoints / str(step)).rename(renamed)
+        _logger.warning(
+            "The checkpoint of step %d is damaged (%s): resuming from step %d, the one before it."
+            " The damaged files were moved to %s.",
             step,
             damage,
             steps[-1],
-            aside,
+            renamed,
         )
 
 
 def _damage(checkpoints: Path, step: int) -> str | None:
-    """What is wrong with a step, in words; None where it is whole, or nothing can tell."""
+    """Describes the damage of a step; None if it is intact or has no checksums."""
     folder = checkpoints / str(step)
     file = folder / HASHES
     if not folder.is_dir():
@@ -103,7 +98,7 @@ def _damage(checkpoints: Path, step: int) -> str | None:
         earlier = [other for other in _steps(checkpoints) if other < step]
         if any((checkpoints / str(other) / HASHES).exists() for other in earlier):
             return f"{file} is missing"
-        logging.getLogger(__name__).warning("%s has no hashes: it is used unchecked.", folder)
+        _logger.warning("%s has no hashes: it is used unchecked.", folder)
         return None
     try:
         for name, expected in read_json(file)["sha256"].items():
@@ -112,7 +107,7 @@ def _damage(checkpoints: Path, step: int) -> str | None:
                 return f"{file} is not what was written"
     except FileNotFoundError:
         return f"{file} is missing"
-    except OSError as error:  # a disk that cannot read it any more
+    except OSError as error:  # the disk cannot read it
         return f"{file} cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{file} is not what was written"
@@ -125,7 +120,7 @@ def _steps(checkpoints: Path) -> list[int]:
 
 
 def _unused(path: Path) -> Path:
-    """`path`, or the first of `path`.2, `path`.3 and so on that is not there."""
+    """Returns `path`, or the first of `path`.2, `path`.3 and so on that does not exist."""
     number, free = 1, path
     while free.exists():
         number += 1

@@ -1,56 +1,43 @@
-"""The one loop of every trainer: resume, step, log, evaluate, save; read it top to bottom.
-
-What differs between trainers comes in as values: how parameters are made, the loss with its
-metric sums, the examples, and the metric by which the best step is chosen.
-"""
+"""The training loop of every trainer: resume, step, log, evaluate, save."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from nystromformer_jax.training import metrics
-from nystromformer_jax.training.checkpoint import Checkpointer, Record
-from nystromformer_jax.training.config import FitConfig
-from nystromformer_jax.training.hosts import is_first
-from nystromformer_jax.training.integrity import set_aside_damaged, warn_of_damage
-from nystromformer_jax.training.job import Job
-from nystromformer_jax.training.mesh import host_share, place, replicated, state_sharding
-from nystromformer_jax.training.metrics import Sums
+from nystromformer_jax.training.checkpoint import Checkpointer, Record, load_params
+from nystromformer_jax.training.environment import peak_bytes
+from nystromformer_jax.training.errors import Interrupted, LossNotFinite, writing_to
+from nystromformer_jax.training.hosts import StopEvaluation, StopSignals, is_primary
+from nystromformer_jax.training.integrity import quarantine_corrupt, warn_if_damaged
+from nystromformer_jax.training.mesh import data_shard, replicated, shard_batch, state_sharding
 from nystromformer_jax.training.optimizer import make_schedule
 from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
 from nystromformer_jax.training.run_log import RunLog
-from nystromformer_jax.training.speed import Progress, Stopwatch, figures, peak_bytes
-from nystromformer_jax.training.stop import Interrupted, Stopping, StopSignals
-from nystromformer_jax.training.train_step import (
-    EvalStep,
-    LossFn,
-    evaluate,
-)
+from nystromformer_jax.training.spec import TrainSpec
+from nystromformer_jax.training.speed import Progress, Stopwatch, speed_of
+from nystromformer_jax.training.train_step import Sums, evaluate, means, zeros_like
 from nystromformer_jax.training.workdir import Workdir
-from nystromformer_jax.training.writing import writing_to
 
-__all__ = ["LossNotFinite", "Outcome", "fit"]
+__all__ = ["FitResult", "evaluate_split", "fit", "load_best_params", "train_to_result"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a finished training leaves to report."""
+class FitResult:
+    """The result of a finished training."""
 
-    best_step: int  # its checkpoint is under the run's folder
+    best_step: int  # its checkpoint is in the run's folder
     best_metrics: dict[str, float]  # of the validation at that step
-    train_seconds: float  # all of it, evaluation and saving included, over all processes
-    speed: dict[str, float]  # step_seconds, examples_per_second, input_share; empty if one step
+    train_seconds: float  # with evaluation and saving, over all processes in turn
+    speed: dict[str, float]  # see `speed_of`; empty after a single step
 
     @property
     def cost(self) -> dict[str, float | None]:
-        """What `result.json` says of it: seconds, speed where it is known, the process's memory."""
+        """The entries of `result.json` about time and memory; unknown speeds are None."""
         names = ("step_seconds", "examples_per_second", "input_share")
         return {
             "train_seconds": self.train_seconds,
@@ -59,98 +46,85 @@ class Outcome:
         }
 
 
-class LossNotFinite(RuntimeError):
-    """The loss or a gradient became NaN or infinite; no state from then on was saved."""
-
-
 def fit(
-    run: Workdir,
-    config: FitConfig,
+    workdir: Workdir,
+    spec: TrainSpec,
     *,
-    mesh: Mesh,
-    make_params: Callable[[], Any],
-    loss_fn: LossFn,
-    eval_step: EvalStep,
     training: Examples,
     validation: Examples,
-    select: str = "accuracy",
-    summarize: Callable[[list[Any]], dict[str, float]] = metrics.total_means,
     start_params: Any = None,
-) -> Outcome:
-    """Trains in `run`'s folder from its latest whole checkpoint, or the start, to the last step.
+) -> FitResult:
+    """Trains to the last step, from the latest intact checkpoint in `workdir` if there is one.
 
     Args:
-        run: The folder, locked.
-        config: The loop's sections.
-        mesh: From `make_mesh`.
-        make_params: Makes the initial parameters; pure, it is compiled.
-        loss_fn: `(params, batch, dropout_rng) -> (loss_sum, sums)`, see `LossFn`.
-        eval_step: From `make_eval_step`; passed in so that the test set shares its compilation.
+        workdir: The run's folder, locked.
+        spec: The model, the loss and the config.
         training: The examples to learn from.
-        validation: The examples to choose the best step by.
-        select: The validation metric to choose by: the lowest if its name ends in "loss", else the
-            highest; the earliest of equals.
-        summarize: Makes metrics of what `eval_step` gives; see `evaluate`.
-        start_params: What a new run starts from, shaped as `make_params` makes it; None: what that makes.
+        validation: The examples that select the best step.
+        start_params: Parameters that a new run starts from, instead of `spec.make_params()`.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C; everything is saved.
-        LossNotFinite: with the steps between which it happened.
-        CheckpointDamaged: there are checkpoints, and none of them is whole.
-        CannotWrite: a full disk, or a read-only folder.
-        ValueError: batch sizes that the mesh cannot share.
+        LossNotFinite: The loss or a gradient became NaN or infinite; names the steps.
+        CheckpointDamaged: There are checkpoints, but all of them are damaged.
+        CannotWrite: The disk is full or the folder is read-only.
+        ValueError: The mesh does not divide the batch sizes.
     """
+    if workdir.divergence is not None:
+        raise LossNotFinite(workdir.divergence["reason"])
+    config, mesh = spec.config, spec.mesh
     config.check_batches(mesh)
     total_steps, batch_size = config.train.total_steps, config.train.batch_size
-    host, hosts = host_share(mesh)
     stop = StopSignals()
     step = 0
     with ExitStack() as stack:
-        stack.enter_context(writing_to(run.path))
+        stack.enter_context(writing_to(workdir.path))
         stack.enter_context(stop)
 
-        # ---- 1. The update, and the shapes of all that is saved ---------------------------------
-        example = training.make_batch(np.zeros(1, np.int64))
-        row = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in example.items()}
-        job = Job(config=config, mesh=mesh, make_params=make_params, loss_fn=loss_fn, row=row)
+        # ---- 1. The update, and the shapes of everything that is saved --------------------------
         schedule = make_schedule(config.optimizer, total_steps)
-        train_step = job.step()
-        start = partial(
-            Job.start, job
-        )  # one function for shapes and values, so that it is traced once
+        train_step = spec.step()
+        start = spec.start  # one function object for shapes and values, so that it is traced once
         state_shape, sums_shape = jax.eval_shape(start)
-        lies = state_sharding(mesh, state_shape, shard=config.mesh.shard_params)
-        no_totals = jax.jit(lambda: metrics.zeros_like(sums_shape), out_shardings=replicated(mesh))
+        shardings = state_sharding(mesh, state_shape, shard=config.mesh.shard_params)
+        zero_sums = jax.jit(lambda: zeros_like(sums_shape), out_shardings=replicated(mesh))
 
-        # ---- 2. Where we are: the latest whole checkpoint, or the start -------------------------
-        set_aside_damaged(run.checkpoints)
-        checkpointer = stack.enter_context(Checkpointer(run.checkpoints))
+        # ---- 2. The latest intact checkpoint, or the start --------------------------------------
+        quarantine_corrupt(workdir.checkpoints)
+        checkpointer = stack.enter_context(Checkpointer(workdir.checkpoints))
         saved_steps = checkpointer.steps()
         if saved_steps:
             step = saved_steps[-1]
-            state, totals, record = checkpointer.restore(step, state_shape, sums_shape, mesh, lies)
-            warn_of_damage(run.checkpoints, record.best_step if record.best_step != step else 0)
+            state, metric_sums, record = checkpointer.restore(
+                step, state_shape, sums_shape, mesh, shardings
+            )
+            warn_if_damaged(
+                workdir.checkpoints, record.best_step if record.best_step != step else 0
+            )
         else:
             if start_params is None:
-                state, totals = jax.jit(start, out_shardings=(lies, replicated(mesh)))()
+                state, metric_sums = jax.jit(start, out_shardings=(shardings, replicated(mesh)))()
             else:
-                given = jax.device_put(start_params, lies.params)
-                make_from = jax.jit(job.first_state, donate_argnums=0, out_shardings=lies)
-                state = make_from(given)
+                given = jax.device_put(start_params, shardings.params)
+                make_state = jax.jit(spec.first_state, donate_argnums=0, out_shardings=shardings)
+                state = make_state(given)
                 del given, start_params
-                totals = no_totals()
+                metric_sums = zero_sums()
             record = Record()
         log = stack.enter_context(
             RunLog(
-                run.path,
+                workdir.path,
                 keep_bytes=record.metrics_bytes,
                 events=config.log.events,
-                silent=not is_first(),
+                silent=not is_primary(),
             )
         )
-        progress = stack.enter_context(closing(Progress(step, total_steps, silent=not is_first())))
-        began = f"Going on from step {step} of {total_steps}" if step else f"{total_steps} steps"
+        progress = stack.enter_context(
+            closing(Progress(step, total_steps, silent=not is_primary()))
+        )
+        began = f"Resuming from step {step} of {total_steps}" if step else f"{total_steps} steps"
         progress.say(f"{began}, {batch_size} examples each; the first one compiles.")
+        shard, num_shards = data_shard(mesh)
         batches = stack.enter_context(
             closing(
                 training_batches(
@@ -158,8 +132,8 @@ def fit(
                     batch_size=batch_size,
                     seed=config.train.seed,
                     start_step=step,
-                    host=host,
-                    hosts=hosts,
+                    host=shard,
+                    hosts=num_shards,
                 )
             )
         )
@@ -170,50 +144,48 @@ def fit(
         def is_due(every_steps: int) -> bool:
             return step > 0 and (step % every_steps == 0 or step == total_steps)
 
+        def require_finite() -> None:
+            if names := _not_finite(metric_sums):
+                checkpointer.wait()
+                reason = _divergence(names, logged_step, step, checkpointer.steps())
+                workdir.write_divergence(step, reason)
+                raise LossNotFinite(reason)
+
         while True:
-            stop.agree(step)
-            # ---- 3. Evaluate; after a resume first, if the signal came in the middle of one -----
+            stop.sync(step)
+            # ---- 3. Evaluate; a resumed run first repeats an interrupted evaluation -------------
             if is_due(config.eval.every_steps) and record.evaluated_step != step:
-                _require_finite(totals, logged_step, step, checkpointer)
-                valid_batches = evaluation_batches(
-                    validation,
-                    batch_size=config.eval_batch_size,
-                    limit=config.eval.max_examples,
-                    host=host,
-                    hosts=hosts,
-                )
+                require_finite()
                 try:
-                    with stopwatch.pause(), closing(valid_batches):
-                        values = evaluate(
-                            eval_step, state.params, stop.watch(valid_batches), mesh, summarize
-                        )
-                except Stopping:
+                    with stopwatch.pause():
+                        values = _evaluate(spec, state.params, validation, stop, spec.summarize)
+                except StopEvaluation:
                     pass
                 else:
                     line = {f"valid/{name}": value for name, value in values.items()}
                     log.metrics(step, line)
                     progress.show(line)
                     record.evaluated_step = step
-                    if _is_better(values, record.best_metrics, select):
+                    if _is_better(values, record.best_metrics, spec.select):
                         record.best_step, record.best_metrics = step, values
 
-            # ---- 4. Save, never a state that is not finite ---------------------------------------
+            # ---- 4. Save, but never a state that is not finite ----------------------------------
             wanted = is_due(config.checkpoint.every_steps) or is_due(config.eval.every_steps)
             if (wanted or stop.received is not None) and step > first_step:
                 with stopwatch.pause():
-                    _require_finite(totals, logged_step, step, checkpointer)
+                    require_finite()
                     record.metrics_bytes = log.sync()
                     stopwatch.count()
-                    checkpointer.save(step, state, totals, record)
+                    checkpointer.save(step, state, metric_sums, record)
             if stop.received is not None or step == total_steps:
                 break
 
-            # ---- 5. One step ---------------------------------------------------------------------
+            # ---- 5. One step --------------------------------------------------------------------
             with stopwatch.input():
-                batch = place(next(batches), mesh)
+                batch = shard_batch(next(batches), mesh)
             previous_loss = loss
-            state, totals, loss = train_step(state, totals, batch)
-            # At most two steps in flight: on a CPU more can starve a collective of threads.
+            state, metric_sums, loss = train_step(state, metric_sums, batch)
+            # At most two steps in flight: more can starve a CPU's collectives of threads.
             jax.block_until_ready(previous_loss)
             step += 1
             stopwatch.step()
@@ -222,38 +194,127 @@ def fit(
                 jax.block_until_ready(loss)
                 stopwatch.restart()
 
-            # ---- 6. Log: the one place where the loop waits for the device -----------------------
+            # ---- 6. Log, which waits for the device ---------------------------------------------
             if is_due(config.log.every_steps):
-                _require_finite(totals, logged_step, step, checkpointer)
-                line = metrics.means(totals, "train/")
+                require_finite()
+                line = means(metric_sums, "train/")
                 line["learning_rate"] = float(schedule(step - 1))
                 log.metrics(step, line)
-                totals, logged_step = no_totals(), step
+                metric_sums, logged_step = zero_sums(), step
                 speed = stopwatch.lap()
                 if speed:
                     log.speed(step, speed)
                 progress.show(line, speed)
         stopwatch.count()
 
-    # ---- 7. The end: the save in the background is whole, the signal handlers are the old ones ---
+    # ---- 7. The end: the last save is complete, the previous signal handlers are back -----------
     if stop.received is not None:
         raise Interrupted(stop.received, step, total_steps)
     timed = (record.timed_steps, record.timed_seconds, record.input_seconds)
-    return Outcome(
+    return FitResult(
         best_step=record.best_step,
         best_metrics=record.best_metrics,
         train_seconds=record.train_seconds,
-        speed=figures(*timed, batch_size) if record.timed_steps else {},
+        speed=speed_of(*timed, batch_size) if record.timed_steps else {},
     )
 
 
-def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: str) -> bool:
-    """Strictly better, so that the earliest of equals stays; NaN is worse than any number.
+def train_to_result(
+    workdir: Workdir,
+    spec: TrainSpec,
+    *,
+    training: Examples,
+    validation: Examples,
+    data_sha256: str,
+    check_data: Callable[[], object],
+    report: Callable[[FitResult, Any], dict[str, Any]],
+    make_start_params: Callable[[], Any] = lambda: None,
+) -> dict[str, Any]:
+    """Trains with `fit`, and writes and returns `result.json`; a finished run returns it without training.
 
-    The first ones, with no `best` yet, are better than nothing.
+    `report(fit_result, params)` returns the trainer's own entries, from the parameters of the best step.
+    `check_data` is that of `Workdir.require_unchanged`. The parameters of
+    `make_start_params`, if not None, replace those of `spec.make_params` in a new run.
+    """
+    workdir.require_data(data_sha256)
+    if workdir.result is not None:
+        return workdir.result
+    fit_result = fit(
+        workdir,
+        spec,
+        training=training,
+        validation=validation,
+        start_params=None if workdir.has_checkpoints else make_start_params(),
+    )
+    params = load_params(workdir.checkpoints, fit_result.best_step, spec.make_params, spec.mesh)
+    workdir.require_unchanged(check_data)
+    result = {
+        **report(fit_result, params),
+        "seed": spec.config.train.seed,
+        "best_step": fit_result.best_step,
+        "total_steps": spec.config.train.total_steps,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        **fit_result.cost,
+        **workdir.environment,
+        "config_sha256": workdir.config_sha256,
+        "data_sha256": data_sha256,
+    }
+    workdir.require_unchanged(check_data)
+    workdir.write_result(result)
+    return result
+
+
+def load_best_params(workdir: Workdir, spec: TrainSpec) -> Any:
+    """Returns the parameters of a finished run's best step; raises NotFinished for other runs."""
+    best_step = workdir.require_result()["best_step"]
+    return load_params(workdir.checkpoints, best_step, spec.make_params, spec.mesh)
+
+
+def evaluate_split(
+    spec: TrainSpec,
+    params: Any,
+    examples: Examples,
+    summarize: Callable[[list[Any]], Any] | None = None,
+) -> Any:
+    """Evaluates a split outside the loop, up to `eval.max_examples`.
+
+    `summarize` replaces that of `spec`. SIGTERM and Ctrl-C raise `Interrupted`.
+    """
+    with StopSignals() as stop:
+        try:
+            return _evaluate(spec, params, examples, stop, summarize or spec.summarize)
+        except StopEvaluation:
+            total_steps = spec.config.train.total_steps
+            raise Interrupted(stop.received or 0, total_steps, total_steps) from None
+
+
+def _evaluate(
+    spec: TrainSpec,
+    params: Any,
+    examples: Examples,
+    stop: StopSignals,
+    summarize: Callable[[list[Any]], Any],
+) -> Any:
+    shard, num_shards = data_shard(spec.mesh)
+    batches = evaluation_batches(
+        examples,
+        batch_size=spec.config.eval_batch_size,
+        limit=spec.config.eval.max_examples,
+        host=shard,
+        hosts=num_shards,
+    )
+    with closing(batches):
+        return evaluate(spec.compiled_eval_step, params, stop.watch(batches), spec.mesh, summarize)
+
+
+def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: str) -> bool:
+    """Returns True if `values` are strictly better than `best`, or the first ones.
+
+    The earliest of equals stays, and NaN is worse than any number.
     """
     if select not in values:
-        raise ValueError(f"select={select!r} is no validation metric: {', '.join(sorted(values))}.")
+        known = ", ".join(sorted(values))
+        raise ValueError(f"select={select!r} is not a validation metric: {known}.")
     if not best:
         return True
     sign = -1 if select.endswith("loss") else 1
@@ -264,18 +325,19 @@ def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: s
     return new > old
 
 
-def _require_finite(totals: Sums, before: int, step: int, checkpointer: Checkpointer) -> None:
-    """Raises if a loss or a gradient after step `before`, up to `step`, was not finite."""
-    bad = sorted(
-        name for name, (total, _) in jax.device_get(totals).items() if not np.isfinite(total)
-    )
-    if not bad:
-        return
-    checkpointer.wait()
-    saved = checkpointer.steps()
-    where = f"the latest checkpoint is of step {saved[-1]}" if saved else "nothing was saved yet"
-    raise LossNotFinite(
-        f"{', '.join(bad)} became NaN or infinite between steps {before + 1} and {step};"
+def _not_finite(metric_sums: Sums) -> list[str]:
+    """Returns the names of the sums that are not finite."""
+    sums = jax.device_get(metric_sums)
+    return sorted(name for name, (total, _) in sums.items() if not np.isfinite(total))
+
+
+def _divergence(names: Sequence[str], before: int, step: int, saved_steps: Sequence[int]) -> str:
+    """Returns the message that `names` became not finite after step `before`, up to `step`."""
+    where = "nothing was saved yet"
+    if saved_steps:
+        where = f"the latest checkpoint is of step {saved_steps[-1]}"
+    return (
+        f"{', '.join(names)} became NaN or infinite between steps {before + 1} and {step};"
         f" {where}. Lower optimizer.learning_rate, lengthen its warm-up or set"
         " optimizer.clip_norm=1, in a new --workdir; log.every_steps=1 finds the step."
     )

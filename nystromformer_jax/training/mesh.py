@@ -1,6 +1,5 @@
-"""The mesh of devices, and where batches and parameters lie on it. One device is a mesh of one."""
+"""The device mesh, and the sharding of batches and parameters on it."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -10,54 +9,30 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
+from nystromformer_jax.training.config import MeshConfig
 
 __all__ = [
-    "MeshConfig",
     "batch_sharding",
     "check_length",
-    "host_share",
+    "data_shard",
     "make_mesh",
     "on_mesh",
-    "place",
     "replicated",
     "sequence_axis",
+    "shard_batch",
     "state_sharding",
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MeshConfig:
-    """How many devices along each axis; -1 takes all that the other axis leaves.
-
-    Args:
-        data: Over so many the examples of a batch are split.
-        sequence: Over so many each example's length is split.
-        shard_params: Whether parameters and optimizer state are split over all devices, and gathered
-            for each step; else every device holds them whole.
-    """
-
-    data: int = -1
-    sequence: int = 1
-    shard_params: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("data", "sequence"):
-            size = getattr(self, name)
-            if size < 1 and size != -1:
-                raise ValueError(f"mesh.{name}: needs a positive number or -1, got {size}.")
-        if self.data == self.sequence == -1:
-            raise ValueError("mesh.data and mesh.sequence are both -1: give one of them a number.")
-
-
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Lays the devices (default: all of them) out as `("data", "sequence")`.
+    """Returns a mesh of the devices (default: all) with the axes `("data", "sequence")`.
 
-    Along "data" each host's devices follow each other, so that it reads one stretch of a batch.
+    Along "data" each host's devices are contiguous, so that it reads a contiguous part of a batch.
 
     Raises:
-        ValueError: the devices cannot be laid out so.
+        ValueError: The number of devices does not match the config.
     """
     devices = jax.devices() if devices is None else devices
     given = max(config.data, 1) * max(config.sequence, 1)
@@ -77,14 +52,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     return Mesh(np.array(rows), mesh.axis_names, axis_types=axis_types)
 
 
-@functools.lru_cache  # it is asked for every batch
-def host_share(mesh: Mesh, host: int | None = None) -> tuple[int, int]:
-    """Which share of each batch a host (default: this one) reads, and how many shares there are.
+@functools.lru_cache  # called for every batch
+def data_shard(mesh: Mesh, host: int | None = None) -> tuple[int, int]:
+    """Returns which shard of each batch a host (default: this one) reads, and the number of shards.
 
-    Hosts between which only the length is split read the same share.
+    Hosts that split only the length read the same shard.
 
     Raises:
-        ValueError: shares of different sizes.
+        ValueError: The shards differ in size.
     """
     host = jax.process_index() if host is None else host
     rows = [_hosts(row) for row in mesh.devices]
@@ -101,26 +76,17 @@ def host_share(mesh: Mesh, host: int | None = None) -> tuple[int, int]:
 
 
 def _hosts(row: np.ndarray) -> tuple[int, ...]:
-    """The hosts whose devices stand in a row of the mesh."""
+    """Returns the hosts of the devices in a row of the mesh."""
     return tuple(sorted({device.process_index for device in row}))
 
 
 def sequence_axis(mesh: Mesh) -> str | None:
-    """The axis over which the length is split; None where it is whole."""
+    """Returns the mesh axis that splits the length, or None if it is not split."""
     return SEQUENCE_AXIS if mesh.shape[SEQUENCE_AXIS] > 1 else None
 
 
 def check_length(mesh: Mesh, length: int, name: str) -> None:
-    """Refuses a length that the devices along "sequence" do not share evenly.
-
-    Args:
-        mesh: From `make_mesh`.
-        length: Tokens of an example, padding included.
-        name: The config's key for it.
-
-    Raises:
-        ValueError: it is no multiple of them.
-    """
+    """Raises ValueError unless the devices along "sequence" divide `length`; `name` is its config key."""
     devices = mesh.shape[SEQUENCE_AXIS]
     if length % devices:
         raise ValueError(
@@ -130,27 +96,27 @@ def check_length(mesh: Mesh, length: int, name: str) -> None:
 
 
 def batch_sharding(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
-    """Rows `[B …]` over "data"; those of a length, `[B L …]`, over "sequence", too, if it divides L."""
+    """Shards `[B …]` over "data", and `[B L …]` also over "sequence" if that axis divides L."""
     split = len(shape) > 1 and shape[1] % mesh.shape[SEQUENCE_AXIS] == 0
     return NamedSharding(mesh, PartitionSpec("data", *[SEQUENCE_AXIS] * split))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The whole array on every device."""
+    """Returns the sharding that keeps a full copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def state_sharding(mesh: Mesh, tree: Any, *, shard: bool) -> Any:
-    """Where parameters and their optimizer state lie: whole, or split along their longest axis.
+    """Returns the shardings of parameters and optimizer state.
 
-    An array is split over all devices along the longest axis that they divide; one without such an axis
-    stays whole. The rule knows shapes alone, so that what an optimizer keeps of a parameter lies
-    where the parameter does.
+    With `shard`, an array of two or more axes is split over all devices along the longest axis that they
+    divide; all others are replicated. The rule reads shapes alone, so that an optimizer's moments are sharded
+    like their parameter.
 
     Args:
         mesh: From `make_mesh`.
         tree: Arrays or their shapes.
-        shard: Whether to split at all.
+        shard: Split parameters instead of replicating them.
     """
 
     def sharding(leaf: Any) -> NamedSharding:
@@ -164,7 +130,7 @@ def state_sharding(mesh: Mesh, tree: Any, *, shard: bool) -> Any:
 
 
 def on_mesh(function: Function, mesh: Mesh) -> Function:
-    """`function`, traced with `mesh` as the ambient one, which modules that split the length ask for."""
+    """Wraps `function` to be traced with `mesh` as the ambient mesh, which sequence parallelism needs."""
 
     @functools.wraps(function)
     def traced(*arguments: Any) -> Any:
@@ -174,12 +140,12 @@ def on_mesh(function: Function, mesh: Mesh) -> Function:
     return cast(Function, traced)
 
 
-def place(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, Any]:
-    """Puts this host's rows on its devices, as its part of the global batch."""
-    _, shares = host_share(mesh)
+def shard_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, Any]:
+    """Puts this host's rows on its devices, as its shard of the global batch."""
+    _, shards = data_shard(mesh)
 
     def put(rows: np.ndarray) -> jax.Array:
-        shape = (len(rows) * shares, *rows.shape[1:])
+        shape = (len(rows) * shards, *rows.shape[1:])
         return jax.make_array_from_process_local_data(batch_sharding(mesh, shape), rows, shape)
 
     return {name: put(rows) for name, rows in batch.items()}

@@ -1,14 +1,20 @@
-"""Host batches: an order of indices, and a task's vectorised fetch behind one prefetch thread.
+"""Host batches: an order of indices, and a task's vectorized fetch behind one prefetch thread.
 
-Order: seed, shuffle, repeat, batch by B / hosts, then `slice(host::hosts)`. The rows of global batch
-k are therefore the same for any number of hosts and a pure function of (seed, k), so resuming
-needs the step alone. An epoch's end falls inside a batch; no example is dropped.
+Order: seed, shuffle, repeat, batch; each host takes its part of the rows of every batch. The rows of
+global batch k are therefore the same for any number of hosts and a pure function of (seed, k), so a resume
+needs only the step. A batch may cross the end of an epoch; no example is dropped.
 
-Every batch carries `"weights"`, float32 [B]: 1 at real rows, 0 at rows that only fill up the last
-batch of an evaluation. One loss function then serves training and evaluation.
+If the lengths of the examples are known, batches hold examples of similar length: the examples of `GROUP`
+batches are sorted by length and split again, and the seed shuffles the batches. They are then padded to
+little more than their longest example.
+
+Every batch has `"weights"`, float32 [B]: 1 at real rows, 0 at rows that fill up the last batch of an
+evaluation, so that one loss function serves training and evaluation.
 """
 
 import dataclasses
+import functools
+import sys
 from collections.abc import Callable, Generator
 
 import grain
@@ -18,22 +24,33 @@ __all__ = ["Batch", "Examples", "evaluation_batches", "training_batches"]
 
 Batch = dict[str, np.ndarray]
 
-# One thread and two batches ahead: fetching is a NumPy gather, and on small hosts Grain's default
-# of 16 threads and 500 elements is slower than no thread at all.
+# Fetching is a NumPy gather: on small hosts Grain's default of 16 threads and 500 elements is slower than
+# no thread at all.
 READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+GROUP = 32  # batches sorted together by length; more make the shuffle coarser
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """A split as the pipeline sees it.
+    """The examples of a split.
 
     Attributes:
-        count: How many examples there are.
-        make_batch: Fetches the examples with these indices; called from another thread.
+        count: Number of examples.
+        make_batch: Fetches the examples at given indices, in another thread. With `lengths` it also takes
+            `longest`, the maximum length in the batch over all hosts.
+        lengths: Length of each example, [count], to batch examples of similar length; None if all batches
+            have the same padding.
     """
 
     count: int
-    make_batch: Callable[[np.ndarray], Batch]
+    make_batch: Callable[..., Batch]
+    lengths: np.ndarray | None = None
+
+    def fetch(self, rows: np.ndarray, mine: slice = slice(None)) -> Batch:
+        """Fetches this host's part `mine` of the examples `rows` of a global batch."""
+        if self.lengths is None:
+            return self.make_batch(rows[mine])
+        return self.make_batch(rows[mine], longest=int(self.lengths[rows].max()))
 
 
 def training_batches(
@@ -47,50 +64,66 @@ def training_batches(
 ) -> Generator[Batch, None, None]:
     """Yields this host's rows of global batches `start_step`, `start_step + 1`, … without end."""
     _require_examples(examples.count)
+    mine = _rows_of_host(batch_size, host, hosts)
+    lengths = examples.lengths
     order = grain.MapDataset.range(examples.count).seed(seed).shuffle().repeat()
-    batches = order.batch(_rows_per_host(batch_size, hosts))
-    mine = batches.slice(slice(start_step * hosts + host, None, hosts))
-    return _read(mine.map(lambda indices: _with_weights(examples, indices)))
+    batches = order.batch(batch_size if lengths is None else GROUP * batch_size)
+
+    @functools.lru_cache(maxsize=1)
+    def group_of(number: int) -> np.ndarray:
+        assert lengths is not None
+        rows = np.asarray(batches[number])
+        rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(GROUP, batch_size)
+        return np.random.default_rng((seed, number)).permutation(rows)
+
+    def rows_at(step: int) -> np.ndarray:
+        if lengths is None:
+            return np.asarray(batches[step])
+        group, index = divmod(step, GROUP)
+        rows: np.ndarray = group_of(group)[index]
+        return rows
+
+    def fetch(step: int) -> Batch:
+        batch = examples.fetch(rows_at(step), mine)
+        return {**batch, "weights": np.ones(mine.stop - mine.start, np.float32)}
+
+    return _read(grain.MapDataset.range(start_step, sys.maxsize).map(fetch))
 
 
 def evaluation_batches(
     examples: Examples, *, batch_size: int, limit: int = 0, host: int = 0, hosts: int = 1
 ) -> Generator[Batch, None, None]:
-    """Yields every example once, in order; all hosts get the same number of batches.
+    """Yields every example once, in order or sorted by length; every host has the same number of batches.
 
-    Args:
-        examples: The split.
-        batch_size: Rows of a global batch; the last one is filled up with rows of weight 0.
-        limit: The first so many examples only; 0 means all.
-        host: This host's number.
-        hosts: How many hosts there are.
+    Rows of weight 0 fill up the last global batch. A `limit` other than 0 is the number of examples.
     """
     _require_examples(examples.count)
+    mine = _rows_of_host(batch_size, host, hosts)
     count = min(examples.count, limit) if limit else examples.count
-    filled = -(-count // batch_size) * batch_size
-    batches = grain.MapDataset.range(filled).batch(_rows_per_host(batch_size, hosts))
-    mine = batches.slice(slice(host, None, hosts))
-    return _read(mine.map(lambda indices: _with_weights(examples, indices, count)))
+    order = np.arange(count)
+    if examples.lengths is not None:
+        order = np.argsort(examples.lengths[:count], kind="stable")
+
+    def fetch(number: int) -> Batch:
+        places = np.arange(number * batch_size, (number + 1) * batch_size)
+        batch = examples.fetch(order[np.minimum(places, count - 1)], mine)
+        return {**batch, "weights": (places[mine] < count).astype(np.float32)}
+
+    return _read(grain.MapDataset.range(-(-count // batch_size)).map(fetch))
 
 
 def _read(dataset: grain.MapDataset) -> Generator[Batch, None, None]:
-    """Reads ahead; closing the generator closes Grain's iterator and ends its thread."""
+    """Prefetches; closing the generator closes Grain's iterator and ends its thread."""
     yield from dataset.to_iter_dataset(READ)
 
 
-def _with_weights(examples: Examples, indices: np.ndarray, count: int | None = None) -> Batch:
-    """Fetches a batch; indices from `count` on repeat the last example with weight 0."""
-    count = examples.count if count is None else count
-    batch = examples.make_batch(np.minimum(indices, count - 1))
-    return {**batch, "weights": (indices < count).astype(np.float32)}
-
-
-def _rows_per_host(batch_size: int, hosts: int) -> int:
+def _rows_of_host(batch_size: int, host: int, hosts: int) -> slice:
     if batch_size % hosts:
         raise ValueError(
-            f"a batch of {batch_size} cannot be shared by {hosts} hosts: pass a multiple of {hosts}."
+            f"a batch of {batch_size} cannot be divided by {hosts} hosts: pass a multiple of {hosts}."
         )
-    return batch_size // hosts
+    rows = batch_size // hosts
+    return slice(host * rows, (host + 1) * rows)
 
 
 def _require_examples(count: int) -> None:

@@ -1,56 +1,58 @@
-"""What a run writes about itself, by line: metrics, speed, TensorBoard events.
+"""Logs of a run: `metrics.jsonl`, `speed.jsonl` and TensorBoard events.
 
-`metrics.jsonl` holds deterministic values only, so that a run that was killed and resumed leaves
-the same bytes as one that was not; wall-clock figures go to `speed.jsonl`.
+`metrics.jsonl` holds deterministic values only, so that a run that was killed and resumed writes the same
+bytes as an uninterrupted one. Wall-clock times go to `speed.jsonl`.
 """
 
 import contextlib
 import json
 import logging
 import os
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.training.events import Events
+__all__ = ["Events", "JsonLines", "RunLog"]
 
-__all__ = ["JsonLines", "RunLog"]
+FLUSH_SECONDS = 60  # a save flushes as well
 
 
 class JsonLines:
-    """A file of one JSON object a line. Opening it drops everything behind `keep_bytes`."""
+    """A file with one JSON object per line. Opening it truncates it to `keep_bytes`."""
 
     def __init__(self, path: Path, keep_bytes: int | None = None) -> None:
-        """Opens `path`, made if missing; a line cut in two by a crash is dropped as well."""
+        """Opens or creates `path`; drops an incomplete last line."""
         self.path = path
-        self._file = open(path, "ab")  # noqa: SIM115  # lives as long as this object, whose close closes it
+        self._file = open(path, "ab")  # noqa: SIM115  # closed by close
         whole = path.read_bytes()
         kept = whole if keep_bytes is None else whole[:keep_bytes]
         kept = kept[: kept.rfind(b"\n") + 1]
         if keep_bytes is not None and len(kept) < keep_bytes:
             logging.getLogger(__name__).warning(
-                "%s lost lines: the checkpoint knows of %d bytes, %d are there.",
+                "%s lost lines: the checkpoint recorded %d bytes, but only %d are there.",
                 path,
                 keep_bytes,
                 len(kept),
             )
         if len(kept) < len(whole):
-            self._file.truncate(len(kept))  # one system call: a kill leaves either length
+            self._file.truncate(len(kept))  # one system call, so a kill leaves either length
             self.sync()
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Appends a line and hands it to the system, so that a kill of this process keeps it."""
+        """Appends a line and flushes it, so that it survives a kill of this process."""
         self._file.write(json.dumps(dict(values)).encode() + b"\n")
         self._file.flush()
 
     def sync(self) -> int:
-        """Waits until the disk has every line; returns the size in bytes."""
+        """Writes every line to the disk; returns the size in bytes."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return os.fstat(self._file.fileno()).st_size  # not tell(), which a cut does not move
+        return os.fstat(self._file.fileno()).st_size  # tell() ignores a truncation
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Reads the lines back."""
+        """Yields the lines."""
         with open(self.path, "rb") as file:
             yield from map(json.loads, file)
 
@@ -62,20 +64,15 @@ class JsonLines:
 class RunLog:
     """`metrics.jsonl`, `speed.jsonl` and `events/` of one run.
 
-    Events are derived data: the old ones are removed and written anew from `metrics.jsonl`, so
-    they are never ahead of it and never doubled.
+    Events are rewritten from `metrics.jsonl` when a run resumes, so they are never ahead of it or doubled.
     """
 
     def __init__(
         self, folder: Path, *, keep_bytes: int = 0, events: bool = True, silent: bool = False
     ) -> None:
-        """Cuts `metrics.jsonl` back to `keep_bytes`, the size its checkpoint recorded.
+        """Opens the logs in `folder` and truncates `metrics.jsonl` to `keep_bytes`, from the checkpoint.
 
-        Args:
-            folder: The run's.
-            keep_bytes: Of `metrics.jsonl`.
-            events: Whether to write TensorBoard's, too.
-            silent: Whether to write nothing at all, as all processes of a run but the first.
+        With `silent` nothing is written, as in all processes of a run but the primary one.
         """
         self._silent = silent
         if silent:
@@ -92,13 +89,13 @@ class RunLog:
     def __exit__(self, *error: object) -> None:
         if self._silent:
             return
-        with contextlib.ExitStack() as each:  # on a full disk every one of them fails
+        with contextlib.ExitStack() as each:  # on a full disk each close may fail
             for file in (self._metrics, self._speed, self._events):
                 if file is not None:
                     each.callback(file.close)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Records deterministic values. json writes floats with repr, so their bits can be compared."""
+        """Records deterministic values, with all their digits."""
         if self._silent:
             return
         line = {"step": step, **values}
@@ -106,12 +103,12 @@ class RunLog:
         self._write_events(line)
 
     def speed(self, step: int, values: Mapping[str, float]) -> None:
-        """Records wall-clock figures."""
+        """Records wall-clock times."""
         if not self._silent:
             self._speed.write({"step": step, **values})
 
     def sync(self) -> int:
-        """Puts metrics and events on the disk; returns the size of `metrics.jsonl`, for a checkpoint."""
+        """Writes metrics and events to the disk; returns the size of `metrics.jsonl`."""
         if self._silent:
             return 0
         if self._events is not None:
@@ -123,8 +120,53 @@ class RunLog:
             self._events.write(line)
 
 
+class Events:
+    """A new TensorBoard events file under `folder`; older ones are removed.
+
+    It is written in the caller's thread, so that a full disk is an error and not a hang.
+
+    Raises:
+        ModuleNotFoundError: tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX import record_writer
+
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        folder.mkdir(exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+        self._file: Any = record_writer.RecordWriter(str(folder / name))
+        self._flushed = time.monotonic()
+        self._add(file_version="brain.Event:2")
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Adds every value of a line, at its `step`."""
+        from tensorboardX.summary import scalar
+
+        for name, value in line.items():
+            if name != "step":
+                self._add(step=line["step"], summary=scalar(name, value))
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes all events to the disk."""
+        self._file.flush()
+        self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        self._file.close()
+
+    def _add(self, **values: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._file.write(Event(wall_time=time.time(), **values).SerializeToString())
+
+
 def _open_events(folder: Path) -> Events | None:
-    """Fresh events under `folder`; None where tensorboardX is not installed."""
+    """Returns a new events file, or None if tensorboardX is not installed."""
     try:
         return Events(folder)
     except ModuleNotFoundError:

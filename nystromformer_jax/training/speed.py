@@ -1,21 +1,19 @@
-"""Where a step's time goes, how much memory it took, and a progress line or bar."""
+"""Timing of steps, and a progress line or bar."""
 
-import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import jax
 from tqdm import tqdm
 
 from nystromformer_jax.training.checkpoint import Record
 
-__all__ = ["Progress", "Stopwatch", "peak_bytes"]
+__all__ = ["Progress", "Stopwatch", "speed_of"]
 
 
 class Stopwatch:
-    """Times steps, and within them the wait for input; adds up into the run's `record`."""
+    """Times steps and their wait for input, and adds the times to the run's `record`."""
 
     def __init__(self, record: Record, batch_size: int) -> None:
         self._record = record
@@ -24,21 +22,21 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
-        """Forgets the time since the last `lap`, which compilation took."""
+        """Discards the time since the last `lap`, to exclude compilation."""
         self._began = time.perf_counter()
         self._steps = 0
         self._input_seconds = 0.0
 
     @contextmanager
     def input(self) -> Iterator[None]:
-        """Marks the wait for the next batch and its placing."""
+        """Measures the wait for the next batch and its sharding."""
         began = time.perf_counter()
         yield
         self._input_seconds += time.perf_counter() - began
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Leaves evaluation and saving out."""
+        """Excludes evaluation and saving."""
         began = time.perf_counter()
         yield
         self._began += time.perf_counter() - began
@@ -48,7 +46,7 @@ class Stopwatch:
         self._steps += 1
 
     def lap(self) -> dict[str, float]:
-        """The figures since the last lap or restart; call when the device has finished its work."""
+        """Returns the speed since the last lap or restart. Call it when the device is idle."""
         seconds = time.perf_counter() - self._began
         steps, input_seconds = self._steps, self._input_seconds
         self.restart()
@@ -57,17 +55,17 @@ class Stopwatch:
         self._record.timed_steps += steps
         self._record.timed_seconds += seconds
         self._record.input_seconds += input_seconds
-        return figures(steps, seconds, input_seconds, self._batch_size)
+        return speed_of(steps, seconds, input_seconds, self._batch_size)
 
     def count(self) -> None:
-        """Brings `record.train_seconds`, which counts everything, up to now."""
+        """Updates `record.train_seconds`, which includes everything."""
         now = time.perf_counter()
         self._record.train_seconds += now - self._counted
         self._counted = now
 
 
-def figures(steps: int, seconds: float, input_seconds: float, batch_size: int) -> dict[str, float]:
-    """Speed in the units that people compare."""
+def speed_of(steps: int, seconds: float, input_seconds: float, batch_size: int) -> dict[str, float]:
+    """Returns seconds per step, examples per second and the share of time spent on input."""
     return {
         "step_seconds": seconds / steps,
         "examples_per_second": steps * batch_size / seconds,
@@ -75,17 +73,8 @@ def figures(steps: int, seconds: float, input_seconds: float, batch_size: int) -
     }
 
 
-def peak_bytes() -> int:
-    """The most memory held at once: of the first device where it is counted, else of this process."""
-    statistics = jax.local_devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in statistics:
-        return int(statistics["peak_bytes_in_use"])
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 class Progress:
-    """On stderr: a bar on a terminal, elsewhere one plain line a log step."""
+    """Progress on stderr: a bar on a terminal, elsewhere one line per log step."""
 
     def __init__(self, step: int, total_steps: int, *, silent: bool = False) -> None:
         self._stream = sys.stderr
@@ -102,13 +91,13 @@ class Progress:
             )
 
     def step(self) -> None:
-        """One more step is on its way."""
+        """Counts a step."""
         self._step += 1
         if self._bar is not None:
             self._bar.update()
 
     def show(self, values: Mapping[str, float], speed: Mapping[str, float] | None = None) -> None:
-        """Shows metrics, and with `speed` the throughput and the time left."""
+        """Shows metrics, and with `speed` also throughput and remaining time."""
         parts = [f"{name} {value:.4g}" for name, value in values.items()]
         if speed:
             parts.append(f"{speed['examples_per_second']:.4g} examples/s")
@@ -121,13 +110,13 @@ class Progress:
         self.say(f"step {self._step}/{self._total_steps}: {', '.join(parts)}")
 
     def say(self, text: str) -> None:
-        """Prints a line, above the bar where there is one."""
+        """Prints a line, above the bar if there is one."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         elif not self._silent:
             print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Leaves the bar as it stands."""
+        """Closes the bar."""
         if self._bar is not None:
             self._bar.close()

@@ -1,4 +1,4 @@
-"""TPUs that need not be there: their devices for the compiler, their published sizes, and its refusals."""
+"""TPU topologies without a TPU: devices for the compiler, published sizes, and out-of-memory errors."""
 
 import dataclasses
 import importlib.util
@@ -16,19 +16,19 @@ __all__ = [
     "CHIPS",
     "Chip",
     "chip_of",
-    "decoded_seconds",
     "is_out_of_memory",
-    "needed_memory",
     "needed_temporaries",
     "topology_devices",
 ]
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# What libtpu would ask of a TPU machine's metadata; no TPU is used, so the answers do not matter.
+# The metadata of a TPU machine, which libtpu needs; no TPU is used, so the values have no effect.
 NO_TPU_HERE = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",
     "TPU_WORKER_HOSTNAMES": "localhost",
+    # libtpu locks the TPU for one process; several processes can compile at once without one.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
@@ -36,14 +36,14 @@ NO_TPU_HERE = {
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One TPU chip as it is published.
+    """The published figures of one TPU chip.
 
     Attributes:
-        memory_bytes: Its HBM.
-        flops: Of bfloat16 matmuls a second, at most.
-        memory_rate: Bytes a second between HBM and the chip.
-        link_rate: Bytes a second that one link to a neighbour carries one way.
-        hertz: Cycles a second.
+        memory_bytes: HBM.
+        flops: Peak bfloat16 FLOPs per second.
+        memory_rate: Bytes per second between HBM and the chip.
+        link_rate: Bytes per second of one link to a neighbor, in one direction.
+        hertz: Cycles per second.
     """
 
     memory_bytes: int
@@ -64,11 +64,7 @@ CHIPS: Mapping[str, Chip] = {
 
 
 def chip_of(topology: str) -> Chip:
-    """The chip that a topology such as `v5e:4x4` is made of.
-
-    Raises:
-      ValueError: none that is known here.
-    """
+    """Returns the chip of a topology such as `v5e:4x4`; raises ValueError if it is unknown."""
     kind = topology.partition(":")[0]
     if kind not in CHIPS:
         raise ValueError(f"No sizes are known of TPU {kind!r}{nearest(kind, CHIPS)}")
@@ -76,26 +72,26 @@ def chip_of(topology: str) -> Chip:
 
 
 def topology_devices(name: str) -> list[jax.Device]:
-    """The devices of a TPU topology such as `v5e:4x4`; they can be compiled for, and nothing more.
+    """Returns the devices of a TPU topology such as `v5e:4x4`, to compile for but not to run on.
 
     Raises:
-      ValueError: libtpu is missing, or knows no such topology.
+        ValueError: libtpu is not installed, or does not know the topology.
     """
     if not re.fullmatch(r"\w+:[1-9]\d*(x[1-9]\d*)*", name):  # libtpu crashes on a size of 0
-        raise ValueError(
-            f"--topology is a TPU's kind and its shape, such as v5e:1x1; got {name!r}."
-        )
+        raise ValueError(f"--topology needs a TPU's kind and shape, such as v5e:1x1; got {name!r}.")
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError(
             "--topology needs libtpu, which compiles for TPUs without one:"
-            " pip install -e '.[plan]' in the clone brings it."
+            " pip install -e '.[plan]' in the clone."
         )
     for variable, value in NO_TPU_HERE.items():
         os.environ.setdefault(variable, value)
     from jax.experimental import topologies
 
     try:
-        description = topologies.get_topology_desc(topology_name=name, platform="tpu")
+        description = topologies.get_topology_desc(
+            topology_name=name, platform="tpu", chips_per_host_bounds=_host_bounds(name)
+        )
     except JaxRuntimeError as error:
         raise ValueError(
             f"libtpu knows no TPU topology {name!r} ({str(error).splitlines()[0].rstrip('.')});"
@@ -104,31 +100,21 @@ def topology_devices(name: str) -> list[jax.Device]:
     return list(description.devices)
 
 
+def _host_bounds(name: str) -> tuple[int, int, int]:
+    """Returns the chips per host along each axis: 2 × 2 × 1, or 1 along an odd axis.
+
+    By default libtpu uses 2 × 2 × 1 for every shape, and some versions (0.0.42) reject odd axes then.
+    """
+    x, y, *_ = [*map(int, name.partition(":")[2].split("x")), 1]
+    return math.gcd(x, 2), math.gcd(y, 2), 1
+
+
 def is_out_of_memory(error: JaxRuntimeError) -> bool:
-    """Whether a compiler or a device ran out of memory, or the CPU's library of fused operations did."""
+    """Returns True if a compiler, a device or the CPU's library of fused operations ran out of memory."""
     return any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "YNNPACK operation failed"))
 
 
-def needed_memory(message: str, argument_bytes: int, output_bytes: int) -> dict[str, int | None]:
-    """The memory of a program that its compiler refused; None for what the message does not tell."""
-    temp = needed_temporaries(message)
-    return {
-        "argument_bytes": argument_bytes,
-        "output_bytes": output_bytes,
-        "temp_bytes": temp,
-        "peak_bytes": None if temp is None else argument_bytes + output_bytes + temp,
-    }
-
-
 def needed_temporaries(message: str) -> int | None:
-    """The bytes of temporaries in a compiler's refusal; None where it does not tell."""
+    """Returns the bytes of temporaries in an out-of-memory message, or None."""
     found = re.search(r"HLO temporaries \(([\d.]+)([KMGT]?)\)", message)
     return round(float(found[1]) * UNITS[found[2]]) if found else None
-
-
-def decoded_seconds(seconds: float) -> float | None:
-    """The estimate without the second that each operation takes off for which there is none.
-
-    Holds for programs below a second. None where nothing was estimated.
-    """
-    return (seconds + math.ceil(-seconds) if seconds < 0 else seconds) or None

@@ -1,7 +1,8 @@
-"""The two compiled functions of a run: one update, and the sums of one evaluation batch."""
+"""The two compiled functions of a run (update and evaluation), and metrics as sums and denominators."""
 
 import functools
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import chex
@@ -11,47 +12,79 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nystromformer_jax.training import metrics
 from nystromformer_jax.training.mesh import (
     batch_sharding,
     on_mesh,
-    place,
     replicated,
+    shard_batch,
     state_sharding,
 )
-from nystromformer_jax.training.metrics import Sums
 from nystromformer_jax.training.pipeline import Batch
-from nystromformer_jax.typing import Array
+from nystromformer_jax.typing import Array, Bool, Float
 
 __all__ = [
+    "EvalStep",
     "LossFn",
+    "Sums",
     "TrainState",
     "apply_model",
     "evaluate",
     "make_eval_step",
     "make_train_step",
-    "step_shapes",
-    "totals_shape",
+    "means",
+    "metric_sums_shape",
+    "total_means",
+    "weighted",
+    "zeros_like",
 ]
 
+# {"loss": (sum, count), …}: two float32 scalars per metric, so that batches of any size add up exactly.
+Sums = dict[str, tuple[Any, Any]]
 # (params, batch, dropout_rng) -> (the batch's summed loss, sums); sums["loss"] holds the denominator.
-# A dropout_rng of None means: evaluate, drop nothing.
+# A dropout_rng of None means evaluation, without dropout.
 LossFn = Callable[[Any, dict[str, Any], Array | None], tuple[Array, Sums]]
-# (params, batch) -> sums, or whatever a trainer's own `summarize` takes; whole on every device.
+# (params, batch) -> sums, or the input of a trainer's own `summarize`; replicated on every device.
 EvalStep = Callable[[Any, dict[str, Any]], Any]
 
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything an update reads and writes, or its shapes. `step` counts finished updates."""
+    """Everything that an update reads and writes, or its shapes. `step` counts finished updates."""
 
     step: Any
     params: Any
     opt_state: Any
 
 
+def weighted(
+    values: Float[Array, " B"] | Bool[Array, " B"], weights: Float[Array, " B"]
+) -> tuple[Any, Any]:
+    """Returns one metric of a batch: the sum of `values` over rows of weight 1, and their number."""
+    values = jnp.where(weights > 0, values.astype(jnp.float32), 0)  # where: 0 * NaN is NaN
+    return (values * weights).sum(), weights.sum()
+
+
+def zeros_like(sums: Any) -> Any:
+    """Returns zeros shaped like `sums` (arrays or their `eval_shape`)."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
+
+
+def means(sums: Mapping[str, tuple[Any, Any]], prefix: str = "") -> dict[str, float]:
+    """Fetches the sums and divides them by their counts; an empty metric is NaN."""
+    fetched = jax.device_get(dict(sums))
+    return {
+        prefix + name: float(total) / float(count) if count else math.nan
+        for name, (total, count) in fetched.items()
+    }
+
+
+def total_means(batches: Sequence[Sums]) -> dict[str, float]:
+    """Returns `means` over several batches, added as Python floats."""
+    return means(jax.tree.map(lambda *leaves: sum(map(float, leaves)), *batches))
+
+
 def apply_model(model: Any, params: Any, dropout_rng: Array | None, *inputs: Any) -> Any:
-    """What a linen model makes of its inputs, in a `LossFn`."""
+    """Applies a linen model inside a `LossFn`."""
     rngs = None if dropout_rng is None else {"dropout": dropout_rng}
     return model.apply({"params": params}, *inputs, deterministic=dropout_rng is None, rngs=rngs)
 
@@ -65,77 +98,54 @@ def make_train_step(
     accumulation: int = 1,
     shard_params: bool = False,
 ) -> Callable[[TrainState, Sums, dict[str, Any]], tuple[TrainState, Sums, Array]]:
-    """Compiles `(state, totals, batch) -> (state, totals + this batch's sums, mean loss)`.
+    """Compiles `(state, metric_sums, batch) -> (state, metric_sums + the batch's, mean loss)`.
 
-    state and totals are donated. The gradient is that of the summed loss over the denominator of
+    state and metric_sums are donated. The gradient is that of the summed loss divided by the denominator of
     the whole batch, so `accumulation` parts give the update of the undivided batch. The sums gain
     `grad_norm`, the global norm before clipping.
 
-    With `shard_params` the state lies as `state_sharding` says: parameters are gathered for the loss,
-    each device gets its own part of the gradient, and updates that alone.
+    With `shard_params` the state is sharded by `state_sharding`: parameters are gathered for the loss, and
+    each device receives and applies its own part of the gradient.
     """
-    whole = replicated(mesh)
 
-    def lay(tree: Any, *, shard: bool) -> Any:
+    def constrain(tree: Any, *, shard: bool) -> Any:
         return jax.lax.with_sharding_constraint(tree, state_sharding(mesh, tree, shard=shard))
 
     def train_step(
-        state: TrainState, totals: Sums, batch: dict[str, Any]
+        state: TrainState, metric_sums: Sums, batch: dict[str, Any]
     ) -> tuple[TrainState, Sums, Array]:
         dropout_rng = jax.random.fold_in(jax.random.key(seed), state.step)
-        params = lay(state.params, shard=False)
+        params = constrain(state.params, shard=False)
         if accumulation == 1:
             gradient_sum, sums = _gradient(loss_fn, params, batch, dropout_rng)
         else:
             parts = _split(batch, accumulation, mesh)
             gradient_sum, sums = _accumulate(loss_fn, params, parts, dropout_rng)
-        gradient_sum = lay(gradient_sum, shard=shard_params)
+        gradient_sum = constrain(gradient_sum, shard=shard_params)
         loss_sum, count = sums["loss"]
         gradient = jax.tree.map(lambda leaf: leaf / count, gradient_sum)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         sums = {**sums, "grad_norm": (optax.tree.norm(gradient), jnp.float32(1))}
         new_state = TrainState(step=state.step + 1, params=params, opt_state=opt_state)
-        new_totals = jax.lax.with_sharding_constraint(metrics.add(totals, sums), whole)
-        return lay(new_state, shard=shard_params), new_totals, loss_sum / count
+        new_sums = jax.tree.map(jnp.add, metric_sums, sums)
+        new_sums = jax.lax.with_sharding_constraint(new_sums, replicated(mesh))
+        return constrain(new_state, shard=shard_params), new_sums, loss_sum / count
 
     return jax.jit(on_mesh(train_step, mesh), donate_argnums=(0, 1))
 
 
-def totals_shape(loss_fn: LossFn, params: Any, batch: Any, mesh: Mesh) -> Sums:
-    """The shape of what a train step adds up, found without running anything.
+def metric_sums_shape(loss_fn: LossFn, params: Any, batch: Any, mesh: Mesh) -> Sums:
+    """Returns the shapes of a train step's metric sums, without running anything.
 
     Raises:
-        ValueError: a loss that does not say what it divides by.
+        ValueError: The sums of `loss_fn` have no "loss".
     """
     sums: Sums = jax.eval_shape(on_mesh(loss_fn, mesh), params, batch, jax.random.key(0))[1]
     if "loss" not in sums:
         raise ValueError(f"loss_fn's sums need a 'loss', got {', '.join(sorted(sums)) or 'none'}.")
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
     return {**sums, "grad_norm": (scalar, scalar)}
-
-
-def step_shapes(
-    mesh: Mesh, state: Any, totals: Any, batch: Any, *, shard_params: bool = False
-) -> tuple[Any, Any, Any]:
-    """The arguments of a train step as shapes that know their place, to compile it ahead of time.
-
-    Args:
-        mesh: From `make_mesh`, of devices that need not be there.
-        state: A TrainState, or its `jax.eval_shape`; so the others.
-        totals: The sums.
-        batch: Of all hosts together.
-        shard_params: As in `make_train_step`.
-    """
-
-    def placed(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    return (
-        jax.tree.map(placed, state, state_sharding(mesh, state, shard=shard_params)),
-        jax.tree.map(lambda leaf: placed(leaf, replicated(mesh)), totals),
-        jax.tree.map(lambda leaf: placed(leaf, batch_sharding(mesh, leaf.shape)), batch),
-    )
 
 
 def make_eval_step(loss_fn: LossFn, mesh: Mesh) -> EvalStep:
@@ -152,31 +162,26 @@ def evaluate(
     params: Any,
     batches: Iterable[Batch],
     mesh: Mesh,
-    summarize: Callable[[list[Any]], Any] = metrics.total_means,
+    summarize: Callable[[list[Any]], Any] = total_means,
 ) -> Any:
-    """Scores `batches`; what `eval_step` gives stays on the device until the end.
+    """Evaluates `batches`; the outputs stay on the device until the end.
 
-    Args:
-        eval_step: From `make_eval_step`, or one of a trainer's own.
-        params: The parameters.
-        batches: From `evaluation_batches`.
-        mesh: From `make_mesh`.
-        summarize: Makes the metrics of all that `eval_step` gave, batch by batch; by default these
-            are sums, which are added up exactly.
+    `summarize` computes metrics from the list of outputs of `eval_step`, one per batch. By default they are
+    sums, which are added up exactly.
     """
-    kept: list[Any] = []
+    outputs: list[Any] = []
     for batch in batches:
-        output = eval_step(params, place(batch, mesh))
-        if kept:  # at most two batches in flight: on a CPU more can starve a collective of threads
-            jax.block_until_ready(kept[-1])
-        kept.append(output)
-    return summarize(jax.device_get(kept))
+        output = eval_step(params, shard_batch(batch, mesh))
+        if outputs:  # at most two batches in flight: more can starve a CPU's collectives of threads
+            jax.block_until_ready(outputs[-1])
+        outputs.append(output)
+    return summarize(jax.device_get(outputs))
 
 
 def _gradient(
     loss_fn: LossFn, params: Any, batch: dict[str, Any], dropout_rng: Array
 ) -> tuple[Any, Sums]:
-    """The gradient of the summed loss, and the sums."""
+    """Returns the gradient of the summed loss, and the sums."""
     gradient, sums = jax.grad(loss_fn, has_aux=True)(params, batch, dropout_rng)
     for pair in sums.values():
         chex.assert_shape(pair, ())
@@ -195,13 +200,12 @@ def _accumulate(
 
     first = jax.tree.map(lambda rows: rows[0], parts)
     shapes = jax.eval_shape(functools.partial(_gradient, loss_fn), params, first, dropout_rng)
-    zeros = metrics.zeros_like(shapes)
     numbers = jnp.arange(len(next(iter(parts.values()))))
-    return jax.lax.scan(add_part, zeros, (numbers, parts))[0]
+    return jax.lax.scan(add_part, zeros_like(shapes), (numbers, parts))[0]
 
 
 def _split(batch: dict[str, Any], parts: int, mesh: Mesh) -> dict[str, Any]:
-    """[B …] to [parts, B / parts …], each device's rows staying on their device."""
+    """Reshapes [B …] to [parts, B / parts …]; each device's rows stay on their device."""
     shards = mesh.shape["data"]
 
     def split(rows: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A run's folder: one process, one config, one result.
+"""The folder of a run: one process, one config, one result.
 
 config.json  data.json  environment.json  metrics.jsonl  speed.jsonl  events/  checkpoints/  result.json
 """
@@ -15,113 +15,106 @@ from typing import Any
 
 from nystromformer_jax.durable import read_json, write_json
 from nystromformer_jax.training.environment import describe_environment
-from nystromformer_jax.training.hosts import agreed, is_first
-from nystromformer_jax.training.writing import writing_to
+from nystromformer_jax.training.errors import (
+    ConfigDiffers,
+    DataGone,
+    NotFinished,
+    WorkdirBusy,
+    writing_to,
+)
+from nystromformer_jax.training.hosts import is_primary, sync_errors
 
-__all__ = [
-    "ConfigDiffers",
-    "DataGone",
-    "NotFinished",
-    "Workdir",
-    "WorkdirBusy",
-    "config_sha256",
-]
+__all__ = ["Workdir", "check_folder", "config_sha256"]
 
-# What makes two runs the same run. mesh, checkpoint, log and eval may change on the way.
+# The sections that identify a run. mesh, checkpoint, log and eval may change on a resume.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # in data.json
-HOW = ("train.remat",)  # how a run is computed, which changes no number beyond rounding
-
-
-class ConfigDiffers(ValueError):
-    """The folder holds a run of another config."""
-
-
-class DataGone(FileNotFoundError):
-    """A run's data are gone before its end; where they are back, the same command goes on."""
-
-
-class NotFinished(ValueError):
-    """A run without a result was asked for it."""
-
-
-class WorkdirBusy(RuntimeError):
-    """Another process works in the folder."""
+DIVERGED = "diverged"  # the state in the result of a run whose loss was not finite
+HOW = ("train.remat",)  # changes numbers by rounding alone
 
 
 class Workdir:
-    """Opens `path` for a run of `config`, alone; use it in a `with` statement.
+    """Opens `path` for a run of `config` and locks it; use it in a `with` statement.
 
-    In a run of several processes the first one alone takes the lock and writes; the folder must be one
-    that all of them see.
+    In a run of several processes only the primary one locks and writes; all of them must see the folder.
+    With `read_only` nothing is locked or written, and the folder may be missing.
 
     Attributes:
         path: The folder.
-        config_sha256: Of the sections that make a run what it is.
+        config_sha256: The hash of the sections that identify the run.
         environment: Versions, device and threads of this process.
         result: A finished run's `result.json`, else None.
+        divergence: A diverged run's `result.json`, else None.
     """
 
     def __init__(
-        self, path: Path, config: Mapping[str, Any], *, paths: Iterable[str] = PATHS
+        self,
+        path: Path,
+        config: Mapping[str, Any],
+        *,
+        paths: Iterable[str] = PATHS,
+        read_only: bool = False,
     ) -> None:
-        """Takes the lock, compares configs, writes `config.json` if the run is new.
+        """Takes the lock, compares configs, and writes `config.json` if the run is new.
 
         Args:
-            path: The folder, made if missing.
+            path: The folder, created if missing.
             config: Sections of plain values.
-            paths: Dotted keys that only say where things lie; they may change.
+            paths: Dotted keys of locations, which may change on a resume.
+            read_only: Compare configs before data are prepared, or evaluate a finished run.
 
         Raises:
-            WorkdirBusy: another process has the lock.
-            ConfigDiffers: the folder belongs to another config; one sentence per difference.
-            CannotWrite: a full disk, or a read-only folder.
-            ValueError: another process of the run says one of these.
+            NotADirectoryError: `path` or one of its parents is a file.
+            WorkdirBusy: Another process has the lock.
+            ConfigDiffers: The folder belongs to another config; one sentence per difference.
+            CannotWrite: The disk is full or the folder is read-only.
+            RemoteError: Another process of the run raised one of these.
         """
-        config = json.loads(json.dumps(config))  # tuples become lists, as they will be read back
+        config = json.loads(json.dumps(config))  # tuples become lists, as in config.json
         self.path = path.absolute()
         self.config_sha256 = config_sha256(config, paths)
-        self._writes = is_first()
+        self._read_only = read_only
+        self._writes = is_primary() and not read_only
         self._lock: int | None = None
         self._is_new = False
         try:
-            self._each_in_turn(lambda: self._open(config, paths))
+            self._primary_first(lambda: self._open(config, paths))
         except BaseException as error:
             self.__exit__(type(error))
             raise
 
     def _open(self, config: Mapping[str, Any], paths: Iterable[str]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        _require_folder(self.path)
+        if not self._read_only:
+            self.path.mkdir(parents=True, exist_ok=True)
         if self._writes:
             self._lock = _lock(self.path)
         config_file = self.path / "config.json"
         self._is_new = not config_file.exists()
         if not self._is_new:
-            _refuse_another(self.path, read_json(config_file), config, paths)
+            _require_same_config(self.path, read_json(config_file), config, paths)
         elif self._writes:
             write_json(config_file, config)
-        self.environment = self._check_environment()
+        self.environment = describe_environment() if self._read_only else self._check_environment()
         result_file = self.path / "result.json"
-        self.result: dict[str, Any] | None = (
-            read_json(result_file) if result_file.exists() else None
-        )
+        result: dict[str, Any] | None = read_json(result_file) if result_file.exists() else None
+        diverged = result is not None and result.get("state") == DIVERGED
+        self.result = None if diverged else result
+        self.divergence = result if diverged else None
 
     def __enter__(self) -> "Workdir":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # What was refused before anything was trained leaves no run, so that the corrected command has one.
-        refused = kind is not None and issubclass(kind, (ValueError, OSError, ImportError))
-        if self._writes and self._is_new and refused and not self._has_begun:
-            with contextlib.suppress(OSError):  # the folder itself may be what fails
+        # An invalid command that trained nothing leaves no run behind, so that the corrected one can start.
+        invalid = kind is not None and issubclass(kind, (ValueError, OSError, ImportError))
+        if self._writes and self._is_new and invalid and not self._has_begun:
+            with contextlib.suppress(OSError):  # the folder itself may be the error
                 for name in ("config.json", "data.json", "environment.json"):
                     (self.path / name).unlink(missing_ok=True)
-        self._unlock()
-
-    def _unlock(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)  # and with it the lock
+            os.close(self._lock)  # releases the lock
 
     @property
     def _has_begun(self) -> bool:
@@ -130,7 +123,7 @@ class Workdir:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether there is a state to go on from."""
+        """True if there is a state to resume from."""
         return self.checkpoints.is_dir() and any(
             folder.name.isdigit() for folder in self.checkpoints.iterdir()
         )
@@ -141,27 +134,28 @@ class Workdir:
         return self.path / "checkpoints"
 
     def require_data(self, sha256: str) -> None:
-        """Binds a new run to its data, and refuses to go on with others.
+        """Records the hash of a new run's data, or compares it with the recorded one.
 
         Raises:
-            ConfigDiffers: the run was started on data of another hash.
-            CannotWrite: a full disk, or a read-only folder.
-            ValueError: another process of the run says one of these.
+            ConfigDiffers: The run was started on data of another hash.
+            CannotWrite: The disk is full or the folder is read-only.
+            RemoteError: Another process of the run raised one of these.
         """
-        self._each_in_turn(lambda: self._require_data(sha256))
+        self._primary_first(lambda: self._require_data(sha256))
 
-    def _each_in_turn(self, act: Callable[[], None]) -> None:
-        """What the first process writes the others read after it."""
+    def _primary_first(self, act: Callable[[], None]) -> None:
+        """Calls `act` in the primary process, which may write, and then in the others, which read."""
         for turn in (self._writes, not self._writes):
-            with agreed():
+            with sync_errors():
                 if turn:
                     with writing_to(self.path):
                         act()
 
     def _require_data(self, sha256: str) -> None:
         file = self.path / "data.json"
-        if self._writes and not file.exists():
-            write_json(file, {"sha256": sha256})
+        if not file.exists() and (self._writes or self._read_only):
+            if self._writes:
+                write_json(file, {"sha256": sha256})
             return
         bound = read_json(file)
         if bound.get(CHANGED):
@@ -173,67 +167,76 @@ class Workdir:
             raise ConfigDiffers(
                 f"{self.path} holds a run on other data (sha256 {known[:12]}…,"
                 f" {sha256[:12]}… now). Pass another --workdir for a new run, or the run's own data"
-                " to go on with it."
+                " to resume it."
             )
 
     def require_result(self) -> dict[str, Any]:
-        """A finished run's result.
-
-        Raises:
-            NotFinished: there is none yet.
-        """
+        """Returns a finished run's result, or raises NotFinished."""
+        if self.divergence is not None:
+            raise NotFinished(
+                f"{self.path} holds a run that diverged by step {self.divergence['step']}, so it has no"
+                " parameters to evaluate: pass the --workdir of a run that finished."
+            )
         if self.result is None:
             raise NotFinished(
-                f"{self.path} holds no finished run (no result.json): train it first, by the same"
+                f"{self.path} holds no finished run (no result.json): train it first, with the same"
                 " command without --mode."
             )
         return self.result
 
     def require_unchanged(self, check_data: Callable[[], object]) -> None:
-        """Refuses to make anything of a run whose data are not those that it opened.
+        """Raises an error if the data changed during the run.
 
         Args:
             check_data: Raises ValueError if they changed, FileNotFoundError if they are gone.
 
         Raises:
-            ConfigDiffers: They changed; the run will never have a result.
-            DataGone: They are not there.
+            ConfigDiffers: They changed, so the run will never have a result.
+            DataGone: They are missing.
         """
-        with agreed():
-            if self._writes:
-                self._require_unchanged(check_data)
+        with sync_errors():
+            if not self._writes:
+                return
+            try:
+                check_data()
+            except FileNotFoundError as error:
+                raise DataGone(
+                    f"{self.path} has no result yet, because its data disappeared before its end:"
+                    f" {error} Then the same command resumes."
+                ) from error
+            except ValueError as error:
+                # It is unknown which steps read which data, so the checkpoints cannot be used.
+                with writing_to(self.path):
+                    write_json(self.path / "data.json", {CHANGED: True})
+                raise ConfigDiffers(
+                    f"The data changed while {self.path} was trained on them, so it has no result:"
+                    f" {error} Then train again in another --workdir."
+                ) from error
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes `result.json`; the run is then finished.
+        """Writes `result.json`, which finishes the run."""
+        self._write_result(result)
+        self.result = dict(result)
 
-        Raises:
-            CannotWrite: a full disk, or a read-only folder.
-        """
-        with agreed():
+    def write_divergence(self, step: int, reason: str) -> None:
+        """Writes a `result.json` without accuracies: the run diverged by `step`, for this `reason`."""
+        self.divergence = {
+            "state": DIVERGED,
+            "step": step,
+            "reason": reason,
+            **self.environment,
+            "config_sha256": self.config_sha256,
+        }
+        self._write_result(self.divergence)
+
+    def _write_result(self, result: Mapping[str, Any]) -> None:
+        with sync_errors():
             if self._writes:
                 with writing_to(self.path):
                     write_json(self.path / "result.json", result)
-        self.result = dict(result)
-
-    def _require_unchanged(self, check_data: Callable[[], object]) -> None:
-        try:
-            check_data()
-        except FileNotFoundError as error:
-            raise DataGone(
-                f"{self.path} has no result yet, because its data are gone before its end: {error}"
-                " Then the same command goes on."
-            ) from error
-        except ValueError as error:
-            # Nobody knows which steps read what, so that these checkpoints are of no data at all.
-            with writing_to(self.path):
-                write_json(self.path / "data.json", {CHANGED: True})
-            raise ConfigDiffers(
-                f"The data changed while {self.path} was trained on them, so it has no result: {error}"
-                " Then train again in another --workdir."
-            ) from error
 
     def _check_environment(self) -> dict[str, Any]:
-        """Records the environment of a new run; warns where a resumed one's bits may differ."""
+        """Records the environment of a new run; warns if a resumed run's last bits may differ."""
         now, file = describe_environment(), self.path / "environment.json"
         if not file.exists():
             if self._writes:
@@ -247,21 +250,41 @@ class Workdir:
         ]
         if changes and self._writes:
             logging.getLogger(__name__).warning(
-                "%s was started elsewhere, so its numbers may differ in their last bits: %s.",
+                "%s was started in another environment, so its numbers may differ in their last bits: %s.",
                 self.path,
                 "; ".join(changes),
             )
         return now
 
 
+def check_folder(
+    path: Path, config: Mapping[str, Any], *, paths: Iterable[str] = PATHS, finished: bool = False
+) -> None:
+    """Raises the errors of `Workdir` before data are prepared, which can take long.
+
+    With `finished`, it also raises NotFinished unless the folder holds a finished run.
+    """
+    workdir = Workdir(path, config, paths=paths, read_only=True)
+    if finished:
+        workdir.require_result()
+
+
 def config_sha256(config: Mapping[str, Any], paths: Iterable[str] = PATHS) -> str:
-    """The hash of what makes a run what it is: `IDENTITY`'s sections without `paths`."""
+    """Returns the hash that identifies a run: of the sections `IDENTITY` without `paths`."""
     identity = json.dumps(_identity(config, paths), sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 
 
+def _require_folder(path: Path) -> None:
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir():
+        raise NotADirectoryError(
+            f"--workdir needs a folder, and {existing} is a file: pass another --workdir."
+        )
+
+
 def _lock(path: Path) -> int:
-    """Takes the folder's lock; the system gives it back when the process ends, however it ends."""
+    """Locks the folder; the system releases the lock when the process ends, even by a kill."""
     lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -277,27 +300,27 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def _refuse_another(
+def _require_same_config(
     path: Path, old: Mapping[str, Any], new: Mapping[str, Any], paths: Iterable[str]
 ) -> None:
     before, now = _identity(old, paths), _identity(new, paths)
     differences = [
-        f"{key}: {_shown(before, key)} in the run, {_shown(now, key)} now"
+        f"{key}: {_format_value(before, key)} in the run, {_format_value(now, key)} now"
         for key in sorted(before.keys() | now.keys())
-        if _shown(before, key) != _shown(now, key)
+        if _format_value(before, key) != _format_value(now, key)
     ]
     if differences:
         raise ConfigDiffers(
             f"{path} holds a run of another config. {'. '.join(differences)}."
-            " Pass another --workdir for a new run, or the run's own values to go on with it."
+            " Pass another --workdir for a new run, or the run's own values to resume it."
         )
 
 
 def _identity(config: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """The config's identity as {dotted key: value}."""
+    """Returns the sections `IDENTITY` without `paths` as {dotted key: value}."""
     sections = {name: config[name] for name in IDENTITY if name in config}
-    left_out = {*paths, *HOW}
-    return {key: value for key, value in _flat(sections).items() if key not in left_out}
+    excluded = {*paths, *HOW}
+    return {key: value for key, value in _flat(sections).items() if key not in excluded}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -310,5 +333,5 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _shown(values: Mapping[str, Any], key: str) -> str:
+def _format_value(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "absent"

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from configs import glue, listops, pretrain
+from configs import common, glue, listops, pretrain
 
 # Small enough to be traced at once; what is drawn comes after, and wins.
 SMALL = {
@@ -69,11 +69,12 @@ OF_TYPE = {
         "~",
     ),
 }
-NAMES = ("nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear")
+NAMES = tuple(common.ATTENTIONS)
 OPTIONS = (
     *("num_landmarks", "conv_kernel_size", "pinv_iters", "pinv_start", "landmark_layout", "quirks"),
     *("dropout_rate", "num_hashes", "chunk_len", "num_buckets", "redraw", "projection_size"),
     *("num_features", "kernel", "orthogonal", "window", "num_global", "attention", "max_len"),
+    *("conv_groups", "recipe"),
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.command_line import CHECKED
+from cli import CHECKED
 from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining
 from nystromformer_jax.pretrained import save_pretrained
 from tests.bad_input.command_lines import command_lines
@@ -21,7 +21,7 @@ CHECK = ("--mode=check",)
 # What each reads, and what ends its command line: a plan is made, of the others' configs are checked.
 PROGRAMS = {
     "run_lra": ("listops", CHECK, EXAMPLES // 2),
-    "run_pretrain": ("pretrain", CHECK, EXAMPLES // 2),
+    "run_pretrain": ("pretrain", CHECK, EXAMPLES),
     "run_glue": ("glue", CHECK, EXAMPLES // 2),
     "run_plan": ("listops", ("--nolargest_batch",), EXAMPLES // 8),
 }
@@ -30,7 +30,7 @@ PROCESSES = 30
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """The folder of a tiny model, which fine-tuning starts from."""
+    """The folder of a tiny model and its tokenizer, which fine-tuning starts from."""
     config = NystromformerConfig(
         vocab_size=60, max_len=29, embed_dim=8, num_layers=1, num_heads=2, mlp_dim=12
     )
@@ -38,7 +38,10 @@ def checkpoint(tmp_path_factory):
     init = jax.jit(functools.partial(model.init, deterministic=True))
     variables = init(jax.random.key(0), jnp.ones((1, 5), jnp.int32))
     folder = tmp_path_factory.mktemp("checkpoint")
-    save_pretrained(folder, model, variables)
+    save_pretrained(folder, model, variables, more={"pad_token_id": 0})
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens = [*special, *(f"word{i}" for i in range(60 - len(special)))]
+    (folder / "vocab.txt").write_text("\n".join(tokens))
     return folder
 
 

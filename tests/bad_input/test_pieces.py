@@ -91,17 +91,18 @@ def test_a_pseudoinverse_is_finite_and_that_of_zeros_is_zero(kernel, num_iters, 
 
 
 @fuzz()
-@given(st.sampled_from(programs(SEQUENCES)), st.sampled_from(some(WIDTHS, 2)), SEEDS)
-def test_a_convolution_is_the_sum_that_it_says(program, width, seed):
+@given(st.sampled_from(programs(SEQUENCES)), st.sampled_from(some(WIDTHS, 2)), st.booleans(), SEEDS)
+def test_a_convolution_is_the_sum_that_it_says(program, width, per_channel, seed):
     case, dtype = program
     value = values(seed, "ordinary", (case.batch, case.length, case.heads, case.dim), dtype)
-    kernel = values(seed + 1, "ordinary", (case.heads, width), dtype)
+    groups = value.shape[2:] if per_channel else (case.heads,)
+    kernel = values(seed + 1, "ordinary", (*groups, width), dtype)
     output = compiled(depthwise_convolution)(value, kernel)
     assert (output.shape, output.dtype) == (value.shape, dtype)
     wide = np.pad(np.asarray(value, np.float64), ((0, 0), (width // 2,) * 2, (0, 0), (0, 0)))
-    weights = np.asarray(kernel, np.float64)[None, None]
+    weights = np.asarray(kernel, np.float64).reshape(case.heads, -1, width)[None, None]
     expected = sum(
-        wide[:, shift : shift + case.length] * weights[..., shift, None] for shift in range(width)
+        wide[:, shift : shift + case.length] * weights[..., shift] for shift in range(width)
     )
     scale = np.abs(wide).max() * np.abs(weights).max() * width
     error = np.abs(np.asarray(output, np.float64) - expected).max()

@@ -31,8 +31,10 @@ from nystromformer_jax import (
     softmax_attention,
 )
 from nystromformer_jax.cores import CORES
+from nystromformer_jax.modules import ConvStem
 from nystromformer_jax.training import MeshConfig, make_mesh
 from tests.bad_input.fuzz import fuzz, refusal
+from tests.cores.test_contract import OPTIONS
 
 B, L, H, D, E, M = 2, 13, 2, 3, 6, 5
 
@@ -70,12 +72,25 @@ def encoder(x, mask=None, *, num_layers, **options):
     return applied(Encoder(num_layers, block), x, mask)
 
 
+def stem(x, mask=None, *, kernel_size, **options):
+    module = ConvStem((kernel_size,), **options)
+    return jax.eval_shape(lambda: module.init_with_output(jax.random.key(0), x, mask)[0])
+
+
 def language_model(inputs, mask, types, **options):
     return applied(NystromformerForMaskedLM(NystromformerConfig(**options)), inputs, mask, types)
 
 
 MASK = jnp.arange(L)[None] < jnp.array([[L], [4]])
-# Each with arguments that it takes.
+# Arguments and options of cores besides those of the contract.
+MORE_OPTIONS = {
+    "linear": {"query_mask": MASK},
+    "none": {"conv_groups": "channel"},
+    "nystrom": {"conv_groups": "channel"},
+    "performer": {"kernel": "softmax"},
+    "softmax": {"conv_groups": "head", "dropout_rate": 0.1},
+}
+# Each function with valid arguments.
 CALLS = {
     "softmax_attention": (softmax_attention, inputs(mask=MASK, query_mask=MASK)),
     "nystrom_attention": (
@@ -115,6 +130,10 @@ CALLS = {
         depthwise_convolution,
         {"value": ones(B, L, H, D), "kernel": ones(H, 3)},
     ),
+    "depthwise_convolution per channel": (
+        depthwise_convolution,
+        {"value": ones(B, L, H, D), "kernel": ones(H, D, 5)},
+    ),
     "collect": (
         collect,
         {
@@ -136,13 +155,10 @@ CALLS = {
             "mask": MASK,
         },
     ),
-    "linear": (core("linear"), inputs(mask=MASK, query_mask=MASK)),
-    "linformer": (core("linformer"), inputs(mask=MASK, projection_size=3, max_len=L)),
-    "longformer": (core("longformer"), inputs(mask=MASK, window=3, num_global=1)),
-    "nystrom": (core("nystrom"), inputs(mask=MASK, num_landmarks=M, conv_kernel_size=3)),
-    "performer": (core("performer"), inputs(mask=MASK, num_features=4, kernel="softmax")),
-    "reformer": (core("reformer"), inputs(mask=MASK, num_hashes=2, chunk_len=4, num_buckets=4)),
-    "softmax": (core("softmax"), inputs(mask=MASK, conv_kernel_size=3, dropout_rate=0.1)),
+    **{
+        name: (core(name), inputs(mask=MASK, **OPTIONS[name], **MORE_OPTIONS.get(name, {})))
+        for name in CORES
+    },
     "MultiHeadAttention": (
         attention,
         {
@@ -163,6 +179,10 @@ CALLS = {
     "MlpBlock": (
         lambda x, **options: applied(MlpBlock(**options), x),
         {"x": ones(B, L, E), "mlp_dim": 7, "activation": "gelu", "dropout_rate": 0.1},
+    ),
+    "ConvStem": (
+        stem,
+        {"x": ones(B, L, E), "mask": MASK, "kernel_size": 3, "activation": "gelu"},
     ),
     "Encoder": (
         encoder,
@@ -194,10 +214,6 @@ CALLS = {
         },
     ),
 }
-
-
-def test_every_core_is_here():
-    assert CALLS.keys() >= CORES.keys()
 
 
 def other_array(array, kind, axis, dtype):

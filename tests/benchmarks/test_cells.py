@@ -1,4 +1,4 @@
-"""Cells in processes of their own: what is killed for want of memory is tried again with less."""
+"""Cells run in their own processes; one that runs out of memory is measured again as told."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The search for the largest batch, and the tables; one real cell at a tiny size is compiled."""
+"""The search for the largest batch, the tables, and one real cell of a tiny model."""
 
 import numpy as np
 import pytest

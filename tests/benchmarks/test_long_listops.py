@@ -1,4 +1,4 @@
-"""Long trees: their length, their value, and arguments that make none."""
+"""Length and value of long trees, and invalid arguments."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command line of the benchmarks beside other codes, and where it writes."""
+"""The command line of the benchmarks, and the files it writes."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from benchmarks import __main__ as benchmarks
 
 
 @pytest.mark.parametrize("config", ["retrieval", "glue", "common", "listop"])
-def test_a_config_without_a_rival_is_refused_at_once(config, monkeypatch, capsys):
+def test_a_config_without_another_implementation_is_an_error(config, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["benchmarks", "--config", config])
     with pytest.raises(SystemExit) as stop:
         benchmarks.main()

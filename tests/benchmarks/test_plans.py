@@ -1,4 +1,4 @@
-"""Tables of plans: what they cover, and what they say of a program that could not be printed."""
+"""Coverage of the tables of plans, and their cells for unknown numbers."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The table of what training costs, from made-up rows; measuring itself takes an hour."""
+"""The table of training costs, from fixed rows."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_figures_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch, caps
     assert "cpu.json was made with other settings (machine); pass" in capsys.readouterr().err
     out.with_suffix(".json").write_text('{"rows": []}')
     assert tasks.main() == 2
-    assert "cpu.json is damaged; pass another --out" in capsys.readouterr().err
+    assert "cpu.json is corrupt; pass another --out" in capsys.readouterr().err
 
 
 class Loss(float):

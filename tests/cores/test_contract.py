@@ -4,8 +4,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.cores import CORES, make_core
 from tests.helpers import (
     GRADIENT,
@@ -22,6 +24,7 @@ OPTIONS = {
     "linear": {},
     "linformer": {"projection_size": 7, "max_len": 67},
     "longformer": {"window": 5, "num_global": 2},
+    "none": {"conv_kernel_size": 5},
     "nystrom": {"num_landmarks": 7, "conv_kernel_size": 5},
     "performer": {"num_features": 7},
     "reformer": {"num_hashes": 2, "chunk_len": 7, "num_buckets": 4},
@@ -72,6 +75,19 @@ def test_bfloat16_is_near_float32(name, rngs):
     core = make(name, rngs, inputs, mask)
     expected = core(*(x.astype(jnp.float32) for x in inputs), mask)
     assert_close(core(*inputs, mask), expected, HALF, where=mask)
+
+
+@every_core
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("length", [42, 43])  # a multiple of seven landmarks, and not
+def test_types_are_never_promoted_silently(name, dtype, length, rngs):
+    inputs = random_inputs(rngs, 2, length, HEADS, DIM, dtype=dtype)
+    mask = mask_of_lengths([length, 29], length)
+    with jax.numpy_dtype_promotion("strict"):
+        for given in (None, mask):
+            core = make(name, rngs, inputs, given)
+            total = lambda *x, given=given, core=core: core(*x, given).astype(jnp.float32).sum()
+            jax.eval_shape(jax.grad(total, argnums=(0, 1, 2)), *inputs)
 
 
 @every_core
@@ -180,6 +196,37 @@ def test_unknown_names_and_options_name_the_nearest():
         make_core("softmax", num_landmarks=64)
 
 
+def test_a_core_is_never_causal_and_says_why():
+    for option in ("causal", "is_causal"):
+        with pytest.raises(ValueError, match=r"mix all tokens.*jax\.nn\.dot_product_attention"):
+            make_core("nystrom", **{option: True})
+
+
+@pytest.mark.parametrize("name", [None, 3])
+def test_a_name_that_is_not_a_string_is_refused(name, no_annotations):
+    with pytest.raises(ValueError, match=f"Unknown attention {name}"):
+        make_core(name)
+
+
+@every_core
+def test_factories_compare_by_value(name):
+    one, other = (make_core(name, **OPTIONS[name]) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != make_core("linear" if name != "linear" else "none")
+
+
+def test_sizes_may_be_numpy_integers(rngs, no_annotations):
+    inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
+    of = lambda kind: make_core(
+        "nystrom", num_landmarks=kind(7), pinv_iters=kind(3), conv_kernel_size=kind(5)
+    )()
+    variables = of(int).init(jax.random.key(0), *inputs, deterministic=True)
+    expected = of(int).apply(variables, *inputs, deterministic=True)
+    actual = of(np.int64).apply(variables, *inputs, deterministic=True)
+    assert_close(actual, expected, SAME_ARITHMETIC)
+
+
 @cores_with_convolution
 @pytest.mark.parametrize("width", [4, -1])
 def test_a_kernel_without_a_centre_is_refused(name, width, rngs):
@@ -187,6 +234,56 @@ def test_a_kernel_without_a_centre_is_refused(name, width, rngs):
     core = make_core(name, conv_kernel_size=width)()
     with pytest.raises(ValueError, match="must be odd"):
         core.init(next(rngs), *inputs, deterministic=True)
+
+
+@cores_with_convolution
+@pytest.mark.parametrize("width", [0, 5])
+def test_unknown_groups_of_the_convolution_are_refused(name, width, rngs, no_annotations):
+    inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
+    core = make_core(name, conv_kernel_size=width, conv_groups="heads")()
+    with pytest.raises(ValueError, match="conv_groups must be one of 'head', 'channel', got 'he"):
+        core.init(next(rngs), *inputs, deterministic=True)
+
+
+@cores_with_convolution
+@pytest.mark.parametrize(("groups", "shape"), [("head", (31, 35)), ("channel", (31, 7, 35))])
+def test_the_convolution_starts_uniform_within_one_over_the_root_of_its_width(
+    name, groups, shape, rngs
+):
+    inputs = random_inputs(rngs, 1, 3, 31, 7)
+    core = make_core(name, conv_kernel_size=35, conv_groups=groups)()
+    kernel = core.init(next(rngs), *inputs, deterministic=True)["params"]["conv_kernel"]
+    assert kernel.shape == shape
+    assert 0.95 < float(jnp.abs(kernel).max() * 35**0.5) <= 1
+    assert 0.9 < float(kernel.std() * (3 * 35) ** 0.5) < 1.1
+
+
+@cores_with_convolution
+def test_one_kernel_per_channel_is_added_to_the_attention(name, rngs):
+    query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = mask_of_lengths([43, 29, 5], LENGTH)
+    options = OPTIONS[name] | {"conv_groups": "channel"}
+    core, without = (make_core(name, **options | {"conv_kernel_size": w})() for w in (5, 0))
+    kernel = jax.random.normal(next(rngs), (HEADS, DIM, 5))
+    variables = {"params": {"conv_kernel": kernel}}
+    actual = core.apply(variables, query, key, value, mask, deterministic=True)
+    attended = without.apply({}, query, key, value, mask, deterministic=True)
+    convolved = depthwise_convolution(jnp.where(mask[..., None, None], value, 0), kernel)
+    assert_close(actual, attended + convolved, REFERENCE, where=mask)
+
+
+def test_no_attention_is_the_convolution_of_the_value_alone(rngs):
+    query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    mask = mask_of_lengths([43, 29, 5], LENGTH)
+    kernel = jax.random.normal(next(rngs), (HEADS, 5))
+    core = make_core("none", conv_kernel_size=5)()
+    call = functools.partial(core.apply, {"params": {"conv_kernel": kernel}}, deterministic=True)
+    output = call(query, key, value, mask)
+    real = jnp.where(mask[..., None, None], value, 0)
+    assert (output == depthwise_convolution(real, kernel)).all()
+    assert (output == call(key, query, value, mask)).all()
+    nothing = make_core("none", conv_kernel_size=0)()
+    assert (nothing.apply({}, query, key, value, mask, deterministic=True) == 0).all()
 
 
 def test_nystrom_sows_the_residual_of_its_pseudoinverse_when_asked(rngs):

@@ -108,7 +108,7 @@ def test_a_projection_that_does_not_fit_is_refused_in_words(rngs, no_annotations
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
     with pytest.raises(ValueError, match="H = 2 heads and T = 31 positions"):
         linformer_attention(*inputs, sharp_projection(rngs, LENGTH))
-    with pytest.raises(ValueError, match="projection_size must be a whole number from 1 on"):
+    with pytest.raises(ValueError, match="projection_size must be an integer of at least 1"):
         LinformerAttention(projection_size=0).init(next(rngs), *inputs, deterministic=True)
 
 

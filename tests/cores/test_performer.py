@@ -246,8 +246,8 @@ def test_every_layer_and_every_seed_has_features_of_its_own(rngs):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"num_features": 0}, "from 1 on"),
-        ({"num_features": 16.0}, "whole number"),
+        ({"num_features": 0}, "an integer of at least 1"),
+        ({"num_features": 16.0}, "must be an integer"),
         ({"kernel": "rbf"}, "'softmax', 'relu'"),
     ],
 )

@@ -227,8 +227,8 @@ def test_what_does_not_fit_is_refused_in_words(rngs, no_annotations):
     for sizes, message in (
         ({"num_buckets": 6}, "num_buckets must be a power of two, got 6"),
         ({"num_buckets": 0}, "num_buckets must be a power of two, got 0"),
-        ({"num_hashes": 0}, "num_hashes must be a whole number from 1 on, got 0"),
-        ({"chunk_len": 0}, "chunk_len must be a whole number from 1 on, got 0"),
+        ({"num_hashes": 0}, "num_hashes must be an integer of at least 1, got 0"),
+        ({"chunk_len": 0}, "chunk_len must be an integer of at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
             lsh_attention(query, value, rng, **sizes)

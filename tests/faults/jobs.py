@@ -87,7 +87,7 @@ def prepare(folder, phase):
 
 def prepared(folder):
     """Hashes of the data, after a check of every file."""
-    from harness import cache
+    from dataprep import cache
 
     (data,) = (path for path in (folder / "data").iterdir() if path.is_dir())
     cache.check(data)
@@ -109,13 +109,13 @@ def reported(folder):
 
 def whole_steps(folder):
     """The latest checkpoint's step, 0 without one; fails where it is not whole."""
-    from nystromformer_jax.training.integrity import HASHES, require_whole
+    from nystromformer_jax.training.integrity import HASHES, require_intact
 
     steps = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdigit()]
     for step in steps:
         assert (folder / "checkpoints" / str(step) / HASHES).exists()
     if steps:
-        require_whole(folder / "checkpoints", max(steps))
+        require_intact(folder / "checkpoints", max(steps))
     return max(steps, default=0)
 
 

@@ -77,7 +77,7 @@ def test_the_one_before_a_damaged_checkpoint_is_used_and_no_bit_changes(
     tiny.train(run)
     (said,) = (record.getMessage() for record in caplog.records if "damaged" in record.msg)
     assert said.startswith(f"The checkpoint of step 30 is damaged ({damaged} is ")
-    assert "going on from step 25" in said
+    assert "resuming from step 25" in said
     assert "\n" not in said
     assert (run / "checkpoints/30.damaged").is_dir()
     same_end(finished, run)
@@ -94,12 +94,12 @@ def test_damage_to_any_file_of_a_step_is_found(run, damage, caplog):
             continue  # its last byte is the end of its last line
         damage(checkpoints / "30" / name)
         caplog.clear()
-        integrity.set_aside_damaged(checkpoints)
+        integrity.quarantine_corrupt(checkpoints)
         assert f"step 30 is damaged ({checkpoints / '30'}/" in caplog.text, name
         shutil.rmtree(checkpoints / "30.damaged")
         shutil.copytree(kept, checkpoints / "30")
     caplog.clear()
-    integrity.set_aside_damaged(checkpoints)
+    integrity.quarantine_corrupt(checkpoints)
     assert not caplog.records
 
 
@@ -111,7 +111,7 @@ def test_a_flip_at_any_byte_of_the_hashes_is_found(run):
             continue  # JSON's white space may be another one
         flip(hashes, place)
         with pytest.raises(CheckpointDamaged, match="step 30"):
-            integrity.require_whole(run / "checkpoints", 30)
+            integrity.require_intact(run / "checkpoints", 30)
         hashes.write_bytes(content)
 
 
@@ -131,9 +131,9 @@ def test_without_a_whole_checkpoint_the_run_ends_in_a_sentence_and_touches_nothi
     before = snapshot(run)
     with pytest.raises(CheckpointDamaged) as refused:
         tiny.train(run)
-    assert str(refused.value).startswith(f"No checkpoint in {checkpoints} is whole (step 30: ")
+    assert str(refused.value).startswith(f"No checkpoint in {checkpoints} is intact (step 30: ")
     assert "step 25: " in str(refused.value)
-    assert "put one back from a copy, or train again in another --workdir." in str(refused.value)
+    assert "restore one from a copy, or train again in another --workdir." in str(refused.value)
     assert "\n" not in str(refused.value)
     assert snapshot(run) == before
 
@@ -143,7 +143,7 @@ def test_a_second_damaged_checkpoint_of_a_step_is_kept_beside_the_first(run):
     kept = shutil.copytree(checkpoints / "30", run / "kept")
     for _ in range(2):
         flip(one(checkpoints / "30", "params/ocdbt.process_0/d/*"))
-        integrity.set_aside_damaged(checkpoints)
+        integrity.quarantine_corrupt(checkpoints)
         shutil.copytree(kept, checkpoints / "30")
     assert (run / "checkpoints/30.damaged").is_dir()
     assert (run / "checkpoints/30.damaged.2").is_dir()
@@ -160,7 +160,7 @@ def test_a_damaged_best_checkpoint_is_told_of_when_the_run_goes_on_and_refused_a
     assert f"step {outcome.best_step}, the best until now, is damaged ({damaged}" in caplog.text
     with pytest.raises(CheckpointDamaged) as refused:
         tiny.last_params(tmp_path, outcome.best_step)
-    assert f"({damaged} is not what was written): put it back from a copy" in str(refused.value)
+    assert f"({damaged} is not what was written): restore it from a copy" in str(refused.value)
 
 
 def test_checkpoints_made_before_there_were_hashes_are_used_and_a_warning_says_so(
@@ -178,9 +178,9 @@ def test_a_step_gets_its_name_only_with_its_hashes(tmp_path, monkeypatch):
     def full_at_step_10(step_folder):
         if step_folder.name.startswith("10."):
             raise OSError(errno.ENOSPC, "No space left on device", str(step_folder))
-        integrity.seal(step_folder)
+        integrity.write_checksums(step_folder)
 
-    monkeypatch.setattr(checkpoint, "seal", full_at_step_10)
+    monkeypatch.setattr(checkpoint, "write_checksums", full_at_step_10)
     with pytest.raises(CannotWrite):
         tiny.train(tmp_path)
     named = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]

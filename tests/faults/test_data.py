@@ -3,7 +3,7 @@
 import pytest
 
 from lra import data, train
-from nystromformer_jax.training import ConfigDiffers, Workdir
+from nystromformer_jax.training import ConfigDiffers, Workdir, loop
 from tests.lra.test_train import small_config
 
 
@@ -22,14 +22,14 @@ def changed(tmp_path, monkeypatch):
     config = small_config()
     prepared = train.prepare(config)
     task = data.load(prepared.data)
-    fit = train.fit
+    fit = loop.fit
 
     def fit_and_change(*arguments, **options):
-        outcome = fit(*arguments, **options)
+        fit_result = fit(*arguments, **options)
         change_a_label(task.folder)
-        return outcome
+        return fit_result
 
-    monkeypatch.setattr(train, "fit", fit_and_change)
+    monkeypatch.setattr(loop, "fit", fit_and_change)
     return config, prepared, task
 
 
@@ -40,11 +40,11 @@ def test_a_file_that_changes_under_a_run_leaves_no_result_then_or_later(changed,
         pytest.raises(ConfigDiffers, match=r"changed while .*/run was trained on them") as refused,
     ):
         train.train(prepared, task, workdir)
-    assert f"{task.folder}/test_labels.npy is not what was prepared" in str(refused.value)
+    assert f"{task.folder}/test_labels.npy was modified" in str(refused.value)
     assert "another --workdir" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "run/result.json").exists()
-    with pytest.raises(ValueError, match=r"test_labels\.npy is not what was prepared"):
+    with pytest.raises(ValueError, match=r"test_labels\.npy was modified"):
         data.load(prepared.data)
     change_a_label(task.folder)  # and back: the data are as ever, the run's steps are not
     again = data.load(prepared.data)

@@ -41,7 +41,7 @@ def uninterrupted(tmp_path_factory):
 
 def assert_one_sentence(stopped, workdir):
     assert str(stopped.value).startswith(f"{workdir} cannot be written (File too large): make")
-    assert "the same command goes on from there" in str(stopped.value)
+    assert "the same command resumes from there" in str(stopped.value)
     assert "\n" not in str(stopped.value)
 
 
@@ -164,5 +164,31 @@ def test_the_command_on_a_disk_that_fills_up_or_becomes_read_only(tmp_path, faul
     said = before.strip().splitlines()[-1]
     assert said.startswith(f"run_lra.py: {tmp_path}/disk/run cannot be written ({reason}): make")
     assert "Traceback" not in before
-    assert "Going on from step" in after
+    assert "Resuming from step" in after
     assert (tmp_path / "result.json").exists()
+
+
+def test_a_finished_run_is_evaluated_on_a_read_only_disk(tmp_path):
+    if not can_mount():
+        pytest.skip("no user may mount a file system here")
+    with Workdir(tmp_path / "run", {"train": {"seed": 3}}) as run:
+        run.require_data("da7a")
+    best = tiny.train(tmp_path / "run").best_step
+    with Workdir(tmp_path / "run", {"train": {"seed": 3}}) as run:
+        run.write_result({"best_step": best})
+    program = f"""
+        from pathlib import Path
+        from nystromformer_jax.training import MeshConfig, Workdir, load_params, make_mesh
+        from tests.training import tiny
+        config = {{"train": {{"seed": 3}}}}
+        with Workdir(Path({str(tmp_path / "run")!r}), config, read_only=True) as run:
+            step = run.require_result()["best_step"]
+            run.require_data("da7a")
+            params = load_params(run.checkpoints, step, tiny.make_params, make_mesh(MeshConfig()))
+            print("kernel", params["kernel"].shape)
+    """
+    script = 'mount --bind $1 $1; mount -o remount,bind,ro $1; $2 -c "$3"'
+    program = textwrap.dedent(program)
+    done = in_a_namespace(script, tmp_path / "run", sys.executable, program)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "kernel (5, 3)" in done.stdout

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.budget import pallas_calls
 from nystromformer_jax import nystrom_attention
-from nystromformer_jax.kernels import collect, distribute, segments
+from nystromformer_jax.kernels import choice, collect, distribute, segments
 from tests.helpers import (
     GRADIENT,
     HALF,
@@ -109,6 +109,19 @@ def assert_same(rngs, shape):
     actual, expected = both(inputs, kernel, cotangent, num_landmarks=num_landmarks, mask=mask)
     assert_close(actual[0], expected[0], REFERENCE, where=real)
     assert_close(actual[1], expected[1], REFERENCE)
+
+
+def test_one_kernel_per_channel_is_added_outside_of_them(rngs, short_blocks, caplog):
+    choice.warn_once.cache_clear()
+    inputs = random_inputs(rngs, 4, 300, 2, 32)
+    mask = masks_of_all_kinds(rngs, 4, 300, 16)
+    kernel = jax.random.normal(next(rngs), (2, 32, 5))
+    cotangent = jnp.where(mask[..., None, None], inputs[0] + 1, 0)
+    held = [jnp.where(mask[..., None, None], x, 7.0) for x in inputs]
+    actual, expected = both(held, kernel, cotangent, num_landmarks=16, mask=mask)
+    assert_close(actual[0], expected[0], REFERENCE, where=mask)
+    assert_close(actual[1], expected[1], REFERENCE)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("masked", [True, pytest.param(False, marks=pytest.mark.slow(minutes=0.2))])

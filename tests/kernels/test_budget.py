@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import budget
-from lra.efficiency.compiled import compile_ahead
+from benchmarks.compiled import compile_ahead
 from nystromformer_jax import nystrom_attention
 from nystromformer_jax.training.topology import topology_devices
 

@@ -17,13 +17,21 @@ AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
 @pytest.fixture(autouse=True)
 def said_nothing_yet():
-    choice.say_once.cache_clear()
+    choice.warn_once.cache_clear()
 
 
-def traced(shape=(4, 300, 2, 64), dtype=jnp.float32, implementation="auto", width=0, **options):
+def traced(
+    shape=(4, 300, 2, 64),
+    dtype=jnp.float32,
+    implementation="auto",
+    width=0,
+    per_channel=False,
+    **options,
+):
     """The program of one attention, and what it sees."""
     tokens = jax.ShapeDtypeStruct(shape, dtype)
-    kernel = jax.ShapeDtypeStruct((shape[2], width), jnp.float32) if width else None
+    groups = shape[2:] if per_channel else shape[2:3]
+    kernel = jax.ShapeDtypeStruct((*groups, width), jnp.float32) if width else None
 
     def attend(query, key, value, kernel):
         return nystrom_attention(
@@ -50,6 +58,13 @@ def test_a_cpu_gets_the_plain_form_unless_asked():
     assert traced(implementation="pallas_tpu").count("pallas_call") > 0
 
 
+@pytest.mark.parametrize("width", [35, 259])
+def test_one_kernel_per_channel_goes_beside_the_kernels(caplog, width):
+    program = traced(implementation="pallas_tpu", width=width, per_channel=True)
+    assert "pallas_call" in program
+    assert not caplog.records
+
+
 def test_tpus_get_the_kernels_each_for_its_own_examples(caplog):
     with tpus(data=4, sequence=1, types=(AUTO, AUTO)):
         program = traced()
@@ -64,7 +79,7 @@ def test_tpus_get_the_kernels_each_for_its_own_examples(caplog):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"shape": (4, 300, 2, 40)}, "heads of 32, 64, 128, not of 40"),
+        ({"shape": (4, 300, 2, 40)}, "head dimensions of 32, 64, 128, not of 40"),
         ({"shape": (4, 300, 3, 64)}, "3 heads of 64 do not fill registers of 128"),
         ({"dtype": jnp.float16}, "float32 and bfloat16, not float16"),
         ({"num_landmarks": 24}, "a multiple of 16 up to 256, not 24"),
@@ -87,10 +102,10 @@ def test_what_they_cannot_serve_goes_plain_and_is_told_once(caplog, options, rea
 @pytest.mark.parametrize(
     ("mesh", "reason"),
     [
-        (functools.partial(tpus, "TPU v4", data=4), "for a v5e or later, not for a TPU v4"),
+        (functools.partial(tpus, "TPU v4", data=4), "a TPU v5e or later, not a TPU v4"),
         (
             functools.partial(tpus, data=2, model=2, types=(AUTO, AUTO)),
-            "an axis 'model', and they split by 'data'",
+            "an axis 'model', and they support only the axis 'data'",
         ),
         (functools.partial(tpus, data=3), "3 devices do not divide a batch of 4"),
     ],
@@ -143,14 +158,16 @@ def test_a_split_length_goes_plain_and_is_told(caplog):
     )
     with caplog.at_level(logging.WARNING):
         assert "pallas_call" not in str(jax.make_jaxpr(attend)(tokens, tokens, tokens))
-    assert "the length split over devices" in caplog.records[0].getMessage()
+    assert "a length split over devices" in caplog.records[0].getMessage()
 
 
-@pytest.mark.parametrize("kind", [AUTO, EXPLICIT])
-def test_devices_together_compute_what_one_does(rngs, kind):
+@pytest.mark.parametrize(
+    ("kind", "groups"), [(AUTO, (2,)), (EXPLICIT, (2,)), (AUTO, (2, 32)), (EXPLICIT, (2, 32))]
+)
+def test_devices_together_compute_what_one_does(rngs, kind, groups):
     inputs = random_inputs(rngs, 4, 140, 2, 32)
     mask = jax.random.bernoulli(next(rngs), 0.8, (4, 140))
-    kernel = jax.random.normal(next(rngs), (2, 5))
+    kernel = jax.random.normal(next(rngs), (*groups, 5))
 
     def loss(implementation, query, key, value, kernel):
         output = nystrom_attention(

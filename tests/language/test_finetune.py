@@ -62,10 +62,10 @@ def test_a_finished_run_is_scored_again_and_exported_by_one_process_and_whole(
     tmp_path, checkpoint, no_annotations, monkeypatch
 ):
     result, run, data, workdir = finetuned(tmp_path, checkpoint)
-    assert finetune.score_again(run, data, workdir) == result
+    assert finetune.evaluate_checkpoint(run, data, workdir) == result
     before = set(workdir.path.iterdir())
     with monkeypatch.context() as another_process:
-        another_process.setattr(finetune, "is_first", lambda: False)
+        another_process.setattr(finetune, "is_primary", lambda: False)
         finetune.write_export(run, workdir)
     with files_of_at_most(5000), pytest.raises(CannotWrite, match="run cannot be written"):
         finetune.write_export(run, workdir)
@@ -106,7 +106,7 @@ def test_attention_can_be_another_than_the_checkpoints(tmp_path, checkpoint):
 def test_layers_are_computed_again_if_told(tmp_path, checkpoint, remat):
     argument, changes = ",attention=softmax", {"train": {"remat": remat}}
     config = runs.glue_sections("mrpc", tmp_path, checkpoint, argument, **changes)
-    assert rematerialises(finetune.job(finetune.prepare(config), 40)) == remat
+    assert rematerialises(finetune.make_spec(finetune.prepare(config), 40)) == remat
 
 
 def test_a_run_is_partial_by_what_it_saw_and_scored(tmp_path, checkpoint):
@@ -120,7 +120,7 @@ def test_a_run_is_partial_by_what_it_saw_and_scored(tmp_path, checkpoint):
         }
         counts = {**task.sizes, **(splits or {})}
         own = {name: range(size) for name, size in counts.items()}
-        data = glue.GlueData(task, run.data, own, sha256="", folder=tmp_path, notes={})
+        data = glue.GlueData(task, own, sha256="", folder=tmp_path, notes={})
         return finetune.is_partial(dataclasses.replace(run, sections=sections), data)
 
     for whole in (
@@ -160,12 +160,12 @@ def test_the_best_of_a_search_is_the_first_of_the_best():
 
 
 def test_passes_over_the_data_become_steps():
-    assert BudgetConfig(epochs=4.0, batch_size=32).over(3_668).total_steps == 459
-    assert BudgetConfig(epochs=0.5, batch_size=32).over(3_668).total_steps == 58
-    assert BudgetConfig(epochs=4.0, batch_size=32, total_steps=7).over(3_668).total_steps == 7
-    assert RateConfig(learning_rate=3e-5, warmup_share=0.05).over(459).warmup_steps == 23
-    assert ScoringConfig().over(115).every_steps == 115
-    assert ScoringConfig(every_steps=9).over(115).every_steps == 9
+    assert BudgetConfig(epochs=4.0, batch_size=32).in_steps(3_668).total_steps == 459
+    assert BudgetConfig(epochs=0.5, batch_size=32).in_steps(3_668).total_steps == 58
+    assert BudgetConfig(epochs=4.0, batch_size=32, total_steps=7).in_steps(3_668).total_steps == 7
+    assert RateConfig(learning_rate=3e-5, warmup_share=0.05).in_steps(459).warmup_steps == 23
+    assert ScoringConfig().in_steps(115).every_steps == 115
+    assert ScoringConfig(every_steps=9).in_steps(115).every_steps == 9
 
 
 @pytest.mark.parametrize(
@@ -212,4 +212,4 @@ def test_the_loss_of_a_validation_is_the_cross_entropy():
     task = glue.TASKS["mrpc"]
     logits = np.array([[2.0, 0.0], [1.0, 1.0]], np.float32)
     expected = (math.log(1 + math.exp(-2)) + math.log(2)) / 2
-    assert finetune._scores(task, logits, np.array([0, 1]))["loss"] == pytest.approx(expected)
+    assert finetune._metrics(task, logits, np.array([0, 1]))["loss"] == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""What is asked of a pair: properties of one draw, and shares over many."""
+"""The masks and the order of pairs: properties of one draw, and shares over many."""
 
 import functools
 
@@ -7,22 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from language.masking import ObjectiveConfig, Vocabulary, arrange, ask
+from language.masking import ObjectiveConfig, Vocabulary, mask_pairs, swap_sentences
 
 PAD, CLS, SEP, MASK, SIZE = 0, 1, 2, 3, 101
 SPECIAL = (PAD, CLS, SEP, MASK)
 LENGTH, ROWS = 61, 37
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def vocabulary():
     """Every third token goes on with the word before it."""
     starts = np.arange(SIZE) % 3 != 1
     starts[list(SPECIAL)] = True
-    return Vocabulary.of(mask_id=MASK, special_ids=SPECIAL, word_starts=starts)
+    return Vocabulary.create(mask_id=MASK, special_ids=SPECIAL, word_starts=starts)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def batch():
     """Pairs of all lengths that fit: [CLS] A [SEP] B [SEP] padding."""
     numbers = np.random.default_rng(5)
@@ -40,13 +40,13 @@ def batch():
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def draw(batch, vocabulary):
     @functools.cache
     def compiled(first, last, **options):
         part = {name: values[first:last] for name, values in batch.items()}
         config = ObjectiveConfig(**options)
-        return jax.jit(functools.partial(ask, **part, vocabulary=vocabulary, config=config))
+        return jax.jit(functools.partial(mask_pairs, **part, vocabulary=vocabulary, config=config))
 
     def draw(seed=0, first=0, last=ROWS, **options):
         return compiled(first, last, **options)(jax.random.key(seed))
@@ -63,10 +63,10 @@ def sentences(tokens, mask):
     return real[1:middle], real[middle + 1 : -1]
 
 
-def restored(asked):
+def restored(pairs):
     """The inputs with the answers put back."""
-    inputs = np.array(asked.inputs)
-    for row, positions, targets in zip(inputs, asked.positions, asked.targets, strict=True):
+    inputs = np.array(pairs.inputs)
+    for row, positions, targets in zip(inputs, pairs.positions, pairs.targets, strict=True):
         row[np.asarray(positions)] = targets
     return inputs
 
@@ -74,9 +74,9 @@ def restored(asked):
 def test_half_of_the_pairs_are_swapped_and_no_token_is_lost(batch, draw):
     orders = []
     for seed in range(11):
-        asked = draw(seed)
-        orders.append(np.asarray(asked.order))
-        rows = zip(restored(asked), asked.mask, asked.types, asked.order, strict=True)
+        pairs = draw(seed)
+        orders.append(np.asarray(pairs.order))
+        rows = zip(restored(pairs), pairs.mask, pairs.types, pairs.order, strict=True)
         for row, (tokens, mask, types, order) in enumerate(rows):
             real = jnp.arange(LENGTH) < batch["first_len"][row] + batch["second_len"][row] + 3
             first, second = sentences(batch["inputs"][row], real)
@@ -92,34 +92,34 @@ def test_half_of_the_pairs_are_swapped_and_no_token_is_lost(batch, draw):
 
 
 def test_without_an_order_loss_nothing_is_swapped(batch, draw):
-    asked = draw(order_weight=0.0)
-    assert not asked.order.any()
-    assert (restored(asked) == np.asarray(batch["inputs"])).all()
+    pairs = draw(order_weight=0.0)
+    assert not pairs.order.any()
+    assert (restored(pairs) == np.asarray(batch["inputs"])).all()
 
 
-def test_only_ordinary_tokens_are_asked_for_each_once(draw):
-    asked = draw()
+def test_only_ordinary_tokens_are_predicted_each_once(draw):
+    pairs = draw()
     for row in range(ROWS):
-        counted = np.asarray(asked.weights[row]) > 0
-        positions = np.asarray(asked.positions[row])
+        counted = np.asarray(pairs.weights[row]) > 0
+        positions = np.asarray(pairs.positions[row])
         assert len(set(positions.tolist())) == len(positions)
-        assert not set(np.asarray(asked.targets[row])[counted].tolist()) & set(SPECIAL)
-        assert np.asarray(asked.mask[row])[positions[counted]].all()
+        assert not set(np.asarray(pairs.targets[row])[counted].tolist()) & set(SPECIAL)
+        assert np.asarray(pairs.mask[row])[positions[counted]].all()
 
 
 def test_positions_that_do_not_count_keep_their_tokens(draw):
-    asked = draw()
-    rest = np.asarray(asked.weights) == 0
-    there = np.take_along_axis(np.asarray(asked.inputs), np.asarray(asked.positions), axis=1)
+    pairs = draw()
+    rest = np.asarray(pairs.weights) == 0
+    there = np.take_along_axis(np.asarray(pairs.inputs), np.asarray(pairs.positions), axis=1)
     assert rest.any()
-    assert (there == np.asarray(asked.targets))[rest].all()
+    assert (there == np.asarray(pairs.targets))[rest].all()
 
 
-def test_words_are_asked_for_whole(draw, vocabulary):
-    asked = draw()
-    counted = np.asarray(asked.weights) > 0
+def test_words_are_predicted_whole(draw, vocabulary):
+    pairs = draw()
+    counted = np.asarray(pairs.weights) > 0
     for tokens, positions, real in zip(
-        restored(asked), np.asarray(asked.positions), counted, strict=True
+        restored(pairs), np.asarray(pairs.positions), counted, strict=True
     ):
         chosen = set(positions[real].tolist())
         for place in range(1, LENGTH):
@@ -128,11 +128,11 @@ def test_words_are_asked_for_whole(draw, vocabulary):
                 assert (place in chosen) == (place - 1 in chosen)
 
 
-def test_pieces_are_asked_for_alone_where_words_may_be_cut(draw, vocabulary):
-    asked = draw(whole_words=False)
+def test_pieces_are_predicted_alone_where_words_may_be_cut(draw, vocabulary):
+    pairs = draw(whole_words=False)
     cut = 0
     for tokens, positions, weights in zip(
-        restored(asked), asked.positions, asked.weights, strict=True
+        restored(pairs), pairs.positions, pairs.weights, strict=True
     ):
         chosen = set(np.asarray(positions)[np.asarray(weights) > 0].tolist())
         for place in chosen:
@@ -142,35 +142,35 @@ def test_pieces_are_asked_for_alone_where_words_may_be_cut(draw, vocabulary):
 
 
 @pytest.mark.parametrize("whole_words", [True, False])
-def test_the_share_is_asked_for(batch, draw, whole_words):
+def test_the_share_is_predicted(batch, draw, whole_words):
     """Exactly with single tokens; with whole words at most that, and on average a word less."""
     lengths = np.asarray(batch["first_len"] + batch["second_len"] + 3)
     wanted = np.maximum(1, np.round(0.15 * lengths))
-    asked = np.mean(
+    predicted = np.mean(
         [np.asarray(draw(seed, whole_words=whole_words).weights).sum(-1) for seed in range(13)], 0
     )
     if whole_words:
-        assert (asked <= wanted).all()
-        assert (wanted - asked).mean() < 1
+        assert (predicted <= wanted).all()
+        assert (wanted - predicted).mean() < 1
     else:
         ordinary = np.minimum(wanted, lengths - 3)
-        assert (asked == ordinary).all()
+        assert (predicted == ordinary).all()
 
 
-def test_every_word_is_asked_for_as_often(draw):
+def test_every_word_is_predicted_as_often(draw):
     """Over many draws of a row, the same row, the counts of its places are binomial."""
     draws = 400
     counts = np.zeros(LENGTH)
     single = [draw(seed, first=3, last=4, whole_words=False) for seed in range(draws)]
-    for asked in single:
-        real = np.asarray(asked.weights[0]) > 0
+    for pairs in single:
+        real = np.asarray(pairs.weights[0]) > 0
         # Swapping moves places: count tokens by their place in the unswapped row.
-        if asked.order[0] == 0:
-            counts[np.asarray(asked.positions[0])[real]] += 1
-    unswapped = sum(int(asked.order[0] == 0) for asked in single)
+        if pairs.order[0] == 0:
+            counts[np.asarray(pairs.positions[0])[real]] += 1
+    unswapped = sum(int(pairs.order[0] == 0) for pairs in single)
     number = int(np.asarray(single[0].mask[0]).sum())
-    asked_for = int(np.asarray(single[0].weights[0]).sum())
-    rate = asked_for / (number - 3)
+    num_predicted = int(np.asarray(single[0].weights[0]).sum())
+    rate = num_predicted / (number - 3)
     ordinary = counts[counts > 0]
     assert len(ordinary) == number - 3
     sd = np.sqrt(unswapped * rate * (1 - rate))
@@ -180,10 +180,10 @@ def test_every_word_is_asked_for_as_often(draw):
 def test_most_are_masked_some_replaced_some_left(draw):
     kept = masked = total = 0
     for seed in range(60):
-        asked = draw(seed)
-        counted = np.asarray(asked.weights) > 0
-        there = np.take_along_axis(np.asarray(asked.inputs), np.asarray(asked.positions), axis=1)
-        there, targets = there[counted], np.asarray(asked.targets)[counted]
+        pairs = draw(seed)
+        counted = np.asarray(pairs.weights) > 0
+        there = np.take_along_axis(np.asarray(pairs.inputs), np.asarray(pairs.positions), axis=1)
+        there, targets = there[counted], np.asarray(pairs.targets)[counted]
         assert not (set(there.tolist()) & {PAD, CLS, SEP})
         total += len(there)
         masked += (there == MASK).sum()
@@ -202,23 +202,25 @@ def test_a_row_is_a_function_of_its_own_number_and_the_key(draw):
 def test_a_word_longer_than_the_share_is_not_cut(vocabulary):
     """Ten pieces of one word, two of which the share would allow."""
     inputs = jnp.array([[CLS, 5, *[4] * 9, SEP, 8, SEP]])  # 4 goes on with the word before it
-    for seed in range(5):
-        asked = ask(
-            jax.random.key(seed),
-            inputs,
-            jnp.array([10]),
-            jnp.array([1]),
-            jnp.array([0]),
+    lengths = {"first_len": 10, "second_len": 1, "example": 0}
+    draw = jax.jit(
+        functools.partial(
+            mask_pairs,
+            inputs=inputs,
+            **{name: jnp.array([value]) for name, value in lengths.items()},
             vocabulary=vocabulary,
             config=ObjectiveConfig(),
         )
-        targets = np.asarray(asked.targets)[np.asarray(asked.weights) > 0].tolist()
+    )
+    for seed in range(5):
+        pairs = draw(jax.random.key(seed))
+        targets = np.asarray(pairs.targets)[np.asarray(pairs.weights) > 0].tolist()
         assert targets in ([], [8])
 
 
-def test_arrange_by_hand():
+def test_sentences_are_swapped_by_hand():
     tokens = jnp.array([CLS, 11, 12, SEP, 21, 22, 23, SEP, PAD])
-    swapped, mask, types = arrange(tokens, jnp.int32(2), jnp.int32(3), jnp.int32(1))
+    swapped, mask, types = swap_sentences(tokens, jnp.int32(2), jnp.int32(3), jnp.int32(1))
     assert swapped.tolist() == [CLS, 21, 22, 23, SEP, 11, 12, SEP, PAD]
     assert mask.tolist() == [True] * 8 + [False]
     assert types.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from language import corpus, pretrain
-from language.masking import ObjectiveConfig, ask
+from language.masking import ObjectiveConfig, mask_pairs
 from nystromformer_jax import NystromformerForPreTraining
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import ConfigDiffers, NotFinished, Workdir
@@ -60,7 +60,7 @@ def test_the_loss_is_what_it_says(small, order_weight):
 
     names = ("inputs", "first_len", "second_len", "example")
     rng = jax.random.fold_in(jax.random.key(pretrain.EVALUATION_SEED), 1)
-    asked = ask(
+    asked = mask_pairs(
         rng, *(jnp.asarray(batch[name]) for name in names), vocabulary=vocabulary, config=objective
     )
     tokens, order = model.apply(
@@ -155,13 +155,13 @@ def test_scoring_again_gives_the_same_numbers(finished, tmp_path):
     config = runs.pretrain_sections(folder / "text")
     run = pretrain.prepare(config)
     with Workdir(folder / "run", config, paths=pretrain.PATHS) as workdir:
-        again = pretrain.score_again(run, data, workdir)
+        again = pretrain.evaluate_checkpoint(run, data, workdir)
     assert_close(again["valid"], result["valid"], SAME_ARITHMETIC)
     with (
         Workdir(tmp_path / "new", config, paths=pretrain.PATHS) as workdir,
         pytest.raises(NotFinished, match="holds no finished run"),
     ):
-        pretrain.score_again(run, data, workdir)
+        pretrain.evaluate_checkpoint(run, data, workdir)
 
 
 def test_a_run_goes_on_from_the_model_of_another(finished, tmp_path):

@@ -102,7 +102,7 @@ def test_a_tokenizer_json_is_read_without_what_would_cut_and_pad(tmp_path):
 def test_ids_end_before_the_size_where_some_are_missing():
     backend = metaspace()
     backend.add_tokens(["added"])
-    tokenizer = Tokenizer.of(backend, "x")
+    tokenizer = Tokenizer.from_backend(backend, "x")
     assert tokenizer.vocab_size == max(backend.get_vocab().values()) + 1
     assert tokenizer.word_starts().shape == (tokenizer.vocab_size,)
 
@@ -232,7 +232,7 @@ def test_no_tokenizer_is_one_clear_sentence(tmp_path):
 def test_a_file_that_is_no_tokenizer_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(
-        ValueError, match=rf"/{name} is no tokenizer \(.*\): it needs to be"
+        ValueError, match=rf"/{name} is not a tokenizer \(.*\): it needs to be"
     ) as caught:
         load_tokenizer(tmp_path / name)
     assert "\n" not in str(caught.value)

@@ -41,10 +41,10 @@ def documents(count, seed=0, most_lines=3):
 
 def trained_tokenizer(docs, vocab_size, lowercase=True):
     """A tokenizer that was trained on all words of some documents."""
-    from language.tokenizer import bert_words, tokenizer_of_words
+    from language.tokenizer import bert_words, train_tokenizer
 
     counts = collections.Counter(word for doc in docs for word in doc.split())
-    return tokenizer_of_words(bert_words(counts, lowercase), vocab_size, lowercase)
+    return train_tokenizer(bert_words(counts, lowercase), vocab_size, lowercase)
 
 
 def write(path, text):

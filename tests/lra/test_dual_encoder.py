@@ -9,7 +9,7 @@ import pytest
 
 from lra.models import DualEncoder, ModelConfig, SequenceEncoder
 from nystromformer_jax import make_core
-from nystromformer_jax.training import MeshConfig, make_mesh, place
+from nystromformer_jax.training import MeshConfig, make_mesh, shard_batch
 from nystromformer_jax.training.mesh import replicated
 from tests.helpers import GRADIENT, REFERENCE, assert_close, mask_of_lengths
 
@@ -147,7 +147,9 @@ def test_a_text_beside_itself_has_no_difference(rngs):
 def on_mesh(run, params, texts, devices):
     """The forward compiled for a batch split over devices, and its arguments."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
-    placed = place(dict(zip(DualEncoder.batch_keys, map(np.asarray, texts), strict=True)), mesh)
+    placed = shard_batch(
+        dict(zip(DualEncoder.batch_keys, map(np.asarray, texts), strict=True)), mesh
+    )
     arguments = jax.device_put(params, replicated(mesh)), *placed.values()
     return jax.jit(run).lower(*arguments).compile(), arguments
 
@@ -204,3 +206,20 @@ def test_a_concatenation_goes_through_one_layer_more(rngs):
     features = jnp.maximum(features + params["head_pair"]["bias"][None], 0)
     actual = model.apply(variables, *texts, deterministic=True)
     assert_close(actual, head(variables, features), REFERENCE)
+
+
+def test_a_stem_and_the_ends_go_with_pairs(rngs):
+    sizes = dataclasses.replace(SIZES, stem=(3,), pooling="ends")
+    model = DualEncoder(sizes, CORES["nystrom"], num_classes=3)
+    texts = pairs(rngs, 2, 17)
+    variables = model.init(next(rngs), *texts, deterministic=True)
+    params = variables["params"]
+    assert params["head_hidden"]["kernel"].shape == (4 * 3 * 12, 7)
+    assert params["sequence_encoder"]["stem"]["convolution_0"]["kernel"].shape == (3, 12, 12)
+    encoder = SequenceEncoder(sizes, CORES["nystrom"])
+    x, y = (
+        encoder.apply({"params": params["sequence_encoder"]}, *text, deterministic=True)
+        for text in (texts[:2], texts[2:])
+    )
+    expected = head(variables, jnp.concatenate([x, y, x * y, x - y], axis=-1))
+    assert_close(model.apply(variables, *texts, deterministic=True), expected, REFERENCE)

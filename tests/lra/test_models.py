@@ -1,14 +1,25 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
 
-from lra.models import Classifier, ModelConfig, SequenceEncoder, masked_mean, sinusoids
-from nystromformer_jax import make_core
+from lra.models import (
+    Classifier,
+    ModelConfig,
+    SequenceEncoder,
+    first_and_last,
+    masked_mean,
+    sinusoids,
+)
+from nystromformer_jax import Encoder, EncoderBlock, make_core
+from nystromformer_jax.modules import ConvStem
 from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
 
 
-def small_model(attention="nystrom", **options):
-    config = ModelConfig(vocab_size=11, max_len=64, embed_dim=12, head_dim=5, mlp_dim=7)
+def small_model(attention="nystrom", sizes=None, **options):
+    sizes = {"embed_dim": 12, "head_dim": 5, "mlp_dim": 7} | (sizes or {})
+    config = ModelConfig(vocab_size=11, max_len=64, **sizes)
     return Classifier(config, make_core(attention, **options), num_classes=3)
 
 
@@ -84,7 +95,7 @@ def test_a_sequence_of_padding_alone_has_a_class_token_of_padding():
     assert jnp.isfinite(pooled).all()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "padded_mean", "all_mean", "first", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "padded_mean", "all_mean", "first", "cls", "ends"])
 def test_one_vector_a_sequence_is_float32_whatever_the_activations_are(pooling):
     inputs, mask = jnp.zeros((2, 13), jnp.int32), mask_of_lengths([13, 5], 13)
     config = ModelConfig(
@@ -119,10 +130,89 @@ def test_the_mean_is_over_real_tokens():
     assert_close(masked_mean(x, mask), jnp.array([[3.0], [0.0]]), SAME_ARITHMETIC)
 
 
-@pytest.mark.parametrize("attention", ["nystrom", "softmax"])
-def test_logits_and_gradients_ignore_what_is_padded(rngs, attention):
+def test_the_ends_are_the_first_and_the_last_real_token():
+    """Padding behind, in front, between, and nothing else; what padding holds is never read."""
+    mask = jnp.array(
+        [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0] * 5], bool
+    )
+    x = jnp.arange(50.0).reshape(5, 5, 2)
+    x = jnp.where(mask[..., None], x, jnp.nan)
+    first, last = first_and_last(x, mask)
+    assert first.tolist() == [[0, 1], [14, 15], [22, 23], [34, 35], [0, 0]]
+    assert last.tolist() == [[4, 5], [18, 19], [26, 27], [34, 35], [0, 0]]
+    half = first_and_last(x.astype(jnp.bfloat16), mask)
+    assert [leaf.dtype for leaf in half] == [jnp.float32, jnp.float32]
+
+
+def test_pooling_the_ends_passes_the_head_both_and_the_mean(rngs):
+    inputs = jax.random.randint(next(rngs), (3, 13), 1, 11)
+    mask = mask_of_lengths([13, 7, 0], 13)
+    pooled, _ = pooled_by("ends", inputs, mask)
+    assert_close(pooled[:, :12], pooled_by("first", inputs, mask)[0], REFERENCE, where=mask[:, 0])
+    assert_close(pooled[:, 24:], pooled_by("mean", inputs, mask)[0], REFERENCE)
+    assert (pooled[2] == 0).all()
+    # What stands behind the last real token does not matter, and the last one does.
+    turned = inputs.at[1, 7:].set(inputs[1, 7:] % 10 + 1)
+    assert_close(pooled_by("ends", turned, mask)[0], pooled, REFERENCE)
+    other = pooled_by("ends", inputs.at[1, 6].set(inputs[1, 6] % 10 + 1), mask)[0]
+    assert jnp.abs(other - pooled)[1, 12:24].max() > 1e-3
+    params = init_of(small_model("softmax", {"pooling": "ends"}), inputs, mask)
+    assert params["head_hidden"]["kernel"].shape == (36, 7)
+
+
+def init_of(model, inputs, mask):
+    return model.init(jax.random.key(0), inputs, mask, deterministic=True)["params"]
+
+
+def test_a_stem_stands_between_the_embedding_and_the_positions(rngs):
+    inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
+    mask = mask_of_lengths([13, 7], 13)
+    pooled, variables = pooled_by("mean", inputs, mask, stem=(5, 3), num_layers=1)
+    weights = variables["params"]
+    kernels = [weights["stem"][f"convolution_{i}"]["kernel"].shape for i in range(2)]
+    assert kernels == [(5, 12, 12), (3, 12, 12)]
+    x = weights["token_embedding"]["embedding"][inputs]
+    x = ConvStem((5, 3)).apply({"params": weights["stem"]}, x, mask)
+    x = x + weights["position_embedding"]["embedding"][None, :13]
+    block = functools.partial(EncoderBlock, 2, make_core("softmax"), 7, qkv_features=10)
+    encoder = Encoder(1, block)
+    x = encoder.apply({"params": weights["encoder"]}, x, mask, deterministic=True)
+    assert_close(pooled, masked_mean(x, mask), REFERENCE)
+
+
+@pytest.mark.parametrize("stem", [(4,), (3, 0), (-3,)])
+def test_a_stem_without_a_centre_is_refused(stem):
+    with pytest.raises(ValueError, match=r"model\.stem: needs odd kernel sizes, got"):
+        ModelConfig(vocab_size=11, max_len=64, stem=stem)
+
+
+def test_without_positions_the_order_of_tokens_does_not_matter(rngs):
+    inputs, everywhere = jax.random.randint(next(rngs), (2, 13), 1, 11), jnp.ones((2, 13), bool)
+    pooled, params = pooled_by("mean", inputs, everywhere, positions="none")
+    assert "position_embedding" not in params["params"]
+    turned, _ = pooled_by("mean", inputs[:, ::-1], everywhere, positions="none")
+    assert_close(turned, pooled, REFERENCE)
+
+
+def test_token_embeddings_may_start_from_sinusoids_of_the_id():
+    inputs, mask = jnp.zeros((2, 13), jnp.int32), jnp.ones((2, 13), bool)
+    tables = {
+        token_init: pooled_by("mean", inputs, mask, token_init=token_init)[1]["params"][
+            "token_embedding"
+        ]["embedding"]
+        for token_init in ("fourier", "normal")
+    }
+    assert_close(tables["fourier"], sinusoids(11, 12), SAME_ARITHMETIC)
+    assert jnp.abs(tables["normal"]).max() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("attention", "sizes"),
+    [("nystrom", {}), ("softmax", {}), ("nystrom", {"stem": (5, 3), "pooling": "ends"})],
+)
+def test_logits_and_gradients_ignore_what_is_padded(rngs, attention, sizes):
     options = {"num_landmarks": 5, "conv_kernel_size": 3} if attention == "nystrom" else {}
-    model = small_model(attention, **options)
+    model = small_model(attention, sizes, **options)
     inputs = jax.random.randint(next(rngs), (2, 23), 1, 11)
     mask = mask_of_lengths([23, 9], 23)
     params = model.init(next(rngs), inputs, mask, deterministic=True)

@@ -170,7 +170,9 @@ class TestErrors:
 
     def test_attentions_that_are_not_the_authors(self, tmp_path):
         config = importlib.import_module("configs.listops").get_config("performer")
-        with pytest.raises(ValueError, match=r"performer is not the authors' .* softmax, nystrom"):
+        with pytest.raises(
+            ValueError, match=r"performer differs from the authors' .* softmax, nystrom"
+        ):
             load_authors_checkpoint(tmp_path / "a.model", config.to_dict())
 
     def test_no_file(self, tmp_path):

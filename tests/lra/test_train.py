@@ -5,12 +5,13 @@ import importlib
 import json
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 
 from lra import data, train
 from lra.data import Padding
-from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256
+from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256, loop
 
 
 def small_config(argument="nystrom,num_landmarks=4,conv_kernel_size=3", **changes):
@@ -86,7 +87,7 @@ def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(f
     assert run(config, folder) == first
     prepared = train.prepare(config)
     with Workdir(folder, config) as workdir:
-        again = train.score_again(prepared, data.load(prepared.data), workdir)
+        again = train.evaluate_checkpoint(prepared, data.load(prepared.data), workdir)
     assert again["test_accuracy"] == first["test_accuracy"]
     assert again["valid_accuracy"] == first["valid_accuracy"]
     now = {path: path.stat().st_mtime_ns for path in folder.rglob("[!.]*")}
@@ -97,13 +98,13 @@ def test_the_test_set_is_scored_with_the_best_parameters_not_the_last(tmp_path, 
     """Forty trees by heart: validation is best long before the end."""
     config = small_config(train__total_steps=80, eval__every_steps=5, log__every_steps=5)
     scored = []
-    load_params = train.load_params
+    load_params = loop.load_params
 
     def spy(folder, step, *rest):
         scored.append(step)
         return load_params(folder, step, *rest)
 
-    monkeypatch.setattr(train, "load_params", spy)
+    monkeypatch.setattr(loop, "load_params", spy)
     result = run(config, tmp_path / "run")
     accuracies = {
         line["step"]: line["valid/accuracy"]
@@ -158,7 +159,7 @@ def empty_task(examples):
     task = data.Task(
         name="listops",
         splits={
-            name: data.Split(data.Sequences.of([]), np.zeros(size, np.int32))
+            name: data.Split(data.Sequences.from_bytes([]), np.zeros(size, np.int32))
             for name, size in data.describe("listops").sizes.items()
         },
         sha256="",
@@ -166,6 +167,46 @@ def empty_task(examples):
         folder=pathlib.Path(),
     )
     return task.first(examples) if examples else task
+
+
+def ragged_task(prepared):
+    """Forty sequences of 1 to 64 tokens a split, in place of the generated trees."""
+    random = np.random.default_rng(0)
+
+    def split():
+        texts = [bytes(random.integers(1, 16, length, np.uint8)) for length in range(1, 65)]
+        labels = random.integers(0, 10, 64).astype(np.int32)
+        return data.Split(data.Sequences.from_bytes(texts), labels).first(61)
+
+    splits = {name: split() for name in ("train", "valid", "test")}
+    return dataclasses.replace(data.load(prepared.data), splits=splits)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["nystrom,num_landmarks=4,conv_kernel_size=3", "linformer,projection_size=4", "none"],
+)
+def test_batches_of_similar_length_are_evaluated_as_fully_padded_ones(argument):
+    scores = {}
+    for multiple in (0, 16):
+        prepared = train.prepare(small_config(argument, data__pad_to_multiple_of=multiple))
+        task = ragged_task(prepared)
+        params = jax.tree.map(lambda leaf: 3 * leaf, train.make_params(prepared)())
+        spec = train.make_spec(prepared)
+        scores[multiple] = train._evaluate(prepared, spec, task, "valid", params)
+        examples = train._examples(prepared, task.splits["valid"])
+        assert examples.fetch(np.array([3, 20]))["inputs"].shape == (2, 32 if multiple else 64)
+    assert scores[16]["accuracy"] == scores[0]["accuracy"]
+    assert scores[16]["loss"] == pytest.approx(scores[0]["loss"], rel=1e-5)
+
+
+def test_a_run_on_batches_of_similar_length_ends_with_its_result(tmp_path):
+    config = small_config(data__pad_to_multiple_of=16)
+    prepared = train.prepare(config)
+    with Workdir(tmp_path / "run", config) as workdir:
+        result = train.train(prepared, ragged_task(prepared), workdir)
+    assert result["test_examples"] == 61
+    assert [line["step"] for line in lines_of(tmp_path / "run")] == [2, 4, 4, 6, 6]
 
 
 def test_a_file_or_two_of_a_release_may_be_missing():
@@ -179,7 +220,7 @@ def test_an_unfinished_run_cannot_be_scored(tmp_path):
     config = small_config()
     prepared = train.prepare(config)
     with Workdir(tmp_path / "run", config) as workdir, pytest.raises(ValueError, match="train it"):
-        train.score_again(prepared, data.load(prepared.data), workdir)
+        train.evaluate_checkpoint(prepared, data.load(prepared.data), workdir)
 
 
 def test_training_and_evaluation_are_traced_once_on_ragged_data(tmp_path, monkeypatch):
@@ -237,6 +278,17 @@ def test_eight_trees_are_learnt_by_heart(tmp_path):
         ({"train__batch_size": 9}, "multiple of 8"),
         ({"mesh__data": 3}, "cannot lay out 8"),
         ({"mesh__data": 1, "mesh__sequence": 8, "data__max_len": 63}, "multiple, for example 64"),
+        ({"data__pad_to_multiple_of": -1}, "data.pad_to_multiple_of is -1"),
+        (
+            {"mesh__data": 1, "mesh__sequence": 8, "data__pad_to_multiple_of": 12},
+            r"data\.pad_to_multiple_of",
+        ),
+        (
+            {"attention__landmark_layout": "mlpen", "data__pad_to_multiple_of": 6},
+            "L = 6 is not a multiple of M = 4",
+        ),
+        ({"model__stem": (3, 4)}, "model.stem: needs odd kernel sizes"),
+        ({"attention__conv_groups": "heads"}, "attention.conv_groups"),
         ({"train__seed": 2**32}, r"below 2\*\*32"),
         ({"optimizer__learning_rate": "fast"}, "optimizer.learning_rate: needs a float"),
         ({"log__evry_steps": 3}, "did you mean log.every_steps"),

@@ -231,7 +231,7 @@ class TestErrors:
         folder = path.parent.parent
         before = (folder / "config.json").read_bytes()
         assert main(["convert", str(path), str(folder)]) == 2
-        assert "is where the source lies" in capsys.readouterr().err
+        assert "holds the source" in capsys.readouterr().err
         assert (folder / "config.json").read_bytes() == before
 
     def test_widths_that_differ(self, path, refused):
@@ -246,9 +246,9 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
-            ({"attn_type": "linformer"}, "only softmax and nystrom are read"),
+            ({"attn_type": "linformer"}, "only softmax and nystrom are supported"),
             ({"max_seq_len": 7}, "22 positions, and max_seq_len = 7"),
-            ({"num_head": None}, "num_head = None in the section model"),
+            ({"num_head": None}, "num_head = None in its config.json"),
             ({"num_layers": 3}, "missing: model.transformer_2."),
         ],
     )
@@ -274,7 +274,7 @@ class TestErrors:
     @pytest.mark.parametrize("kept", [0, 100, -50])
     def test_a_damaged_file(self, path, refused, kept):
         path.write_bytes(path.read_bytes()[:kept])
-        assert "damaged" in refused()
+        assert "corrupt" in refused()
 
     def test_without_torch(self, refused, monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", None)

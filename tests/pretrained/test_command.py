@@ -88,3 +88,42 @@ def test_errors_are_one_line_and_nothing_is_written(
     assert said.count("\n") == 1
     assert sentence.format(tmp_path) in said
     assert not (tmp_path / "ours").exists()
+
+
+def test_a_longer_model_has_a_tokenizer_that_cuts_later(tmp_path):
+    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
+    tokenizer = {"version": "1.0", "truncation": {"max_length": 13, "stride": 0}, "model": {}}
+    (tmp_path / "bert" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = {"do_lower_case": False, "model_max_length": 13, "max_len": 13}
+    (tmp_path / "bert" / "tokenizer_config.json").write_text(json.dumps(config))
+    for max_len in (26, 13):
+        dest = tmp_path / str(max_len)
+        assert main(["convert", str(tmp_path / "bert"), str(dest), f"--max_len={max_len}"]) == 0
+        written = json.loads((dest / "tokenizer_config.json").read_text())
+        assert written == {**config, "model_max_length": max_len, "max_len": max_len}
+        written = json.loads((dest / "tokenizer.json").read_text())
+        assert written["truncation"] == {"max_length": max_len, "stride": 0}
+
+
+def test_a_tokenizer_without_a_length_is_copied_as_it_is(tmp_path):
+    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
+    text = '{"do_lower_case":   false}'
+    (tmp_path / "bert" / "tokenizer_config.json").write_text(text)
+    assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--max_len=26"]) == 0
+    assert (tmp_path / "ours" / "tokenizer_config.json").read_text() == text
+
+
+def test_a_damaged_tokenizer_config_leaves_nothing(tmp_path, capsys):
+    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
+    (tmp_path / "bert" / "tokenizer_config.json").write_text("{,}")
+    assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--max_len=26"]) == 2
+    assert "tokenizer_config.json is corrupt" in capsys.readouterr().err
+    assert not (tmp_path / "ours").exists()
+
+
+def test_the_folder_of_a_run_is_not_converted(tmp_path, capsys):
+    sections = {name: {} for name in ("data", "model", "optimizer", "train")}
+    (tmp_path / "config.json").write_text(json.dumps(sections))
+    tiny.folder_of(tmp_path / "model", "bert", "ForMaskedLM")
+    assert main(["convert", str(tmp_path), str(tmp_path / "ours")]) == 2
+    assert f"pass {tmp_path / 'model'}" in capsys.readouterr().err

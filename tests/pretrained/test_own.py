@@ -3,10 +3,11 @@
 import dataclasses
 import errno
 import json
-import logging
+import warnings
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from nystromformer_jax.models import (
@@ -15,7 +16,12 @@ from nystromformer_jax.models import (
     NystromformerForPreTraining,
     NystromformerForSequenceClassification,
 )
-from nystromformer_jax.pretrained import from_pretrained, read_config, save_pretrained
+from nystromformer_jax.pretrained import (
+    UpstreamMismatchWarning,
+    from_pretrained,
+    read_config,
+    save_pretrained,
+)
 from nystromformer_jax.pretrained.names import MODELS
 from tests.helpers import files_of_at_most
 from tests.pretrained import tiny
@@ -85,7 +91,7 @@ def test_the_layout_is_hugging_faces(tmp_path, attention, mean_len):
 
 
 def test_a_missing_convolution_is_a_kernel_of_one_zero_there(tmp_path):
-    model = Nystromformer(dataclasses.replace(CONFIG, attention="softmax", conv_kernel_size=0))
+    model = Nystromformer(dataclasses.replace(CONFIG, attention="linear"))
     save_pretrained(tmp_path, model, random_variables(model))
     assert json.loads((tmp_path / "config.json").read_text())["conv_kernel_size"] == 1
     with safetensors.safe_open(tmp_path / "model.safetensors", "np") as file:
@@ -94,6 +100,28 @@ def test_a_missing_convolution_is_a_kernel_of_one_zero_there(tmp_path):
     assert not kernel.any()
     _, read = from_pretrained(tmp_path, attention="nystrom", conv_kernel_size=3)
     assert not flat(read)["encoder/layer_1/attention/core/conv_kernel"].any()
+
+
+@pytest.mark.parametrize(("model_type", "rows"), [("bert", 0), ("roberta", 2)])
+def test_without_a_convolution_a_softmax_model_is_written_as_what_it_was(
+    tmp_path, model_type, rows
+):
+    changes = {"attention": "softmax", "conv_kernel_size": 0, "num_landmarks": 4}
+    metadata = {"model_type": model_type, "pad_token_id": 1}
+    model = NystromformerForMaskedLM(
+        dataclasses.replace(CONFIG, **changes, classifier_activation=None, metadata=metadata)
+    )
+    save_pretrained(tmp_path, model, random_variables(model))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["model_type"] == model_type
+    assert config["max_position_embeddings"] == tiny.POSITIONS + rows
+    shapes = {
+        name: tensor.shape for name, tensor in tiny.tensors_of(model_type, "ForMaskedLM").items()
+    }
+    with safetensors.safe_open(tmp_path / "model.safetensors", "np") as file:
+        names = file.keys()
+        assert {name: file.get_tensor(name).shape for name in names} == shapes
+    assert from_pretrained(tmp_path)[0] == model
 
 
 def test_the_order_head_has_berts_names(tmp_path):
@@ -137,12 +165,75 @@ def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(tmp_path):
     [
         ({"attention": "softmax"}, "its classifier has gelu_new between its layers"),
         ({"attention": "linear"}, "it has no linear attention and runs exact attention"),
-        ({}, "on inputs of just 13 tokens, all real, and no others"),
-        ({"attention": "softmax", "classifier_activation": None}, None),
+        ({}, "only on unpadded inputs of exactly 13 tokens"),
     ],
 )
-def test_a_log_line_says_what_transformers_computes_otherwise(tmp_path, caplog, changes, sentence):
+def test_a_warning_says_what_transformers_computes_otherwise(tmp_path, changes, sentence):
     model = NystromformerForSequenceClassification(dataclasses.replace(CONFIG, **changes))
-    with caplog.at_level(logging.INFO):
+    with pytest.warns(UpstreamMismatchWarning, match=sentence):
         save_pretrained(tmp_path, model, random_variables(model))
-    assert caplog.text == "" if sentence is None else sentence in caplog.text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention": "softmax", "classifier_activation": None},
+        {"attention": "softmax", "conv_kernel_size": 0},
+    ],
+)
+def test_there_is_no_warning_where_it_computes_the_same(tmp_path, changes):
+    model = NystromformerForSequenceClassification(dataclasses.replace(CONFIG, **changes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_pretrained(tmp_path, model, random_variables(model))
+
+
+FIELDS = {
+    "id2label": {str(i): f"label {i}" for i in range(tiny.LABELS)},
+    "label2id": {f"label {i}": i for i in range(tiny.LABELS)},
+    "problem_type": "multi_label_classification",
+    "pad_token_id": 7,
+    "bos_token_id": 3,
+    "classifier_dropout": 0.25,
+    "finetuning_task": "one of ours",
+}
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "nystromformer"])
+@pytest.mark.parametrize("attention", ["softmax", "nystrom"])
+def test_every_field_of_a_config_travels(tmp_path, kind, attention):
+    rows = {"max_position_embeddings": 21} if kind == "roberta" else {}
+    tensors = tiny.tensors_of(kind, "ForSequenceClassification")
+    if rows:
+        name = "roberta.embeddings.position_embeddings.weight"
+        tensors[name] = np.ones((21, tiny.EMBED), np.float32)
+    config = tiny.config_of(kind, "ForSequenceClassification", **FIELDS, **rows)
+    tiny.write(tmp_path / "theirs", config, tensors)
+    model, variables = from_pretrained(tmp_path / "theirs", attention=attention)
+    save_pretrained(tmp_path / "ours", model, variables)
+    written = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert {name: written.get(name) for name in FIELDS} == FIELDS
+    again, read = from_pretrained(tmp_path / "ours")
+    assert again == model
+    assert same_bits(read, variables)
+
+
+def test_labels_of_another_number_of_classes_do_not_travel(tmp_path):
+    config = tiny.config_of("bert", "ForSequenceClassification", **FIELDS)
+    tiny.write(tmp_path / "theirs", config, tiny.tensors_of("bert", "ForSequenceClassification"))
+    model, variables = from_pretrained(tmp_path / "theirs", num_labels=2)
+    save_pretrained(tmp_path / "ours", model, variables)
+    written = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert written["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
+    assert "problem_type" not in written
+    assert written["pad_token_id"] == 7
+
+
+def test_a_berts_padding_is_named_where_a_nystromformers_would_be_another(tmp_path):
+    config = tiny.config_of("bert", "ForMaskedLM")
+    del config["pad_token_id"]
+    tiny.write(tmp_path / "theirs", config, tiny.tensors_of("bert", "ForMaskedLM"))
+    model, variables = from_pretrained(tmp_path / "theirs", attention="nystrom")
+    save_pretrained(tmp_path / "ours", model, variables)
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["pad_token_id"] == 0

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from nystromformer_jax.training import MeshConfig, make_mesh
-from nystromformer_jax.training.collectives import (
+from nystromformer_jax.training.planning.hlo import (
     Collectives,
     estimated_cycles,
     find_collectives,

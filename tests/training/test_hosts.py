@@ -17,10 +17,10 @@ from nystromformer_jax.training import (
     MeshConfig,
     ProcessLost,
     WorkdirBusy,
-    host_share,
-    leave,
+    data_shard,
+    detect_lost_process,
     make_mesh,
-    naming_the_lost,
+    shutdown,
 )
 from tests import programs
 from tests.helpers import REFERENCE, assert_close
@@ -71,7 +71,7 @@ def test_a_signal_to_one_stops_both_at_a_step_and_four_go_on(alone, tmp_path):
     assert len({step for _, step in stopped}) == 1
     code, said, _ = finish(start(4, tmp_path))
     assert code == 0, said
-    assert f"Going on from step {stopped[0][1]} of 60" in said
+    assert f"Resuming from step {stopped[0][1]} of 60" in said
     same_numbers(tmp_path, alone)
 
 
@@ -105,24 +105,25 @@ def test_the_death_of_one_ends_the_others_in_a_minute_and_one_goes_on_alone(alon
 )
 def test_only_what_jax_and_orbax_say_of_a_loss_is_one(monkeypatch, error, lost):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ProcessLost if lost else type(error)), naming_the_lost():
+    with pytest.raises(ProcessLost if lost else type(error)), detect_lost_process():
         raise error
 
 
 def test_a_process_alone_leaves_as_python_does():
-    assert leave(2) is None  # os._exit would end the tests here
+    assert shutdown(2) is None  # os._exit would end the tests here
 
 
 JOINS = """
 import sys
-from nystromformer_jax.training import HostsConfig, join, leave
+from nystromformer_jax.training import HostsConfig, initialize, shutdown
 values = dict(flag.removeprefix("--").split("=") for flag in sys.argv[1:])
 count, number = int(values["num_processes"]), int(values["process_id"])
 try:
-    join(HostsConfig(coordinator=values["coordinator"], num_processes=count, process_id=number), SECONDS)
+    config = HostsConfig(coordinator=values["coordinator"], num_processes=count, process_id=number)
+    initialize(config, SECONDS)
 except ValueError as error:
     print(error)
-    leave(2)
+    shutdown(2)
 """
 
 
@@ -141,7 +142,7 @@ def test_processes_that_never_meet_say_so(number):
 @pytest.mark.slow(minutes=0.3)
 def test_one_that_fails_alone_ends_with_its_own_code(tmp_path):
     script = tmp_path / "one_leaves.py"
-    wait = "import time\nif number:\n    leave(3)\ntime.sleep(100)\n"
+    wait = "import time\nif number:\n    shutdown(3)\ntime.sleep(100)\n"
     script.write_text(JOINS.replace("SECONDS", "60") + wait)
     began = time.monotonic()
     done = launched(2, script)
@@ -155,7 +156,7 @@ def test_what_one_refuses_all_refuse_and_nothing_is_left(tmp_path):
     script, folder = tmp_path / "differs.py", tmp_path / "run"
     open_it = f"""
 from pathlib import Path
-from nystromformer_jax.training import CannotWrite, Workdir, agreed, exit_code_of
+from nystromformer_jax.training import CannotWrite, Workdir, sync_errors, exit_code_of
 for seed, sha256 in ((number, "2" * 64), (3, str(number) * 64)):
     try:
         with Workdir(Path({str(folder)!r}), {{"train": {{"seed": seed}}}}) as run:
@@ -163,12 +164,12 @@ for seed, sha256 in ((number, "2" * 64), (3, str(number) * 64)):
     except ValueError as error:
         print(error, flush=True)
 try:
-    with agreed():
+    with sync_errors():
         if number == 0:
             raise CannotWrite("the disk is full")
 except Exception as error:
     print(error, flush=True)
-    leave(exit_code_of(error))
+    shutdown(exit_code_of(error))
 """
     script.write_text(JOINS.replace("SECONDS", "60") + open_it)
     done = launched(2, script)
@@ -279,15 +280,15 @@ class FakeMesh:
     ],
 )
 def test_hosts_that_split_only_the_length_read_the_same_rows(rows, shares):
-    assert [host_share(FakeMesh(rows), host) for host in range(4)] == shares
+    assert [data_shard(FakeMesh(rows), host) for host in range(4)] == shares
 
 
 @pytest.mark.usefixtures("no_annotations")
 def test_shares_of_different_sizes_are_refused():
     with pytest.raises(ValueError, match="share their rows unevenly"):
-        host_share(FakeMesh([[0, 0], [0, 1], [1, 1]]), 0)
+        data_shard(FakeMesh([[0, 0], [0, 1], [1, 1]]), 0)
 
 
 def test_one_process_has_all_rows():
-    assert host_share(make_mesh(MeshConfig(data=2, sequence=4))) == (0, 1)
+    assert data_shard(make_mesh(MeshConfig(data=2, sequence=4))) == (0, 1)
     assert jax.process_count() == 1

@@ -30,7 +30,7 @@ from nystromformer_jax.training import (
     make_optimizer,
     make_schedule,
     make_train_step,
-    place,
+    shard_batch,
     training_batches,
 )
 from tests.training import tiny
@@ -57,7 +57,7 @@ def one_update(mesh, accumulation=1, loss=without_dropout, weights=None):
         batch["weights"] = weights
     totals = {name: (jnp.float32(0), jnp.float32(0)) for name in ("loss", "accuracy", "grad_norm")}
     step = make_train_step(loss, optimizer, mesh, seed=3, accumulation=accumulation)
-    state, totals, loss_value = step(state, totals, place(batch, mesh))
+    state, totals, loss_value = step(state, totals, shard_batch(batch, mesh))
     return np.asarray(state.params["kernel"]), jax.device_get(totals), float(loss_value)
 
 
@@ -78,7 +78,7 @@ def test_accumulation_equals_the_undivided_batch(devices, accumulation):
         return without_dropout(params, batch, None)[0] / weights.sum()
 
     batch = next(training_batches(tiny.examples(101), batch_size=48, seed=7))
-    batch = place({**batch, "weights": weights}, one_device())
+    batch = shard_batch({**batch, "weights": weights}, one_device())
     params = tiny.make_params()
     expected = params["kernel"] - jax.grad(mean_loss)(params)["kernel"]
     np.testing.assert_allclose(whole[0], expected, rtol=0, atol=1e-6)
@@ -86,7 +86,7 @@ def test_accumulation_equals_the_undivided_batch(devices, accumulation):
 
 def test_parts_keep_their_rows_on_their_device():
     mesh = make_mesh(MeshConfig(), jax.devices())
-    batch = place({"inputs": np.zeros((48, 5), np.float32)}, mesh)
+    batch = shard_batch({"inputs": np.zeros((48, 5), np.float32)}, mesh)
     from nystromformer_jax.training.train_step import _split
 
     compiled = jax.jit(lambda batch: _split(batch, 3, mesh)).lower(batch).compile()
@@ -113,7 +113,7 @@ def test_each_part_and_each_step_has_its_own_dropout():
         state = TrainState(jnp.int32(number), tiny.make_params(), optimizer.init(params))
         names = ("loss", "accuracy", "squares", "grad_norm")
         totals = {name: (jnp.float32(0), jnp.float32(0)) for name in names}
-        seen.append(jax.device_get(step(state, totals, place(batch, one_device()))[1]))
+        seen.append(jax.device_get(step(state, totals, shard_batch(batch, one_device()))[1]))
     assert seen[0]["accuracy"] == seen[1]["accuracy"] != seen[2]["accuracy"]
     mean, mean_of_squares = seen[0]["accuracy"][0] / 4, seen[0]["squares"][0] / 4
     assert mean_of_squares - mean**2 > 1e-3  # four equal draws would have no variance
@@ -197,7 +197,7 @@ def test_a_loss_is_selected_by_its_lowest(tmp_path):
 
 
 def test_an_unknown_metric_to_select_by_is_refused_at_the_first_evaluation(tmp_path):
-    with pytest.raises(ValueError, match="select='f1' is no validation metric: accuracy, loss"):
+    with pytest.raises(ValueError, match="select='f1' is not a validation metric: accuracy, loss"):
         tiny.train(tmp_path, select="f1")
     assert max(line["step"] for line in lines(tmp_path)) == 10
 
@@ -259,6 +259,14 @@ def test_what_is_not_finite_stops_before_any_save(tmp_path, poison, poison_value
     assert "optimizer.learning_rate" in str(stopped.value)
     assert np.isfinite(tiny.last_params(tmp_path, 10)).all()
     assert max(line["step"] for line in lines(tmp_path)) == 10
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["state"], result["step"]) == ("diverged", 15)
+    assert result["reason"] == str(stopped.value)
+    assert not any("accuracy" in key for key in result)
+    # The same command trains nothing again, and says the same.
+    with pytest.raises(LossNotFinite) as again:
+        tiny.train(tmp_path)
+    assert str(again.value) == str(stopped.value)
 
 
 def test_one_compilation_of_each_step(tmp_path, caplog):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from nystromformer_jax.training import MeshConfig, check_length, make_mesh, place
+from nystromformer_jax.training import MeshConfig, check_length, make_mesh, shard_batch
 from nystromformer_jax.training import mesh as mesh_file
 
 
@@ -27,7 +27,7 @@ def test_minus_one_takes_what_is_left(config, shape):
 def test_rows_and_lengths_lie_on_devices_in_order(shape, on_each):
     mesh = make_mesh(MeshConfig(data=4, sequence=2))
     rows = np.arange(np.prod(shape)).reshape(shape)
-    placed = place({"rows": rows}, mesh)["rows"]
+    placed = shard_batch({"rows": rows}, mesh)["rows"]
     np.testing.assert_array_equal(placed, rows)
     assert {shard.data.shape for shard in placed.addressable_shards} == {on_each}
 

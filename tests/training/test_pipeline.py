@@ -3,14 +3,31 @@
 import itertools
 import threading
 
+import grain
 import numpy as np
 import pytest
 
 from nystromformer_jax.training import Examples, evaluation_batches, training_batches
+from nystromformer_jax.training.pipeline import GROUP
 
 
 def numbers(count):
     return Examples(count, lambda indices: {"number": indices.copy()})
+
+
+def ragged(count):
+    """Examples of 3 to 999 tokens; a batch tells the greatest length that it was given."""
+    lengths = np.random.default_rng(0).integers(3, 1000, count)
+
+    def make_batch(indices, longest):
+        return {"number": indices.copy(), "longest": np.full(len(indices), longest)}
+
+    return Examples(count, make_batch, lengths)
+
+
+def joined(batches):
+    """One batch from the parts of all hosts."""
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def take(batches, count):
@@ -41,6 +58,20 @@ def test_resuming_needs_the_step_alone():
             numbers(31), batch_size=12, seed=5, start_step=13, host=host, hosts=hosts
         )
         assert take(tail, 7) == [batch[rows] for batch in whole[13:]]
+
+
+def old_rows(count, *, batch_size, seed, host, hosts, start_step, batches):
+    """Batches as grain alone makes them, without lengths."""
+    order = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
+    mine = order.batch(batch_size // hosts).slice(slice(start_step * hosts + host, None, hosts))
+    return [mine[i].tolist() for i in range(batches)]
+
+
+@pytest.mark.parametrize(("host", "hosts"), [(0, 1), (1, 2), (2, 3)])
+def test_without_lengths_the_rows_are_those_of_a_shuffled_and_batched_data_set(host, hosts):
+    options = {"batch_size": 12, "seed": 5, "host": host, "hosts": hosts, "start_step": 3}
+    rows = take(training_batches(numbers(31), **options), 11)
+    assert rows == old_rows(31, **options, batches=11)
 
 
 def test_every_epoch_has_every_example_in_another_order():
@@ -103,8 +134,75 @@ def test_one_thread_reads_ahead_and_ends():
     assert not reader.is_alive()
 
 
+class TestLengths:
+    """Batches of similar length."""
+
+    COUNT, BATCH = 331, 8
+
+    def batches(self, count=2 * GROUP, seed=5, **options):
+        batches = training_batches(ragged(self.COUNT), batch_size=self.BATCH, seed=seed, **options)
+        return list(itertools.islice(batches, count))
+
+    def test_a_group_of_batches_has_the_examples_of_its_stretch_of_the_order(self):
+        rows = np.concatenate([batch["number"] for batch in self.batches(5 * GROUP)])
+        (order,) = old_rows(
+            self.COUNT, batch_size=len(rows), seed=5, host=0, hosts=1, start_step=0, batches=1
+        )
+        stretch = GROUP * self.BATCH
+        for start in range(0, len(rows), stretch):
+            group = slice(start, start + stretch)
+            assert sorted(rows[group]) == sorted(order[group])
+        # An epoch may end inside a group: then an example comes once more than another.
+        assert set(np.bincount(rows, minlength=self.COUNT)) == {3, 4}
+
+    def test_a_batch_is_a_function_of_the_seed_and_its_number(self):
+        whole = self.batches()
+        for start in (1, GROUP - 1, GROUP + 3):
+            (batch,) = self.batches(1, start_step=start)
+            np.testing.assert_array_equal(batch["number"], whole[start]["number"])
+        others = [batch["number"].tolist() for batch in self.batches(seed=6)]
+        assert others != [batch["number"].tolist() for batch in whole]
+
+    @pytest.mark.parametrize("hosts", [2, 4])
+    def test_hosts_share_its_rows_and_know_its_longest(self, hosts):
+        shares = [self.batches(host=host, hosts=hosts) for host in range(hosts)]
+        for one, *parts in zip(self.batches(), *shares, strict=True):
+            together = joined(parts)
+            for name in ("number", "longest", "weights"):
+                np.testing.assert_array_equal(together[name], one[name])
+            longest = ragged(self.COUNT).lengths[one["number"]].max()
+            assert set(one["longest"]) == {longest}
+
+    def test_its_rows_are_of_similar_length_and_batches_come_in_any_order(self):
+        lengths = ragged(self.COUNT).lengths
+        sorted_rows = [lengths[batch["number"]] for batch in self.batches()]
+        shuffled = take(training_batches(numbers(self.COUNT), batch_size=8, seed=5), 2 * GROUP)
+        spread = lambda batches: np.mean([np.ptp(batch) for batch in batches])
+        assert spread(sorted_rows) < 0.1 * spread([lengths[rows] for rows in shuffled])
+        for group in (sorted_rows[:GROUP], sorted_rows[GROUP:]):
+            steps = np.diff([rows.max() for rows in group])
+            assert 0.2 < (steps > 0).mean() < 0.8
+
+    @pytest.mark.parametrize("hosts", [1, 2])
+    @pytest.mark.parametrize(("limit", "scored"), [(0, 331), (37, 37), (999, 331)])
+    def test_evaluation_scores_every_example_once(self, hosts, limit, scored):
+        examples = ragged(self.COUNT)
+        shares = [
+            list(evaluation_batches(examples, batch_size=8, limit=limit, host=host, hosts=hosts))
+            for host in range(hosts)
+        ]
+        batches = [joined(parts) for parts in zip(*shares, strict=True)]
+        assert len(batches) == -(-scored // 8)
+        real = np.concatenate([batch["number"][batch["weights"] == 1] for batch in batches])
+        assert sorted(real) == list(range(scored))
+        assert sum(batch["weights"].sum() for batch in batches) == scored
+        assert (np.diff(examples.lengths[real]) >= 0).all()
+        for batch in batches:
+            assert set(batch["longest"]) == {examples.lengths[batch["number"]].max()}
+
+
 def test_what_cannot_be_shared_is_refused():
-    with pytest.raises(ValueError, match="a batch of 10 cannot be shared by 3 hosts"):
+    with pytest.raises(ValueError, match="a batch of 10 cannot be divided by 3 hosts"):
         next(training_batches(numbers(31), batch_size=10, seed=0, hosts=3))
     with pytest.raises(ValueError, match="at least one example"):
         next(evaluation_batches(numbers(0), batch_size=10))

@@ -7,14 +7,12 @@ import jax.numpy as jnp
 import pytest
 from jax.errors import JaxRuntimeError
 
-from nystromformer_jax.training import Job, MeshConfig, make_mesh, plan, planning
-from nystromformer_jax.training.collectives import Collectives
-from nystromformer_jax.training.plan import (
-    Memory,
-    Plan,
-    largest_that_fits,
-    make_plan,
-)
+from nystromformer_jax.training import MeshConfig, TrainSpec, make_mesh
+from nystromformer_jax.training.planning import estimate
+from nystromformer_jax.training.planning import report as report_file
+from nystromformer_jax.training.planning.estimate import Memory, Plan, largest_that_fits, make_plan
+from nystromformer_jax.training.planning.hlo import Collectives
+from nystromformer_jax.training.planning.report import make_report
 from nystromformer_jax.training.topology import CHIPS, chip_of
 from tests.training import tiny
 
@@ -60,11 +58,11 @@ def row():
     return {"inputs": jax.ShapeDtypeStruct((tiny.FEATURES,), jnp.float32), "labels": number}
 
 
-def job(devices=8, **sections):
+def spec(devices=8, **sections):
     config = tiny.config(batch_size=16)
     train = dataclasses.replace(config.train, **sections.get("train", {}))
     mesh = MeshConfig(**sections.get("mesh", {}))
-    return Job(
+    return TrainSpec(
         config=dataclasses.replace(config, train=train, mesh=mesh),
         mesh=make_mesh(mesh, jax.devices()[:devices]),
         make_params=tiny.make_params,
@@ -74,7 +72,7 @@ def job(devices=8, **sections):
 
 
 def test_memory_is_counted_by_kind_on_one_device():
-    memory = make_plan(job()).memory
+    memory = make_plan(spec()).memory
     parameters = 4 * tiny.FEATURES * tiny.CLASSES
     assert memory.params == parameters
     assert memory.optimizer == 2 * parameters + 4 + 4 + 4  # both moments, the step, and two counts
@@ -101,15 +99,15 @@ class Unprintable:
 
 
 def test_a_program_that_cannot_be_printed_still_has_memory_and_flops(monkeypatch):
-    expected, real = make_plan(job()), Job.step
-    monkeypatch.setattr(Job, "step", lambda self: Unprintable(real(self)))
-    found = make_plan(job())
+    expected, real = make_plan(spec()), TrainSpec.step
+    monkeypatch.setattr(TrainSpec, "step", lambda self: Unprintable(real(self)))
+    found = make_plan(spec())
     assert found.memory == expected.memory
     assert found.flops == expected.flops
     assert found.collectives is found.cycles is found.collective_bytes is None
     chip = CHIPS["v5e"]
     assert found.link_seconds(chip) is found.step_seconds(chip) is None
-    said = planning.report(CONFIG, lambda config: job(), chip, largest=False)
+    said = make_report(CONFIG, lambda config: spec(), chip, largest=False)
     assert said.fits
     line = (
         "collectives, time  unknown: this jaxlib cannot print the compiled program; a newer one may"
@@ -120,12 +118,12 @@ def test_a_program_that_cannot_be_printed_still_has_memory_and_flops(monkeypatch
 def test_the_largest_batch_is_a_multiple_that_devices_and_parts_share(monkeypatch):
     asked = []
 
-    def make_plan(job, limit_bytes, batch_size):
+    def make_plan(spec, limit_bytes, batch_size):
         asked.append(batch_size)
         return plan_of(1000 + 10 * batch_size)
 
-    monkeypatch.setattr(plan, "make_plan", make_plan)
-    found = plan.largest_batch(job(train={"accumulation": 2}), 1000 + 10 * 175)
+    monkeypatch.setattr(estimate, "make_plan", make_plan)
+    found = estimate.largest_batch(spec(train={"accumulation": 2}), 1000 + 10 * 175)
     assert found == 160
     assert 176 in asked
 
@@ -149,17 +147,15 @@ def report(monkeypatch, plans, *, largest=None, config=CONFIG, **options):
     """A report on plans of ever less memory, and the changes that were asked for."""
     asked = []
 
-    def make_job(config):
+    def make_spec(config):
         asked.append(config)
-        return job(train=dict(config["train"]), mesh=dict(config["mesh"]))
+        return spec(train=dict(config["train"]), mesh=dict(config["mesh"]))
 
     left = iter(plans)
-    monkeypatch.setattr(planning, "make_plan", lambda *arguments: next(left))
-    monkeypatch.setattr(planning, "largest_batch", lambda *arguments: largest)
+    monkeypatch.setattr(report_file, "make_plan", lambda *arguments: next(left))
+    monkeypatch.setattr(report_file, "largest_batch", lambda *arguments: largest)
     chip, largest_too = CHIPS["v5e"], largest is not None
-    found = planning.report(
-        config, make_job, chip, topology="v5e:2x4", largest=largest_too, **options
-    )
+    found = make_report(config, make_spec, chip, topology="v5e:2x4", largest=largest_too, **options)
     return found, asked
 
 
@@ -192,7 +188,7 @@ def test_what_does_not_fit_is_told_with_what_would(monkeypatch):
 
 def test_where_nothing_would_fit_that_is_told(monkeypatch):
     found, asked = report(monkeypatch, [plan_of(None)] + [plan_of(17 * GIB)] * 3)
-    assert "nothing of train.remat" in found.text
+    assert "none of train.remat" in found.text
     assert asked[-1]["train"]["accumulation"] == 2  # sixteen examples on eight devices
     assert found.text.endswith("a shorter length, more chips or mesh.sequence")
 
@@ -202,7 +198,7 @@ def test_parts_are_all_that_divide_a_devices_rows(monkeypatch):
     config = {**CONFIG, "train": train, "mesh": {"shard_params": True}}
     found, asked = report(monkeypatch, [plan_of(17 * GIB)] * 4, config=config)
     assert [changed["train"]["accumulation"] for changed in asked[-3:]] == [6, 9, 18]
-    assert "nothing of train.remat" in found.text
+    assert "none of train.remat" in found.text
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_signal_saves_says_how_to_go_on_and_changes_no_bit(uninterrupted, tmp_pa
     process.send_signal(number)
     code, said, _ = programs.finish(process)
     assert code == 128 + number
-    assert "everything saved; the same command goes on from there" in said
+    assert "everything saved; the same command resumes from there" in said
     finish(tmp_path)
     same_run(uninterrupted, tmp_path)
 

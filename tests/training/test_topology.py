@@ -3,25 +3,13 @@
 import pytest
 
 from nystromformer_jax.training import topology
+from tests import programs
 
 
-def test_a_refusal_tells_how_much_was_needed():
+def test_an_out_of_memory_message_reports_the_temporaries():
     message = "the total memory required for HLO temporaries (1.50G) exceeds available HBM (1.00G)."
-    assert topology.needed_memory(message, 100, 10) == {
-        "argument_bytes": 100,
-        "output_bytes": 10,
-        "temp_bytes": 3 * 2**29,
-        "peak_bytes": 110 + 3 * 2**29,
-    }
-    assert topology.needed_memory("too much", 100, 10)["peak_bytes"] is None
     assert topology.needed_temporaries(message) == 3 * 2**29
     assert topology.needed_temporaries("too much") is None
-
-
-def test_an_estimate_loses_a_second_an_operation_without_one_and_gets_it_back():
-    assert topology.decoded_seconds(0.25) == 0.25
-    assert topology.decoded_seconds(-2.75) == 0.25
-    assert topology.decoded_seconds(-3.0) is None
 
 
 @pytest.mark.parametrize("name", ["v5e", "v5e:0x1", "v5e:1x", "", "v5e 1x1"])
@@ -47,3 +35,23 @@ def test_all_devices_of_a_topology_are_there():
     devices = topology.topology_devices("v5e:2x4")
     assert len(set(devices)) == 8
     assert {device.platform for device in devices} == {"tpu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("v5e:1x1", 1), ("v6e:1x1", 1), ("v5e:1x2", 2), ("v5e:3x3", 9), ("v4:1x2x3", 12)],
+)
+def test_an_odd_number_of_chips_is_planned_for_by_every_libtpu(name, count):
+    pytest.importorskip("libtpu")
+    assert len(topology.topology_devices(name)) == count
+
+
+def test_two_processes_have_a_topology_at_once():
+    pytest.importorskip("libtpu")
+    assert topology.topology_devices("v5e:2x2")  # this process has loaded libtpu from here on
+    words = (
+        "from nystromformer_jax.training.topology import topology_devices;"
+        " print(len(topology_devices('v5e:2x2')))"
+    )
+    answer = programs.finish(programs.start("-c", words, JAX_PLATFORMS="cpu"))
+    assert (answer.code, answer.output) == (0, "4\n"), answer.errors

@@ -43,9 +43,15 @@ def test_a_new_run_writes_its_config_once(tmp_path):
 
 @pytest.mark.parametrize(
     "config",
-    [CONFIG, changed("data", dir="/b"), changed("mesh", data=4), changed("eval", every_steps=7)],
+    [
+        CONFIG,
+        changed("data", dir="/b"),
+        changed("mesh", data=4),
+        changed("eval", every_steps=7),
+        {**CONFIG, "command": {"config": "configs/listops.py:softmax"}},
+    ],
 )
-def test_paths_mesh_and_evaluation_may_change(tmp_path, config):
+def test_paths_mesh_evaluation_and_command_may_change(tmp_path, config):
     with Workdir(tmp_path, CONFIG) as run:
         first = run.config_sha256
     with Workdir(tmp_path, config) as run:
@@ -181,3 +187,21 @@ def test_what_has_begun_stays(tmp_path, begun):
         stop()
     with pytest.raises(ConfigDiffers):
         Workdir(path, changed("model", num_layers=3))
+
+
+def test_a_folder_that_is_only_read_is_left_as_it_is(tmp_path):
+    with Workdir(tmp_path / "new", CONFIG, read_only=True) as run:
+        assert run.result is None
+    assert not (tmp_path / "new").exists()
+    with Workdir(tmp_path / "run", CONFIG) as run:
+        run.require_data("da7a")
+        run.write_result({"best_step": 3})
+        with Workdir(tmp_path / "run", CONFIG, read_only=True) as again:  # no lock is needed
+            assert again.require_result() == {"best_step": 3}
+            again.require_data("da7a")
+            with pytest.raises(ConfigDiffers, match="other data"):
+                again.require_data("0ther")
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(ConfigDiffers, match="num_layers: 2 in the run, 3 now"):
+        Workdir(tmp_path / "run", changed("model", num_layers=3), read_only=True)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == files

@@ -21,13 +21,13 @@ from nystromformer_jax.training import (
     OptimizerConfig,
     ProcessLost,
     TrainConfig,
+    TrainSpec,
     Workdir,
+    detect_lost_process,
     fit,
-    join,
+    initialize,
     load_params,
-    make_eval_step,
     make_mesh,
-    naming_the_lost,
     weighted,
 )
 
@@ -73,20 +73,36 @@ def config(total_steps=30, batch_size=8, **sections):
     )
 
 
-def train(workdir, settings=None, *, loss=loss_fn, seconds=0.0, mesh=None, **options):
-    """One call of the command: opens the folder, trains, returns fit's outcome."""
-    mesh = mesh or make_mesh(MeshConfig(), jax.devices()[:1])
-    with Workdir(Path(workdir), {"train": {"seed": 3}}) as run:
+def train(
+    folder,
+    settings=None,
+    *,
+    loss=loss_fn,
+    seconds=0.0,
+    mesh=None,
+    training=None,
+    validation=None,
+    start_params=None,
+    **options,
+):
+    """One call of the command: opens the folder, trains, returns fit's result."""
+    training = training or examples(101, seconds=seconds)
+    example = training.fetch(np.zeros(1, np.int64))
+    spec = TrainSpec(
+        config=settings or config(),
+        mesh=mesh or make_mesh(MeshConfig(), jax.devices()[:1]),
+        make_params=make_params,
+        loss_fn=loss,
+        row={name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in example.items()},
+        **options,
+    )
+    with Workdir(Path(folder), {"train": {"seed": 3}}) as workdir:
         return fit(
-            run,
-            settings or config(),
-            mesh=mesh,
-            make_params=make_params,
-            loss_fn=loss,
-            eval_step=options.pop("eval_step", make_eval_step(loss, mesh)),
-            training=options.pop("training", examples(101, seconds=seconds)),
-            validation=options.pop("validation", examples(37, seed=1)),
-            **options,
+            workdir,
+            spec,
+            training=training,
+            validation=validation or examples(37, seed=1),
+            start_params=start_params,
         )
 
 
@@ -100,10 +116,10 @@ if __name__ == "__main__":
     folder, seconds, *flags = sys.argv[1:]
     values = dict(flag.removeprefix("--").split("=") for flag in flags)
     numbers = {name: int(value) for name, value in values.items() if name != "coordinator"}
-    join(HostsConfig(coordinator=values.get("coordinator", ""), **numbers))
+    initialize(HostsConfig(coordinator=values.get("coordinator", ""), **numbers))
     devices = jax.devices() if flags else jax.devices()[:1]
     try:
-        with naming_the_lost():
+        with detect_lost_process():
             mesh = make_mesh(MeshConfig(), devices)
             train(folder, config(60, events=True), seconds=float(seconds), mesh=mesh)
     except Interrupted as interrupted:

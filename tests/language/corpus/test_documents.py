@@ -4,7 +4,7 @@ import json
 import pytest
 
 from language.corpus import documents
-from language.corpus.sources import open_source
+from language.corpus.documents import open_source
 from tests.language import texts
 
 FORMS = [
@@ -150,7 +150,7 @@ def write_tfds(data_dir, docs, file_format="array_record", name="corpus"):
 
 
 def test_a_data_set_of_tfds_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "EXAMPLES_A_PIECE", 7)
+    monkeypatch.setattr(documents, "EXAMPLES_PER_PIECE", 7)
     path = write_tfds(tmp_path, [*DOCS, " \n"])
     assert read(path) == read(path / "1.0.0") == read(path, "tfds", "line") == DOCS
     assert open_source(str(path)).num_pieces == 8
@@ -193,7 +193,7 @@ def test_a_line_that_is_not_what_it_needs_is_named_by_its_byte(tmp_path, line):
     path = texts.write(tmp_path / "x.jsonl", f'{{"text": "ä"}}\n{line}\n')
     with pytest.raises(
         ValueError,
-        match=r'x\.jsonl needs a JSON object with a string under "text" .* from byte 16 on',
+        match=r'x\.jsonl needs a JSON object with a string under "text" .* the line at byte 16',
     ):
         read(path)
 
@@ -204,13 +204,13 @@ def test_a_damaged_archive_is_named(tmp_path):
     for damaged in (content[:-50], content[:100] + b"xxxxx" + content[105:], b"no archive"):
         path.write_bytes(damaged)
         with pytest.raises(
-            ValueError, match=r"all\.jsonl\.gz is cut short or damaged \(.*\): down"
+            ValueError, match=r"all\.jsonl\.gz is truncated or corrupt \(.*\): down"
         ):
             read(path)
 
 
 def test_a_document_without_end_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "LONGEST_DOCUMENT", 2**20)
+    monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 2**20)
     path = texts.write(tmp_path / "x.txt", "Short.\n\n" + "A line that goes on.\n" * 60_000)
     with pytest.raises(
         ValueError,

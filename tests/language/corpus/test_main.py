@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from harness import cache
+from dataprep import cache
 from language import corpus
 from language.corpus.__main__ import main
 from tests.language import texts
@@ -24,8 +24,8 @@ def path(tmp_path):
 def test_a_corpus_is_prepared_checked_and_described(path, capsys):
     assert main([path, *SMALL]) == 0
     captured = capsys.readouterr()
-    assert "documents by spaced_heading; once, into " in captured.err
-    assert "all hashes right.\nSHA-256 " in captured.out
+    assert "documents by spaced_heading; saved to " in captured.err
+    assert "all hashes match.\nSHA-256 " in captured.out
     train, valid = captured.out.split("\n| ")[2:4]
     assert train.startswith("train | ")
     counts = [line.split(" | ") for line in (train, valid)]
@@ -72,7 +72,7 @@ def test_changed_data_are_refused(path, capsys):
     lengths = np.load(folder / "train_first_lens.npy")
     np.save(folder / "train_first_lens.npy", lengths + 1)
     assert main([path, *SMALL]) == 2
-    assert "train_first_lens.npy is not what was prepared" in capsys.readouterr().err
+    assert "train_first_lens.npy was modified" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_changed_data_are_refused(path, capsys):
         (["PATH", "--max_len=4"], "--max_len: needs at least 5 tokens"),
         (
             ["PATH", "--held_out=1e-9"],
-            "/data.seed/heading/all.txt gives no pair for the split valid",
+            "/data.seed/heading/all.txt gives no pairs for the split valid",
         ),
         (["PATH", "--held_out=1e-9"], "Raise --held_out, now 1e-09"),
         (

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from language.corpus.pairs import NUM_SPECIAL, Pairs, draw, pack
+from language.corpus.pairs import NUM_SPECIAL, Pairs, draw_split, pack
 
 CLS, SEP, PAD, VOCAB = 1, 2, 3, 211
 TOKENIZER = types.SimpleNamespace(cls_id=CLS, sep_id=SEP, pad_id=PAD, vocab_size=VOCAB)
@@ -119,19 +119,20 @@ def test_the_share_of_short_pairs_is_as_asked_for(short_rate):
 
 
 def test_a_document_is_drawn_by_its_text_and_the_seed_alone():
-    first, second = draw("A text.", 3, 0.5), draw("A text.", 3, 0.5)
-    assert first.split == second.split
-    assert [first.rng.random() for _ in range(3)] == [second.rng.random() for _ in range(3)]
-    assert draw("A text.", 4, 0.5).rng.random() != draw("A text.", 3, 0.5).rng.random()
-    assert draw("Another.", 3, 0.5).rng.random() != draw("A text.", 3, 0.5).rng.random()
+    (split, rng), (same_split, same_rng) = (draw_split("A text.", 3, 0.5) for _ in range(2))
+    assert split == same_split
+    numbers = [rng.random() for _ in range(3)]
+    assert numbers == [same_rng.random() for _ in range(3)]
+    for text, seed in (("A text.", 4), ("Another.", 3)):
+        assert draw_split(text, seed, 0.5)[1].random() != numbers[0]
 
 
 @pytest.mark.parametrize("held_out", [0.01, 0.3, 0.99])
 def test_the_held_out_share_is_as_asked_for_and_grows_with_it(held_out):
     texts = [f"Document {i}." for i in range(10_000)]
-    valid = [draw(text, 0, held_out).split == "valid" for text in texts]
+    valid = [draw_split(text, 0, held_out)[0] == "valid" for text in texts]
     assert abs(np.mean(valid) - held_out) < 0.02
-    more = [draw(text, 0, held_out + 0.005).split == "valid" for text in texts]
+    more = [draw_split(text, 0, held_out + 0.005)[0] == "valid" for text in texts]
     assert all(np.array(valid) <= np.array(more))
 
 
@@ -182,7 +183,7 @@ def test_the_first_pairs_are_pairs_of_their_own():
 
 
 def test_tokens_are_counted_in_the_pairs_alone(monkeypatch):
-    monkeypatch.setattr("language.corpus.pairs._COUNTED_AT_ONCE", 7)
+    monkeypatch.setattr("language.corpus.pairs._TOKENS_PER_COUNT", 7)
     pairs = dataclasses.replace(stored([(3, 5), (1, 1), (7, 2), (99, 99), (99, 99)]))
     for count in (5, 2):
         part = pairs.first(count)

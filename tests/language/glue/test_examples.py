@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from language.glue.examples import EncodedSplit, Specials, keep, open_split, sample, save
+from language.glue.examples import EncodedSplit, keep, open_split, sample, save
 from language.glue.tables import Example
 from tests.language.glue.fakes import Words
 
 PAD, CLS, SEP = 91, 92, 93
-SPECIALS = Specials(PAD, CLS, SEP)
+TOKENIZER = Words(pad_id=PAD, cls_id=CLS, sep_id=SEP)
 
 
 def split_of(texts, labels=None, truncation="head"):
@@ -24,7 +24,7 @@ def split_of(texts, labels=None, truncation="head"):
         labels=labels,
         label_dtype=np.int32 if labels is None else labels.dtype,
         ids=np.array([str(row) for row in range(len(texts))]),
-        specials=SPECIALS,
+        tokenizer=TOKENIZER,
         truncation=truncation,
     )
 
@@ -152,7 +152,7 @@ def test_what_is_saved_comes_back(tmp_path, vocab_size, dtype):
         Example("12", ("g", "h i j k"), 5.0),
     ]
     save(tmp_path, "valid", examples, tokenizer, label_dtype=np.float32, threads=3)
-    split = open_split(tmp_path, "valid", 2, SPECIALS, truncation="head", label_dtype=np.float32)
+    split = open_split(tmp_path, "valid", 2, TOKENIZER, truncation="head", label_dtype=np.float32)
     assert split.tokens.dtype == dtype
     assert split.ids.tolist() == ["x7", "é", "12"]
     assert split.labels.tolist() == [2.5, 0.0, 5.0]

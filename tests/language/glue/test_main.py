@@ -35,8 +35,8 @@ def test_with_a_tokenizer_the_data_are_prepared(tmp_path, capsys):
     flags = [f"--dir={tmp_path}", f"--tokenizer={tmp_path / 'vocab.txt'}", "--max_len=16"]
     assert main(["rte", *flags, "--show=0"]) == 0
     page = capsys.readouterr().out
-    assert "all hashes right" in page
-    assert "cut at 16 |" in page
+    assert "all hashes match" in page
+    assert "truncated at 16 |" in page
     assert "Training example" not in page
 
 

@@ -2,14 +2,15 @@
 
 import pytest
 
-from language.glue import TASKS, readers
+from language.glue import TASKS
+from language.glue.data import find_files, read_files
 from tests.language.glue.fakes import archive, write_reviews
 
 IMDB = TASKS["imdb"]
 
 
 def read(folder, seed=0):
-    return readers.read(IMDB, readers.find(IMDB, folder), seed).splits
+    return read_files(IMDB, find_files(IMDB, folder), seed).splits
 
 
 @pytest.fixture

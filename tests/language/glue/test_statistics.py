@@ -9,7 +9,7 @@ from tests.language.glue.test_examples import split_of
 
 def test_a_split_in_numbers():
     texts = [[[7] * 3, [8] * 2], [[7], [8] * 5], [[7] * 2, [8] * 2], [[7], [8]]]
-    found = statistics.of_split(split_of(texts, np.array([0, 1, 1, 1], np.int32)), TASKS["rte"], 8)
+    found = statistics.of_tokens(split_of(texts, np.array([0, 1, 1, 1], np.int32)), TASKS["rte"], 8)
     assert found == {
         "examples": 4,
         "labels": {"entailment": 0.25, "not_entailment": 0.75},
@@ -21,9 +21,9 @@ def test_a_split_in_numbers():
 def test_scores_have_a_mean_and_missing_labels_none():
     texts = [[[7], [8]]] * 2
     labels = np.array([1.0, 4.0], np.float32)
-    found = statistics.of_split(split_of(texts, labels), TASKS["stsb"], 8)
+    found = statistics.of_tokens(split_of(texts, labels), TASKS["stsb"], 8)
     assert found["labels"] == {"mean": 2.5, "deviation": 1.5}
-    assert statistics.of_split(split_of(texts), TASKS["stsb"], 8)["labels"] is None
+    assert statistics.of_tokens(split_of(texts), TASKS["stsb"], 8)["labels"] is None
 
 
 @pytest.mark.parametrize("name", ["rte", "stsb"])
@@ -33,13 +33,13 @@ def test_the_table_has_a_row_for_each_split(name):
     splits = {"train": split_of(texts, labels), "test": split_of(texts)}
     page = statistics.markdown(
         task,
+        {name: statistics.of_tokens(split, task, 9) for name, split in splits.items()},
         {
-            "max_len": 9,
-            "splits": {name: statistics.of_split(split, task, 9) for name, split in splits.items()},
             "different": {"train": 1_234, "test": 2},
             "shared": {"train/test": 1},
             "left_out": {"train": [4, 9]},
         },
+        max_len=9,
     )
     header, rule, train, test = page.splitlines()[:4]
     assert header.count("|") == rule.count("|") == train.count("|") == test.count("|")
@@ -48,4 +48,4 @@ def test_the_table_has_a_row_for_each_split(name):
     assert "0.50 ± 0.50" in train if task.is_regression else "50.0 %, 50.0 %" in train
     assert "| none |" in test
     assert "train/test 1." in page
-    assert "Torn or empty rows left out of train: 2." in page
+    assert "Torn or empty rows skipped in train: 2." in page

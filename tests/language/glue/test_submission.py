@@ -110,9 +110,9 @@ def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
         ("rte", "", "first line must be index, prediction"),
         ("rte", "index\tlabel\n", "first line must be index, prediction"),
         ("rte", "index\tprediction\n0\n", "line 2, has 1 columns instead of 2"),
-        ("rte", "index\tprediction\n0\tentailment\n1\t0\n", "line 3: '0' is no label of RTE"),
-        ("stsb", "index\tprediction\n0\tnan\n", "line 2: 'nan' is no score"),
-        ("stsb", "index\tprediction\n0\tgood\n", "line 2: 'good' is no score"),
+        ("rte", "index\tprediction\n0\tentailment\n1\t0\n", "line 3: '0' is not a label of RTE"),
+        ("stsb", "index\tprediction\n0\tnan\n", "line 2: 'nan' is not a score"),
+        ("stsb", "index\tprediction\n0\tgood\n", "line 2: 'good' is not a score"),
     ],
 )
 def test_a_file_that_holds_no_predictions_is_refused(name, content, words, tmp_path):

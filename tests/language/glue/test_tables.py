@@ -4,13 +4,14 @@ import re
 
 import pytest
 
-from language.glue import TASKS, readers
+from language.glue import TASKS
+from language.glue.data import find_files, read_files
 from tests.language.glue.fakes import COUNTS, HEADERS, label, text, write_task
 
 
 def read(name, folder):
     task = TASKS[name]
-    return readers.read(task, readers.find(task, folder)).splits
+    return read_files(task, find_files(task, folder)).splits
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -113,10 +114,10 @@ def test_a_torn_row_of_qqp_is_left_out_and_counted(tmp_path, caplog):
     lines.insert(9, "7\t7\t7\tWhy?\t \t0")
     (folder / "train.tsv").write_text("\n".join(lines))
     task = TASKS["qqp"]
-    found = readers.read(task, readers.find(task, tmp_path))
+    found = read_files(task, find_files(task, tmp_path))
     assert found.splits["train"] == whole
     assert found.left_out == {"train": [4, 10]}
-    assert "torn or empty rows are left out, 2 of them" in caplog.text
+    assert "skipped 2 torn or empty rows" in caplog.text
 
 
 def test_no_more_rows_are_left_out_than_the_release_has(tmp_path):

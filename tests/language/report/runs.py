@@ -3,8 +3,7 @@
 import json
 
 from language.glue import TASKS
-from language.report.groups import group_runs
-from language.report.results import find_runs
+from language.report.groups import read_groups
 
 EXAMPLES = 400
 
@@ -98,4 +97,4 @@ def _write(folder, seed, sections, config, result, lines):
 
 def groups_in(*folders):
     """The groups of all runs below `folders`."""
-    return group_runs(find_runs(folders))[0]
+    return read_groups(folders)[0]

@@ -76,8 +76,8 @@ def test_imdbs_are_of_the_test_set_and_stand_in_the_report(tmp_path):
     write_run(tmp_path / "a", [0, 1], task="imdb", split="test")
     write_run(tmp_path / "b", [0], task="imdb", split="test", scratch=True, config=scratch_config())
     groups = groups_in(tmp_path)
-    text = page.markdown(groups, [], "picture.png")
-    assert "## What pretraining gives" in text
+    text = page.markdown(groups, [], tmp_path / "report")
+    assert "## Gains of pretraining" in text
     assert "| IMDb |" in text
     (found,) = page.numbers(groups)["gains"]
     assert found["task"] == "imdb"

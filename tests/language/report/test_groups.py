@@ -1,12 +1,11 @@
-"""Seeds of one setting make a group; the best of several settings is chosen by validation."""
+"""Groups of seeds, and the best of several settings by validation."""
 
 import math
 import statistics
 
 import pytest
 
-from language.report.groups import best, group_runs
-from language.report.results import find_runs
+from language.report.groups import best, read_groups
 from tests.language.report.runs import groups_in, write_glue, write_pretraining
 
 
@@ -63,7 +62,7 @@ def test_the_best_is_whole_and_best_on_validation(tmp_path):
 def test_the_same_setting_and_seed_twice_is_left_out_with_a_sentence(tmp_path):
     write_glue(tmp_path / "a-short", total_steps=200)
     write_glue(tmp_path / "b-long")
-    groups, left_out = group_runs(find_runs([tmp_path]))
+    groups, left_out = read_groups([tmp_path])
     assert [run.name for group in groups for run in group.runs] == ["b-long"]
     (sentence,) = left_out
     assert "a-short is left out: " in sentence

@@ -1,4 +1,4 @@
-"""The report's command: what it writes, and what it refuses."""
+"""The command: its files and errors."""
 
 import json
 
@@ -49,7 +49,7 @@ def test_everything_is_on_the_page_and_in_the_numbers(many, tmp_path, capsys):
     assert "* mnli: jax 0.9." in page
 
     def refuse(name):
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not JSON")
 
     numbers = json.loads((tmp_path / "out" / "language.json").read_text(), parse_constant=refuse)
     (row,) = numbers["table2"]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from language.report.results import find_runs, read_run
+from reporting.statistics import binomial_error
 from tests.language.report.runs import EXAMPLES, write_glue, write_pretraining
 
 
@@ -31,7 +32,7 @@ def test_a_run_is_read_with_its_errors(tmp_path):
     assert run.scores["valid"].errors == {"accuracy": 0.015}  # as the result has it
     mismatched = run.scores["valid_mismatched"]
     assert mismatched.values == {"accuracy": pytest.approx(0.79)}
-    assert mismatched.errors == {"accuracy": pytest.approx((0.79 * 0.21 / EXAMPLES) ** 0.5)}
+    assert mismatched.errors == {"accuracy": binomial_error(0.79, EXAMPLES)}
     assert "test" not in run.scores
     assert run.device == "1 × cpu, 2 threads"
 
@@ -75,8 +76,8 @@ def test_places_and_seeds_make_no_setting(tmp_path):
         ({"valid": {"accuracy": "high"}}, "valid.accuracy must be a number, not 'high'"),
         ({"valid": 0.9}, "valid must hold metrics by name, not 0.9"),
         ({"valid": {"accuracy": 91.2}}, "it must be between 0 and 1"),
-        ({"seed": "3"}, "seed must be of type int"),
-        ({"attention": 3}, "attention must be of type str"),
+        ({"seed": "3"}, "seed must be a whole number"),
+        ({"attention": 3}, "attention must be a text"),
     ],
 )
 def test_a_result_that_cannot_be_one_is_refused_by_its_file(values, words, tmp_path):

@@ -1,7 +1,9 @@
 """Small reviews, images and trees, and every form in which people have them."""
 
+import collections
 import hashlib
 import io
+import statistics
 import tarfile
 
 import numpy as np
@@ -142,3 +144,31 @@ def write_tsv(path, split):
     """Writes a split as the official generator does."""
     rows = (f"{official_text(tokens)}\t{label}\r\n" for tokens, label in split)
     path.write_text("".join(["Source\tTarget\r\n", *rows]), encoding="utf-8", newline="")
+
+
+def recursive_value(words):
+    """A second evaluator, straight from the definition: consumes words from the front."""
+    word = next(words)
+    if word.isdigit():
+        return int(word)
+    arguments = []
+    while words.peek() != "]":
+        arguments.append(recursive_value(words))
+    next(words)
+    return {
+        "[MAX": max,
+        "[MIN": min,
+        "[MED": lambda values: int(statistics.median(values)),
+        "[SM": lambda values: sum(values) % 10,
+    }[word](arguments)
+
+
+class Words:
+    def __init__(self, text):
+        self.words = collections.deque(text.split())
+
+    def __next__(self):
+        return self.words.popleft()
+
+    def peek(self):
+        return self.words[0]

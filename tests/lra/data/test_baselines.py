@@ -3,15 +3,16 @@ import pytest
 
 from lra.data import PairSplit, Sequences, Split, Task
 from lra.data.baselines import baselines
+from lra.data.listops import encode
 
 
-def task(tmp_path, train, test):
-    return Task("made", {"train": train, "test": test}, "", str, tmp_path)
+def task(tmp_path, train, test, name="made"):
+    return Task(name, {"train": train, "test": test}, "", str, tmp_path)
 
 
 def split(*examples):
     texts, labels = zip(*examples, strict=True)
-    return Split(Sequences.of(texts), np.array(labels, np.int32))
+    return Split(Sequences.from_bytes(texts), np.array(labels, np.int32))
 
 
 def test_the_most_frequent_label_and_the_first_token(tmp_path):
@@ -36,6 +37,69 @@ def test_only_the_examples_of_a_shortened_split_count(tmp_path):
 
 def test_pairs_have_the_constant_answer_alone(tmp_path):
     pairs = PairSplit(
-        Sequences.of([b"a", b"b"]), np.array([[0, 1], [1, 0]], np.int32), np.array([1, 1], np.int32)
+        Sequences.from_bytes([b"a", b"b"]),
+        np.array([[0, 1], [1, 0]], np.int32),
+        np.array([1, 1], np.int32),
     )
     assert baselines(task(tmp_path, pairs, pairs)) == {"constant answer": 1.0}
+
+
+def trees(count, seed, tree):
+    """A split of `count` trees; `tree` makes one and its label of a generator of random numbers."""
+    rng = np.random.default_rng(seed)
+    made = [tree(rng) for _ in range(count)]
+    return split(*((encode(expression).tobytes(), label) for expression, label in made))
+
+
+def digits(rng, count):
+    return " ".join(map(str, rng.integers(10, size=count)))
+
+
+def scores(tmp_path, tree):
+    train, test = trees(3000, 0, tree), trees(300, 1, tree)
+    return baselines(task(tmp_path, train, test, name="listops-made"))
+
+
+def test_the_ends_of_a_tree_are_read_with_its_root_operator(tmp_path):
+    def tree(rng):
+        root, last = rng.choice(["MAX", "MIN"]), int(rng.integers(10))
+        return f"[{root} {digits(rng, 30)} {last} ]", last if root == "MAX" else 9 - last
+
+    found = scores(tmp_path, tree)
+    assert found["first token alone"] < 0.3
+    assert found["first and last 2 tokens"] == 1.0
+
+
+def test_the_ends_of_a_tree_are_read_with_their_depth(tmp_path):
+    def tree(rng):
+        last, nested = int(rng.integers(10)), rng.random() < 0.5
+        end = f"[SM {last} ] ]" if nested else f"[SM ] {last} ]"
+        return f"[MAX {digits(rng, 30)} {end}", 9 - last if nested else last
+
+    found = scores(tmp_path, tree)
+    assert found["first and last 2 tokens"] < 0.7
+    assert found["first and last 4 tokens"] == 1.0
+
+
+def test_the_middle_of_a_tree_is_not_read(tmp_path):
+    def tree(rng):
+        middle = int(rng.integers(10))
+        return f"[MAX {digits(rng, 10)} {middle} {digits(rng, 10)} ]", middle
+
+    found = scores(tmp_path, tree)
+    assert len(found) == 5
+    assert max(found.values()) < 0.3
+
+
+def test_a_tree_that_is_shorter_than_its_ends_is_read(tmp_path):
+    train = trees(500, 0, lambda rng: ("[MAX 3 ]", 3))
+    found = baselines(task(tmp_path, train, train, name="listops-made"))
+    assert found["first and last 9 tokens"] == 1.0
+
+
+def test_only_listops_has_the_ends(tmp_path):
+    train = split((b"ab", 1), (b"ac", 0))
+    assert baselines(task(tmp_path, train, train)).keys() == {
+        "constant answer",
+        "first token alone",
+    }

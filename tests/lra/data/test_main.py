@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import cache, whole_files
+from dataprep import atomic_io, cache
 from lra import data
 from lra.data import __main__ as command
 
@@ -22,7 +22,7 @@ def test_a_task_is_prepared_checked_and_described(capsys, tmp_path):
     sheet = tmp_path / "new" / "sheet.png"
     assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
     printed = capsys.readouterr().out
-    assert "all hashes right" in printed
+    assert "all hashes verified" in printed
     assert "| train | 5 | 5 |" in printed
     assert "0 of train in valid, 0 of train in test" in printed
     assert "Connected regions of pixels above 0, in 5 training images" in printed
@@ -43,10 +43,10 @@ def test_generated_data_are_written_for_tensorflow_datasets(capsys, tmp_path):
 
     arguments = ["listops-short", "--examples=3", "--workers=1", f"--export_tfds={tmp_path}"]
     assert command.main(arguments) == 0
-    assert f"into {tmp_path / 'listops_short' / '1.0.0'}." in capsys.readouterr().out
+    assert f"to {tmp_path / 'listops_short' / '1.0.0'}." in capsys.readouterr().out
     assert len(tfds.data_source("listops_short", split="test", data_dir=tmp_path)) == 3
     assert command.main(arguments) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
 
 
 def test_changed_data_are_refused(capsys):
@@ -55,7 +55,7 @@ def test_changed_data_are_refused(capsys):
     labels = np.load(folder / "test_labels.npy")
     np.save(folder / "test_labels.npy", 1 - labels)
     assert command.main(EASY) == 2
-    assert "test_labels.npy is not what was prepared" in capsys.readouterr().err
+    assert "test_labels.npy was modified" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_changed_data_are_refused(capsys):
         (["listop"], "There is no task called 'listop'; did you mean listops"),
         (["pathfinder512"], "; did you mean pathfinder"),
         (["zzz"], "; known: image, listops, listops-short"),
-        ([*EASY, "--contact_sheet=sheet.jpg"], "ends in .png, and got 'sheet.jpg'"),
-        ([*EASY, "--data_dir=~no such user/x"], "no such user: write the whole path"),
+        ([*EASY, "--contact_sheet=sheet.jpg"], "must end in .png, got 'sheet.jpg'"),
+        ([*EASY, "--data_dir=~no such user/x"], "no such user: write the full path"),
         (
             ["text"],
-            "Text needs the IMDb reviews: set --data_dir to the folder with the download, or --source",
+            "Text needs the IMDb reviews: set --data_dir to the folder that holds them, or set --source",
         ),
         (["image", "--data_dir=nowhere"], "Image needs "),
         (["retrieval"], "Retrieval needs "),
@@ -89,9 +89,9 @@ def test_what_cannot_be_made_of_data_is_refused_before_they_are_prepared(
     monkeypatch.setattr(data, "load", lambda config: pytest.fail("prepared"))
     (tmp_path / "pathfinder128").mkdir()
     for arguments, sentence in (
-        (["listops-short", "--contact_sheet=x.png"], "listops-short has no pictures"),
-        (["retrieval", "--contact_sheet=x.png"], "retrieval has no pictures"),
-        (["pathx", f"--export_tfds={tmp_path}"], f"{tmp_path}/pathfinder128 is there already"),
+        (["listops-short", "--contact_sheet=x.png"], "listops-short has no images"),
+        (["retrieval", "--contact_sheet=x.png"], "retrieval has no images"),
+        (["pathx", f"--export_tfds={tmp_path}"], f"{tmp_path}/pathfinder128 exists already"),
     ):
         assert command.main(arguments) == 2
         assert sentence in capsys.readouterr().err
@@ -116,9 +116,12 @@ def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, c
         raise OSError(errno.ENOSPC, "No space left on device")
 
     assert command.main(EASY) == 0
-    monkeypatch.setattr(whole_files.os, "fsync", fill)
+    monkeypatch.setattr(atomic_io.os, "fsync", fill)
     assert command.main([*EASY, f"--contact_sheet={tmp_path / 'sheet.png'}"]) == 2
-    assert "cannot be written (No space left on device): choose another" in capsys.readouterr().err
+    assert (
+        "cannot be written (No space left on device): choose another path"
+        in capsys.readouterr().err
+    )
     assert list(tmp_path.glob("**/*.png*")) == []
 
 
@@ -126,4 +129,17 @@ def test_an_export_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
     (tmp_path / "file").write_text("no folder")
     arguments = ["listops-short", "--examples=3", "--workers=1"]
     assert command.main([*arguments, f"--export_tfds={tmp_path / 'file' / 'x'}"]) == 2
-    assert "Exporting listops-short needs to write into" in capsys.readouterr().err
+    assert "Exporting listops-short needs to write to" in capsys.readouterr().err
+
+
+def test_a_contact_sheet_holds_every_picture_at_its_place(tmp_path):
+    from PIL import Image
+
+    images = np.stack([np.full((32, 32), shade) for shade in (10, 20, 30, 40, 50)])
+    command.contact_sheet(tmp_path / "sheet.png", images, ["joined"] * 5, columns=3)
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    for shade in (10, 20, 30, 40, 50):
+        assert (sheet == shade).sum() >= (3 * 32) ** 2
+    assert sheet[6 + 95, 6 + 95] == 10
+    assert sheet[6, 6 + 2 * (96 + 6)] == 30
+    assert sheet[6 + 96 + 6 + 14, 6] == 40

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import cache
+from dataprep import cache
 from lra import data
 from lra.data import pathfinder, pathfinder_generator
 
@@ -37,7 +37,7 @@ def test_a_shortened_split_is_the_beginning_of_the_whole_one():
 def test_a_task_knows_its_name_classes_and_shape():
     task = data.load(CONFIG)
     assert (task.name, task.image_shape) == ("pathfinder32-easy", (32, 32))
-    assert data.describe(task.name).pictures
+    assert data.describe(task.name).images
     assert {len(split) for split in task.splits.values()} == {7}
     tokens, label = task.splits["test"][3]
     assert tokens.shape == (1024,)
@@ -45,18 +45,11 @@ def test_a_task_knows_its_name_classes_and_shape():
     assert task.decode(tokens).count("\n") == 15  # a character is two rows high
 
 
-@pytest.mark.parametrize("changes", [{"workers": 2}, {"max_len": 7}])
-def test_the_data_are_the_same_for_any_number_of_processes(changes, monkeypatch, tmp_path):
+def test_the_data_do_not_depend_on_processes_and_their_chunks(monkeypatch, tmp_path):
     first = data.load(CONFIG).sha256
     monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "other"))
-    assert data.load(dataclasses.replace(CONFIG, **changes)).sha256 == first
-
-
-def test_pieces_leave_no_seams(monkeypatch, tmp_path):
-    first = data.load(CONFIG).sha256
-    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "other"))
-    monkeypatch.setattr(pathfinder, "PIECE_BYTES", 3 * 1024)
-    assert data.load(CONFIG).sha256 == first
+    monkeypatch.setattr(pathfinder, "CHUNK_BYTES", 3 * 1024)
+    assert data.load(dataclasses.replace(CONFIG, workers=2, max_len=7)).sha256 == first
 
 
 def test_another_seed_is_another_set():
@@ -101,8 +94,8 @@ def test_the_benchmarks_sizes_and_names():
 def test_a_disk_too_small_is_refused_before_anything_is_drawn(monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=2**10)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    monkeypatch.setattr(pathfinder, "_draw_piece", None)
-    with pytest.raises(OSError, match=r"needs to write into .*0 MiB are needed.*with space"):
+    monkeypatch.setattr(pathfinder, "_draw_chunk", None)
+    with pytest.raises(OSError, match=r"needs to write to .*0 MiB are needed.*Free some space"):
         data.load(CONFIG)
     assert [path for path in (cache.cache_dir() / "data").iterdir() if path.is_dir()] == []
 
@@ -176,7 +169,7 @@ def test_an_empty_image_is_left_out_and_named(release, caplog):
     with caplog.at_level(logging.WARNING):
         task = load_release(release)
     assert sum(len(split) for split in task.splits.values()) == 22
-    assert "sample_7.png has no byte and is left out" in caplog.text
+    assert "sample_7.png is empty and is left out" in caplog.text
 
 
 def change_line(release, number, change):
@@ -202,11 +195,11 @@ def redraw_image(release, mode, side):
     [
         (
             lambda folder: change_line(folder, 3, lambda line: line + " 7"),
-            r"10\.npy, line 3: 11 columns are needed .* 12 are there",
+            r"10\.npy, line 3: expected 11 columns .* found 12",
         ),
         (
             lambda folder: change_line(folder, 1, lambda line: "imgs/10 sample_13.png"),
-            r"10\.npy, line 1: at least 4 columns are needed .* 2 are there",
+            r"10\.npy, line 1: expected at least 4 columns .* found 2",
         ),
         (
             lambda folder: change_line(folder, 2, lambda line: line.replace(" 14 ", " 14 3 ", 1)),
@@ -220,9 +213,9 @@ def redraw_image(release, mode, side):
         ),
         (
             lambda folder: change_line(folder, 4, lambda line: line.replace("sample", "s\xe4mple")),
-            r"10\.npy, line 4: it is not UTF-8 text",
+            r"10\.npy, line 4: the line is not valid UTF-8",
         ),
-        (cut_image, r"sample_3\.png is damaged .*unpack lra_release\.gz again"),
+        (cut_image, r"sample_3\.png is corrupt .*unpack lra_release\.gz again"),
         (
             lambda folder: redraw_image(folder, "L", 31),
             r"sample_3\.png has 31 × 31 pixels of mode L; Pathfinder needs 32 × 32",
@@ -239,7 +232,7 @@ def redraw_image(release, mode, side):
             lambda folder: change_line(
                 folder, 2, lambda line: line.replace("sample_14", "sample_13")
             ),
-            r"10\.npy, line 2: imgs/10/sample_13\.png was there before",
+            r"10\.npy, line 2: imgs/10/sample_13\.png occurs twice",
         ),
         (
             lambda folder: (folder / "metadata" / "10.npy").write_bytes(b""),
@@ -247,7 +240,7 @@ def redraw_image(release, mode, side):
         ),
         (
             lambda folder: [path.unlink() for path in (folder / "metadata").iterdir()],
-            r"no \.npy in .*metadata\. They are there when you unpack",
+            r"no \.npy in .*metadata; unpack",
         ),
         (
             lambda folder: shutil.rmtree(folder),
@@ -277,16 +270,3 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(
     monkeypatch.setattr(Path, method, refused)
     with pytest.raises(OSError, match=rf"{name} cannot be read \(Permission denied\): give it"):
         load_release(release)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"source": "tfds"}, "has no source 'tfds'"),
-        ({"source": "files"}, r"needs a folder: set --config\.data\.dir"),
-        ({"source": "generated", "dir": "there"}, "cannot both be generated and be read"),
-    ],
-)
-def test_a_source_that_does_not_fit_is_refused(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        data.load(dataclasses.replace(CONFIG, **changes))

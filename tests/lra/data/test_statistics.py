@@ -6,7 +6,7 @@ from lra.data.task import PairSplit, Sequences, Split, Task
 
 
 def split_of(contents, labels):
-    return Split(Sequences.of(contents), np.array(labels, np.int32))
+    return Split(Sequences.from_bytes(contents), np.array(labels, np.int32))
 
 
 @pytest.fixture
@@ -25,20 +25,20 @@ def task(tmp_path):
 
 
 def test_a_split_is_counted(task):
-    found = statistics.of_split(task.splits["train"], num_classes=3)
+    found = statistics.split_statistics(task.splits["train"], num_classes=3)
     assert (found.examples, len(found.contents)) == (4, 3)
     assert found.label_counts.tolist() == [2, 1, 1]
     assert found.lengths.tolist() == [3, 1, 3, 5]
 
 
 def test_a_shortened_split_counts_what_it_has(task):
-    found = statistics.of_split(task.splits["train"].first(2), num_classes=3)
+    found = statistics.split_statistics(task.splits["train"].first(2), num_classes=3)
     assert (found.examples, len(found.contents), found.lengths.tolist()) == (2, 2, [3, 1])
 
 
 def test_equal_examples_of_two_splits_are_found_whatever_their_labels(task):
-    found = {name: statistics.of_split(split, 3) for name, split in task.splits.items()}
-    assert statistics.shared(found) == {
+    found = {name: statistics.split_statistics(split, 3) for name, split in task.splits.items()}
+    assert statistics.shared_examples(found) == {
         ("train", "valid"): 1,
         ("train", "test"): 2,
         ("valid", "test"): 1,
@@ -46,11 +46,11 @@ def test_equal_examples_of_two_splits_are_found_whatever_their_labels(task):
 
 
 def test_pairs_are_equal_in_either_order(task):
-    texts = Sequences.of([b"abc", b"d", b"abc"])
+    texts = Sequences.from_bytes([b"abc", b"d", b"abc"])
     pairs = PairSplit(
         texts, np.array([[0, 1], [2, 1], [1, 0]], np.int32), np.array([0, 1, 1], np.int32)
     )
-    found = statistics.of_split(pairs, num_classes=2)
+    found = statistics.split_statistics(pairs, num_classes=2)
     assert (found.examples, len(found.contents)) == (3, 1)
     assert found.lengths.tolist() == [3, 1, 3, 1, 1, 3]
 

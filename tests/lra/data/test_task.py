@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split
+from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split, image_to_text
 
 FIVE = Padding(max_len=5, padded_len=5)
 SEQUENCES = [[3, 0, 5], [7], [1, 2, 3, 4, 5, 6, 7], []]
@@ -76,7 +76,7 @@ def assert_same_arrays(these, those):
 
 def test_joined_byte_strings_come_apart_again():
     contents = [b"abc", b"", b"d\xff"]
-    sequences = Sequences.of(contents)
+    sequences = Sequences.from_bytes(contents)
     assert [bytes(sequences[i].tolist()) for i in range(len(sequences))] == contents
 
 
@@ -162,7 +162,26 @@ def test_rows_cannot_be_shorter_than_what_they_keep():
     assert DataConfig(task="listops", max_len=7, padded_len=11).padding == Padding(7, 11)
 
 
-@pytest.mark.parametrize("wrong", [{"max_len": 0}, {"examples": -1}, {"workers": -2}])
+@pytest.mark.parametrize(
+    ("longest", "tokens"), [(0, 3), (1, 3), (3, 3), (4, 6), (7, 9), (10, 11), (11, 11), (99, 11)]
+)
+def test_a_batch_is_padded_to_a_multiple_and_at_most_to_the_length_of_all(longest, tokens):
+    config = DataConfig(task="listops", max_len=10, padded_len=11, pad_to_multiple_of=3)
+    assert config.padding == Padding(10, 11, multiple=3)
+    assert config.padding.for_longest(longest) == Padding(10, tokens, multiple=3)
+    assert Padding(10, 11).for_longest(longest) == Padding(10, 11)
+
+
+def test_a_split_knows_the_lengths_of_its_rows(split, pairs):
+    assert split.lengths.tolist() == [3, 1, 7, 0]
+    assert split.first(2).lengths.tolist() == [3, 1]
+    assert pairs.lengths.tolist() == [7, 1, 3]  # of the longer sequence
+    assert pairs.first(2).lengths.tolist() == [7, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"max_len": 0}, {"examples": -1}, {"workers": -2}, {"pad_to_multiple_of": -1}]
+)
 def test_a_config_that_means_nothing_is_refused(wrong):
     with pytest.raises(ValueError, match=rf"data\.{next(iter(wrong))} is"):
         DataConfig(**{"task": "listops", "max_len": 7, **wrong})
@@ -173,3 +192,57 @@ def test_zero_workers_are_the_cores_that_we_may_use(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 11})
     assert DataConfig(task="listops", max_len=7).num_processes == 3
     assert DataConfig(task="listops", max_len=7, workers=2).num_processes == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "dir", "other", "found"),
+    [
+        ("auto", "x", "tfds", "files"),
+        ("files", "x", "tfds", "files"),
+        ("tfds", "x", "tfds", "tfds"),
+        ("tfds", "", "tfds", "tfds"),
+        ("auto", "x", "generated", "files"),
+        ("files", "x", "generated", "files"),
+        ("auto", "", "generated", "generated"),
+        ("generated", "", "generated", "generated"),
+        ("auto", "x", None, "files"),
+    ],
+)
+def test_the_source_follows_from_source_and_dir(source, dir, other, found):
+    config = DataConfig(task="text", max_len=7, source=source, dir=dir)
+    assert config.choose_source("Text", other, "the reviews") == found
+
+
+@pytest.mark.parametrize(
+    ("source", "dir", "other", "message"),
+    [
+        (
+            "generated",
+            "x",
+            "tfds",
+            r"no source 'generated': set data\.source to auto, files or tfds",
+        ),
+        ("tfds", "x", None, r"no source 'tfds': set data\.source to auto or files"),
+        ("tfds", "", "generated", r"set data\.source to auto, files or generated"),
+        ("auto", "", "tfds", r"Text needs the reviews: set --config\.data\.dir to .*source=tfds"),
+        ("files", "", "tfds", r"Text needs the reviews: set --config\.data\.dir to .*source=tfds"),
+        ("files", "", "generated", r"Text needs the reviews: set --config\.data\.dir .* them\.$"),
+        ("auto", "", None, r"Text needs the reviews: set --config\.data\.dir .* them\.$"),
+        ("generated", "x", "generated", r"cannot be both generated and read .* leave data\.dir"),
+    ],
+)
+def test_a_source_that_does_not_fit_is_refused(source, dir, other, message):
+    config = DataConfig(task="text", max_len=7, source=source, dir=dir)
+    with pytest.raises(ValueError, match=message):
+        config.choose_source("Text", other, "the reviews")
+
+
+def test_a_character_is_two_rows_high_and_as_bright_as_its_mean():
+    pixels = np.array([[0, 255, 0, 100], [0, 255, 255, 100], [0, 0, 0, 0], [0, 0, 0, 0]])
+    assert image_to_text(pixels.ravel(), (4, 4)) == " @=-\n"
+
+
+def test_missing_pixels_are_black_and_a_large_image_is_averaged_down():
+    assert image_to_text(np.full(2, 255), (2, 4)) == "=="
+    text = image_to_text(np.full(128 * 128, 255), (128, 128))
+    assert text == "\n".join(["@" * 64] * 32)

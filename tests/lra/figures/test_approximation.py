@@ -9,10 +9,10 @@ import pytest
 
 from lra.figures import approximation
 from lra.figures.approximation import Nystrom
-from lra.figures.captured import Received, Tokens
+from lra.figures.captured import QKV, CoreCall
 from nystromformer_jax import nystrom_attention, softmax_attention
 from nystromformer_jax.attention import find_landmarks
-from nystromformer_jax.inputs import LandmarkOptions
+from nystromformer_jax.validation import LandmarkOptions
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -24,13 +24,13 @@ from tests.helpers import (
 
 
 def random_layer(rngs, real, *, heads=2, dim=3):
-    """What a core received, without its output; `real` is a mask [L]."""
+    """Inputs of a core, without its output; `real` is a mask [L]."""
     query, key, value = random_inputs(rngs, 1, len(real), heads, dim)
-    return Received(query, key, value, jnp.asarray(real)[None], value)
+    return CoreCall(query, key, value, jnp.asarray(real)[None], value)
 
 
 def tokens_of(rngs, batch, length):
-    return Tokens(*random_inputs(rngs, batch, length, 2, 3))
+    return QKV(*random_inputs(rngs, batch, length, 2, 3))
 
 
 def frobenius(x):
@@ -101,14 +101,14 @@ def test_maps_made_in_parts_are_the_same_maps(rngs, monkeypatch):
 def test_softmax_attention_by_parts_is_softmax_attention(rngs, monkeypatch):
     tokens = tokens_of(rngs, 2, 19)
     expected = softmax_attention(*tokens)
-    assert_close(approximation.softmax_by_parts(tokens), expected, SAME_ARITHMETIC)
+    assert_close(approximation.chunked_softmax_attention(tokens), expected, SAME_ARITHMETIC)
     monkeypatch.setattr(approximation, "MAX_WEIGHTS", 19 * 5)
-    assert_close(approximation.softmax_by_parts(tokens), expected, SAME_ARITHMETIC)
+    assert_close(approximation.chunked_softmax_attention(tokens), expected, SAME_ARITHMETIC)
 
 
 def test_the_error_is_that_of_the_paper(rngs):
     tokens = tokens_of(rngs, 2, 29)
-    exact = approximation.softmax_by_parts(tokens)
+    exact = approximation.chunked_softmax_attention(tokens)
     (errors,) = approximation.output_errors([tokens], [exact], Nystrom(num_landmarks=5))
     for example in range(2):
         inputs = [x[example] for x in tokens]
@@ -121,7 +121,7 @@ def test_the_error_is_that_of_the_paper(rngs):
 
 def test_the_error_falls_to_nothing_with_as_many_landmarks_as_tokens(rngs):
     tokens = tokens_of(rngs, 1, 23)
-    exact = approximation.softmax_by_parts(tokens)
+    exact = approximation.chunked_softmax_attention(tokens)
     for count, low, high in ((3, 0.1, 10), (23, 0, 1e-6), (31, 0, 1e-6)):
         errors = approximation.output_errors([tokens], [exact], Nystrom(num_landmarks=count))
         assert low <= errors.min() <= errors.max() <= high
@@ -130,9 +130,9 @@ def test_the_error_falls_to_nothing_with_as_many_landmarks_as_tokens(rngs):
 @pytest.mark.parametrize("start", ["exact", "batch_max"])
 def test_residuals_are_those_of_float64(start, rngs):
     layers = [tokens_of(rngs, 2, 29), tokens_of(rngs, 2, 29)]
-    exact = [approximation.softmax_by_parts(tokens) for tokens in layers]
+    exact = [approximation.chunked_softmax_attention(tokens) for tokens in layers]
     nystrom = Nystrom(num_landmarks=5, pinv_start=start)
-    residuals, errors = approximation.by_iterations(layers, exact, nystrom, 7)
+    residuals, errors = approximation.errors_by_iteration(layers, exact, nystrom, 7)
     assert residuals.shape == errors.shape == (8, 2, 2, 2)
     options = LandmarkOptions(
         num_landmarks=5, pinv_iters=0, pinv_start=start, landmark_layout="real"
@@ -157,9 +157,9 @@ def test_residuals_are_those_of_float64(start, rngs):
 @pytest.mark.parametrize("normalize_rows", [False, True])
 def test_after_its_iterations_the_error_is_that_of_the_attention(normalize_rows, rngs):
     layers = [tokens_of(rngs, 2, 29), tokens_of(rngs, 2, 29)]
-    exact = [approximation.softmax_by_parts(tokens) for tokens in layers]
+    exact = [approximation.chunked_softmax_attention(tokens) for tokens in layers]
     nystrom = Nystrom(num_landmarks=5, pinv_iters=4, normalize_rows=normalize_rows)
-    _, errors = approximation.by_iterations(layers, exact, nystrom, 5)
+    _, errors = approximation.errors_by_iteration(layers, exact, nystrom, 5)
     expected = approximation.output_errors(layers, exact, nystrom)
     assert_close(errors[4], expected, REFERENCE)
     assert np.abs(errors[5] - expected).max() > 1e-3
@@ -175,7 +175,7 @@ def test_the_curves_meet_where_they_show_the_same(rngs, monkeypatch):
     nystrom = Nystrom(num_landmarks=5, landmark_layout="hf")
     curves = approximation.curves(layers, nystrom)
     by_landmarks = {row["num_landmarks"]: row["median"] for row in curves["by_landmarks"]}
-    assert list(by_landmarks) == [2, 5, 8]  # with 64 nothing is approximated
+    assert list(by_landmarks) == [2, 5, 8]  # with 64 the attention is exact
     by_length = {
         (row["num_landmarks"], row["length"]): row["median"] for row in curves["by_length"]
     }
@@ -191,12 +191,12 @@ def test_the_curves_meet_where_they_show_the_same(rngs, monkeypatch):
 
 
 def test_the_spread_is_the_median_and_the_quartiles():
-    found = approximation.spread(np.arange(9.0).reshape(3, 3))
+    found = approximation.quartiles(np.arange(9.0).reshape(3, 3))
     assert found == {"lower": 2.0, "median": 4.0, "upper": 6.0}
 
 
 def test_random_tokens_are_normal_and_repeat():
-    like = Tokens(*(jnp.zeros((2, 101, 3, 5)),) * 3)
+    like = QKV(*(jnp.zeros((2, 101, 3, 5)),) * 3)
     one, again, other = (approximation.random_tokens(like, seed) for seed in (1, 1, 2))
     assert_close(one, again, SAME_ARITHMETIC)
     assert np.abs(one.query - other.query).max() > 1
@@ -206,5 +206,5 @@ def test_random_tokens_are_normal_and_repeat():
 
 def test_the_approximation_is_the_runs_own_or_the_usual_one():
     section = {"name": "nystrom", "num_landmarks": 32, "conv_kernel_size": 35, "pinv_iters": 4}
-    assert Nystrom.of(section) == Nystrom(num_landmarks=32, pinv_iters=4)
-    assert Nystrom.of({"name": "softmax", "dropout_rate": 0.1}) == Nystrom()
+    assert Nystrom.from_config(section) == Nystrom(num_landmarks=32, pinv_iters=4)
+    assert Nystrom.from_config({"name": "softmax", "dropout_rate": 0.1}) == Nystrom()

@@ -11,7 +11,7 @@ import pytest
 from lra import data, train
 from lra.data import listops
 from lra.figures import captured
-from lra.figures.captured import Received, open_run
+from lra.figures.captured import CoreCall, open_run
 from nystromformer_jax import SoftmaxAttention, nystrom_attention, softmax_attention
 from nystromformer_jax.attention import add_convolution
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
@@ -29,7 +29,7 @@ def test_what_a_core_received_gives_its_output(name, rngs):
     run = train.prepare(small_config(f"{name},conv_kernel_size=3"))
     params = params_at(run, BEST)
     inputs = jax.random.randint(next(rngs), (1, 59), 1, 15), mask_of_lengths([41], 59)
-    layers = captured.received(run.model, params, inputs)
+    layers = captured.capture_cores(run.model, params, inputs)
     assert len(layers) == 2
     for number, (query, key, value, mask, output) in enumerate(layers):
         conv_kernel = core_params(params, number)["conv_kernel"]
@@ -50,7 +50,7 @@ def test_of_a_pair_the_first_text_comes_first(rngs):
     tokens = [jax.random.randint(next(rngs), (1, 59), 1, 200) for _ in range(2)]
     masks = [mask_of_lengths([length], 59) for length in (31, 47)]
     pair = (tokens[0], masks[0], tokens[1], masks[1])
-    (first, _) = captured.received(run.model, params_at(run, BEST), pair)
+    (first, _) = captured.capture_cores(run.model, params_at(run, BEST), pair)
     np.testing.assert_array_equal(first.mask, jnp.concatenate(masks))
     np.testing.assert_array_equal(captured.unpadded(first).query, first.query[:1, :31])
 
@@ -58,7 +58,7 @@ def test_of_a_pair_the_first_text_comes_first(rngs):
 def test_padding_is_left_out_wherever_it_lies(rngs):
     query, key, value = (jax.random.normal(next(rngs), (1, 7, 2, 3)) for _ in range(3))
     mask = jnp.array([[True, False, True, True, False, True, False]])
-    tokens = captured.unpadded(Received(query, key, value, mask, value))
+    tokens = captured.unpadded(CoreCall(query, key, value, mask, value))
     for found, x in zip(tokens, (query, key, value), strict=True):
         np.testing.assert_array_equal(found, x[:, jnp.array([0, 2, 3, 5])])
     assert tokens.first(3).value.shape == (1, 3, 2, 3)
@@ -70,7 +70,7 @@ def test_the_best_checkpoint_of_a_finished_run_else_the_latest(finished, step, t
     folder = write_run(tmp_path / "run", config, finished=finished)
     trained = open_run(folder, max_len=100)
     assert (trained.name, trained.step, trained.finished) == ("run", step, finished)
-    assert trained.run.config == config
+    assert trained.run.config == json.loads(json.dumps(config))
     assert_close(trained.params, jax.device_get(params_at(trained.run, step)), SAME_ARITHMETIC)
 
 
@@ -92,7 +92,7 @@ def test_a_run_of_another_machine_is_opened(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     config["mesh"]["data"], config["train"]["batch_size"] = 3, 9
     (folder / "config.json").write_text(json.dumps(config))
-    assert open_run(folder, max_len=100).run.config == config
+    assert open_run(folder, max_len=100).run.config == json.loads(json.dumps(config))
     with pytest.raises(ValueError, match="cannot lay out"):
         train.prepare(config)
 
@@ -101,14 +101,14 @@ def test_the_longest_examples_are_cut_to_the_shortest_of_them(tmp_path):
     trained = open_run(write_run(tmp_path / "run", small_config()), max_len=100)
     lengths = [11, 41, 17, 43, 41, 5]
     split = data.Split(
-        data.Sequences.of([bytes([1 + n % 14] * n) for n in lengths]), np.zeros(6, np.int32)
+        data.Sequences.from_bytes([bytes([1 + n % 14] * n) for n in lengths]), np.zeros(6, np.int32)
     )
     task = dataclasses.replace(trained.task, splits={"test": split})
     trained = dataclasses.replace(trained, task=task)
     assert trained.longest(3) == [3, 1, 4]
     layers = trained.layers([3, 1])
     assert [x.shape for x in layers[1]] == [(2, 41, 2, 5)] * 3
-    second = captured.unpadded(trained.received(1)[1])
+    second = captured.unpadded(trained.core_calls(1)[1])
     np.testing.assert_array_equal(layers[1].value[1:], second.value)
 
 
@@ -130,7 +130,7 @@ def test_data_that_are_not_the_runs_own_are_refused(tmp_path):
     with pytest.raises(ValueError, match="on other data"):
         open_run(folder, max_len=100)
     (folder / "data.json").write_text(json.dumps({"changed_under_the_run": True}))
-    with pytest.raises(ValueError, match=r"data.json names no data: they changed"):
+    with pytest.raises(ValueError, match=r"data.json has no hash of the data: they changed"):
         open_run(folder, max_len=100)
 
 
@@ -163,7 +163,7 @@ def test_the_data_may_have_moved(tmp_path):
 
 
 def test_what_cannot_be_opened_is_refused_in_a_sentence(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="holds no run"):
+    with pytest.raises(FileNotFoundError, match="is not a run"):
         open_run(tmp_path, max_len=100)
     folder = write_run(tmp_path / "run", small_config("softmax"))
     with pytest.raises(ValueError, match="attends over 59 tokens"):
@@ -176,5 +176,5 @@ def test_what_cannot_be_opened_is_refused_in_a_sentence(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
         open_run(folder, max_len=59)
     monkeypatch.setattr(SoftmaxAttention, "shares_query_and_key", True, raising=False)
-    with pytest.raises(ValueError, match="softmax attention has no keys of its own"):
+    with pytest.raises(ValueError, match="softmax attention has no separate keys"):
         open_run(folder, max_len=59)

@@ -92,7 +92,7 @@ def test_another_attention_takes_64_landmarks_or_what_it_is_given(
     monkeypatch.setattr(figures, "TICKS_UP_TO", 53)
     folder = write_run(tmp_path / "run", small_config("softmax"), finished=False)
     out = tmp_path / "softmax"
-    refused(folder, ["--examples=1"], "53 tokens, and with 64 landmarks", tmp_path, capsys)
+    refused(folder, ["--examples=1"], "53 tokens, so 64 landmarks", tmp_path, capsys)
     arguments = ["--examples=1", "--num_landmarks=13", "--out", str(out)]
     assert figures.main([str(folder), *arguments]) == 0
     assert [len(words) for words in named] == [53]
@@ -104,18 +104,18 @@ def test_another_attention_takes_64_landmarks_or_what_it_is_given(
 def test_a_wrong_argument_is_one_line_and_writes_nothing(tmp_path, capsys):
     folder = write_run(tmp_path / "run", small_config())
     for argument, sentence in (
-        ("--example=12", "--example=12 is not there: the test set has examples 0 to 11."),
-        ("--example=-1", "--example=-1 is not there"),
+        ("--example=12", "--example=12 does not exist: the test set has examples 0 to 11."),
+        ("--example=-1", "--example=-1 does not exist"),
         ("--examples=0", "--examples must be 1 or more, got 0."),
         ("--num_landmarks=0", "--num_landmarks must be 1 or more, got 0."),
-        ("--num_landmarks=53", "53 landmarks nothing is approximated there: pass a smaller"),
+        ("--num_landmarks=53", "so 53 landmarks give exact attention: pass a smaller"),
         ("--data_dir=nowhere", "nowhere"),
     ):
         refused(folder, [argument], sentence, tmp_path, capsys)
 
 
 def test_what_is_no_trained_run_is_one_line_and_writes_nothing(tmp_path, capsys, monkeypatch):
-    refused(tmp_path, [], "holds no run", tmp_path, capsys)
+    refused(tmp_path, [], "is not a run", tmp_path, capsys)
     folder = write_run(tmp_path / "run", small_config())
     monkeypatch.setattr(figures, "MAX_LEN", 58)
     refused(folder, [], "attends over 59 tokens", tmp_path, capsys)
@@ -126,7 +126,7 @@ def test_what_is_no_trained_run_is_one_line_and_writes_nothing(tmp_path, capsys,
 
 def test_attention_without_keys_is_refused(tmp_path, capsys):
     folder = write_run(tmp_path / "run", small_config("reformer"))
-    refused(folder, [], "reformer attention has no keys of its own", tmp_path, capsys)
+    refused(folder, [], "reformer attention has no separate keys", tmp_path, capsys)
 
 
 def refused(folder, arguments, sentence, tmp_path, capsys):

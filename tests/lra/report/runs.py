@@ -2,8 +2,7 @@
 
 import json
 
-from lra.report.groups import group_runs
-from lra.report.results import find_runs, read_run
+from lra.report.groups import read_groups
 
 TEST_EXAMPLES = 2000
 FIVE = ("listops", "text", "retrieval", "image", "pathfinder32")
@@ -21,8 +20,12 @@ def write_run(
     steps=(10, 20),
     config=None,
     result=None,
+    step_seconds=None,
 ):
-    """Writes a run; `config` has sections over the handmade ones, `result` values (None takes a key out)."""
+    """Writes a run; `config` has sections over the handmade ones, `result` values (None takes a key out).
+
+    With `step_seconds` it has a `speed.jsonl`.
+    """
     folder.mkdir(parents=True)
     values = {
         "data": {"task": task},
@@ -35,6 +38,8 @@ def write_run(
     lines = [{"step": step, "train/loss": 2.0, "train/accuracy": 0.2} for step in steps]
     lines += [{"step": step, "valid/loss": 2.1, "valid/accuracy": 0.25} for step in steps]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if step_seconds is not None:
+        write_speed(folder, [(step, step_seconds) for step in steps])
     if finished:
         values = {
             "task": task,
@@ -59,6 +64,20 @@ def write_run(
     return folder
 
 
+def write_diverged(folder, step=12, **values):
+    """Writes a run whose loss became NaN."""
+    write_run(folder, finished=False, **values)
+    result = {"state": "diverged", "step": step, "reason": "loss became NaN", "versions": {}}
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def write_speed(folder, timed):
+    """Writes a `speed.jsonl` of steps and the seconds of each step up to them."""
+    lines = [json.dumps({"step": step, "step_seconds": seconds}) for step, seconds in timed]
+    (folder / "speed.jsonl").write_text("".join(line + "\n" for line in lines))
+
+
 def write_seeds(folder, accuracies, **values):
     """Writes a run for each accuracy, of the seeds 0, 1, …"""
     for seed, accuracy in enumerate(accuracies):
@@ -68,4 +87,4 @@ def write_seeds(folder, accuracies, **values):
 
 def groups_in(*folders):
     """The groups of all runs below `folders`."""
-    return group_runs([read_run(folder) for folder in find_runs(folders)])[0]
+    return read_groups(folders)[0]

@@ -1,12 +1,12 @@
-"""Differences are paired over shared seeds; grids have two options; means have five tasks."""
+"""Paired differences, grids of two options, and means over tasks."""
 
 import math
 
 import pytest
 from scipy import stats
 
-from harness.statistics import binomial_error
 from lra.report.comparisons import compare, grids, mean_over
+from reporting.statistics import binomial_error
 from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
 
 SOFTMAX = {"name": "softmax"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lra.report.groups import group_runs, labels_of, tasks_of
-from lra.report.results import find_runs, read_run
+from lra.report.groups import labels_of, read_groups, tasks_of
+from reporting.statistics import binomial_error
 from tests.lra.report.runs import groups_in, write_run, write_seeds
 
 
@@ -16,7 +16,7 @@ def test_seeds_are_put_together_whatever_their_paths(tmp_path):
     (group,) = groups_in(tmp_path)
     assert group.accuracies == pytest.approx({0: 36.0, 1: 37.0, 2: 38.0})
     assert group.summary[:3] == pytest.approx((3, 37.0, 1.0))
-    assert group.binomial_error == pytest.approx(100 * (0.37 * 0.63 / 2000) ** 0.5)
+    assert group.binomial_error == pytest.approx(100 * binomial_error(0.37, 2000))
 
 
 def test_settings_and_tasks_are_kept_apart(tmp_path):
@@ -47,7 +47,7 @@ def test_partial_and_unfinished_runs_do_not_enter_the_mean(tmp_path):
 def test_a_seed_that_is_there_twice_is_left_out_and_told(tmp_path):
     write_run(tmp_path / "a", seed=0, finished=False)
     write_run(tmp_path / "b", seed=0, accuracy=0.36)
-    groups, left_out = group_runs([read_run(folder) for folder in find_runs([tmp_path])])
+    groups, left_out = read_groups([tmp_path])
     assert groups[0].accuracies == {0: 36.0}
     assert len(left_out) == 1
     assert "a is left out: " in left_out[0]

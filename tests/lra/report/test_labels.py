@@ -1,4 +1,4 @@
-"""Labels say what differs and nothing else, and no two of a task are alike."""
+"""Labels contain only what differs, and are unique within a task."""
 
 import importlib
 import itertools
@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from lra.report.labels import label_settings, setting_of, unusual
-from lra.report.standard import quirks_of
+from configs import fast
+from lra.report.labels import label_settings, setting_of, track_of, unusual
+from lra.report.standard import PRESETS, config_values, preset_of, standard
 
 CONFIGS = {
     "listops": "listops",
@@ -65,11 +66,52 @@ def test_a_config_from_before_a_key_was_there_is_the_same_setting():
 
 @pytest.mark.parametrize("task", CONFIGS)
 @pytest.mark.parametrize("attention", ["nystrom", "softmax"])
-@pytest.mark.parametrize("quirks", [None, "mlpen", "google"])
-def test_quirks_are_known_on_every_task_and_explain_everything(task, attention, quirks):
-    found = setting(f"{attention}{f',quirks={quirks}' if quirks else ''}", task)
-    assert quirks_of(found) == (quirks or "")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_known_on_every_task_and_explain_everything(task, attention, preset):
+    found = setting(",".join(filter(None, [attention, preset])), task)
+    assert preset_of(found) == preset
     assert unusual(found) == {}
+
+
+def test_a_preset_that_does_not_know_the_task_explains_nothing(monkeypatch):
+    config_values.cache_clear()
+    monkeypatch.delitem(fast.TASKS, "image")
+    try:
+        assert standard("image", "softmax", "recipe=fast") == {}
+        changed = setting("softmax", "image", optimizer={"learning_rate": 0.5})
+        assert preset_of(changed) == ""
+    finally:
+        config_values.cache_clear()
+    assert preset_of({"data.task": "new", "attention.name": "softmax"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("argument", "sections", "track"),
+    [
+        ("nystrom", {}, "paper"),
+        ("softmax,conv_kernel_size=35", {}, "paper"),
+        ("nystrom", {"train": {"total_steps": 50}, "optimizer": {"warmup_steps": 5}}, "paper"),
+        ("nystrom", {"train": {"accumulation": 4}, "eval": {"every_steps": 100}}, "paper"),
+        ("nystrom,recipe=fast", {}, "fast"),
+        ("linear,recipe=fast", {}, "fast"),
+        ("nystrom,recipe=fast,num_landmarks=256", {"train": {"seed": 7}}, "fast"),
+        ("nystrom,quirks=mlpen", {}, "other"),
+        ("softmax,recipe=fast,quirks=google", {}, "other"),
+        ("nystrom", {"optimizer": {"learning_rate": 2e-3}}, "other"),
+        ("nystrom,recipe=fast", {"optimizer": {"learning_rate": 1e-4}}, "other"),
+        ("nystrom,recipe=fast", {"model": {"num_layers": 4}}, "other"),
+        ("nystrom,recipe=fast", {"data": {"max_len": 1000}}, "other"),
+        ("nystrom,recipe=fast", {"train": {"batch_size": 8}}, "other"),
+        ("nystrom,recipe=fast", {"train": {"total_steps": 50_000}}, "other"),
+    ],
+)
+def test_a_track_is_a_recipe_with_any_options_of_the_attention(argument, sections, track):
+    assert track_of(setting(argument, **sections)) == track
+
+
+def test_an_option_alone_makes_no_recipe():
+    old = {"data": {"task": "listops"}, "attention": {"name": "nystrom", "num_landmarks": 32}}
+    assert preset_of(setting_of(old, "listops")) == ""
 
 
 def test_options_are_said_where_they_are_not_the_papers():
@@ -82,6 +124,10 @@ def test_options_are_said_where_they_are_not_the_papers():
         setting("nystrom,quirks=mlpen"),
         setting("nystrom,pinv_iters=2,quirks=mlpen"),
         setting("softmax,quirks=google"),
+        setting("nystrom,recipe=fast"),
+        setting("nystrom,recipe=fast,num_landmarks=256"),
+        setting("nystrom,recipe=fast", model={"dtype": "bfloat16"}),
+        setting("softmax,recipe=fast,quirks=mlpen"),
         setting("nystrom", model={"dtype": "bfloat16", "num_layers": 4}),
         setting("nystrom", data={"examples": 1000}),
     ) == [
@@ -93,6 +139,10 @@ def test_options_are_said_where_they_are_not_the_papers():
         "nystrom-64, quirks=mlpen",
         "nystrom-64, 2 iterations, quirks=mlpen",
         "softmax, quirks=google",
+        "nystrom-32, recipe=fast",
+        "nystrom-256, recipe=fast",
+        "nystrom-32, bfloat16, recipe=fast",
+        "softmax, recipe=fast, quirks=mlpen",
         "nystrom-64, bfloat16, 4 layers",
         "nystrom-64, examples 1000",
     ]

@@ -1,103 +1,174 @@
-"""The page is whole HTML that needs nothing beside it, whatever the runs are called."""
+"""Sections of the page, and commands of runs."""
 
-import base64
 import re
-from html.parser import HTMLParser
+import shlex
 
 import pytest
 
-from harness.tables import Table
-from lra.report.page import page
-from lra.report.sections import Links, Listing, Picture, Points, Section
-from lra.report.tables import OURS
-
-VOID = {"meta", "img", "br", "hr", "link", "input"}
-EVIL = "<script>alert('1')</script> & \"quoted\""
+from configs import common
+from lra.report.page import command, make
+from tests.lra.report.runs import groups_in, write_run, write_seeds
+from tests.lra.report.test_labels import CONFIGS, config
 
 
-class Checker(HTMLParser):
-    """Keeps the open elements, and everything that a page could load."""
-
-    def __init__(self):
-        super().__init__(convert_charrefs=True)
-        self.open, self.tags, self.text = [], [], []
-        self.loads, self.alternatives, self.anchors, self.ids = [], [], [], []
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        values = dict(attributes)
-        if tag not in VOID:
-            self.open.append(tag)
-        if "src" in values:
-            self.loads.append(values["src"])
-        if tag == "img":
-            self.alternatives.append(values["alt"])
-        if values.get("href", "").startswith("#"):
-            self.anchors.append(values["href"][1:])
-        if "id" in values:
-            self.ids.append(values["id"])
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text.append(data)
+def sections_of(groups, folder, left_out=()):
+    """The text of each section of the page, by title."""
+    page = make(groups, left_out, folder / "report")[0]
+    return dict(part.split("\n\n", 1) for part in page.split("\n## ")[1:])
 
 
-def check(content):
-    checker = Checker()
-    checker.feed(content)
-    checker.close()
-    assert checker.open == []
-    return checker
+def test_a_task_that_is_not_published_stands_beside_nothing(tmp_path):
+    write_run(tmp_path / "a", task="listops-short")
+    sections = sections_of(groups_in(tmp_path), tmp_path)
+    assert list(sections) == ["listops-short", "How it was measured", "Sources"]
+    assert "no published number compares" in sections["listops-short"]
+    write_run(tmp_path / "b")
+    sections = sections_of(groups_in(tmp_path), tmp_path)
+    assert list(sections)[:2] == ["Beside published results", "ListOps"]
+    assert "no published number" not in sections["ListOps"]
 
 
-@pytest.fixture
-def picture(tmp_path):
-    path = tmp_path / "picture.png"
-    path.write_bytes(b"\x89PNG not really")
-    return path
+def test_differences_say_over_how_many_tests_they_were_corrected(tmp_path):
+    for task in ("listops", "text"):
+        write_seeds(tmp_path / task / "a", [0.36, 0.37, 0.39], task=task)
+        write_seeds(
+            tmp_path / task / "b", [0.3, 0.31, 0.32], task=task, attention={"name": "softmax"}
+        )
+    sections = sections_of(groups_in(tmp_path), tmp_path)
+    assert "for all tests of this report (2)" in sections["ListOps"]
+    one = groups_in(tmp_path / "listops" / "a")
+    assert "Differences" not in sections_of(one, tmp_path)["ListOps"]
 
 
-@pytest.fixture
-def sections(picture):
-    rows = [[EVIL, "37.15", "1 × cpu"], ["b", "not run", EVIL]]
-    table = Table([EVIL, "accuracy", "device"], [(OURS, rows), (EVIL, rows)])
-    blocks = [EVIL, table, Picture(picture, EVIL), Points([EVIL]), Listing(EVIL, [EVIL])]
-    links = Links([(EVIL, "https://example.org/?a=1&b=2", EVIL)])
-    return [Section("first", EVIL, blocks), Section("second", "Sources", [links])]
+def test_a_grid_is_told_with_its_budget(tmp_path):
+    for landmarks in (16, 32):
+        for iters in (2, 6):
+            attention = {"name": "nystrom", "num_landmarks": landmarks, "pinv_iters": iters}
+            write_run(tmp_path / f"{landmarks}-{iters}", attention=attention, partial=True)
+    section = sections_of(groups_in(tmp_path), tmp_path)["ListOps"]
+    assert "nystrom attention over two of its options, 20 of 5,000 steps" in section
+    assert "Partial runs." in section
+    assert "| num_landmarks ↓, pinv_iters → |" in section
 
 
-def test_the_page_is_balanced_and_its_contents_lead_somewhere(sections):
-    checker = check(page(sections, EVIL))
-    assert page(sections, "").startswith("<!DOCTYPE html>")
-    assert checker.anchors == checker.ids == ["first", "second"]
-    assert {"html", "head", "title", "nav", "main", "table", "figure"} <= set(checker.tags)
+def test_how_it_was_measured_has_every_run(tmp_path):
+    write_run(tmp_path / "a", seed=0)
+    write_run(tmp_path / "b", seed=1, result={"versions": {"jax": "0.11.0"}})
+    write_run(tmp_path / "c", seed=2)
+    page = make(groups_in(tmp_path), ["one is left out"], tmp_path / "report")[0]
+    assert "* All others: jax 0.10.2." in page
+    assert "* b: jax 0.11.0." in page
+    assert (
+        "| c | ListOps | nystrom-64 | 2 | 1 × cpu, 2 threads | c0ffeec0ffee | da7ada7ada7a |"
+        in page
+    )
+    assert "--config.train.seed=2 --workdir=c" in page
+    assert "* one is left out" in page
 
 
-def test_names_are_text_and_never_markup(sections):
-    checker = check(page(sections, EVIL))
-    assert "script" not in checker.tags
-    assert checker.alternatives == [EVIL]
-    assert "".join(checker.text).count(EVIL.replace("-", "‑")) >= 10
+@pytest.mark.parametrize("task", CONFIGS)
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "nystrom",
+        "softmax,dropout_rate=0.2",
+        "nystrom,num_landmarks=32,pinv_iters=2,quirks=mlpen",
+        "nystrom,recipe=fast,pinv_iters=2",
+        "softmax,recipe=fast,conv_kernel_size=0,quirks=google",
+    ],
+)
+def test_the_command_of_a_run_gives_its_config(tmp_path, task, argument):
+    values = config(
+        argument,
+        task,
+        data={"dir": "FOLDER", "source": "files"},
+        model={"num_layers": 3},
+        optimizer={"warmup_steps": 70},
+        train={"seed": 5, "total_steps": 700, "accumulation": 16},
+        eval={"every_steps": 140},
+    )
+    write_run(tmp_path / "run", task=CONFIGS[task], config=values, attention=values["attention"])
+    (group,) = groups_in(tmp_path / "run")
+    line = command(group.runs[0], group)
+    file, given = re.search(r"--config=configs/(\w+)\.py:(\S+)", line).groups()
+    again = config(given, file)
+    assert "resolution" not in given
+    assert all(preset in given for preset in re.findall(r"recipe=\w+|quirks=\w+", argument))
+    assert "--config.model.stem" not in line
+    for key, value in re.findall(r"--config\.(\S+)=(\S+)", line):
+        section, option = key.split(".")
+        again[section][option] = type(again[section][option])(value)
+    assert again == values
 
 
-def test_the_page_loads_nothing(sections, picture):
-    content = page(sections, "")
-    checker = check(content)
-    data = base64.b64encode(picture.read_bytes()).decode()
-    assert checker.loads == [f"data:image/png;base64,{data}"]
-    assert "script" not in checker.tags
-    assert "link" not in checker.tags
-    assert not re.search(r"@import|url\(", content)
+def test_the_command_of_a_run_is_the_one_that_was_given(tmp_path):
+    values = config("nystrom,recipe=fast,pinv_iters=2", train={"seed": 5, "batch_size": 8})
+    values["attention"]["num_landmarks"] = 16
+    values["command"] = {"config": "configs/listops.py:nystrom,pinv_iters=2,recipe=fast"}
+    write_run(tmp_path / "run", config=values, attention=values["attention"], seed=5)
+    (group,) = groups_in(tmp_path / "run")
+    assert command(group.runs[0], group) == (
+        "python run_lra.py --config=configs/listops.py:nystrom,pinv_iters=2,recipe=fast"
+        " --config.attention.num_landmarks=16 --config.train.batch_size=8"
+        " --config.train.seed=5 --workdir=run"
+    )
+    assert group.label == "nystrom-16, 2 iterations, batch 8, recipe=fast"
+    values["command"] = {"config": "my configs/own.py"}
+    write_run(tmp_path / "own", config=values, attention=values["attention"], seed=5)
+    (group,) = groups_in(tmp_path / "own")
+    assert command(group.runs[0], group) == (
+        "python run_lra.py '--config=my configs/own.py' --config.train.seed=5 --workdir=own"
+        "  # with the values of own/config.json"
+    )
 
 
-def test_numbers_stand_to_the_right_and_rows_have_heads(sections):
-    content = page(sections, "")
-    assert '<td class="number">37.15</td>' in content
-    assert '<td class="word">1 × cpu</td>' in content
-    assert '<td class="number quiet">not run</td>' in content
-    assert '<tbody class="ours">' in content
-    assert content.count('<th scope="row">') == 4
-    assert "position: sticky" in content
-    assert "prefers-color-scheme: dark" in content
+def test_a_run_with_its_command_is_a_seed_of_older_ones(tmp_path):
+    for seed, argument in enumerate(["nystrom", "nystrom,recipe=paper,quirks=none", ""]):
+        values = config("nystrom", train={"seed": seed})
+        values["command"] = {"config": f"configs/listops.py:{argument}".rstrip(":")}
+        write_run(tmp_path / str(seed), config=values, attention=values["attention"], seed=seed)
+    older = config("nystrom", train={"seed": 3})
+    write_run(tmp_path / "older", config=older, attention=older["attention"], seed=3)
+    (group,) = groups_in(tmp_path)
+    assert (group.label, len(group.runs)) == ("nystrom-64", 4)
+
+
+def test_a_tuple_in_a_command_is_one_word_of_the_shell(tmp_path):
+    write_run(tmp_path / "run", config=config("nystrom,recipe=fast", model={"stem": (3, 3)}))
+    (group,) = groups_in(tmp_path / "run")
+    line = command(group.runs[0], group)
+    assert ":nystrom,recipe=fast " in line
+    assert "--config.model.stem=(3, 3)" in shlex.split(line)
+
+
+def test_the_fast_recipe_is_told_by_what_differs_from_the_papers(tmp_path):
+    write_run(tmp_path / "paper")
+    assert "The fast recipe" not in sections_of(groups_in(tmp_path), tmp_path)
+    write_run(tmp_path / "a", config=config("nystrom,recipe=fast"))
+
+    def sentences():
+        section = sections_of(groups_in(tmp_path), tmp_path)["The fast recipe"]
+        return [line[2:] for line in section.splitlines() if line.startswith("* ")]
+
+    rate = "optimizer.learning_rate 0.0001 → 0.002"
+    (alone,) = sentences()
+    assert alone.startswith("ListOps: attention.")
+    assert rate in alone
+    fast = config("softmax,recipe=fast", "text")
+    write_run(tmp_path / "b", task="text", config=fast)
+    shared, listops, text = sentences()
+    assert shared.startswith("Every task: ")
+    assert rate in shared
+    assert rate not in listops + text
+    assert f"train.total_steps 20000 → {fast['train']['total_steps']}" in text
+    assert "attention.num_landmarks 64 → 32 (nystrom)" in listops
+    assert "nystrom" not in shared + text
+
+
+def test_the_command_of_another_resolution_and_difficulty(tmp_path):
+    values = config("nystrom,resolution=64,difficulty=easy", "pathfinder")
+    assert values["attention"] == {"name": "nystrom", **common.ATTENTIONS["nystrom"]}
+    task = values["data"]["task"]
+    write_run(tmp_path / "run", task=task, config=values, attention=values["attention"])
+    (group,) = groups_in(tmp_path / "run")
+    assert ":nystrom,resolution=64,difficulty=easy " in command(group.runs[0], group)

@@ -1,13 +1,14 @@
-"""Pictures are drawn for few groups and for many, and show what the runs did."""
+"""Pictures of few and of many groups."""
 
 import struct
 
+import numpy as np
 import pytest
 
-from harness import figures
 from lra.report import plots
 from lra.report.groups import labels_of
-from tests.lra.report.runs import groups_in, write_run, write_seeds
+from reporting import plotting
+from tests.lra.report.runs import groups_in, write_run, write_seeds, write_speed
 
 BASELINES = {"constant answer": 0.176, "first token alone": 0.359}
 
@@ -23,7 +24,7 @@ def attention(landmarks):
 
 
 def draw(groups, path):
-    plots.plot_curves(groups, BASELINES, figures.colors_of(labels_of(groups)), path)
+    plots.plot_curves(groups, BASELINES, plotting.colors_of(labels_of(groups)), path)
     return size_of(path)
 
 
@@ -38,9 +39,9 @@ def test_curves_are_drawn_for_any_number_of_groups(tmp_path, count):
 
 def test_more_groups_than_colours_get_panels_of_their_own(tmp_path):
     widths = []
-    for number in range(len(figures.COLORS) + 1):
+    for number in range(len(plotting.COLORS) + 1):
         write_run(tmp_path / "runs" / str(number), attention=attention(8 + number))
-        if number >= len(figures.COLORS) - 1:
+        if number >= len(plotting.COLORS) - 1:
             widths.append(draw(groups_in(tmp_path / "runs"), tmp_path / "curves.png")[0])
     assert widths == [1100, 1188]  # two axes side by side; four panels
 
@@ -96,5 +97,82 @@ def test_speed_is_drawn_with_and_without_memory(tmp_path, count):
         result["peak_bytes"] = None if number % 2 else (number + 1) * 2**30
         write_run(tmp_path / "runs" / str(number), attention=attention(8 + number), result=result)
     groups = groups_in(tmp_path / "runs")
-    plots.plot_tradeoff(groups, figures.colors_of(labels_of(groups)), tmp_path / "speed.png")
+    plots.plot_tradeoff(groups, plotting.colors_of(labels_of(groups)), tmp_path / "speed.png")
     assert size_of(tmp_path / "speed.png")[0] > 600
+
+
+def draw_times(folder):
+    groups = groups_in(folder / "runs")
+    colors = plotting.colors_of(labels_of(groups))
+    return plots.plot_times(groups, BASELINES, colors, folder / "time.png")
+
+
+def test_accuracy_is_drawn_over_the_minutes_of_each_group(tmp_path, drawn_figures):
+    write_seeds(tmp_path / "runs" / "a", [0.3, 0.4], step_seconds=6)
+    write_run(tmp_path / "runs" / "b", attention=attention(8), step_seconds=12)
+    write_run(tmp_path / "runs" / "old", attention=attention(16))
+    assert draw_times(tmp_path)
+    (figure,) = drawn_figures
+    (axes,) = figure.axes
+    names = axes.get_legend_handles_labels()[1]
+    assert names == ["nystrom-64", "nystrom-8", "constant answer", "first token alone"]
+    lines = axes.get_lines()
+    assert lines[0].get_xydata() == pytest.approx(np.array([[1, 25], [2, 25]]))
+    assert lines[1].get_xydata() == pytest.approx(np.array([[2, 25], [4, 25]]))
+    assert axes.get_xscale() == "linear"
+    assert figure.get_suptitle() == "ListOps, on 1 × cpu, 2 threads"
+
+
+def test_the_time_of_a_group_is_the_mean_of_its_timed_seeds(tmp_path):
+    write_run(tmp_path / "a", seed=0, step_seconds=6)
+    write_run(tmp_path / "b", seed=1, step_seconds=18)
+    write_run(tmp_path / "unfinished", seed=3, finished=False, step_seconds=600)
+    folder = write_run(tmp_path / "c", seed=2)
+    lines = (folder / "metrics.jsonl").read_text().replace("0.25", "0.75")
+    (folder / "metrics.jsonl").write_text(lines)
+    (group,) = groups_in(tmp_path)
+    minutes, curve = plots.over_time(group)
+    assert minutes == pytest.approx([2, 4])
+    assert curve.means == pytest.approx([25, 25])  # the third has no time, and no part in this
+
+
+def test_times_that_differ_much_have_a_logarithmic_axis(tmp_path, drawn_figures):
+    for number, seconds in enumerate((1, 9.9, 10.1)):
+        place = tmp_path / "runs" / str(number)
+        write_run(place, attention=attention(8 + number), step_seconds=seconds)
+        draw_times(tmp_path)
+    assert [figure.axes[0].get_xscale() for figure in drawn_figures] == ["linear", "linear", "log"]
+
+
+def test_devices_are_told_apart(tmp_path, drawn_figures):
+    write_run(tmp_path / "runs" / "a", step_seconds=6)
+    gpu = {"device": {"kind": "gpu", "count": 1}, "cpu_threads": None}
+    write_run(tmp_path / "runs" / "b", attention=attention(8), step_seconds=6, result=gpu)
+    draw_times(tmp_path)
+    names = drawn_figures[0].axes[0].get_legend_handles_labels()[1]
+    assert names[:2] == ["nystrom-8, on 1 × gpu", "nystrom-64, on 1 × cpu, 2 threads"]
+    assert drawn_figures[0].get_suptitle() == "ListOps"
+
+
+def test_runs_without_times_are_no_picture(tmp_path):
+    write_run(tmp_path / "runs" / "a")
+    write_speed(write_run(tmp_path / "runs" / "b", seed=4), [])
+    assert not draw_times(tmp_path)
+    assert not (tmp_path / "time.png").exists()
+
+
+@pytest.mark.parametrize("length", [1, 12, 40])
+def test_the_legend_of_many_and_long_labels_is_inside_the_picture(tmp_path, drawn_figures, length):
+    names = [f"option_{number}" for number in range(length)]
+    for number in range(9):
+        values = {"name": "new", **dict.fromkeys(names, number)}
+        write_run(tmp_path / "runs" / str(number), attention=values, step_seconds=1)
+    draw_times(tmp_path)
+    (figure,) = drawn_figures
+    legend = figure.legends[0].get_window_extent()
+    assert figure.bbox.contains(legend.x0, legend.y0)
+    assert figure.bbox.contains(legend.x1, legend.y1)
+    assert figure.axes[0].get_window_extent().y0 > legend.y1
+    assert figure.axes[0].get_window_extent().height > 250
+    styles = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].get_lines()[:9]}
+    assert len(styles) == 9

@@ -1,4 +1,4 @@
-"""Published rows are whole, and their means are means."""
+"""Published rows are complete, and their means are correct."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The report's command: what it writes, for one run and for many, and what it refuses."""
+"""The command: files for one run and for many, and errors."""
 
 import json
 import re
@@ -9,7 +9,8 @@ from lra import report
 from lra.report.__main__ import main
 from lra.report.numbers import numbers
 from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
-from tests.lra.report.test_page import check
+from tests.lra.report.test_labels import config
+from tests.reporting.html import check
 
 
 def run(*arguments):
@@ -40,6 +41,14 @@ def test_one_run_gives_a_table_and_a_picture(tmp_path, capsys):
     assert "| nystrom-64 | 3 | 36.00 ± 1.07 | 25.00 | 20 | 20 of 5,000 | 0.976 |" in page
     assert "(listops-0.1-curves-listops.png)" in page
     assert capsys.readouterr().out == page
+
+
+def test_a_timed_run_has_a_picture_of_its_time_too(tmp_path):
+    folder = write_run(tmp_path / "run", step_seconds=6)
+    assert run(folder, "--out", tmp_path / "out" / "mine") == 0
+    assert "mine-time-listops.png" in written(tmp_path / "out")
+    assert "(mine-time-listops.png)" in (tmp_path / "out" / "mine.md").read_text()
+    assert len(check((tmp_path / "out" / "mine.html").read_text()).loads) == 2
 
 
 def test_a_run_can_hold_its_own_report(tmp_path):
@@ -88,7 +97,7 @@ def test_the_numbers_of_the_tables_are_in_the_json(many):
             numbers.add(f"{abs(value):.3f}")
 
     def refuse(name):
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not JSON")
 
     content = json.loads((many / "out" / "report.json").read_text(), parse_constant=refuse)
     assert content.keys() == {"table3", "published", "tasks"}
@@ -123,6 +132,18 @@ def test_the_mean_in_the_json_is_of_five_whole_tasks(tmp_path):
     assert mean["mean"] == pytest.approx(40)
     assert mean["deviation"] is None
     assert numbers(groups_in(tmp_path))["table3"][0]["mean_of_6"] is None
+
+
+def test_the_track_of_a_run_is_in_the_json(tmp_path):
+    write_run(tmp_path / "paper")
+    write_run(tmp_path / "fast", config=config("softmax,recipe=fast"), seed=0)
+    content = numbers(groups_in(tmp_path))
+    assert {row["attention"]: row["track"] for row in content["table3"]} == {
+        "nystrom-64": "paper",
+        "softmax, recipe=fast": "fast",
+    }
+    cells = content["tasks"]["listops"]["settings"]
+    assert sorted(cell["track"] for cell in cells) == ["fast", "paper"]
 
 
 def test_what_cannot_be_read_is_refused_in_a_sentence_and_nothing_is_written(tmp_path, capsys):
@@ -160,7 +181,7 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path, monkeypatch, capsys):
     def fail(*_):
         raise OSError(28, "No space left on device", "report.html")
 
-    monkeypatch.setattr("lra.report.__main__.page", fail)
+    monkeypatch.setattr("reporting.writer.html_page", fail)
     assert run(tmp_path, "--out", tmp_path / "out" / "report") == 2
     assert "report.html: No space left on device" in capsys.readouterr().err
     after = {name: (tmp_path / "out" / name).read_bytes() for name in written(tmp_path / "out")}

@@ -1,11 +1,11 @@
-"""Runs are found at any depth, and read as older code left them, or as a power cut did."""
+"""Runs are found at any depth; those of older versions are read, invalid ones are errors."""
 
 import json
 
 import pytest
 
 from lra.report.results import find_runs, read_run
-from tests.lra.report.runs import write_run
+from tests.lra.report.runs import write_run, write_speed
 
 
 def test_runs_are_found_below_and_each_once(tmp_path):
@@ -43,20 +43,34 @@ def test_runs_of_the_language_model_are_passed_over(tmp_path):
         find_runs([tmp_path / "reviews"])
 
 
-@pytest.mark.parametrize("cut", ['{"step": 30, "trai', "{", '{"ste\xff'])
-def test_a_last_line_that_was_cut_is_left_out(tmp_path, cut):
-    file = write_run(tmp_path / "run") / "metrics.jsonl"
-    whole = read_run(tmp_path / "run").metrics
-    file.write_bytes(file.read_bytes() + cut.encode("latin-1"))
-    assert read_run(tmp_path / "run").metrics == whole
+def minutes(folder, timed):
+    write_speed(folder, timed)
+    return read_run(folder).train_minutes
 
 
-def test_a_broken_line_in_the_middle_is_refused_with_its_number(tmp_path):
-    file = write_run(tmp_path / "run") / "metrics.jsonl"
-    first, *rest = file.read_text().splitlines(keepends=True)
-    file.write_text("".join([first, "{}\n", *rest]))
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, .*an object with a step"):
-        read_run(tmp_path / "run")
+def test_the_minutes_of_training_are_the_sum_of_the_steps(tmp_path):
+    folder = write_run(tmp_path / "run", steps=(10, 20, 30))
+    assert read_run(folder).train_minutes == ([], [])
+    assert minutes(folder, []) == ([], [])
+    assert minutes(folder, [(10, 6), (20, 12), (30, 6)]) == ([10, 20, 30], [1, 3, 4])
+    assert minutes(folder, [(5, 6), (30, 12)]) == ([10, 20, 30], [1.5, 3.5, 5.5])
+    assert minutes(folder, [(15, 6), (25, 12)]) == ([10, 20], [1, 2.5])  # 30 is not timed yet
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_a_time_that_cannot_be_is_no_time(tmp_path, seconds):
+    folder = write_run(tmp_path / "run", steps=(10, 20))
+    assert minutes(folder, [(10, seconds), (20, 6)]) == ([10, 20], [1, 2])
+
+
+def test_steps_that_a_kill_undid_count_once(tmp_path):
+    folder = write_run(tmp_path / "run", steps=(10, 20, 30))
+    before, after = [(10, 6), (20, 6), (30, 6)], [(20, 12), (30, 12)]
+    assert minutes(folder, before + after) == ([10, 20, 30], [1, 3, 5])
+    # The log has another interval after the resume at 10.
+    steps, times = minutes(folder, [(10, 6), (20, 6), (14, 12), (30, 12)])
+    assert steps == [10, 20, 30]
+    assert times == pytest.approx([1, 2.4, 4.4])
 
 
 @pytest.mark.parametrize("name", ["config", "result"])
@@ -74,7 +88,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path, name, content, words):
     ("config", "words"),
     [
         ({"data": {"task": "listop"}}, r"config.json: There is no task called 'listop'"),
-        ({"attention": {}}, r"config.json is no run's config: attention.name is missing"),
+        ({"attention": {}}, r"config.json is not a run's config: attention.name is missing"),
         ({"train": {"seed": "one"}}, r"config.json: seed must be a whole number, not 'one'"),
         ({"train": {"seed": 3, "budget_steps": "all"}}, r"config.json: budget_steps .*'all'"),
         ({"data": {"task": ["text"]}}, r"config.json: task must be a text"),

@@ -1,19 +1,27 @@
-"""Tables hold what runs gave, say what is missing, and keep to their columns."""
+"""Tables of runs: numbers, missing cells, and columns."""
 
 import pytest
 
 from lra.report import tables
 from lra.report.comparisons import compare, grids
 from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
+from tests.lra.report.test_labels import config
 
 SOFTMAX = {"name": "softmax"}
 
 
 def ours(groups):
     """The rows of Table 3 that are ours, by label."""
-    title, rows = tables.benchmark_table(groups).sections[0]
-    assert title == tables.OURS
-    return {row[0]: row[1:] for row in rows}
+    return {label: row for own in tracks(groups).values() for label, row in own.items()}
+
+
+def tracks(groups):
+    """The rows of Table 3 that are ours, by the title of their section."""
+    return {
+        title: {row[0]: row[1:] for row in rows}
+        for title, rows in tables.benchmark_table(groups).sections
+        if title.startswith(tables.OURS)
+    }
 
 
 def test_table_3_says_what_is_partial_unfinished_and_not_run(tmp_path):
@@ -63,8 +71,7 @@ def test_seeds_that_came_to_no_end_are_counted(tmp_path):
 def test_table_3_has_no_other_tasks(tmp_path):
     write_run(tmp_path / "a", task="listops-short")
     write_run(tmp_path / "b", task="pathfinder32-easy")
-    titles = [title for title, _ in tables.benchmark_table(groups_in(tmp_path)).sections]
-    assert tables.OURS not in titles
+    assert tracks(groups_in(tmp_path)) == {}
     write_run(tmp_path / "c", task="text")
     assert list(ours(groups_in(tmp_path))) == ["nystrom-64"]
     assert ours(groups_in(tmp_path))["nystrom-64"][0] == "not run"
@@ -85,6 +92,26 @@ def test_two_whole_settings_of_an_attention_are_two_rows(tmp_path):
     write_run(tmp_path / "a", accuracy=0.36)
     write_run(tmp_path / "b", accuracy=0.37, config={"optimizer": {"learning_rate": 0.01}})
     assert list(ours(groups_in(tmp_path))) == ["nystrom-64", "nystrom-64, rate 0.01"]
+
+
+def test_each_recipe_has_its_section_in_table_3(tmp_path):
+    for number, argument in enumerate(["nystrom", "nystrom,recipe=fast", "softmax,recipe=fast"]):
+        values = config(argument)
+        place = tmp_path / str(number)
+        write_run(place, accuracy=0.3 + number / 100, config=values, steps=(5, 20_000))
+    slow = {"optimizer": {"learning_rate": 1e-4}}
+    write_run(tmp_path / "slow", config=config("softmax,recipe=fast", **slow))
+    write_run(tmp_path / "quirks", config=config("nystrom,quirks=mlpen"))
+    found = tracks(groups_in(tmp_path))
+    assert {title: list(rows) for title, rows in found.items()} == {
+        "This code, the paper's recipe": ["nystrom-64"],
+        "This code, recipe=fast": ["nystrom-32", "softmax"],
+        "This code, other settings": [
+            "nystrom-64, quirks=mlpen",
+            "softmax, rate 0.0001, recipe=fast",
+        ],
+    }
+    assert found["This code, recipe=fast"]["softmax"][0] == "32.00 (n = 1)"
 
 
 def test_the_cells_of_a_grid_are_no_rows_of_table_3(tmp_path):
@@ -116,7 +143,7 @@ def test_the_settings_of_a_task(tmp_path):
     write_run(tmp_path / "c", attention={"name": "linear"}, finished=False)
     page = tables.task_groups_table(groups_in(tmp_path)).markdown()
     for row in (
-        "| nystrom-64 | 0, 1, 2 | 37.00 ± 1.00 | 1.08 | 34.52 to 39.48 | 20 of 5,000 | 0.976 | 32.8 | 3.00 |",
+        "| nystrom-64 | 0, 1, 2 | 37.00 ± 1.00 | 1.08 | 34.52 to 39.48 | 20 of 5,000 | 0.976 (0.976–0.976)",
         "| softmax | 0 | 35.00, partial | 1.07 | – | 20 of 5,000 | 0.976 | 32.8 | 3.00 |",
         "| linear | 3 | not finished | – | – | 20 of 5,000 | – | – | – |",
         "| constant answer |  | 17.20 |  |  |  |  |  |  |",

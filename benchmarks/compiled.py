@@ -1,0 +1,94 @@
+"""Memory, FLOPs and bytes of a program by its compiler, before it runs; a TPU's compiler needs no TPU."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax.errors import JaxRuntimeError
+from jax.sharding import SingleDeviceSharding
+
+from nystromformer_jax.training.topology import is_out_of_memory, needed_temporaries
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A program for one device.
+
+    Attributes:
+      figures: `argument_bytes`, `output_bytes`, `temp_bytes`, and their sum `peak_bytes`;
+        `flops` and `bytes_accessed`, in which a loop's body counts once; `optimal_seconds`, for TPUs
+        only; `compile_seconds`; `fits`, and the `reason` if it does not. Unknown figures are None.
+      run: The program; None if the compiler found that the device has too little memory.
+    """
+
+    figures: dict[str, Any]
+    run: jax.stages.Compiled | None
+
+
+def compile_ahead(
+    function: Callable[..., Any], arguments: tuple[Any, ...], device: jax.Device
+) -> Compiled:
+    """Compiles `function` for one device and arguments with the shapes of `arguments`."""
+    sharding = SingleDeviceSharding(device)
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), arguments
+    )
+    lowered = jax.jit(function).lower(*shapes)
+    began = time.perf_counter()
+    run: jax.stages.Compiled | None = None
+    reason = None
+    cost: Mapping[str, float] = {}
+    try:
+        run = lowered.compile()
+    except JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        memory = needed_memory(str(error), _nbytes(shapes), _nbytes(lowered.out_info))
+        reason = str(error).splitlines()[0]
+    else:
+        statistics: Any = run.memory_analysis()
+        sizes = {
+            f"{kind}_bytes": getattr(statistics, f"{kind}_size_in_bytes")
+            for kind in ("argument", "output", "temp")
+        }
+        memory = {**sizes, "peak_bytes": sum(sizes.values())}
+        cost = run.cost_analysis() or {}
+    seconds = cost.get("optimal_seconds")
+    return Compiled(
+        {
+            **memory,
+            "flops": cost.get("flops"),
+            "bytes_accessed": cost.get("bytes accessed"),
+            "optimal_seconds": None if seconds is None else decoded_seconds(seconds),
+            "compile_seconds": round(time.perf_counter() - began, 3),
+            "fits": run is not None,
+            "reason": reason,
+        },
+        run,
+    )
+
+
+def _nbytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def needed_memory(message: str, argument_bytes: int, output_bytes: int) -> dict[str, int | None]:
+    """Returns the memory of a program that did not fit; None for what the message does not report."""
+    temp = needed_temporaries(message)
+    return {
+        "argument_bytes": argument_bytes,
+        "output_bytes": output_bytes,
+        "temp_bytes": temp,
+        "peak_bytes": None if temp is None else argument_bytes + output_bytes + temp,
+    }
+
+
+def decoded_seconds(seconds: float) -> float | None:
+    """Corrects the compiler's estimate, from which each operation without one subtracts a second.
+
+    Valid for programs of less than a second. Returns None if nothing was estimated.
+    """
+    return (seconds + math.ceil(-seconds) if seconds < 0 else seconds) or None

@@ -1,0 +1,1 @@
+"""Time and memory of attention by length: `python -m benchmarks.efficiency`."""

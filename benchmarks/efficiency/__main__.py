@@ -1,0 +1,166 @@
+"""Time and memory of one self-attention module by length, as in the paper's Table 1.
+
+    python -m benchmarks.efficiency                     # this machine: results/efficiency/cpu.json .md .png
+    python -m benchmarks.efficiency --topology=v5e:1x1  # estimates of a TPU's compiler, without a TPU
+
+The module has projections, but no convolution, mask or dropout. Each attention is compiled ahead of time
+for each length, batch and pass. Memory is the compiler's figure: arguments, results and temporaries. A
+CPU's compiler does not count the temporaries of fused operations (largest for exact attention of a
+batch), so on a CPU the peak of the process is used if it is larger. Devices that count memory have one
+peak for the whole process, which cannot be reset, so it is not used.
+
+Programs that need more than `--memory_limit` are not run, and are shown as such. The others of one
+length, batch and pass are timed in turn. The JSON is rewritten after every length; the same command
+resumes an interrupted run. An attention added later is timed without the earlier ones; `--fresh` times
+all of them together.
+
+Source: Xiong et al. 2021, arXiv:2102.03902, Table 1.
+Differs: the module is BERT-base's, 12 heads of 64, our choice. Gradients are measured beside inference.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench
+from benchmarks.efficiency.plot import plot
+from benchmarks.efficiency.tables import markdown, row_line, slopes
+from launch import huge_pages
+from nystromformer_jax.training import read_json, write_json
+
+BENCH = ("heads", "head_dim", "dtype", "repeats", "memory_limit", "topology")
+POSITIVE = ("lengths", "batch", "heads", "head_dim", "repeats", "memory_limit")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes `<out>.json`, `.md` and `.png`; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        _check_positive(given)
+        bench = Bench(**{name: getattr(given, name) for name in BENCH})
+        out = given.out or Path("results/efficiency", bench.name)
+        file = Path(f"{out}.json")
+        results: dict[str, Any] = {"settings": bench.settings, "commands": [], "rows": []}
+        if file.exists() and not given.fresh:
+            results = earlier(file, bench.settings)
+        plan = _plan(given, results["rows"])
+        for attention, length, _, _ in plan:
+            bench.shapes(
+                attention, length
+            )  # raises errors now that would otherwise come hours later
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        return _refuse(str(error), 2)
+    if plan:
+        own = sys.argv[1:] if arguments is None else arguments
+        results["commands"].append(" ".join(["python -m benchmarks.efficiency", *own]))
+    same = "the same command without --fresh" if given.fresh else "the same command"
+    try:
+        _measure(bench, plan, results, file)
+        text = markdown(results)
+        Path(f"{out}.md").write_text(text, encoding="utf-8")
+        plot(results, Path(f"{out}.png"))
+    except OSError as error:
+        return _refuse(f"{error}; {same} resumes once this is fixed", 1)
+    except KeyboardInterrupt:
+        return _refuse(f"stopped by Ctrl-C; {same} resumes", 130)
+    print(text, end="")
+    return 0
+
+
+def _refuse(sentence: str, exit_code: int) -> int:
+    print(f"benchmarks.efficiency: {' '.join(sentence.split())}", file=sys.stderr)
+    return exit_code
+
+
+def _measure(
+    bench: Bench, plan: Sequence[tuple[str, int, int, str]], results: dict[str, Any], file: Path
+) -> None:
+    """Measures the planned cases into `results`, and writes them to `file` after every length."""
+    rows = results["rows"]
+    for length in dict.fromkeys(length for _, length, _, _ in plan):
+        for batch, kind in dict.fromkeys(case[2:] for case in plan if case[1] == length):
+            missing = [case[0] for case in plan if case[1:] == (length, batch, kind)]
+            for row in bench.measure(missing, length, batch, kind):
+                rows.append(row)
+                print(row_line(row), file=sys.stderr, flush=True)
+        results["slopes"] = slopes(rows)
+        write_json(file, results)
+
+
+def _check_positive(given: argparse.Namespace) -> None:
+    for name in POSITIVE:
+        values = getattr(given, name)
+        for value in values if isinstance(values, list) else [values]:
+            if value is not None and value <= 0:
+                raise ValueError(f"--{name} must be positive, got {value}.")
+
+
+def _plan(
+    given: argparse.Namespace, rows: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, int, int, str]]:
+    """Returns the cases that have no row yet: attention, length, batch and pass, sorted by length."""
+    there = {(row["attention"], row["length"], row["batch"], row["pass"]) for row in rows}
+    asked = dict.fromkeys(
+        (attention, length, batch, kind)
+        for length in sorted(given.lengths)
+        for batch in sorted(given.batch)
+        for kind in PASSES
+        for attention in given.attentions
+    )
+    return [case for case in asked if case not in there]
+
+
+def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the results of an earlier run.
+
+    Raises:
+      ValueError: They have other settings, or the file is not one of this program.
+    """
+    results: Any = read_json(file)
+    ours = isinstance(results, dict) and {"settings", "commands", "rows"} <= results.keys()
+    if not ours or not isinstance(results["settings"], dict):
+        raise ValueError(f"{file} holds no results of benchmarks.efficiency: pass another --out.")
+    there, now = _flat(results["settings"]), _flat(settings)
+    differences = [
+        f"{name} {there.get(name)} there, {now.get(name)} now"
+        for name in sorted(there.keys() | now.keys())
+        if there.get(name) != now.get(name)
+    ]
+    if differences:
+        raise ValueError(
+            f"{file} holds results of other settings ({'; '.join(differences)}):"
+            " pass another --out, or --fresh to replace them."
+        )
+    return results
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**settings, **settings.get("versions", {}), "versions": None}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.efficiency", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add(
+        "--attentions", nargs="+", default=list(ATTENTIONS), help="rows of the table; any nystrom-M"
+    )
+    add("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
+    add("--batch", type=int, nargs="+", default=[1, 8], help="batch sizes")
+    add("--heads", type=int, default=12)
+    add("--head_dim", type=int, default=64)
+    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="dtype of activations")
+    add("--repeats", type=int, default=9, help="rounds of all attentions")
+    add("--memory_limit", type=float, help="GiB; programs that need more are not run")
+    add("--topology", help="compile for a TPU such as v5e:1x1 without running; needs libtpu")
+    add("--out", type=Path, help="where to write, without a file ending")
+    add("--fresh", action="store_true", help="measure existing rows again")
+    return parser
+
+
+if __name__ == "__main__":
+    huge_pages.restart()
+    sys.exit(main())

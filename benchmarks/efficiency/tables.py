@@ -1,0 +1,250 @@
+"""Tables and slopes of the results of `benchmarks.efficiency`, from their JSON."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+MIB = 2**20
+# Memory and time of softmax attention over each one's; inference, one sequence, GTX 1080 Ti.
+# Source: Xiong et al. 2021, arXiv:2102.03902, Table 1.
+PAPER = {
+    "nystrom-64": {
+        512: (1.5, 1.1),
+        1024: (3.0, 1.8),
+        2048: (5.8, 3.6),
+        4096: (11.5, 5.6),
+        8192: (22.8, 12.7),
+    },
+    "nystrom-32": {8192: (26.7, 13.4)},
+}
+# Figures with slopes; "time" is the compiler's estimate if nothing ran.
+FIGURES = {
+    "flops": "FLOPs",
+    "bytes_accessed": "bytes accessed",
+    "peak_bytes": "memory",
+    "time": "time",
+}
+Row = Mapping[str, Any]
+
+
+def figure_of(row: Row, figure: str) -> float | None:
+    """Returns a figure of a row; None if unknown."""
+    if figure == "time":
+        return row["seconds"]["median"] if row["seconds"] else row["optimal_seconds"]
+    value: float | None = row[figure]
+    if figure == "peak_bytes" and row["measured_bytes"]:
+        return max(value or 0, row["measured_bytes"])
+    return value
+
+
+def slopes(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Returns the growth of the figures: slope 1 is linear in the length, 2 quadratic.
+
+    Returns:
+      For each attention, pass and batch, and each of `FIGURES`, the least-squares slope of log2(figure)
+      against log2(length), and the slopes between consecutive lengths; None for fewer than two lengths.
+    """
+    found = []
+    for attention, kind, batch in dict.fromkeys(
+        (row["attention"], row["pass"], row["batch"]) for row in rows
+    ):
+        grown: dict[str, Any] = {"attention": attention, "pass": kind, "batch": batch}
+        for figure in FIGURES:
+            points = sorted(
+                (row["length"], value)
+                for row in rows
+                if (row["attention"], row["pass"], row["batch"]) == (attention, kind, batch)
+                and (value := figure_of(row, figure))
+            )
+            grown[figure] = _slope(points) if len(points) > 1 else None
+        found.append(grown)
+    return found
+
+
+def _slope(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    lengths, values = np.log2(np.array(points, np.float64)).T
+    return {
+        "slope": float(np.polyfit(lengths, values, 1)[0]),
+        "lengths": [length for length, _ in points],
+        "doublings": (np.diff(values) / np.diff(lengths)).tolist(),
+    }
+
+
+def row_line(row: Row) -> str:
+    """Returns a row as a line of text."""
+    time = figure_of(row, "time")
+    return (
+        f"{row['attention']:11} n={row['length']:6} batch={row['batch']} {row['pass']:18}"
+        f" {_memory(row)}, {'no time' if time is None else _milliseconds(time)}"
+        f"{'' if row['fits'] else ': ' + row['reason']}"
+    )
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """Returns a table for each pass and batch like the paper's Table 1, and the slopes."""
+    settings, rows = results["settings"], results["rows"]
+    versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
+    lines = [
+        f"{', '.join(f'`{command}`' for command in results['commands'])}: {_machine(settings)};"
+        f" {versions}.",
+        "",
+        "One self-attention module with its projections, without convolution or mask:"
+        f" {settings['heads']} heads of {settings['head_dim']}, {settings['dtype']}."
+        " Memory is the compiler's figure for arguments, results and temporaries"
+        f"{_definitions(settings)} × is softmax attention's figure over this one's: above 1 is a"
+        " saving.",
+        "",
+    ]
+    for kind, batch in tables(rows):
+        lines += [f"**{kind}, batch {batch}**", "", *_table(rows, kind, batch), ""]
+    lines += [
+        "Slopes of log2(figure) against log2(length), by least squares and from each length to the"
+        " next: 1 is linear, 2 quadratic. FLOPs and bytes accessed are the compiler's counts, in which"
+        " a loop's body counts once.",
+        "",
+        f"| attention | pass | batch | {' | '.join(FIGURES.values())} |",
+        "|---" * (3 + len(FIGURES)) + "|",
+    ]
+    for grown in slopes(rows):
+        cells = [_slope_cell(grown[figure]) for figure in FIGURES]
+        lines.append(
+            f"| {grown['attention']} | {grown['pass']} | {grown['batch']} | {' | '.join(cells)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def headline(results: Mapping[str, Any]) -> str:
+    """Returns a short table: time and memory of softmax attention over the others', with gradient, batch 1.
+
+    Raises:
+      ValueError: These were not measured.
+    """
+    kind, batch = "forward + gradient", 1
+    rows = rows_at(results["rows"], kind, batch)
+    attentions = {attention for attention, _ in rows}
+    if "softmax" not in attentions or len(attentions) < 2:
+        raise ValueError(
+            f"The short table needs softmax attention beside another, {kind}, batch {batch}:"
+            " run benchmarks.efficiency with --batch 1."
+        )
+    lengths = sorted({length for _, length in rows})
+    lines = [
+        f"| time, memory of softmax attention over | {' | '.join(f'{n:,}' for n in lengths)} |",
+        "|---" * (1 + len(lengths)) + "|",
+    ]
+    for attention in dict.fromkeys(attention for attention, _ in rows if attention != "softmax"):
+        cells = [
+            f"{_ratio(rows, attention, length, 'time') or '–'},"
+            f" {_ratio(rows, attention, length, 'peak_bytes') or '–'}"
+            for length in lengths
+        ]
+        lines.append(f"| {attention} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _machine(settings: Mapping[str, Any]) -> str:
+    if settings["topology"]:
+        return f"compiled for {settings['device']} ({settings['topology']}), not run"
+    device = "" if settings["device"] == "cpu" else f"{settings['device']} beside "
+    pages = ", huge pages" if settings["huge_pages"] else ""
+    return f"{device}{settings['processor']}, {settings['cpu_threads']} threads{pages}"
+
+
+def _definitions(settings: Mapping[str, Any]) -> str:
+    if settings["topology"]:
+        return (
+            ", without on-chip memory. Time is the compiler's estimate, without operations for which it"
+            " has none."
+        )
+    return (
+        f", or the peak of the process if it is larger. Time is the median of up to"
+        f" {settings['repeats']} runs, timed in turn."
+    )
+
+
+def tables(rows: Iterable[Row]) -> list[tuple[str, int]]:
+    """Returns each pass and batch."""
+    return list(dict.fromkeys((row["pass"], row["batch"]) for row in rows))
+
+
+def rows_at(rows: Iterable[Row], kind: str, batch: int) -> dict[tuple[str, int], Row]:
+    """Returns the rows of one pass and batch, by attention and length."""
+    return {
+        (row["attention"], row["length"]): row
+        for row in rows
+        if (row["pass"], row["batch"]) == (kind, batch)
+    }
+
+
+def _table(all_rows: Iterable[Row], kind: str, batch: int) -> list[str]:
+    rows = rows_at(all_rows, kind, batch)
+    lengths = sorted({length for _, length in rows})
+    lines = [
+        f"| attention | {' | '.join(f'{length:,}' for length in lengths)} |",
+        "|---" * (1 + len(lengths)) + "|",
+    ]
+    for attention in dict.fromkeys(attention for attention, _ in rows):
+        cells = [_cell(rows, attention, length) for length in lengths]
+        lines.append(f"| {attention} | {' | '.join(cells)} |")
+        paper = PAPER.get(attention, {}) if (kind, batch) == ("forward", 1) else {}
+        if any(length in paper for length in lengths):
+            cells = [
+                "({}×), ({}×)".format(*paper[length]) if length in paper else ""
+                for length in lengths
+            ]
+            lines.append(f"| {attention}, the paper | {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(rows: Mapping[tuple[str, int], Row], attention: str, length: int) -> str:
+    row = rows.get((attention, length))
+    if row is None:
+        return ""
+    texts = []
+    time = figure_of(row, "time")
+    for figure, text in (
+        ("peak_bytes", _memory(row)),
+        ("time", None if time is None else _milliseconds(time)),
+    ):
+        ratio = None if attention == "softmax" else _ratio(rows, attention, length, figure)
+        if text is not None:
+            texts.append(f"{text} ({ratio})" if ratio else text)
+    if not row["fits"]:
+        texts.append("does not fit")
+    return ", ".join(texts)
+
+
+def _ratio(
+    rows: Mapping[tuple[str, int], Row], attention: str, length: int, figure: str
+) -> str | None:
+    """Returns softmax attention's figure over this one's."""
+    pair = [
+        figure_of(rows[key], figure) if (key := (name, length)) in rows else None
+        for name in ("softmax", attention)
+    ]
+    if pair[0] is None or pair[1] is None:
+        return None
+    ratio = pair[0] / pair[1]
+    return f"{ratio:.2f}×" if ratio < 9.995 else f"{ratio:,.1f}×"
+
+
+def _memory(row: Row) -> str:
+    held = figure_of(row, "peak_bytes")
+    if held is None:
+        return "unknown memory"
+    mebibytes = held / MIB
+    return f"{mebibytes:.1f} MiB" if mebibytes < 99.95 else f"{mebibytes:,.0f} MiB"
+
+
+def _milliseconds(seconds: float) -> str:
+    milliseconds = 1e3 * seconds
+    digits = max(0, 2 - math.floor(math.log10(milliseconds))) if milliseconds > 0 else 0
+    return f"{milliseconds:,.{min(digits, 4)}f} ms"
+
+
+def _slope_cell(slope: Mapping[str, Any] | None) -> str:
+    if slope is None:
+        return "–"
+    return f"{slope['slope']:.2f} ({', '.join(f'{step:.2f}' for step in slope['doublings'])})"

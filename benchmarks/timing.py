@@ -1,0 +1,81 @@
+"""Timing of several functions in turn, so that other load on the machine affects all of them."""
+
+import ctypes
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+
+def interleaved(
+    cases: Mapping[str, Callable[[], Any]], *, repeats: int, budget_seconds: float = 60.0
+) -> dict[str, dict[str, float]]:
+    """Returns the median, minimum and maximum seconds of each case, and its number of runs.
+
+    Every case runs once to warm up, then `repeats` times in turn with the others. A case that has used its
+    share of `budget_seconds` is stopped after at least three runs.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for case in cases.values():
+        jax.block_until_ready(case())
+    for _ in range(repeats):
+        for name, case in cases.items():
+            if len(seconds[name]) >= 3 and sum(seconds[name]) > budget_seconds / len(cases):
+                continue
+            began = time.perf_counter()
+            jax.block_until_ready(case())
+            seconds[name].append(time.perf_counter() - began)
+    return {
+        name: {
+            "median": statistics.median(runs),
+            "min": min(runs),
+            "max": max(runs),
+            "runs": len(runs),
+        }
+        for name, runs in seconds.items()
+    }
+
+
+def processor() -> str:
+    """Returns the name of the processor, if the system provides it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def available_bytes() -> int:
+    """Returns the free memory of this machine; on Linux what is available without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable"))
+    return 1024 * int(kibibytes)
+
+
+def added_bytes(run: Callable[[], Any]) -> int | None:
+    """Returns the peak memory of this process during `run` above its memory before, on Linux.
+
+    None on other systems, and if the kernel does not let a process reset its own peak.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory that is kept would be reused uncounted
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _kibibytes("VmRSS")
+        jax.block_until_ready(run())
+        return max(0, 1024 * (_kibibytes("VmHWM") - before))
+    except (OSError, AttributeError):
+        return None
+
+
+def _kibibytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))

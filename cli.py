@@ -1,0 +1,375 @@
+"""Shared parts of the `run_*.py` programs: config flags, one-line errors, signals, folders, the run itself.
+
+A program defines its flags with `define_config` and its own, and calls `run(main)`. Flags are validated
+before `main`, so a wrong flag is reported without loading jax if only `main` imports it.
+"""
+
+import logging
+import os
+import re
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+from ml_collections import ConfigDict, config_flags
+
+from dataprep.spelling import nearest
+from launch import huge_pages
+from reporting.runs import read_object
+
+CONFIGS = Path(__file__).parent / "configs"
+# The output of --mode=check for a valid config.
+CHECKED = "Config is valid; no data loaded, nothing trained."
+
+_is_ours: Callable[[str], bool] = bool  # takes the name of a config file
+_initialized = False  # by `initialize`, after which jax and the library are loaded
+
+
+def define_config(form: str, is_ours: Callable[[str], bool]) -> Any:
+    """Defines `--config`.
+
+    Args:
+      form: Description of the values, for `--help`.
+      is_ours: Returns True for the names of config files that the program reads; errors suggest only these.
+    """
+    global _is_ours
+    _is_ours = is_ours
+    return config_flags.DEFINE_config_file("config", help_string=form)
+
+
+def define_hosts() -> Callable[[], dict[str, Any]]:
+    """Defines the flags of a run of several processes; returns a function that reads their values."""
+    known = [
+        flags.DEFINE_boolean(
+            "distributed",
+            False,
+            "Connect to the processes that a TPU pod, SLURM or Open MPI started.",
+        ),
+        flags.DEFINE_string("coordinator", "", "HOST:PORT of the first of several processes."),
+        flags.DEFINE_integer("num_processes", None, "Number of processes; needs --coordinator.", 1),
+        flags.DEFINE_integer("process_id", None, "This process, from 0; needs --coordinator.", 0),
+    ]
+    return lambda: {flag.name: flag.value for flag in known}
+
+
+def initialize(hosts: Mapping[str, Any]) -> None:
+    """Connects to the other processes of the run, given the values of `define_hosts`.
+
+    From here on, exceptions of `main` become a one-line message and an exit code.
+    """
+    global _initialized
+    start_logging()
+    from nystromformer_jax import training
+
+    _initialized = True
+    training.initialize(training.HostsConfig(**hosts))
+    start_logging(quiet=not training.is_primary())
+
+
+def run_all(
+    runs: Mapping[Path, Any],
+    act: Callable[[Any, Any], dict[str, Any]],
+    sentence: Callable[[Mapping[str, Any]], str],
+    *,
+    paths: Iterable[str],
+    evaluates: bool,
+    where: Callable[[Path], str] = lambda folder: f"Everything is in {folder}.",
+) -> dict[Path, dict[str, Any]]:
+    """Trains or evaluates runs one after the other, and prints a sentence about each.
+
+    Args:
+      runs: The runs by folder.
+      act: `(run, workdir) -> result`.
+      sentence: Describes a result.
+      paths: Dotted keys of locations, which may change on a resume.
+      evaluates: The runs are finished and only evaluated.
+      where: Describes where the files of a run are.
+
+    Returns:
+      The results by folder, without the runs that diverged, whose errors are printed.
+    """
+    from nystromformer_jax import training
+
+    results = {}
+    for folder, run in runs.items():
+        try:
+            with (
+                training.detect_lost_process(),
+                training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
+            ):
+                had_finished = workdir.result is not None and not evaluates
+                results[folder] = act(run, workdir)
+        except training.LossNotFinite as error:
+            if training.is_primary():
+                exit_with_error(f"{folder}: {error}")
+            continue
+        end = where(folder)
+        if had_finished:
+            end = f"It had finished before; nothing was trained. See {folder}."
+        if training.is_primary():
+            print(f"{sentence(results[folder])} {end}", flush=True)
+    return results
+
+
+def run_to_end(
+    name: str, act: Callable[[], object], rename: Callable[[str], str] = lambda sentence: sentence
+) -> int:
+    """Calls `act` and returns the exit code of the command: 0, or that of its exception.
+
+    Args:
+      name: Name of the command, as after `python -m`.
+      act: The command itself, once its flags are parsed.
+      rename: Replaces config keys in error messages with the command's own flags.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        act()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError) as error:
+        print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
+        return 130
+    return 0
+
+
+def sentence_of(error: Exception) -> str:
+    """Returns the error's message, without the system's error number."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def run(main: Callable[[list[str]], int]) -> None:
+    """Parses the flags, calls `main` with what is left, and exits with the code it returns."""
+    huge_pages.restart()
+    app.run(lambda argv: _run(main, argv), flags_parser=_parse)
+
+
+def exit_with_error(message: str, exit_code: int = 2) -> int:
+    """Prints the message as one line and returns the exit code, for `main` to return."""
+    print(f"{Path(sys.argv[0]).name}: {' '.join(message.split())}", file=sys.stderr)
+    return exit_code
+
+
+def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
+    """Returns an error message for a stray argument, a missing `--config` or a wrong key, else None."""
+    if len(argv) > 1:
+        return f"unexpected argument {argv[1]!r}; flags look like --config.train.seed=1"
+    if config.value is None:
+        return f"pass --config={example}, or another file under configs/"
+    if name := overrides().get("attention.name"):
+        path = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")[0]
+        return (
+            "--config.attention.name changes the name and not the options of the attention: pass"
+            f" --config={path}:{name}"
+        )
+    return None
+
+
+def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
+    """Returns the config of the run in `folder`, with the values of `--config.KEY=…`.
+
+    Args:
+      folder: The run's folder.
+      seed: The run's seed, if the command line sets `train.seed`.
+
+    Raises:
+      ValueError: The folder has no config, or `--config` has another task or attention.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ValueError(
+            f"--mode=eval needs a finished run, and there is no {file}: pass --workdir's folder."
+        )
+    own = read_object(file)
+    given = flags.FLAGS["config"].value
+    if given is None:
+        return own
+    if (here := _subject(given)) != (there := _subject(own)):
+        raise ValueError(
+            f"{folder} holds a run of {there}, and --config is of {here}: leave --config out, or pass"
+            " the run's own."
+        )
+    for key, value in overrides().items():
+        section, _, name = key.partition(".")
+        changed = seed if key == "train.seed" else value
+        own = {**own, section: {**own.get(section, {}), name: changed}}
+    return own
+
+
+def overrides() -> dict[str, Any]:
+    """Returns the values of `--config.KEY=…` on the command line, by dotted key."""
+    values: dict[str, Any] = config_flags.get_override_values(flags.FLAGS["config"])
+    return values
+
+
+def _subject(config: Any) -> str:
+    """Names the task and the attention of a config."""
+    task = (config.get("data") or {}).get("task")
+    attention = (config.get("attention") or {}).get("name")
+    return f"{task} with {attention} attention"
+
+
+def start_logging(*, quiet: bool = False) -> None:
+    """Logs our messages as plain lines; of libraries (and with `quiet` ours) only warnings."""
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(message)s", force=True)
+    for chatty in ("jax", "orbax", "grain"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # absl and asyncio log tracebacks of errors that Orbax also raises.
+    for logger in ("absl", "asyncio"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+
+
+def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:
+    """Returns the config as plain sections, with another `train.seed` and the value of `--config`."""
+    plain: dict[str, Any] = config.to_dict()
+    command = {"config": config_flags.get_config_filename(flags.FLAGS["config"])}
+    return {**plain, "train": {**plain["train"], "seed": seed}, "command": command}
+
+
+def default_folder() -> str:
+    """Returns `runs/<config file>-<its argument, slugged>`."""
+    path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", argument).strip("-")
+    return f"runs/{Path(path).stem}{'-' + slug if slug else ''}"
+
+
+def run_folder(flag: str | None, seed: int, *, alone: bool) -> Path:
+    """Returns `--workdir` if a run is `alone`, else (and for the default) with the suffix `-seed<k>`."""
+    from dataprep.cache import user_path  # needs numpy, which a wrong flag should not load
+
+    return user_path(flag) if flag and alone else folder_with_suffix(flag, f"-seed{seed}")
+
+
+def folder_with_suffix(flag: str | None, suffix: str) -> Path:
+    """Returns `--workdir` or the default with a suffix to its name.
+
+    Raises:
+      ValueError: The user of `~user` does not exist, or the folder has no name.
+    """
+    from dataprep.cache import user_path
+
+    folder = user_path(flag or default_folder())
+    if folder.name in ("", ".."):
+        raise ValueError(
+            f"--workdir={flag} has no name to add {suffix} to: pass one, such as {folder / 'run'}."
+        )
+    return folder.with_name(f"{folder.name}{suffix}")
+
+
+def _parse(argv: list[str]) -> list[str]:
+    """Parses the flags; a wrong one ends the program with a one-line message."""
+    try:
+        if unknown := _unknown_key(argv):
+            sys.exit(exit_with_error(unknown))
+        return flags.FLAGS(argv)
+    except Exception as error:  # any error of ml-collections or a config file
+        text = str(error)
+        if "Error whilst parsing config file" in text:  # the text is a traceback
+            text = text.rstrip().rpartition("\n")[2].partition(": ")[2]
+        sys.exit(exit_with_error(text))
+
+
+def _unknown_key(argv: list[str]) -> str | None:
+    """Returns an error message for a missing config file or key, for which ml-collections raises KeyError."""
+    index = next((i for i, item in enumerate(argv) if re.match(r"--?config(=|$)", item)), None)
+    if index is None:
+        return None
+    _, equals, value = argv[index].partition("=")
+    if not equals:
+        value = " ".join(argv[index + 1 : index + 2])
+    path, colon, argument = value.partition(":")
+    if not Path(path).is_file():
+        known = [
+            f"configs/{file.name}"
+            for file in CONFIGS.glob("[!_]*.py")
+            if _is_ours(file.stem) and "\ndef get_config(" in file.read_text(encoding="utf-8")
+        ]
+        return f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}"
+    try:
+        get_config = runpy.run_path(path)["get_config"]
+        config = get_config(*([argument] if colon else []))
+    except KeyError:
+        return f"{path} has no function get_config, which a config file needs."
+    except Exception:  # parsing the flag reports the file's own error
+        return None
+    if not isinstance(config, ConfigDict):
+        return f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
+    keys = _keys(config.to_dict())
+    for item in argv:
+        key = re.match(r"--?(?:no)?config\.([^=]*)", item)
+        if key and key[1] not in keys:
+            return f"unknown config key --config.{key[1]}{nearest(key[1], keys)}"
+    return None
+
+
+def _keys(config: dict[str, object], prefix: str = "") -> list[str]:
+    """Returns all dotted keys, including sections."""
+    keys = []
+    for name, value in config.items():
+        keys.append(prefix + name)
+        if isinstance(value, dict):
+            keys += _keys(value, f"{prefix}{name}.")
+    return keys
+
+
+def _report(error: Exception) -> int:
+    """Prints why `main` ended, and returns the exit code."""
+    from nystromformer_jax import training
+
+    code = training.exit_code_of(error)
+    if code is None:
+        traceback.print_exception(error)
+        return 1
+    if code >= 128:  # stopped by a signal
+        print(error, file=sys.stderr)
+        return code
+    exit_with_error(sentence_of(error))
+    if isinstance(error, training.ProcessLost):  # waiting for the others would hang
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _log_unraisable(unraisable: Any) -> None:
+    """Logs the errors that callbacks of a failed save raise, for example on a full disk, at debug level.
+
+    Without this hook each prints a traceback besides the one-line message.
+    """
+    if not isinstance(unraisable.exc_value, OSError | ValueError | RuntimeError):  # a bug
+        sys.__unraisablehook__(unraisable)
+        return
+    logging.getLogger(__name__).debug("%s", unraisable.err_msg, exc_info=unraisable.exc_value)
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
+    # The training loop has its own handlers, which save; these are active before and after it.
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _log_unraisable
+    try:
+        code = main(argv)
+    except KeyboardInterrupt:
+        code = exit_with_error("stopped by Ctrl-C; the same command starts again", exit_code=130)
+    except Exception as error:
+        if not _initialized:
+            raise
+        code = _report(error)
+    if _initialized and 0 < code < 128:  # after a signal all processes end together
+        from nystromformer_jax import training
+
+        training.shutdown(code)
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""Data preparation: cache, archives, splits, atomic files. Nothing here imports jax."""

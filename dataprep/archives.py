@@ -1,0 +1,159 @@
+"""Raw data files, read from a folder or from the .tar.gz archive of that folder."""
+
+import contextlib
+import dataclasses
+import gzip
+import hashlib
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+MAX_BYTES = 2**32  # unpacked; the largest of the downloads has half a gigabyte
+
+
+@dataclasses.dataclass(frozen=True)
+class RawFiles:
+    """Selected files of a folder or an archive. An archive is read as a stream and never unpacked.
+
+    Args:
+      path: The folder or the archive.
+      root: Name of the folder inside the archive.
+      subfolders: Subfolders to read, each "" or ending in a slash.
+      name: Regular expression for the names of the files to read; other files are skipped.
+    """
+
+    path: Path
+    root: str
+    subfolders: tuple[str, ...]
+    name: str
+
+    @classmethod
+    def find(
+        cls, folder: Path, root: str, archive: str, subfolders: tuple[str, ...], name: str
+    ) -> Self | None:
+        """Returns the folder `root` or the archive that is in `folder` or is `folder` itself.
+
+        Args:
+          folder: Where to look.
+          root: See the class.
+          archive: File name of the archive.
+          subfolders: See the class.
+          name: See the class.
+        """
+        if (folder / root).is_dir():
+            return cls(folder / root, root, subfolders, name)
+        here = cls(folder, root, subfolders, name)
+        if folder.is_dir() and here._listing():
+            return here
+        for path in (folder / archive, folder):
+            if path.name == archive and path.is_file():
+                return cls(path, root, subfolders, name)
+        return None
+
+    def stamp(self) -> Mapping[str, object]:
+        """Returns a stamp of the names, sizes and modification times, without reading the files."""
+        with reading(self.path):
+            if self.path.is_file():
+                return stamp({self.path.name: self.path})
+            return stamp(self._listing())
+
+    def read(self) -> Iterator[tuple[str, bytes]]:
+        """Yields the relative name and the content of each selected file, in arbitrary order.
+
+        Raises:
+          ValueError: The archive is corrupt, holds a file twice, or exceeds `MAX_BYTES`.
+          OSError: A file cannot be read.
+        """
+        with reading(self.path):
+            try:
+                if self.path.is_file():
+                    yield from self._read_archive()
+                else:
+                    for name, path in self._listing().items():
+                        yield name, path.read_bytes()
+            except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+                raise ValueError(
+                    f"{self.path} is truncated or corrupt ({error}): download it again."
+                ) from None
+
+    def _listing(self) -> dict[str, Path]:
+        """Returns the path of each selected file by relative name, sorted."""
+        listing = {}
+        for subfolder in self.subfolders:
+            if (self.path / subfolder).is_dir():
+                for path in (self.path / subfolder).iterdir():
+                    if re.fullmatch(self.name, path.name):
+                        listing[f"{subfolder}{path.name}"] = path
+        return dict(sorted(listing.items()))
+
+    def _read_archive(self) -> Iterator[tuple[str, bytes]]:
+        names = set()
+        with contextlib.ExitStack() as stack:
+            stream: Any = _LimitedStream(self.path, stack.enter_context(gzip.open(self.path)))
+            archive = stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))
+            for member in archive:
+                if member.size > MAX_BYTES:  # a sparse member can be larger than the archive
+                    raise _too_large(self.path)
+                # Any prefix before the root is ignored, such as "./", "/" or "../".
+                _, _, name = f"/{member.name}".rpartition(f"/{self.root}/")
+                subfolder, slash, file_name = name.rpartition("/")
+                if not (member.isfile() and re.fullmatch(self.name, file_name)):
+                    continue
+                if subfolder + slash not in self.subfolders:
+                    continue
+                if name in names:
+                    raise ValueError(f"{self.path} holds {name} twice: download it again.")
+                names.add(name)
+                content = archive.extractfile(member)
+                assert content is not None  # it is a regular file
+                yield name, content.read()
+            while stream.read(1 << 20):  # reads to the end, where the checksum is
+                pass
+
+
+class _LimitedStream:
+    """A stream that yields at most `MAX_BYTES` in total, tar headers included."""
+
+    def __init__(self, path: Path, stream: gzip.GzipFile) -> None:
+        self._path, self._stream, self._total = path, stream, 0
+
+    def read(self, size: int) -> bytes:
+        block = self._stream.read(size)
+        self._total += len(block)
+        if self._total > MAX_BYTES:
+            raise _too_large(self._path)
+        return block
+
+
+def _too_large(path: Path) -> ValueError:
+    return ValueError(
+        f"{path} unpacks to more than {MAX_BYTES >> 20:,} MiB, more than any of the supported downloads:"
+        " download it again."
+    )
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Adds the name of the unreadable file to any OSError.
+
+    The new error has no errno, so that `cache.prepared` does not take it for an unwritable cache.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"{error.filename or path} cannot be read ({error.strerror}): give it read permission, or"
+            " unpack the download again."
+        ) from error
+
+
+def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:
+    """Returns the number of files and one hash over their names, sizes and modification times."""
+    digest = hashlib.sha256()
+    for name, path in files.items():
+        status = path.stat()
+        digest.update(f"{name}\n{status.st_size} {status.st_mtime_ns}\n".encode())
+    return {"files": len(files), "stamp": digest.hexdigest()}

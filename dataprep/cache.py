@@ -1,0 +1,293 @@
+"""Prepared data: written once, atomically, to hashed files under `$NYSTROMFORMER_JAX_CACHE`.
+
+A prepared folder is either complete or absent: it is built under a temporary name while holding a
+file lock, synced to disk and renamed. Every opening verifies the hash of each file, except for files
+larger than `ALWAYS_HASHED_BYTES` whose size and modification time are unchanged; `check` hashes
+these too. A long build can keep finished pieces in `pieces_of` its folder and resume from them.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep.atomic_io import fsync
+
+MANIFEST = "manifest.json"
+ALWAYS_HASHED_BYTES = 2**28  # hashing takes a third of a second
+
+_CANNOT_WRITE = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EEXIST,  # the path of the cache is a file
+    errno.EFBIG,
+    errno.ENOLCK,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A folder of verified files, with one hash over the hashes of all files."""
+
+    folder: Path
+    sha256: str
+
+
+def cache_dir() -> Path:
+    """Returns `$NYSTROMFORMER_JAX_CACHE`, or `~/.cache/nystromformer_jax` if it is not set."""
+    return user_path(os.environ.get("NYSTROMFORMER_JAX_CACHE") or "~/.cache/nystromformer_jax")
+
+
+def user_path(text: str) -> Path:
+    """Returns the path that `text` spells, with `~` expanded.
+
+    Raises:
+      ValueError: The user after `~` does not exist.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(
+            f"{text} cannot be expanded, because there is no such user: write the full path."
+        ) from None
+
+
+def folder_of(name: str, fingerprint: Mapping[str, Any]) -> Path:
+    """Returns the folder of the data that `fingerprint` describes, whether or not it exists."""
+    digest = hashlib.sha256(_canonical(fingerprint).encode()).hexdigest()
+    return cache_dir() / "data" / f"{name}-{digest[:12]}"
+
+
+def pieces_of(folder: Path) -> Path:
+    """Returns the folder where a build of `folder` can keep finished pieces; the build creates it.
+
+    The pieces survive a build interrupted by Ctrl-C, a signal or the death of a process. They are
+    deleted when the data are complete and when the build fails: invalid data, a full disk.
+    """
+    return folder.with_name(f"{folder.name}.pieces")
+
+
+def prepared(
+    name: str,
+    fingerprint: Mapping[str, Any],
+    build: Callable[[Path], None],
+    description: str = "",
+) -> Prepared:
+    """Opens the data that `fingerprint` describes, and builds them first if they are missing.
+
+    Args:
+      name: Readable part of the folder's name.
+      fingerprint: Everything that the data depend on, as JSON values.
+      build: Writes the files to the (existing, empty) folder that it is given. At most one process
+        builds at a time; the others wait for its result.
+      description: What is logged when the data are built; by default nothing.
+
+    Raises:
+      ValueError, FileNotFoundError: A prepared file is modified or missing.
+      OSError: The folder cannot be written, or the disk is full. Nothing is left behind.
+      Anything that `build` raises: Nothing is left behind except in `pieces_of`.
+    """
+    folder = folder_of(name, fingerprint)
+    if not folder.exists():  # a finished folder needs no write permission
+        try:
+            _make_folder(folder.parent)
+            with _locked(folder.with_name(f"{folder.name}.lock")):
+                if not folder.exists():
+                    if description:
+                        _logger.info("Preparing %s; saved to %s", description, folder)
+                    _build(folder, fingerprint, build)
+        except OSError as error:
+            if error.errno not in _CANNOT_WRITE:
+                raise
+            raise OSError(
+                error.errno,
+                f"Preparing {name} needs to write to {folder.parent}, but writing failed"
+                f" ({error.strerror}). Free some space, make the folder writable, or set"
+                " NYSTROMFORMER_JAX_CACHE to another folder.",
+            ) from error
+    return Prepared(folder, _verify(folder, fingerprint))
+
+
+def check(folder: Path) -> int:
+    """Verifies the hashes of all files of a prepared folder; returns their total size in bytes.
+
+    Raises:
+      ValueError, FileNotFoundError: A prepared file is modified or missing.
+    """
+    manifest = _read_manifest(folder)
+    _verify(folder, manifest["fingerprint"], always_hashed_bytes=sys.maxsize)
+    return sum((folder / name).stat().st_size for name in manifest["files"])
+
+
+def require_unchanged(folder: Path, sha256: str) -> None:
+    """Raises ValueError or FileNotFoundError if a prepared folder changed after it was opened.
+
+    Args:
+      folder: The folder.
+      sha256: Its hash when it was opened.
+    """
+    if _verify(folder, _read_manifest(folder)["fingerprint"]) != sha256:
+        raise ValueError(f"The data in {folder} have changed since the folder was opened.")
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Writes `array` to an .npy file and syncs it to disk."""
+    with array_file(path, array.shape, array.dtype) as append:
+        append(array)
+
+
+@contextlib.contextmanager
+def array_file(
+    path: Path, shape: Sequence[int], dtype: npt.DTypeLike
+) -> Iterator[Callable[[npt.NDArray[Any]], None]]:
+    """Yields a function that appends pieces to an .npy file of this shape, which is synced to disk.
+
+    Differs from np.save: a full disk raises an OSError with the reason, which `ndarray.tofile` loses.
+    """
+    dtype = np.dtype(dtype)
+    with path.open("wb") as file:
+        header = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": tuple(shape),
+        }
+        np.lib.format.write_array_header_1_0(file, header)
+        written = 0
+
+        def append(piece: npt.NDArray[Any]) -> None:
+            nonlocal written
+            assert piece.dtype == dtype, f"{path.name} holds {dtype}, not {piece.dtype}"
+            written += file.write(np.ascontiguousarray(piece).data)
+
+        yield append
+        promised = math.prod(shape) * dtype.itemsize
+        assert written == promised, f"{path.name} needs {promised} bytes, got {written}"
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def open_array(path: Path) -> npt.NDArray[Any]:
+    """Memory-maps an .npy file, read-only. Pickles are not allowed."""
+    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    # A view as a plain array: slicing np.memmap is several times slower.
+    return np.asarray(mapped)
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # any errno, such as that of a name that is too long
+        raise OSError(errno.ENOTDIR, error.strerror) from error
+
+
+def _build(folder: Path, fingerprint: Mapping[str, Any], build: Callable[[Path], None]) -> None:
+    partial = folder.with_name(f"{folder.name}.partial")
+    if partial.exists():  # left by a killed run; we hold the lock, so no other process uses it
+        shutil.rmtree(partial)
+    try:
+        partial.mkdir()
+        build(partial)
+        files = {
+            path.name: {
+                "sha256": sha256_of(path),
+                "bytes": path.stat().st_size,
+                "written_ns": path.stat().st_mtime_ns,
+            }
+            for path in sorted(partial.iterdir())
+        }
+        manifest = {"fingerprint": fingerprint, "files": files}
+        with (partial / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump(manifest, file, indent=2, sort_keys=True)
+        for path in (*partial.iterdir(), partial):
+            fsync(path)
+        partial.rename(folder)
+        fsync(folder.parent)
+    except BaseException as error:  # includes KeyboardInterrupt
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, Exception) and not isinstance(error, ChildProcessError):
+            shutil.rmtree(pieces_of(folder), ignore_errors=True)
+        raise
+    shutil.rmtree(pieces_of(folder), ignore_errors=True)
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        for entry in manifest["files"].values():
+            entry["sha256"]
+        manifest["fingerprint"]
+    except FileNotFoundError:
+        raise FileNotFoundError(f"The prepared data lack {MANIFEST}.{_advice(folder)}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{MANIFEST} of the prepared data is corrupt.{_advice(folder)}") from None
+    return manifest
+
+
+def _verify(
+    folder: Path,
+    fingerprint: Mapping[str, Any],
+    always_hashed_bytes: int = ALWAYS_HASHED_BYTES,
+) -> str:
+    """Verifies every file against the manifest; returns one hash over the hashes of all files."""
+    manifest = _read_manifest(folder)
+    if _canonical(manifest["fingerprint"]) != _canonical(fingerprint):
+        raise ValueError(f"{MANIFEST} does not match the requested data.{_advice(folder)}")
+    for name, entry in manifest["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise FileNotFoundError(f"The prepared data lack the file {path}.{_advice(folder)}")
+        stat = path.stat()
+        expected = entry.get("bytes"), entry.get("written_ns")
+        if (stat.st_size, stat.st_mtime_ns) == expected and stat.st_size > always_hashed_bytes:
+            continue
+        if sha256_of(path) != entry["sha256"]:
+            raise ValueError(
+                f"{path} was modified: its SHA-256 differs from {MANIFEST}.{_advice(folder)}"
+            )
+    hashes = {name: entry["sha256"] for name, entry in manifest["files"].items()}
+    return hashlib.sha256(_canonical(hashes).encode()).hexdigest()
+
+
+def _advice(folder: Path) -> str:
+    return f" Delete the folder {folder} to prepare it again."
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a file lock; the system releases it when the process ends for any reason."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _logger.info("Waiting for another process to prepare %s", path.with_suffix(""))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

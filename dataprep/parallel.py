@@ -1,0 +1,67 @@
+"""Numbered work items computed by several processes, with results in order."""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def num_processes(workers: int) -> int:
+    """Returns `workers`, or the number of usable CPU cores if `workers` is 0."""
+    if workers:
+        return workers
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, None, None]:
+    """Yields `make(0)`, `make(1)`, ... without end; the caller closes the generator.
+
+    With one process, everything runs in the calling process. Otherwise workers are spawned, not
+    forked, because the caller may run JAX threads, and `make` must be picklable. At most two items
+    per process are computed ahead of the caller.
+
+    Raises:
+      ChildProcessError: A worker process died.
+    """
+    if num_processes == 1:
+        yield from map(make, itertools.count())
+    executor = ProcessPoolExecutor(
+        num_processes, multiprocessing.get_context("spawn"), initializer=_start_worker
+    )
+    numbers = itertools.count()
+    pending: deque[Future[_T]] = deque()
+    try:
+        while True:
+            while len(pending) < 2 * num_processes:
+                pending.append(executor.submit(make, next(numbers)))
+            yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "A process that prepares data died. Check that the calling script has"
+            " `if __name__ == '__main__':`. If it has, memory may be short: set data.workers to 1."
+        ) from error
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Ignores Ctrl-C, which the parent handles, and exits when the parent dies, even after kill -9."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def exit_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()

@@ -1,0 +1,133 @@
+"""Reads datasets prepared by tensorflow-datasets (tfds) without TensorFlow.
+
+Only the file format array_record can be read; the default of tfds, tfrecord, needs TensorFlow.
+"""
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from dataprep import archives, cache
+
+INFO = "dataset_info.json"
+
+_BATCH_ROWS = 1_000
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedByTfds:
+    """Folder of one version of a dataset, in a file format that can be read without TensorFlow."""
+
+    path: Path
+
+    @classmethod
+    def find(cls, data_dir: str, name: str, *, task: str) -> Self:
+        """Returns the newest prepared version of a dataset, without network access.
+
+        Args:
+          data_dir: Data folder of tfds; if empty, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
+          name: Name of the dataset, with `/config` if it has configs.
+          task: Name of the task that needs it, for error messages.
+
+        Raises:
+          FileNotFoundError: It is missing, or only prepared in a format that needs TensorFlow.
+          ValueError: Its metadata is corrupt.
+        """
+        folder = cache.user_path(
+            data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+        )
+        formats = {
+            info.parent: _file_format(info)
+            for info in (folder / name).glob(f"*/{INFO}")
+            if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
+        }
+        if not formats:
+            raise _not_found(name, task, f"there is none under {folder}")
+        readable = [path for path, format in formats.items() if format == "array_record"]
+        return cls._require_format(max(readable or formats, key=_version), name, task)
+
+    @classmethod
+    def open(cls, path: Path, *, task: str) -> Self:
+        """Returns the version in the folder `path`; arguments and errors are those of `find`."""
+        if not (path / INFO).is_file():
+            raise _not_found(path.parent.name, task, f"there is no {INFO} in {path}")
+        return cls._require_format(path, path.parent.name, task)
+
+    @classmethod
+    def _require_format(cls, path: Path, name: str, task: str) -> Self:
+        if (format := _file_format(path / INFO)) != "array_record":
+            raise _not_found(name, task, f"{path} holds {format}, which only TensorFlow reads")
+        return cls(path)
+
+    def stamp(self) -> Mapping[str, object]:
+        """Returns the stamp of all files; see `archives.stamp`."""
+        return archives.stamp({path.name: path for path in sorted(self.path.iterdir())})
+
+    def num_examples(self, split: str) -> int:
+        """Returns the number of examples of a split, from the metadata."""
+        return self._builder(split).info.splits[split].num_examples
+
+    def examples(
+        self, split: str, features: Sequence[str], within: range | None = None
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yields the examples of a split in stored order.
+
+        Args:
+          split: Name of the split.
+          features: Features that every example must have.
+          within: Contiguous rows to read; all by default.
+
+        Raises:
+          ValueError: The split, a feature or a file is missing, or a file is corrupt.
+        """
+        source = self._builder(split).as_data_source(split=split)
+        within = range(len(source)) if within is None else within
+        for start in range(within.start, within.stop, _BATCH_ROWS):
+            rows = range(start, min(start + _BATCH_ROWS, within.stop))
+            try:
+                examples = source.__getitems__(rows)
+            except (RuntimeError, ValueError, IndexError) as error:  # from array_record
+                raise ValueError(f"{self.path} is corrupt ({error}): prepare it again.") from error
+            if missing := [name for name in features if name not in examples[0]]:
+                raise ValueError(
+                    f"The examples of {self.path} lack {', '.join(missing)}: prepare it again with"
+                    " tensorflow-datasets."
+                )
+            yield from examples
+
+    def _builder(self, split: str) -> Any:
+        """Returns the tfds builder after checking that all files of `split` exist."""
+        import tensorflow_datasets as tfds
+
+        builder = tfds.builder_from_directory(self.path)
+        splits = builder.info.splits
+        if split not in splits:
+            raise ValueError(f"{self.path} lacks the split {split}: prepare it again.")
+        for path in splits[split].filepaths:
+            if not path.exists():
+                raise ValueError(f"{self.path} lacks its file {path.name}: prepare it again.")
+        return builder
+
+
+def _not_found(name: str, task: str, found: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"{task} needs {name} prepared by tensorflow-datasets as array_record; {found}. With"
+        ' TensorFlow and network access, run python -c "import tensorflow_datasets as tfds;'
+        f" tfds.builder('{name}', data_dir='FOLDER', file_format='array_record')"
+        '.download_and_prepare()" with a FOLDER of its own; then set --config.data.dir to it.'
+    )
+
+
+def _file_format(info: Path) -> str:
+    try:
+        return str(json.loads(info.read_text(encoding="utf-8"))["fileFormat"])
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{info} is corrupt: prepare the dataset again.") from None
+
+
+def _version(folder: Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in folder.name.split("."))

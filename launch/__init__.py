@@ -1,0 +1,1 @@
+"""Starting programs: on several hosts, and with huge pages."""

@@ -1,0 +1,50 @@
+"""No attention, only the convolution of the value, as a control."""
+
+from typing import ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from nystromformer_jax.attention import add_convolution
+from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
+from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import (
+    check_convolution,
+    check_inputs,
+    check_query_mask,
+    zero_padding,
+)
+
+
+class NoAttention(nn.Module):
+    """Returns the convolution of the value, or zeros without one.
+
+    A model with this core shows the contribution of attention to a model's accuracy.
+
+    Attributes:
+      conv_kernel_size: Width of the value's convolution, odd; 0 for none.
+      conv_groups: One kernel per `"head"` or per `"channel"`.
+    """
+
+    reads_value_only: ClassVar = True
+
+    conv_kernel_size: int = 0
+    conv_groups: ConvGroups = "head"
+
+    @nn.compact
+    def __call__(
+        self,
+        query: Float[Array, "B L H D"],
+        key: Float[Array, "B T H D"],
+        value: Float[Array, "B T H D"],
+        mask: Bool[Array, "B T"] | None = None,
+        query_mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "B L H D"]:
+        del deterministic
+        check_inputs(query, key, value, mask)
+        check_query_mask(query, key, mask, query_mask)
+        conv_kernel = conv_kernel_param(self, self.conv_kernel_size, self.conv_groups, query)
+        check_convolution(query, key, conv_kernel)
+        return add_convolution(jnp.zeros_like(query), zero_padding(value, mask), conv_kernel)

@@ -1,0 +1,55 @@
+"""Parameters and random numbers that several cores use."""
+
+import functools
+import zlib
+from typing import Literal
+
+import flax.linen as nn
+import jax
+
+from nystromformer_jax.typing import Array, Float
+from nystromformer_jax.validation import check_choice, is_integer
+
+ConvGroups = Literal["head", "channel"]
+
+# The authors' Conv2d keeps PyTorch's default: uniform in ±1/√W, of variance 1/(3 W).
+conv_init = functools.partial(
+    nn.initializers.variance_scaling, 1 / 3, "fan_in", "uniform", in_axis=-1, out_axis=0
+)
+
+
+def conv_kernel_param(
+    core: nn.Module, width: int, groups: ConvGroups, query: Float[Array, "B L H D"]
+) -> Float[Array, "H W"] | Float[Array, "H D W"] | None:
+    """Returns the core's parameter `conv_kernel`, or None if `width` is 0.
+
+    Raises:
+      ValueError: The width is even or negative, or the groups are unknown.
+    """
+    check_choice("conv_groups", groups, ConvGroups)
+    if not is_integer(width) or width < 0 or (width and width % 2 == 0):
+        raise ValueError(
+            f"conv_kernel_size must be odd (so that the kernel has a center), or 0 for none; got {width!r}."
+        )
+    if width == 0:
+        return None
+    num_heads, head_dim = query.shape[2:]
+    shape, channels = (
+        ((num_heads, width), ()) if groups == "head" else ((num_heads, head_dim, width), (1,))
+    )
+    kernel: jax.Array = core.param("conv_kernel", conv_init(batch_axis=channels), shape)
+    return kernel.astype(query.dtype)
+
+
+def sampling_rng(core: nn.Module, seed: int, *, redraw: bool) -> Array:
+    """Returns the random key for the samples of `core`, different for every layer.
+
+    Args:
+      core: Bound module; its path in the model is folded into the key.
+      seed: Seed of the samples that are the same in every call.
+      redraw: If True, the key comes from the stream "dropout" instead.
+    """
+    if redraw:
+        return core.make_rng("dropout")
+    path = "/".join(core.path)
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(path.encode()))

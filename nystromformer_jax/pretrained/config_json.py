@@ -1,0 +1,444 @@
+"""Translates a config.json in Hugging Face's layout to our config, and back."""
+
+import dataclasses
+import functools
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nystromformer_jax.models import (
+    Nystromformer,
+    NystromformerConfig,
+    NystromformerForMultipleChoice,
+    NystromformerForPreTraining,
+    NystromformerForSequenceClassification,
+)
+from nystromformer_jax.pretrained import files
+from nystromformer_jax.pretrained.names import FAMILIES, MODELS, Family, Model, find_model
+from nystromformer_jax.spelling import nearest
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+SECTION = "nystromformer_jax"  # our section of a config.json
+# Fields of `NystromformerConfig` that Hugging Face has no name for; the section holds them.
+SECTION_FIELDS = (
+    "attention",
+    "pinv_iters",
+    "pinv_start",
+    "landmark_layout",
+    "mask_conv",
+    "implementation",
+    "classifier_activation",
+)
+BERT_SECTION_FIELDS = (*SECTION_FIELDS[1:], "num_landmarks")
+WEIGHTS_HASH = "weights_sha256"  # key in the section: hash of the weights that it describes
+POSITION_OFFSET = 2  # unused first rows of Hugging Face's Nyströmformer position table
+
+# Their name to ours.
+SIZE_FIELDS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "embed_dim",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+    "type_vocab_size": "num_types",
+    "max_position_embeddings": "max_len",
+}
+_FLOAT_FIELDS = {
+    "hidden_dropout_prob": "dropout_rate",
+    "attention_probs_dropout_prob": "attention_dropout_rate",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "initializer_range": "initializer_range",
+}
+_READ_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "relu": "relu",
+    "tanh": "tanh",
+}
+_WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "tanh": "tanh"}
+# The special tokens that transformers assumes where a config.json names none.
+_TOKEN_IDS: Mapping[str, Mapping[str, int | None]] = {
+    "nystromformer": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    "bert": {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None},
+    "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+}
+# Defaults for missing keys (transformers 5.23).
+_DEFAULTS: dict[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+}
+_BERT_DEFAULTS = {"max_position_embeddings": 512, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
+_FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
+    "nystromformer": {
+        "vocab_size": 30_000,
+        "max_position_embeddings": 510,
+        "hidden_act": "gelu_new",
+        "layer_norm_eps": 1e-5,
+        "segment_means_seq_len": 64,
+        "num_landmarks": 64,
+        "conv_kernel_size": 65,
+    },
+    "bert": {"vocab_size": 30_522, **_BERT_DEFAULTS},
+    "roberta": {"vocab_size": 50_265, **_BERT_DEFAULTS},
+}
+# Keys of a config.json that are translated, or that describe the file and not the model.
+_NOT_METADATA = {
+    *SIZE_FIELDS,
+    *_FLOAT_FIELDS,
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "conv_kernel_size",
+    "dtype",
+    "hidden_act",
+    "num_labels",
+    "num_landmarks",
+    "quantization_config",
+    "segment_means_seq_len",
+    "torch_dtype",
+    "transformers_version",
+    SECTION,
+}
+
+
+class UpstreamMismatchWarning(UserWarning):
+    """transformers and this package compute different outputs from the same folder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Description of a checkpoint, from its config.json."""
+
+    where: Path  # for messages
+    kind: str  # origin, for messages
+    family: Family
+    architecture: str  # name of the upstream class, for messages
+    model: Model | None  # our class for it
+    fields: Mapping[str, Any]  # of `NystromformerConfig`
+    position_offset: int  # unused first rows of the position table
+    conv_kernel_size: int  # width of the kernels among the tensors; 0 for none
+    exact_by_equality: bool = False  # upstream's attention is exact because two numbers are equal
+
+
+def read_source(
+    raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors] | None = None
+) -> Source:
+    """Translates a config.json in Hugging Face's layout.
+
+    Args:
+      raw: The config.json.
+      where: Path for error messages.
+      weights: Reads the tensors beside the file, to check that our section describes them; None: no check.
+    """
+    files.check_is_model(raw, where)
+    if "model" in raw and "model_type" not in raw:
+        raise ValueError(
+            f"{where} holds a config.json of the authors' code: run python -m"
+            " nystromformer_jax.pretrained convert on the checkpoint beside it first."
+        )
+    kind = raw.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ValueError(
+            f"{where} has model_type {kind!r} in its config.json{nearest(str(kind), FAMILIES)}"
+        )
+    values = {**_DEFAULTS, **_FAMILY_DEFAULTS[kind], **raw}
+    number = functools.partial(read_number, values, where=where)
+    fields: dict[str, Any] = {ours: number(name) for name, ours in SIZE_FIELDS.items()}
+    fields.update({ours: number(name, kind=float) for name, ours in _FLOAT_FIELDS.items()})
+    activation = values["hidden_act"]
+    if activation not in _READ_ACTIVATIONS:
+        raise ValueError(
+            f"{where} has hidden_act {activation!r}{nearest(str(activation), _READ_ACTIVATIONS)}"
+        )
+    fields["activation"] = _READ_ACTIVATIONS[activation]
+    if isinstance(raw.get("id2label"), Mapping):
+        fields["num_labels"] = len(raw["id2label"])
+    else:
+        fields["num_labels"] = number("num_labels") if "num_labels" in raw else 2
+    fields["metadata"] = {key: raw[key] for key in raw if key not in _NOT_METADATA}
+    if kind == "nystromformer":
+        return _read_nystromformer(raw, values, where, fields, weights)
+    for key, supported in (
+        ("is_decoder", False),
+        ("add_cross_attention", False),
+        ("position_embedding_type", "absolute"),
+    ):
+        if raw.get(key, supported) not in (supported, None):
+            raise ValueError(
+                f"{where} has {key} = {raw[key]!r} in its config.json, which is unsupported:"
+                f" only {key} = {supported!r}."
+            )
+    offset = 0
+    if kind == "roberta":  # its first position is the row after the padding token's
+        if raw.get("pad_token_id") is not None:
+            number("pad_token_id")
+        offset = roberta_position_offset(raw)
+        fields["max_len"] -= offset
+    architecture, model = _architecture(raw, {"bert": "Bert", "roberta": "Roberta"}[kind])
+    fields.update(attention="softmax", conv_kernel_size=0, classifier_activation="tanh")
+    _read_section(raw, where, fields, BERT_SECTION_FIELDS)
+    if model is NystromformerForSequenceClassification:
+        fields["classifier_activation"] = "tanh"
+    name = {"bert": "BERT", "roberta": "RoBERTa"}[kind]
+    return Source(where, name, FAMILIES[kind], architecture, model, fields, offset, 0)
+
+
+def _read_nystromformer(
+    raw: Mapping[str, Any],
+    values: Mapping[str, Any],
+    where: Path,
+    fields: dict[str, Any],
+    weights: Callable[[], Tensors] | None,
+) -> Source:
+    fields["num_landmarks"] = read_number(values, "num_landmarks", where)
+    if values["conv_kernel_size"] is None:  # older versions could write it
+        fields["conv_kernel_size"] = 0
+    else:
+        fields["conv_kernel_size"] = read_number(values, "conv_kernel_size", where)
+    architecture, model = _architecture(raw, "Nystromformer")
+    exact = fields["num_landmarks"] == read_number(values, "segment_means_seq_len", where)
+    is_stale = raw.get(SECTION) is not None and _is_stale(raw, where, weights)
+    is_ours = raw.get(SECTION) is not None and not is_stale
+    if is_ours:
+        name = _read_section(raw, where, fields, (*SECTION_FIELDS, "conv_kernel_size"))
+        if name:
+            architecture, model = name, find_model(name)
+    else:
+        fields["attention"] = "softmax" if exact else "nystrom"
+        fields["classifier_activation"] = None
+        fields["attention_dropout_rate"] = 0.0  # Hugging Face reads it and never applies it
+        if is_stale:
+            fields["pinv_start"] = "batch_max"  # the weights were trained with it
+    has_kernels = not is_ours or has_convolution(fields["attention"], fields["conv_kernel_size"])
+    return Source(
+        where,
+        "nystromformer_jax" if is_ours else "Hugging Face's Nyströmformer",
+        FAMILIES["nystromformer"],
+        architecture,
+        model,
+        fields,
+        POSITION_OFFSET,
+        fields["conv_kernel_size"] if has_kernels else 0,
+        exact_by_equality=exact and not is_ours,
+    )
+
+
+def _read_section(
+    raw: Mapping[str, Any], where: Path, fields: dict[str, Any], known: tuple[str, ...]
+) -> str:
+    """Updates `fields` from our section of a config.json; returns the model class named there."""
+    section = raw.get(SECTION)
+    if section is None:
+        return ""
+    if not isinstance(section, Mapping):
+        raise ValueError(f"{where} needs an object as {SECTION} in its config.json, got {section}.")
+    defaults = {field.name: field.default for field in dataclasses.fields(NystromformerConfig)}
+    for key, value in section.items():
+        if key in ("model_class", WEIGHTS_HASH):
+            continue
+        if key not in known:
+            raise ValueError(
+                f"{where} has {SECTION}.{key} in its config.json{nearest(key, known)} A newer"
+                " version may have written it."
+            )
+        if type(value) is not type(defaults[key]) and key != "classifier_activation":
+            raise ValueError(
+                f"{where} has {SECTION}.{key} = {value!r} in its config.json, which needs a value"
+                f" like {defaults[key]!r}."
+            )
+        fields[key] = value
+    return str(section.get("model_class", ""))
+
+
+def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors] | None) -> bool:
+    """Returns True, with a warning, if our section describes other weights than those beside it.
+
+    transformers keeps the section when it saves a model that it has trained.
+    """
+    section = raw[SECTION]
+    if not isinstance(section, Mapping) or weights is None:
+        return False
+    expected = section.get(WEIGHTS_HASH)
+    if expected is None:  # written by an older version
+        is_stale = "transformers_version" in raw
+    else:
+        try:
+            is_stale = fingerprint(weights()) != expected
+        except FileNotFoundError:  # only a config.json
+            return False
+    if is_stale:
+        warnings.warn(
+            f"{where} has a section {SECTION} in its config.json, but its weights have changed since"
+            " that was written. The section is ignored, and the model computes what transformers"
+            " computes. If the weights were changed by other means than training in transformers,"
+            " pass attention, conv_kernel_size and classifier_activation yourself.",
+            UpstreamMismatchWarning,
+            stacklevel=5,
+        )
+    return is_stale
+
+
+def fingerprint(tensors: Tensors) -> str:
+    """Returns the SHA-256 of the values of a Nyströmformer in Hugging Face's layout.
+
+    The order of the tensors, the tied decoder, buffers and a type that holds the same values do not
+    change it.
+    """
+    family = FAMILIES["nystromformer"]
+    named = {family.canonical(name): tensor for name, tensor in tensors.items()}
+    named.setdefault("cls.predictions.bias", named.get(f"{family.decoder}.bias", np.zeros(0)))
+    digest = hashlib.sha256()
+    for name, tensor in sorted(named.items()):
+        is_buffer = re.fullmatch(r"(.+\.)?embeddings\.(position|token_type)_ids", name)
+        if is_buffer or name.startswith(f"{family.decoder}."):
+            continue
+        digest.update(f"{name} {tensor.shape}\n".encode())
+        digest.update(np.ascontiguousarray(tensor, np.float32).data)
+    return digest.hexdigest()
+
+
+def roberta_position_offset(raw: Mapping[str, Any]) -> int:
+    """Returns the row of RoBERTa's position table that holds the first position."""
+    padding = raw.get("pad_token_id")
+    return 1 + (1 if padding is None else int(padding))
+
+
+def has_convolution(attention: str, conv_kernel_size: int) -> bool:
+    """Returns True if a model with this attention holds convolution kernels."""
+    return attention in ("nystrom", "softmax") and conv_kernel_size > 0
+
+
+def _architecture(raw: Mapping[str, Any], prefix: str) -> tuple[str, Model | None]:
+    """Returns the first of `architectures`, and our model of the same name if there is one."""
+    names = raw.get("architectures")
+    if not isinstance(names, list) or not names:
+        return "", None
+    name = str(names[0])
+    match = re.fullmatch(rf"{prefix}(Model|For\w+)", name)
+    if match is None:
+        return name, None
+    return name, MODELS.get("Nystromformer" + match[1].removeprefix("Model"))
+
+
+def read_number(config: Mapping[str, Any], key: str, where: Path, kind: type = int) -> Any:
+    """Returns the number under `key`, of type `kind`; another type is a ValueError."""
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, kind)):
+        raise ValueError(
+            f"{where} has {key} = {value!r} in its config.json, which needs a"
+            f"{' whole' if kind is int else ''} number."
+        )
+    return kind(value)
+
+
+def layout_of(model: Model, config: NystromformerConfig) -> str:
+    """Returns the key in `names.FAMILIES` of the layout that `save_pretrained` writes.
+
+    BERT and RoBERTa compute the same as a model with softmax attention and no convolution, except for
+    the heads that only a Nyströmformer has.
+    """
+    is_bert = config.attention == "softmax" and config.conv_kernel_size == 0
+    activation = config.classifier_activation or config.activation
+    if model is NystromformerForSequenceClassification and activation != "tanh":
+        is_bert = False
+    if not is_bert or model is NystromformerForMultipleChoice:
+        return "nystromformer"
+    # RoBERTa has no head for the order of sentences.
+    was_roberta = config.metadata.get("model_type") == "roberta"
+    return "roberta" if was_roberta and model is not NystromformerForPreTraining else "bert"
+
+
+def write_config(
+    model: Model, config: NystromformerConfig, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the config.json of a model, in the layout of transformers.
+
+    Args:
+      model: One of `names.MODELS`.
+      config: The model's config; its metadata are written too.
+      more: Fields that replace those of the metadata.
+    """
+    layout = layout_of(model, config)
+    prefix = {"nystromformer": "Nystromformer", "bert": "Bert", "roberta": "Roberta"}[layout]
+    head = "Model" if model is Nystromformer else model.__name__.removeprefix("Nystromformer")
+    names = SECTION_FIELDS if layout == "nystromformer" else BERT_SECTION_FIELDS
+    section = {name: getattr(config, name) for name in names}
+    fields = {
+        **_metadata(config, layout),
+        **more,
+        "model_type": layout,
+        **{name: getattr(config, ours) for name, ours in {**SIZE_FIELDS, **_FLOAT_FIELDS}.items()},
+        "hidden_act": _WRITTEN_ACTIVATIONS[config.activation],
+        "tie_word_embeddings": True,
+    }
+    if layout == "nystromformer":
+        has_kernels = has_convolution(config.attention, config.conv_kernel_size)
+        if model is NystromformerForPreTraining:
+            head, section["model_class"] = "ForMaskedLM", model.__name__
+        if not has_kernels:
+            section["conv_kernel_size"] = config.conv_kernel_size  # theirs is always 1 or more
+        is_exact = config.attention != "nystrom"
+        fields["num_landmarks"] = config.num_landmarks
+        fields["segment_means_seq_len"] = config.num_landmarks if is_exact else config.max_len
+        fields["conv_kernel_size"] = config.conv_kernel_size if has_kernels else 1
+    if layout == "roberta":
+        fields["max_position_embeddings"] += roberta_position_offset(fields)
+    return {**fields, "architectures": [f"{prefix}{head}"], SECTION: section}
+
+
+def _metadata(config: NystromformerConfig, layout: str) -> dict[str, Any]:
+    """Returns the metadata with a label for every class and the special tokens of its own layout."""
+    metadata = dict(config.metadata)
+    source = metadata.get("model_type", layout)
+    if source != layout:
+        metadata = {**_TOKEN_IDS.get(source, {}), **metadata}
+    labels = metadata.get("id2label")
+    if not isinstance(labels, Mapping) or len(labels) != config.num_labels:
+        for key in ("id2label", "label2id", "problem_type"):
+            metadata.pop(key, None)
+        labels = {str(i): f"LABEL_{i}" for i in range(config.num_labels)}
+        metadata["id2label"] = labels
+    if not isinstance(metadata.get("label2id"), Mapping):
+        metadata["label2id"] = {str(label): int(number) for number, label in labels.items()}
+    return metadata
+
+
+def differences_upstream(model: Model, config: NystromformerConfig) -> list[str]:
+    """Returns how the outputs of transformers differ for a saved model on unpadded input."""
+    differences = []
+    if config.attention == "nystrom":
+        differences.append(
+            f"it runs landmark attention only on unpadded inputs of exactly {config.max_len} tokens"
+        )
+        if config.pinv_start != "batch_max" or config.pinv_iters != 6:
+            differences.append("its pseudoinverse is 6 iterations from one maximum over the batch")
+    elif config.attention != "softmax":
+        differences.append(f"it has no {config.attention} attention and runs exact attention")
+    activation = config.classifier_activation
+    if (
+        model is NystromformerForSequenceClassification
+        and layout_of(model, config) == "nystromformer"
+        and activation not in (None, config.activation)
+    ):
+        differences.append(
+            f"its classifier has {_WRITTEN_ACTIVATIONS[config.activation]} between its layers where"
+            f" this one has {activation}"
+        )
+    return differences

@@ -1,0 +1,274 @@
+"""The stages of Nyström attention in plain jnp.
+
+`collect` and `distribute` are the only stages that read tokens. The stages between them work on
+M × M and M × D arrays. TPU kernels and sequence parallelism replace or split those two.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nystromformer_jax.convolution import depthwise_convolution
+from nystromformer_jax.landmarks import SegmentMeans, Segments
+from nystromformer_jax.pinv import iterative_pinv
+from nystromformer_jax.typing import Array, Bool, Float, Int
+from nystromformer_jax.validation import LandmarkOptions, accum_dtype, zero_padding
+
+# Far below every logit, and finite: a row without a real key stays finite, and so does its gradient.
+MASKED_LOGIT = -1e30
+
+
+def collect(
+    q_landmarks: Float[Array, "B M H D"],
+    key: Float[Array, "B T H D"],
+    value: Float[Array, "B T H Dv"],
+    *,
+    mask: Bool[Array, "B T"] | None,
+    assigned: Int[Array, "B T"] | None = None,
+) -> tuple[Float[Array, "B M H Dv"], Float[Array, "B M H"], Float[Array, "B M H"]]:
+    """Landmarks attend to tokens: returns kernel_3 @ value before normalization.
+
+        kernel_3 = softmax(q_landmarks keyᵀ / √D)             (the paper's B, Eq. 13)
+        kernel_3 @ value = values / sum
+
+    Args:
+      q_landmarks: Query landmarks.
+      key: Keys, finite everywhere, padding included.
+      value: Values, finite everywhere, padding included.
+      mask: True at real keys; None means all are real.
+      assigned: The only landmark that collects a key's value, M for none, −1 for attention. Either all
+        keys of an example are assigned or none is.
+
+    Returns:
+      `(values, maximum, sum)` in at least float32: Σ exp(logit − maximum) · value, the maximum of the
+      logits, which carries no gradient, and Σ exp(logit − maximum). To combine the results of several
+      parts of a sequence, scale values and sum by exp(maximum − the common maximum), then add. Without
+      a real key the maximum is `MASKED_LOGIT`, so such a part vanishes when combined with any other.
+
+    Raises:
+      ValueError: Shapes do not agree, or a dtype is not floating-point.
+
+    Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13.
+    """
+    _check_stage("q_landmarks, key, value and mask", q_landmarks, key, value, mask)
+    logits = scaled_logits(q_landmarks, key, mask)
+    if assigned is not None:
+        landmark = jnp.arange(logits.shape[2])[None, None, :, None]
+        logits = _assigned_logits(logits, assigned[:, None, None, :], landmark)
+    maximum = jax.lax.stop_gradient(logits.max(axis=-1))
+    weights = jnp.exp(logits - maximum[..., None])
+    values = weighted_values(weights, value)
+    return values, maximum.swapaxes(1, 2), weights.sum(axis=-1).swapaxes(1, 2)
+
+
+def distribute(
+    query: Float[Array, "B L H D"],
+    k_landmarks: Float[Array, "B M H D"],
+    landmark_values: Float[Array, "B M H Dv"],
+    *,
+    landmark_mask: Bool[Array, "B M"] | None,
+    assigned: Int[Array, "B L"] | None = None,
+    value: Float[Array, "B L H Dv"] | None = None,
+    conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None = None,
+    mask: Bool[Array, "B L"] | None = None,
+) -> Float[Array, "B L H Dv"]:
+    """Tokens attend to landmarks: returns kernel_1 @ landmark_values, plus the convolution of the value.
+
+        output = kernel_1 @ landmark_values + convolution(value, conv_kernel)
+        kernel_1 = softmax(query k_landmarksᵀ / √D)           (the paper's F, Eq. 13)
+
+    Args:
+      query: Queries, finite everywhere.
+      k_landmarks: Key landmarks.
+      landmark_values: pinv(kernel_2) @ kernel_3 @ value.
+      landmark_mask: False at landmarks without tokens; they get no weight.
+      assigned: The landmark whose value a query takes instead of attending, −1 for attention.
+      value: Input of the convolution; needed with `conv_kernel` only.
+      conv_kernel: One kernel per head or per channel, W odd.
+      mask: True where `value` is real; the convolution reads zeros elsewhere.
+
+    Returns:
+      The attention output in `query`'s dtype.
+
+    Raises:
+      ValueError: Shapes do not agree, or a dtype is not floating-point.
+
+    Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13–17.
+    """
+    names = "query, k_landmarks, landmark_values and landmark_mask"
+    _check_stage(names, query, k_landmarks, landmark_values, landmark_mask)
+    logits = scaled_logits(query, k_landmarks, landmark_mask)
+    if assigned is not None:
+        landmark = jnp.arange(logits.shape[3])[None, None, None, :]
+        logits = _assigned_logits(logits, assigned[:, None, :, None], landmark)
+    weights = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True)))
+    # Normalized after the product: dividing L × D numbers is cheaper than dividing L × M.
+    output = weighted_values(weights, landmark_values.astype(query.dtype))
+    output = output / weights.sum(axis=-1).swapaxes(1, 2)[..., None]
+    output = output.astype(query.dtype)
+    if conv_kernel is None:
+        return output
+    if value is None:
+        raise ValueError("distribute needs `value` when `conv_kernel` is given.")
+    if value.shape != output.shape or (mask is not None and mask.shape != value.shape[:2]):
+        raise ValueError(
+            f"distribute adds the convolution of value {output.shape} with a mask {value.shape[:2]};"
+            f" got {value.shape} and {None if mask is None else mask.shape}."
+        )
+    value = zero_padding(value, mask)
+    return output + depthwise_convolution(value, conv_kernel).astype(query.dtype)
+
+
+def _assigned_logits(
+    logits: Float[Array, "B H _ _"],
+    assigned: Int[Array, "B 1 _ _"],
+    landmark: Int[Array, "1 1 _ _"],
+) -> Float[Array, "B H _ _"]:
+    """Replaces the logits of tokens that have one assigned landmark; −1 keeps them."""
+    one_hot = jnp.where(assigned == landmark, 0.0, MASKED_LOGIT).astype(logits.dtype)
+    return jnp.where(assigned < 0, logits, one_hot)
+
+
+def _check_stage(names: str, query: Array, key: Array, value: Array, mask: Array | None) -> None:
+    """Raises ValueError unless the shapes and dtypes of query, key, value and mask agree."""
+    arrays = (query, key, value)
+    shapes = [x.shape for x in arrays]
+    valid = (
+        all(len(shape) == 4 and 0 not in shape for shape in shapes)
+        and query.shape[:1] + query.shape[2:] == key.shape[:1] + key.shape[2:]
+        and key.shape[:3] == value.shape[:3]
+        and all(jnp.issubdtype(x.dtype, jnp.floating) for x in arrays)
+        and (mask is None or (mask.shape == key.shape[:2] and mask.dtype == jnp.bool_))
+    )
+    if not valid:
+        got = [f"{x.shape} of {x.dtype}" for x in (*arrays, mask) if x is not None]
+        raise ValueError(
+            f"{names} must be [B L H D], [B T H D] and [B T H Dv] with floating-point dtypes, and boolean"
+            f" [B T] or None; got {', '.join(got)}."
+        )
+
+
+class Assignment(NamedTuple):
+    """Landmarks assigned to the tokens of examples that have at most M real keys or queries."""
+
+    of_keys: Int[Array, "B T"] | None  # −1 in other examples; None if there cannot be any
+    of_queries: Int[Array, "B L"] | None
+    is_exact: Bool[Array, " B"] | None  # True for examples with an assignment
+
+
+def assign_landmarks(
+    num_landmarks: int, keys: Segments | None, queries: Segments | None
+) -> Assignment:
+    """Returns the assignment that makes an example with at most M real keys, or queries, exact.
+
+    With at most M real keys each key is a landmark: it collects its own value, and kernel_1 is the
+    softmax. With at most M real queries each query is a landmark: it reads what that landmark
+    collected. Neither uses the pseudoinverse.
+
+    Args:
+      num_landmarks: M.
+      keys: Segments of the keys; None without a mask.
+      queries: Segments of the queries; None unless they have a mask of their own.
+    """
+    of_keys = of_queries = is_exact = None
+    if keys is not None:
+        is_exact = keys.counts <= num_landmarks
+        of_keys = jnp.where(is_exact[:, None], keys.ids, -1)
+    if queries is not None:
+        few_queries = queries.counts <= num_landmarks
+        if is_exact is not None:
+            few_queries &= ~is_exact
+        of_queries = jnp.where(few_queries[:, None], queries.ids, -1)
+        is_exact = few_queries if is_exact is None else is_exact | few_queries
+    return Assignment(of_keys, of_queries, is_exact)
+
+
+class Landmarks(NamedTuple):
+    """The landmarks of queries and keys, and the pseudoinverse of their kernel."""
+
+    query: Float[Array, "B M H D"]
+    key: Float[Array, "B M H D"]
+    k_landmark_mask: Bool[Array, "B M"]
+    kernel_2: Float[Array, "B H M M"]
+    inverse: Float[Array, "B H M M"]
+
+    def apply_inverse(
+        self, collected: Float[Array, "B M H Dv"], is_exact: Bool[Array, " B"] | None
+    ) -> Float[Array, "B M H Dv"]:
+        """Returns inverse @ collected, and `collected` itself for exact examples."""
+        values = jnp.einsum(
+            "BHNM,BMHD->BNHD", self.inverse, collected, precision=jax.lax.Precision.HIGHEST
+        )
+        if is_exact is None:
+            return values
+        return jnp.where(is_exact[:, None, None, None], collected, values)
+
+
+def invert_landmarks(
+    queries: SegmentMeans,
+    keys: SegmentMeans,
+    options: LandmarkOptions,
+    precision: jax.lax.Precision | None = None,
+) -> Landmarks:
+    """Computes kernel_2 of these landmarks and its pseudoinverse, with products in `precision`."""
+    q_landmarks, q_landmark_mask, _ = queries
+    k_landmarks, k_landmark_mask, _ = keys
+    kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_landmark_mask, k_landmark_mask)
+    inverse = iterative_pinv(
+        kernel_2, num_iters=options.pinv_iters, start=options.pinv_start, precision=precision
+    )
+    return Landmarks(q_landmarks, k_landmarks, k_landmark_mask, kernel_2, inverse)
+
+
+def landmark_kernel(
+    q_landmarks: Float[Array, "B M H D"],
+    k_landmarks: Float[Array, "B M H D"],
+    q_landmark_mask: Bool[Array, "B M"],
+    k_landmark_mask: Bool[Array, "B M"],
+) -> Float[Array, "B H M M"]:
+    """Returns kernel_2 in at least float32; rows and columns of masked landmarks are zero.
+
+    The pseudoinverse keeps zero rows and columns. An identity in their place would be wrong where
+    unmasked keys outnumber unmasked queries.
+    """
+    dtype = accum_dtype(q_landmarks.dtype)
+    logits = scaled_logits(
+        q_landmarks.astype(dtype),
+        k_landmarks.astype(dtype),
+        k_landmark_mask,
+        precision=jax.lax.Precision.HIGHEST,
+    )
+    mask = q_landmark_mask[:, None, :, None] & k_landmark_mask[:, None, None, :]
+    return jnp.where(mask, jax.nn.softmax(logits, axis=-1), 0)
+
+
+def scaled_logits(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B T H D"],
+    mask: Bool[Array, "B T"] | None,
+    *,
+    precision: jax.lax.PrecisionLike = None,
+) -> Float[Array, "B H L T"]:
+    """Returns query · key / √D in at least float32, and `MASKED_LOGIT` at masked keys."""
+    logits = jnp.einsum(
+        "BLHD,BTHD->BHLT",
+        query,
+        key,
+        precision=precision,
+        preferred_element_type=accum_dtype(query.dtype),
+    )
+    logits = logits * query.shape[-1] ** -0.5
+    return logits if mask is None else jnp.where(mask[:, None, None, :], logits, MASKED_LOGIT)
+
+
+def weighted_values(
+    weights: Float[Array, "B H L T"], value: Float[Array, "B T H Dv"]
+) -> Float[Array, "B L H Dv"]:
+    """Returns weights @ value in at least float32; the weights are rounded to `value`'s dtype."""
+    return jnp.einsum(
+        "BHLT,BTHD->BLHD",
+        weights.astype(value.dtype),
+        value,
+        preferred_element_type=accum_dtype(value.dtype),
+    )

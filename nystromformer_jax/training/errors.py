@@ -1,0 +1,157 @@
+"""Exceptions of a run, the exit code of each, and the conversion of write errors."""
+
+import contextlib
+import errno
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = [
+    "CannotWrite",
+    "CheckpointDamaged",
+    "ConfigDiffers",
+    "DataGone",
+    "Interrupted",
+    "LossNotFinite",
+    "NotFinished",
+    "ProcessLost",
+    "RemoteError",
+    "WorkdirBusy",
+    "exit_code_of",
+    "writing_to",
+]
+
+
+class CannotWrite(OSError):
+    """The disk is full, or the folder is not writable."""
+
+
+class CheckpointDamaged(OSError):
+    """The files of a checkpoint differ from what was written."""
+
+
+class ConfigDiffers(ValueError):
+    """The folder holds a run of another config or on other data."""
+
+
+class DataGone(FileNotFoundError):
+    """The data of a run disappeared before its end. Once they are back, the same command resumes."""
+
+
+class LossNotFinite(RuntimeError):
+    """The loss or a gradient became NaN or infinite, which `result.json` records.
+
+    No later state is saved, and the same command does not train again.
+    """
+
+
+class NotFinished(ValueError):
+    """The run has no result yet."""
+
+
+class ProcessLost(RuntimeError):
+    """Another process of the run is gone, so nothing more can be computed."""
+
+
+class WorkdirBusy(RuntimeError):
+    """Another process uses the folder."""
+
+
+class RemoteError(ValueError):
+    """An error that another process of the run raised, with its message and exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Interrupted(Exception):
+    """A signal ended the run after everything was saved. `exit_code` is the shell's: 130 or 143."""
+
+    def __init__(self, signal_number: int, step: int, total_steps: int) -> None:
+        self.step = step
+        self.exit_code = 128 + signal_number
+        name = "Ctrl-C" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
+        super().__init__(
+            f"Stopped by {name} after step {step} of {total_steps}, everything saved;"
+            " the same command resumes from there."
+        )
+
+
+_RUN_FAILED = (CannotWrite, CheckpointDamaged, DataGone, LossNotFinite, ProcessLost, TimeoutError)
+_COMMAND_INVALID = (
+    ValueError,
+    ImportError,
+    WorkdirBusy,
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
+_INVALID_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
+
+
+def exit_code_of(error: Exception) -> int | None:
+    """Returns the exit code for an error that ended a run, or None if the error is a bug.
+
+    - 1: The run failed: a full or broken disk, a loss that is not finite, a lost process. Once that is
+      fixed, the same command resumes. A run that diverged needs another config.
+    - 2: The command is invalid and needs another value, file or folder.
+    - 128 and more: A signal ended the run.
+    """
+    if isinstance(error, Interrupted | RemoteError):
+        return error.exit_code
+    if isinstance(error, _RUN_FAILED):
+        return 1
+    if isinstance(error, _COMMAND_INVALID):
+        return 2
+    if isinstance(error, OSError):
+        # Our own messages about files, and Python's about archives, have no errno.
+        return 2 if error.errno in (None, *_INVALID_PATH) else 1
+    return None
+
+
+_CANNOT_WRITE = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.ENOSPC,
+    errno.EPERM,
+    errno.EROFS,
+}
+
+
+@contextlib.contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Raises `CannotWrite` for errors of a full disk or a read-only `folder`.
+
+    Errors that name a file outside `folder` are unchanged, and so are I/O errors that name no file.
+    """
+    try:
+        yield
+    except CannotWrite:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        code = _write_error(error, folder)
+        if code is None:
+            raise
+        raise CannotWrite(
+            f"{folder} cannot be written ({os.strerror(code)}): make space, or make it writable."
+            " Everything saved before is intact, and the same command resumes from there."
+        ) from error
+
+
+def _write_error(error: Exception, folder: Path) -> int | None:
+    if isinstance(error, OSError):
+        if error.filename is None:
+            ours = error.errno != errno.EIO  # reading the data can raise it too
+        else:
+            ours = Path(os.fsdecode(error.filename)).is_relative_to(folder)
+        return error.errno if error.errno in _CANNOT_WRITE and ours else None
+    # Orbax's storage layer raises ValueErrors with the errno in their text.
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    return int(found[1]) if found and int(found[1]) in _CANNOT_WRITE else None

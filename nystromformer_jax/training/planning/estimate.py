@@ -1,0 +1,235 @@
+"""Estimates of memory and time: the training step, compiled for devices that need not exist."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.errors import JaxRuntimeError
+
+from nystromformer_jax.training.planning.hlo import (
+    Collectives,
+    estimated_cycles,
+    find_collectives,
+    kernel_costs,
+)
+from nystromformer_jax.training.spec import TrainSpec
+from nystromformer_jax.training.topology import Chip, is_out_of_memory, needed_temporaries
+
+__all__ = ["Memory", "Plan", "largest_batch", "largest_that_fits", "make_plan"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on one device, as the compiler allocates them.
+
+    Attributes:
+        params: Parameters.
+        optimizer: Optimizer state and step.
+        batch: One batch of examples.
+        other: Metric sums, and padding of the device's layouts.
+        temporaries: Activations, gradients and gathered parameters, without buffers updated in place.
+        code: The program.
+    """
+
+    params: int
+    optimizer: int
+    batch: int
+    other: int
+    temporaries: int
+    code: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all."""
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One training step on each device.
+
+    Attributes:
+        memory: By kind; None if the compiler ran out of memory and did not report how much was missing.
+        fits: True if it is within the device's memory.
+        flops: FLOPs of one device, with loops multiplied out where the compiler does so; None: unknown.
+        collectives: By kind; empty for one device; None if jaxlib cannot print the program.
+        cycles: The TPU compiler's estimate without Pallas kernels; see `estimated_cycles`.
+        kernel_bytes: Bytes that the Pallas kernels declare to read and write.
+        reason: The compiler's error if it ran out of memory.
+    """
+
+    memory: Memory | None
+    fits: bool
+    flops: float | None = None
+    collectives: Mapping[str, Collectives] | None = dataclasses.field(default_factory=dict)
+    cycles: int | None = None
+    kernel_bytes: int = 0
+    reason: str = ""
+
+    @property
+    def collective_bytes(self) -> int | None:
+        """The bytes of all collectives."""
+        if self.collectives is None:
+            return None
+        return sum(found.nbytes for found in self.collectives.values())
+
+    def compute_seconds(self, chip: Chip) -> float | None:
+        """Returns the time of the cycles at the chip's clock and of the kernels' bytes at its memory rate.
+
+        On measured kernels such estimates were off by 40 %.
+        """
+        if self.cycles is None:
+            return None
+        return self.cycles / chip.hertz + self.kernel_bytes / chip.memory_rate
+
+    def link_seconds(self, chip: Chip) -> float | None:
+        """Returns the time of all collectives over one link, without overlap."""
+        return None if self.collective_bytes is None else self.collective_bytes / chip.link_rate
+
+    def step_seconds(self, chip: Chip) -> float | None:
+        """Returns the time of computation and communication, one after the other."""
+        compute, links = self.compute_seconds(chip), self.link_seconds(chip)
+        return None if compute is None or links is None else compute + links
+
+
+def make_plan(spec: TrainSpec, limit_bytes: int | float = math.inf, batch_size: int = 0) -> Plan:
+    """Compiles the training step of `spec` for its mesh, and reads the compiler's estimates.
+
+    Args:
+        spec: From a trainer.
+        limit_bytes: The memory of a device.
+        batch_size: Global batch size; 0 for the config's.
+    """
+    shapes = spec.shapes(batch_size)
+    state, metric_sums, batch = shapes
+    try:
+        compiled = spec.step().lower(*shapes).compile()
+    except JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        temporaries = needed_temporaries(str(error))
+        memory = None
+        if temporaries is not None:
+            memory = _memory(state, metric_sums, batch, 0, temporaries, 0)
+        return Plan(memory, fits=False, reason=str(error).splitlines()[0])
+    statistics: Any = compiled.memory_analysis()
+    arguments = statistics.argument_size_in_bytes
+    new_results = statistics.output_size_in_bytes - statistics.alias_size_in_bytes
+    memory = _memory(
+        state,
+        metric_sums,
+        batch,
+        arguments - _device_bytes(shapes) + new_results,
+        statistics.temp_size_in_bytes,
+        statistics.generated_code_size_in_bytes,
+    )
+    try:
+        text = compiled.as_text()
+    except JaxRuntimeError:  # a newer libtpu can compile what jaxlib cannot print
+        text = None
+    return Plan(
+        memory,
+        fits=memory.total <= limit_bytes,
+        flops=(compiled.cost_analysis() or {}).get("flops"),
+        collectives=None if text is None else find_collectives(text),
+        cycles=None if text is None else estimated_cycles(text),
+        kernel_bytes=0 if text is None else sum(nbytes for _, nbytes in kernel_costs(text)),
+    )
+
+
+def largest_batch(
+    spec: TrainSpec, limit_bytes: int | float, known: Mapping[int, Plan] | None = None
+) -> int:
+    """Returns the largest global batch size that fits a device's memory; 0 if none does.
+
+    Args:
+        spec: From a trainer.
+        limit_bytes: The memory of a device.
+        known: Existing plans by batch size.
+    """
+    parts = spec.mesh.shape["data"] * spec.config.train.accumulation
+
+    def needed(multiple: int) -> int | float | None:
+        plan = (known or {}).get(multiple * parts) or make_plan(spec, limit_bytes, multiple * parts)
+        return None if plan.memory is None else plan.memory.total
+
+    first = max(1, spec.config.train.batch_size // parts)
+    state, _, _ = spec.shapes(parts)
+    base = _device_bytes(state)
+    return parts * largest_that_fits(needed, limit_bytes, first=first, base=base)
+
+
+def largest_that_fits(
+    needed: Callable[[int], int | float | None],
+    limit_bytes: int | float,
+    *,
+    first: int = 1,
+    base: int | float | None = None,
+) -> int:
+    """Returns the largest number that needs at most `limit_bytes`; 0 if none does.
+
+    The search assumes that the bytes grow almost linearly, so that it tries few numbers.
+
+    Args:
+        needed: Returns the bytes for a number; None if there are too many to tell.
+        limit_bytes: The bytes available.
+        first: The first number to try.
+        base: The bytes for 0; None: unknown.
+    """
+    sizes: dict[int, int | float] = {} if base is None else {0: base}
+    low, high, misses = 0, 0, 0  # the largest that fits, the smallest that does not (0: unknown)
+    guess = first
+    while high != low + 1:
+        size = needed(guess)
+        if size is not None:
+            sizes[guess] = size
+        if size is not None and size <= limit_bytes:
+            low, misses = guess, 0
+        else:
+            high, misses = guess, misses + 1
+        guess = _next_guess(sizes, low, high, limit_bytes, misses)
+    return low
+
+
+def _next_guess(
+    sizes: Mapping[int, int | float], low: int, high: int, limit_bytes: int | float, misses: int
+) -> int:
+    """Returns where the line through the two known sizes nearest to the limit meets it.
+
+    The guess is between `low` and `high` and at most 32 times `low`. After two misses it bisects.
+    """
+    if high and misses > 1:
+        return max((low + high) // 2, low + 1)
+    guess = 8 * max(low, 1)
+    if len(sizes) > 1:
+        near = sorted(sizes, key=lambda number: abs(sizes[number] - limit_bytes))[:2]
+        small, large = sorted(near)
+        slope = max((sizes[large] - sizes[small]) / (large - small), 1.0)
+        guess = min(large + int((limit_bytes - sizes[large]) // slope), 32 * max(low, 1))
+    if high:
+        guess = min(guess, high - 1)
+    return max(guess, low + 1)
+
+
+def _memory(
+    state: Any, metric_sums: Any, batch: Any, rest: int, temporaries: int, code: int
+) -> Memory:
+    return Memory(
+        params=_device_bytes(state.params),
+        optimizer=_device_bytes((state.step, state.opt_state)),
+        batch=_device_bytes(batch),
+        other=_device_bytes(metric_sums) + rest,
+        temporaries=temporaries,
+        code=code,
+    )
+
+
+def _device_bytes(tree: Any) -> int:
+    """Returns the bytes on one device of `tree`, shapes with shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * np.dtype(leaf.dtype).itemsize
+        for leaf in jax.tree.leaves(tree)
+    )

@@ -1,0 +1,149 @@
+"""Collectives, cycles and kernel costs of a compiled program, parsed from its HLO text."""
+
+import dataclasses
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+__all__ = ["Collectives", "estimated_cycles", "find_collectives", "kernel_costs"]
+
+KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_OPERATION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = (.*)$")
+_NAME = re.compile(r" ([a-z][\w\-]*)\(")
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
+)
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_IDENTITY = re.compile(r'channel_id=\d+|chain_id="\d+"|op_name="[^"]*"')
+_KERNEL = re.compile(r'op_name="[^"]*[/(]nystrom_(\w+)')
+_KERNEL_BYTES = re.compile(r'"cost_estimate":\{[^}]*"bytes_accessed":"(\d+)"')
+_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+
+
+@dataclasses.dataclass(frozen=True)
+class Collectives:
+    """The number of collectives of a kind in one run of a program, and their bytes per device."""
+
+    count: int
+    nbytes: int
+
+
+def find_collectives(text: str) -> dict[str, Collectives]:
+    """Returns the collectives of a compiled program by kind.
+
+    Bytes are those of the result on one device, or of the operand for a reduce-scatter. The traffic on the
+    links is up to twice as much for an all-reduce, and at most as much for the others. Collectives in a loop
+    of known length count once per iteration; both branches of a condition count.
+
+    Args:
+        text: `compiled.as_text()`.
+    """
+    found: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    in_fusions = set()
+    for times, operation, name, fused in _operations(text):
+        kind = name.removesuffix("-start")
+        if kind not in KINDS:
+            continue
+        # TPU compilers repeat one collective in the fusions of its start, middle and end.
+        if fused:
+            identity = (kind, *_IDENTITY.findall(operation))
+            if identity in in_fusions:
+                continue
+            in_fusions.add(identity)
+        types = operation[: operation.index(f" {name}(")]
+        if name.endswith("-start") and kind in ("all-gather", "collective-permute"):
+            sizes = _sizes(types.replace("u32[]", ""))  # (operands …, results …) without contexts
+            sizes = sizes[len(sizes) // 2 :]
+        else:
+            sizes = _sizes(types)
+        nbytes = sum(sizes)
+        if kind == "reduce-scatter":
+            nbytes *= _group_size(operation)
+        found[kind][0] += times
+        found[kind][1] += times * nbytes
+    return {kind: Collectives(*found[kind]) for kind in KINDS if kind in found}
+
+
+def estimated_cycles(text: str) -> int | None:
+    """Returns the cycles that the TPU compiler estimates for a program, with loops multiplied out.
+
+    Compilers of other devices give no estimate, which is None. Waiting for other devices and Pallas kernels
+    are not included.
+    """
+    cycles = [
+        times * int(found[1])
+        for times, operation, _, _ in _operations(text)
+        if (found := _CYCLES.search(operation))
+    ]
+    return sum(cycles) if cycles else None
+
+
+def kernel_costs(text: str) -> list[tuple[str, int]]:
+    """Returns the names of the Pallas kernels of a TPU program, and the bytes that each declares."""
+    return [
+        (found[1] if (found := _KERNEL.search(operation)) else "", times * int(cost[1]))
+        for times, operation, name, _ in _operations(text)
+        if name == "custom-call" and (cost := _KERNEL_BYTES.search(operation))
+    ]
+
+
+def _operations(text: str) -> Iterator[tuple[int, str, str, bool]]:
+    """Yields (number of runs, text after the `=`, name, True if in a fusion) of every operation."""
+    computations: dict[str, list[str]] = {}
+    entry, current = "", ""
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            current = head[2]
+            computations[current] = []
+            entry = current if head[1] else entry
+        elif current and (operation := _OPERATION.match(line)):
+            computations[current].append(operation[1])
+
+    def walk(computation: str, times: int, fused: bool) -> Iterator[tuple[int, str, str, bool]]:
+        for operation in computations.get(computation, ()):
+            if not (name := _NAME.search(operation)):
+                continue
+            yield times, operation, name[1], fused
+            called = _CALLED.findall(operation)
+            if branches := _BRANCHES.search(operation):
+                called += [branch.strip().lstrip("%") for branch in branches[1].split(",")]
+            trips = _TRIPS.search(operation) if name[1] == "while" else None
+            if name[1] in KINDS or name[1] in ("reduce", "scatter", "sort", "map", "reduce-window"):
+                continue  # their computations are functions of scalars
+            for below in called:
+                often = times * int(trips[1]) if trips else times
+                yield from walk(below, often, fused or name[1] == "fusion")
+
+    yield from walk(entry, 1, fused=False)
+
+
+def _sizes(types: str) -> list[int]:
+    """Returns the bytes of each array in a type such as `(f32[1,8]{1,0}, bf16[4]{0})`."""
+    return [
+        math.prod(map(int, filter(None, shape.split(",")))) * _itemsize(kind)
+        for kind, shape in _ARRAY.findall(types)
+    ]
+
+
+def _itemsize(kind: str) -> int:
+    bits = re.search(r"\d+", kind)
+    return max(1, int(bits[0]) // 8) if bits else 1
+
+
+def _group_size(operation: str) -> int:
+    """Returns the number of devices in one group of a collective."""
+    if iota := re.search(r"replica_groups=\[\d+,(\d+)\]", operation):
+        return int(iota[1])
+    if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", operation):
+        return listed[1].count(",") + 1
+    if named := re.search(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}", operation):
+        sizes = dict(re.findall(r"'([^']+)'=(\d+)", named[1]))
+        # A part of an axis has its own size: 'data':(1)2.
+        axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", named[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
+    return 1

@@ -1,0 +1,182 @@
+"""The text of a plan: memory, communication, time and cost of a run, and changes with which it fits."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from nystromformer_jax.training.planning.estimate import Memory, Plan, largest_batch, make_plan
+from nystromformer_jax.training.spec import TrainSpec
+from nystromformer_jax.training.topology import Chip
+
+__all__ = ["Report", "make_report"]
+
+Config = Mapping[str, Mapping[str, Any]]
+
+UNPRINTED = "unknown: this jaxlib cannot print the compiled program; a newer one may"
+NO_TIME = "no estimate: only a TPU's compiler makes one; pass --topology, such as v5e:1x1"
+_NAMES = {
+    "params": "parameters",
+    "optimizer": "optimizer state",
+    "batch": "batch",
+    "other": "metric sums, padding of layouts",
+    "temporaries": "temporaries (activations, gradients)",
+    "code": "program",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The text that `run_plan.py` prints; `fits` is True if the step fits."""
+
+    text: str
+    fits: bool
+
+
+def make_report(
+    config: Config,
+    make_spec: Callable[[Config], TrainSpec],
+    chip: Chip | None,
+    *,
+    topology: str = "",
+    price: float = 0.0,
+    largest: bool = True,
+) -> Report:
+    """Plans a run and describes the result.
+
+    Args:
+        config: Sections of plain values.
+        make_spec: Makes the run's spec, for the devices of the plan.
+        chip: The kind of the devices; None for local devices of unknown memory and speed.
+        topology: The name of the devices.
+        price: The cost of a chip per hour; 0: unknown.
+        largest: Search the largest batch, which compiles the step a few more times.
+    """
+    limit = math.inf if chip is None else chip.memory_bytes
+    spec = make_spec(config)
+    plan = make_plan(spec, limit)
+    lines = [_head(spec, topology), "", *_memory_lines(plan, chip), ""]
+    if plan.fits:
+        lines += [*_step_lines(plan), *_time_lines(spec, plan, chip, price)]
+    else:
+        lines.append(f"what would fit     {_what_would_fit(config, make_spec, limit)}")
+    if largest and chip is not None:
+        batch = largest_batch(spec, limit, {spec.config.train.batch_size: plan})
+        least = spec.mesh.shape["data"] * spec.config.train.accumulation
+        most = f"{batch} examples, {batch / spec.mesh.size:g} a chip"
+        lines.append(
+            f"largest batch      {most if batch else f'none, not even {least} example(s)'}"
+        )
+    return Report("\n".join(lines), plan.fits)
+
+
+def _head(spec: TrainSpec, topology: str) -> str:
+    config, shape = spec.config, spec.mesh.shape
+    lengths = sorted({leaf.shape[0] for leaf in spec.row.values() if leaf.shape})
+    parts = [
+        f"{topology or jax.devices()[0].device_kind}: {spec.mesh.size} device(s),"
+        f" data {shape['data']} × sequence {shape['sequence']}",
+        f"batch {config.train.batch_size}, length {', '.join(f'{length:,}' for length in lengths)}",
+    ]
+    if config.train.accumulation > 1:
+        parts.append(f"in {config.train.accumulation} parts")
+    if config.train.remat:
+        parts.append("layers rematerialized")
+    if config.mesh.shard_params:
+        parts.append("parameters sharded")
+    return "; ".join(parts)
+
+
+def _memory_lines(plan: Plan, chip: Chip | None) -> Iterator[str]:
+    yield "memory of a device"
+    if plan.memory is None:
+        yield f"  out of memory: {plan.reason}"
+        return
+    for field in dataclasses.fields(Memory):
+        yield f"  {_NAMES[field.name]:38} {_bytes(getattr(plan.memory, field.name)):>12}"
+    of = "" if chip is None else f" of {_bytes(chip.memory_bytes)}"
+    yield f"  {'together':38} {_bytes(plan.memory.total):>12}{of}{'' if plan.fits else ': DOES NOT FIT'}"
+
+
+def _step_lines(plan: Plan) -> Iterator[str]:
+    if plan.flops is not None:
+        yield f"FLOPs of a step    {plan.flops:.3g} a device"
+    for kind, found in (plan.collectives or {}).items():
+        yield f"{kind:18} {found.count} a step, {_bytes(found.nbytes)} to each device"
+
+
+def _time_lines(spec: TrainSpec, plan: Plan, chip: Chip | None, price: float) -> Iterator[str]:
+    steps = spec.config.train.total_steps
+    if plan.collectives is None:
+        yield f"collectives, time  {UNPRINTED}"
+        return
+    if chip is None or (seconds := plan.step_seconds(chip)) is None:
+        yield f"time               {NO_TIME}"
+        return
+    compute, links = plan.compute_seconds(chip) or 0.0, plan.link_seconds(chip) or 0.0
+    yield (
+        f"time of a step     {_seconds(seconds)} by the compiler's estimate: {_seconds(compute)} computing,"
+        f" {_seconds(links)} communicating if nothing hides it; ± 40 %, and input is not in it"
+    )
+    hours = steps * seconds / 3600
+    yield f"time of the run    {steps:,} steps, {_hours(hours)}, without evaluation"
+    if price:
+        chip_hours = hours * spec.mesh.size
+        yield f"cost of the run    {chip_hours * price:,.2f} ({chip_hours:,.2f} chip-hours at {price:g})"
+
+
+def _what_would_fit(
+    config: Config, make_spec: Callable[[Config], TrainSpec], limit: int | float
+) -> str:
+    """Returns the fewest flags with which the step fits, the cheapest first."""
+    spec = make_spec(config)
+    for changes in _smaller(config, spec):
+        changed = {name: dict(section) for name, section in config.items()}
+        for key, value in changes.items():
+            section, name = key.split(".")
+            changed[section][name] = value
+        if make_plan(make_spec(changed), limit).fits:
+            return " ".join(f"--config.{key}={value}" for key, value in changes.items())
+    others = ["a smaller train.batch_size", "a shorter length", "more chips"]
+    if spec.mesh.shape["sequence"] == 1:
+        is_nystrom = config["attention"].get("name", "nystrom") == "nystrom"
+        others.append("mesh.sequence" if is_nystrom else "Nyström attention with mesh.sequence")
+    return (
+        "none of train.remat, mesh.shard_params and train.accumulation helps: use"
+        f" {', '.join(others[:-1])} or {others[-1]}"
+    )
+
+
+def _smaller(config: Config, spec: TrainSpec) -> Iterator[dict[str, Any]]:
+    """Yields changes that need less memory and more time, the cheapest first."""
+    changes: dict[str, Any] = {}
+    data = spec.mesh.shape["data"]
+    if not config["train"]["remat"]:
+        changes["train.remat"] = True
+        yield dict(changes)
+    if not config["mesh"]["shard_params"] and spec.mesh.size > 1:
+        changes["mesh.shard_params"] = True
+        yield dict(changes)
+    rows = spec.config.train.batch_size // data
+    for parts in range(spec.config.train.accumulation + 1, rows + 1):
+        if rows % parts == 0:
+            yield {**changes, "train.accumulation": parts}
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+
+
+def _hours(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:,.1f} hours"
+    return f"{60 * hours:.1f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.1f} seconds"

@@ -1,0 +1,116 @@
+"""What a run trains: everything that is known before the data, and all that a plan compiles."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding
+
+from nystromformer_jax.training.config import FitConfig
+from nystromformer_jax.training.mesh import batch_sharding, replicated, state_sharding
+from nystromformer_jax.training.optimizer import make_optimizer
+from nystromformer_jax.training.train_step import (
+    EvalStep,
+    LossFn,
+    Sums,
+    TrainState,
+    make_eval_step,
+    make_train_step,
+    metric_sums_shape,
+    total_means,
+    zeros_like,
+)
+
+__all__ = ["TrainSpec", "with_sharding"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """A training run without its data.
+
+    Attributes:
+        config: The sections that the loop reads.
+        mesh: From `make_mesh`; a plan's devices need not exist.
+        make_params: Makes the initial parameters. It is compiled, so it must be pure.
+        loss_fn: `(params, batch, dropout_rng) -> (loss_sum, sums)`, see `LossFn`.
+        row: Shapes and dtypes of one example, without the batch axis.
+        eval_step: Compiled `(params, batch) -> output` for `summarize`; None for the sums of `loss_fn`.
+        summarize: Computes the validation metrics from the outputs of all batches.
+        select: Validation metric that selects the best step: the lowest if its name ends in "loss", else
+            the highest; the earliest of equals.
+    """
+
+    config: FitConfig
+    mesh: Mesh
+    make_params: Callable[[], Any]
+    loss_fn: LossFn
+    row: Mapping[str, jax.ShapeDtypeStruct]
+    eval_step: EvalStep | None = None
+    summarize: Callable[[list[Any]], dict[str, float]] = total_means
+    select: str = "accuracy"
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """The optimizer of `config`."""
+        return make_optimizer(self.config.optimizer, self.config.train.total_steps)
+
+    @functools.cached_property
+    def compiled_eval_step(self) -> EvalStep:
+        """The evaluation step, compiled once for validation and test set."""
+        return self.eval_step or make_eval_step(self.loss_fn, self.mesh)
+
+    def step(self) -> Any:
+        """Returns the training step, to be compiled; see `make_train_step`."""
+        return make_train_step(
+            self.loss_fn,
+            self.optimizer,
+            self.mesh,
+            seed=self.config.train.seed,
+            accumulation=self.config.train.accumulation,
+            shard_params=self.config.mesh.shard_params,
+        )
+
+    def start(self) -> tuple[TrainState, Sums]:
+        """Returns the first state, and metric sums of zero."""
+        params = self.make_params()
+        sums = metric_sums_shape(self.loss_fn, params, self.batch(), self.mesh)
+        return self.first_state(params), zeros_like(sums)
+
+    def first_state(self, params: Any) -> TrainState:
+        """Returns the state before the first update."""
+        return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
+
+    def batch(self, batch_size: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes of a global batch; a `batch_size` of 0 is the config's."""
+        rows = batch_size or self.config.train.batch_size
+        weight = jax.ShapeDtypeStruct((), jnp.float32)
+        return {
+            name: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype)
+            for name, leaf in {**self.row, "weights": weight}.items()
+        }
+
+    def shapes(self, batch_size: int = 0) -> tuple[Any, Any, Any]:
+        """Returns the arguments of `step` as shapes with shardings, to compile it ahead of time."""
+        mesh = self.mesh
+        state, metric_sums = jax.eval_shape(self.start)
+        shardings = state_sharding(mesh, state, shard=self.config.mesh.shard_params)
+        batch = self.batch(batch_size)
+        batch_shardings = {name: batch_sharding(mesh, leaf.shape) for name, leaf in batch.items()}
+        return (
+            with_sharding(state, shardings),
+            with_sharding(metric_sums, jax.tree.map(lambda _: replicated(mesh), metric_sums)),
+            with_sharding(batch, batch_shardings),
+        )
+
+
+def with_sharding(tree: Any, shardings: Any) -> Any:
+    """Returns the shapes of `tree` with the `shardings` of each leaf."""
+
+    def shape(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(shape, tree, shardings)

@@ -1,0 +1,233 @@
+"""The arguments of attention: types, validation, masking of padding, and the dtype of sums."""
+
+import dataclasses
+import numbers
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from nystromformer_jax.typing import Array, Bool, Float
+
+Implementation = Literal["auto", "xla", "pallas_tpu"]
+Layout = Literal["real", "mlpen", "hf"]
+Start = Literal["exact", "batch_max"]
+# Each iteration is unrolled into the program, and after about sixteen, rounding errors grow again.
+MAX_PINV_ITERS = 100
+
+
+class Inputs(NamedTuple):
+    """The arrays given to `nystrom_attention`."""
+
+    query: Float[Array, "B L H D"]
+    key: Float[Array, "B T H D"]
+    value: Float[Array, "B T H D"]
+    mask: Bool[Array, "B T"] | None
+    explicit_query_mask: Bool[Array, "B L"] | None  # None: the queries use `mask`
+    conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None
+
+    @classmethod
+    def create(cls, *arrays: Any) -> "Inputs":
+        """Converts array-likes; masks are kept as given for validation."""
+        query, key, value, mask, query_mask, conv_kernel = arrays
+        conv_kernel = None if conv_kernel is None else jnp.asarray(conv_kernel)
+        query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+        return cls(query, key, value, mask, query_mask, conv_kernel)
+
+    @classmethod
+    def specs(cls, tokens: Any, conv_kernel: Any) -> Any:
+        """Returns the partition specs for `jax.shard_map`."""
+        return cls(tokens, tokens, tokens, tokens, tokens, conv_kernel)
+
+    @property
+    def query_mask(self) -> Bool[Array, "B L"] | None:
+        """True at real queries."""
+        return self.mask if self.explicit_query_mask is None else self.explicit_query_mask
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LandmarkOptions:
+    """Options of the landmarks and of the pseudoinverse of their kernel."""
+
+    num_landmarks: int
+    pinv_iters: int
+    pinv_start: Start
+    landmark_layout: Layout
+
+    def mask_inputs(self, x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Array:
+        """Zeros the padding of queries or keys, except for `"hf"` landmarks, which include it."""
+        return x if self.landmark_layout == "hf" else zero_padding(x, mask)
+
+    def check(self, query: Array, key: Array) -> None:
+        """Raises ValueError unless the options are valid for these lengths."""
+        for x in (query, key):
+            check_landmarks(self.num_landmarks, x.shape[1], self.landmark_layout)
+        check_pinv(self.pinv_iters, self.pinv_start)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(LandmarkOptions):
+    """Options of `nystrom_attention`, without `implementation`."""
+
+    mask_conv: bool
+    normalize_rows: bool
+
+    def is_exact(self, inputs: Inputs) -> bool:
+        """Returns True if the lengths alone make softmax attention the result."""
+        lengths = inputs.query.shape[1], inputs.key.shape[1]
+        if self.landmark_layout == "real":
+            return min(lengths) <= self.num_landmarks
+        return set(lengths) == {self.num_landmarks}
+
+
+def accum_dtype(dtype: DTypeLike) -> DTypeLike:
+    """Returns the dtype in which to accumulate values of `dtype`: at least float32.
+
+    Unlike `jnp.promote_types` it also works under `jax.numpy_dtype_promotion("strict")`.
+    """
+    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
+
+
+def zero_padding(
+    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None
+) -> Float[Array, "B L H D"]:
+    """Zeros `x` where `mask` is False, by selection: 0 · NaN is NaN."""
+    return x if mask is None else jnp.where(mask[..., None, None], x, 0)
+
+
+def check_arguments(inputs: Inputs, options: Options, implementation: str) -> None:
+    """Raises ValueError unless the arguments of `nystrom_attention` are valid."""
+    query, key, value, mask, explicit_query_mask, conv_kernel = inputs
+    check_inputs(query, key, value, mask)
+    check_query_mask(query, key, mask, explicit_query_mask)
+    options.check(query, key)
+    check_convolution(query, key, conv_kernel)
+    check_choice("implementation", implementation, Implementation)
+
+
+def check_inputs(query: Array, key: Array, value: Array, mask: Array | None) -> None:
+    """Raises ValueError unless the shapes and dtypes of query, key, value and key mask agree."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.ndim != 4:
+            raise ValueError(f"{name} must be [batch, length, heads, head_dim], got {x.shape}.")
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise ValueError(f"{name} must have a floating-point dtype, got {x.dtype}.")
+        if 0 in x.shape:
+            raise ValueError(
+                f"{name} has an empty axis: [batch, length, heads, head_dim] = {x.shape}."
+            )
+    if key.shape != value.shape:
+        raise ValueError(
+            f"key and value must have the same shape, got {key.shape} and {value.shape}."
+        )
+    if query.shape[:1] + query.shape[2:] != key.shape[:1] + key.shape[2:]:
+        raise ValueError(
+            "query and key may differ in length (axis 1) only: batch, heads and head_dim must agree,"
+            f" got {query.shape} and {key.shape}."
+        )
+    check_mask("mask", mask, key.shape[0], key.shape[1], "real keys, [B T]")
+
+
+def check_query_mask(
+    query: Array, key: Array, mask: Array | None, query_mask: Array | None
+) -> Array | None:
+    """Validates `query_mask` and returns the mask of the queries: `mask` if `query_mask` is None."""
+    if query_mask is not None:
+        check_mask("query_mask", query_mask, query.shape[0], query.shape[1], "real queries, [B L]")
+        return query_mask
+    if mask is not None and query.shape[1] != key.shape[1]:
+        raise ValueError(
+            f"query and key differ in length ({query.shape[1]} and {key.shape[1]}), so `mask` does not"
+            " apply to the queries: pass query_mask [B L] too (all True if none is padding)."
+        )
+    return mask
+
+
+def check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: str) -> None:
+    """Raises ValueError unless `mask` is None or boolean `[batch, length]`."""
+    if mask is None:
+        return
+    if not hasattr(mask, "dtype"):
+        raise ValueError(
+            f"{name} must be a boolean array, True at {meaning}; got a {type(mask).__name__}. Pass"
+            f" jnp.asarray({name})."
+        )
+    if mask.ndim == 4:
+        raise ValueError(
+            f"{name} must be True at {meaning} = {(batch, length)}; got {mask.shape}. Only padding"
+            " masks are supported: landmarks mix all tokens, so a causal or block mask [B 1 L T] cannot"
+            " be applied. Use jax.nn.dot_product_attention with such masks."
+        )
+    if mask.shape != (batch, length):
+        raise ValueError(
+            f"{name} must be True at {meaning} = {(batch, length)}, got shape {mask.shape}."
+        )
+    if mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"{name} must be boolean, True at {meaning}; got {mask.dtype}. Pass {name} != 0 if"
+            " non-zero means real."
+        )
+
+
+def check_convolution(query: Array, key: Array, conv_kernel: Array | None) -> None:
+    """Raises ValueError unless `conv_kernel` is None or valid for these queries and keys."""
+    if conv_kernel is None:
+        return
+    check_kernel(conv_kernel, *query.shape[2:])
+    if query.shape[1] != key.shape[1]:
+        raise ValueError(
+            "The convolution adds value positions to query positions, so conv_kernel needs equal"
+            f" lengths; got L = {query.shape[1]} and T = {key.shape[1]}. Pass conv_kernel=None."
+        )
+
+
+def check_kernel(kernel: Array, num_heads: int, head_dim: int) -> None:
+    """Raises ValueError unless `kernel` is `[H W]` or `[H D W]`, W odd, with a floating-point dtype."""
+    shape = tuple(kernel.shape)
+    if shape[:-1] not in ((num_heads,), (num_heads, head_dim)) or shape[-1] % 2 == 0:
+        raise ValueError(
+            f"conv_kernel must be [H W] or [H D W] with H = {num_heads} heads, D = {head_dim} channels"
+            f" and W odd (so that it has a center), got shape {shape}."
+        )
+    if not jnp.issubdtype(kernel.dtype, jnp.floating):
+        raise ValueError(f"conv_kernel must have a floating-point dtype, got {kernel.dtype}.")
+
+
+def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:
+    """Raises ValueError unless `length` can be divided into `num_landmarks` segments by `layout`."""
+    check_size("num_landmarks (M)", num_landmarks)
+    if length < 1:
+        raise ValueError("The sequence axis (L) is empty; attention needs at least one position.")
+    check_choice("landmark_layout", layout, Layout)
+    if layout != "real" and length % num_landmarks:
+        raise ValueError(
+            f"landmark_layout={layout!r} divides L positions into M equal segments; L = {length} is not"
+            f" a multiple of M = {num_landmarks}. Pad the input, or use landmark_layout='real'."
+        )
+
+
+def check_pinv(num_iters: int, start: str) -> None:
+    """Raises ValueError unless `start` is known and `num_iters` is from 0 to `MAX_PINV_ITERS`."""
+    check_choice("pinv_start", start, Start)
+    if not is_integer(num_iters) or not 0 <= num_iters <= MAX_PINV_ITERS:
+        raise ValueError(
+            f"pinv_iters must be an integer from 0 to {MAX_PINV_ITERS}, got {num_iters!r}."
+        )
+
+
+def check_choice(name: str, value: Any, literal: Any) -> None:
+    """Raises ValueError unless `value` is one of the values of the type `literal`."""
+    if value not in get_args(literal):
+        known = ", ".join(map(repr, get_args(literal)))
+        raise ValueError(f"{name} must be one of {known}, got {value!r}.")
+
+
+def check_size(name: str, size: int, least: int = 1) -> None:
+    """Raises ValueError unless `size` is an integer of at least `least`."""
+    if not is_integer(size) or size < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {size!r}.")
+
+
+def is_integer(value: Any) -> bool:
+    """Returns True for an int or a NumPy integer, and False for a bool."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -1,0 +1,79 @@
+"""Pictures of reports: curves over seeds, colors, figures and legends, without matplotlib's global state."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Source: Okabe and Ito 2008, jfly.uni-koeln.de/color, without the yellow that white paper swallows.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+GREY = "#767676"
+DPI = 110
+
+
+class Curve(NamedTuple):
+    """Steps that any seed has, with mean, minimum and maximum over the seeds that have them."""
+
+    steps: list[int]
+    means: list[float]
+    lows: list[float]
+    highs: list[float]
+
+
+def seeds_together(
+    curves: Iterable[tuple[Sequence[int], Sequence[float]]], scale: float = 1
+) -> Curve:
+    """Returns the curve over several seeds, its values multiplied by `scale`."""
+    values: dict[int, list[float]] = defaultdict(list)
+    for steps, own in curves:
+        for step, value in zip(steps, own, strict=True):
+            values[step].append(scale * value)
+    known = sorted(values)
+    return Curve(
+        known,
+        [sum(values[step]) / len(values[step]) for step in known],
+        [min(values[step]) for step in known],
+        [max(values[step]) for step in known],
+    )
+
+
+def colors_of(labels: Sequence[str]) -> dict[str, str]:
+    """Returns a color for each label; they repeat from the eighth on."""
+    return {label: COLORS[number % len(COLORS)] for number, label in enumerate(labels)}
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """Returns a figure of this size in inches, without matplotlib's global state."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+
+
+def draw_curve(axes: "Axes", x: Sequence[float], curve: Curve, *, color: str, **style: Any) -> None:
+    """Draws the mean against `x` as a line, and the range over seeds as a band."""
+    axes.plot(x, curve.means, color=color, **style)
+    if curve.lows != curve.highs:
+        axes.fill_between(x, curve.lows, curve.highs, color=color, alpha=0.15, linewidth=0)
+
+
+def format_steps(axes: "Axes") -> None:
+    """Labels the x-axis at a few round steps."""
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+
+
+def add_legend(
+    figure: "Figure", handles: Sequence[Any], names: Sequence[str], columns: int
+) -> None:
+    """Adds a legend below all axes and removes the upper and right spines."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    if handles:
+        figure.legend(
+            handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+        )

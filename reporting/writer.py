@@ -1,0 +1,191 @@
+"""Writing a report: a page of Markdown, the same as HTML, the numbers as JSON, and pictures."""
+
+import argparse
+import base64
+import itertools
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote
+
+from reporting.tables import OURS
+
+G = TypeVar("G")
+
+STYLE = """
+:root { color-scheme: light dark; --ours: #e8f1f9; --head: #f1f3f5; --card: #ffffff; --line: #dfe3e7; }
+@media (prefers-color-scheme: dark) {
+  :root { --ours: #16304a; --head: #23282e; --card: #1b1f23; --line: #343a41; }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; max-width: 88rem; padding: 2rem clamp(1rem, 4vw, 3rem) 4rem;
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
+}
+h2 { margin: 3rem 0 .8rem; padding-top: 1rem; border-top: 1px solid var(--line); }
+p { max-width: 46rem; }
+nav { display: flex; flex-wrap: wrap; gap: .3rem 1.3rem; }
+.table, pre { overflow: auto; max-height: 85vh; border: 1px solid var(--line); background: var(--card); }
+table { border-collapse: separate; border-spacing: 0; width: 100%; font-size: .9rem; }
+th, td { padding: .4rem .8rem; text-align: left; font-weight: 400; font-variant-numeric: tabular-nums; }
+tbody tr + tr > * { border-top: 1px solid var(--line); }
+thead th { position: sticky; top: 0; z-index: 2; background: var(--head); vertical-align: bottom; }
+tbody th { position: sticky; left: 0; background: var(--card); min-width: 11rem; }
+tr.section > * { background: var(--head); }
+tr.ours > * { background: var(--ours); }
+img { display: block; max-width: 100%; height: auto; padding: .5rem; background: #ffffff; }
+pre { padding: .8rem 1rem; font-size: .82rem; }
+@media (max-width: 40rem) { tbody th { min-width: 6.5rem; max-width: 9rem; } }
+@media print { .table { max-height: none; overflow: visible; } }
+"""
+
+
+def main(
+    program: str,
+    description: str | None,
+    read: Callable[[Sequence[Path]], tuple[G, Sequence[str]]],
+    make: Callable[[G, Sequence[str], Path], tuple[str, Any]],
+    arguments: Sequence[str] | None = None,
+    *,
+    default_out: Path | None = None,
+    html: bool = False,
+) -> int:
+    """Reads runs, writes their report and prints its Markdown; returns the exit code.
+
+    Args:
+      program: Name of the command, after `python -m`.
+      description: Help text of the command.
+      read: Returns the groups of all runs in folders, and a sentence for each run that was left out.
+      make: Called with these and a path; draws pictures to files whose names begin with that path, and
+        returns the page of Markdown and the numbers.
+      arguments: Command line; `sys.argv` if None.
+      default_out: Default of `--out`, which is otherwise required.
+      html: Writes the page as HTML, too.
+    """
+    from cli import run_to_end
+
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {program}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", nargs="+", type=Path, help="runs, or folders that contain runs")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=default_out is None,
+        default=default_out,
+        help="where to write, without a file ending",
+    )
+    given = parser.parse_args(arguments)
+    out: Path = given.out
+    if out.name in ("", ".."):
+        parser.error(f"--out={out} is a folder; pass a name in it, as {out / 'report'}")
+
+    def report() -> None:
+        groups, left_out = read(given.folders)
+        for sentence in left_out:
+            print(f"{program}: {sentence}", file=sys.stderr)
+        print(write(out, lambda path: make(groups, left_out, path), html=html), end="")
+
+    return run_to_end(program, report)
+
+
+def write(out: Path, make: Callable[[Path], tuple[str, Any]], *, html: bool) -> str:
+    """Writes the files of a report, all or none, and returns its Markdown; see `main`."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
+        folder = Path(name)
+        markdown, numbers = make(folder / out.name)
+        content = json.dumps(numbers, indent=2, ensure_ascii=False) + "\n"
+        texts = {"md": markdown, "json": content}
+        if html:
+            texts["html"] = html_page(markdown, folder)
+        for ending, text in texts.items():
+            (folder / f"{out.name}.{ending}").write_text(text, encoding="utf-8")
+        for file in sorted(folder.iterdir()):
+            os.replace(file, out.parent / file.name)
+    return markdown
+
+
+def join(parts: Iterable[str]) -> str:
+    """Returns a page of Markdown with a blank line between its parts."""
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def bullets(sentences: Iterable[str]) -> str:
+    """Returns a list in Markdown."""
+    return "\n".join(f"* {sentence}" for sentence in sentences)
+
+
+def picture(path: Path, description: str) -> str:
+    """Returns a picture in Markdown, by the name of its file."""
+    return f"![{description}]({quote(path.name)})"
+
+
+def html_page(markdown: str, folder: Path) -> str:
+    """Returns a page of Markdown as HTML that loads nothing: the pictures in `folder` become part of it."""
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(markdown)
+    files = {file.name: file for file in folder.glob("*.png")}
+    titles, links = ["Report"], list[str]()
+    for token, inner in itertools.pairwise(tokens):
+        for child in token.children or []:
+            if child.type != "image":
+                continue
+            if file := files.get(unquote(str(child.attrs["src"]))):
+                data = base64.b64encode(file.read_bytes()).decode()
+                child.attrs["src"] = f"data:image/png;base64,{data}"
+            else:  # named by a run, and not one of ours
+                child.type = "text"
+        match token.type, token.tag:
+            case "heading_open", "h1":
+                titles.append(escape(inner.content))
+            case "heading_open", "h2":
+                token.attrSet("id", f"section-{len(links) + 1}")
+                links.append(f'<a href="#section-{len(links) + 1}">{escape(inner.content)}</a>\n')
+    is_ours = False
+    for row, cell, text, end in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
+        if row.type == "table_open":
+            is_ours = False
+        elif row.type == "tr_open" and cell.type == "td_open":
+            cell.tag = end.tag = "th"
+            cell.attrSet("scope", "row")
+            if text.content.startswith("**"):
+                is_ours = text.content.startswith(f"**{OURS}")
+                row.attrSet("class", "section")
+            elif is_ours:
+                row.attrSet("class", "ours")
+        elif row.type == "td_open" and "style" in row.attrs and re.search(r"\d", cell.content):
+            for child in cell.children or []:  # breaks before a parenthesis, "of" and after a comma
+                child.content = re.sub(r"(?<!,) (?!\(|of )", "\u00a0", child.content)
+        elif row.type == "th_open":
+            for child in cell.children or []:
+                child.content = child.content.replace("-", "\u2011")  # keeps Path-X on one line
+    body = str(parser.renderer.render(tokens, parser.options, {}))
+    body = body.replace("<table>", '<div class="table" role="region" tabindex="0">\n<table>')
+    body = body.replace("</table>", "</table>\n</div>")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{titles[-1]}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<nav aria-label="Contents">
+{"".join(links)}</nav>
+<main>
+{body}</main>
+</body>
+</html>
+"""

@@ -1,0 +1,38 @@
+"""A file is the old one or the new one, and the disk has it before it gets its name."""
+
+import os
+
+import pytest
+
+from dataprep.atomic_io import write_atomic
+from tests.helpers import files_of_at_most
+
+
+def test_a_file_is_there_for_all_to_read_and_nothing_else(tmp_path):
+    write_atomic(tmp_path / "a.tsv", b"one")
+    write_atomic(tmp_path / "a.tsv", b"two\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tsv"]
+    assert (tmp_path / "a.tsv").read_bytes() == b"two\n"
+    assert (tmp_path / "a.tsv").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_full_disk_leaves_the_old_file_alone(tmp_path):
+    write_atomic(tmp_path / "a.tsv", b"old")
+    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+        write_atomic(tmp_path / "a.tsv", bytes(101))
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_content_reaches_the_disk_before_the_name_and_the_name_after(tmp_path, monkeypatch):
+    seen, fsync = [], os.fsync
+
+    def spy(descriptor):
+        seen.append((os.readlink(f"/proc/self/fd/{descriptor}"), (tmp_path / "a.tsv").exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    write_atomic(tmp_path / "a.tsv", b"content")
+    (temporary, named), (folder, renamed) = seen
+    assert temporary.startswith(f"{tmp_path}/.a.tsv.")
+    assert (named, renamed) == (False, True)
+    assert folder == str(tmp_path)

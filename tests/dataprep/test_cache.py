@@ -1,0 +1,293 @@
+import errno
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lra
+from dataprep import cache
+
+FINGERPRINT = {"seed": 3, "sizes": {"train": 5}}
+DEV_FULL = pathlib.Path("/dev/full")
+
+# A process that prepares FINGERPRINT, says so on its stdout, and waits in mid-build for a line.
+BUILDER = f"""
+import sys
+import numpy as np
+from dataprep import cache
+
+def build(folder):
+    cache.save_array(folder / "half.npy", np.arange(5))
+    print("building", flush=True)
+    sys.stdin.readline()
+    cache.save_array(folder / "whole.npy", np.arange(7))
+
+print(cache.prepared("demo", {FINGERPRINT!r}, build).sha256, flush=True)
+"""
+
+
+def build(folder):
+    cache.save_array(folder / "half.npy", np.arange(5))
+    cache.save_array(folder / "whole.npy", np.arange(7))
+
+
+def never_build(folder):
+    raise AssertionError(f"{folder} was to be found, not built")
+
+
+def start_builder():
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILDER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=pathlib.Path(lra.__file__).parents[1],
+    )
+
+
+def data_folders():
+    return sorted(path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir())
+
+
+def test_data_are_built_once_and_found_again():
+    first = cache.prepared("demo", FINGERPRINT, build)
+    assert cache.prepared("demo", FINGERPRINT, never_build) == first
+    np.testing.assert_array_equal(cache.open_array(first.folder / "whole.npy"), np.arange(7))
+
+
+def test_another_fingerprint_is_another_folder():
+    first = cache.prepared("demo", FINGERPRINT, build)
+    second = cache.prepared("demo", {**FINGERPRINT, "seed": 4}, build)
+    assert first.folder != second.folder
+    assert first.sha256 == second.sha256  # of the files alone
+
+
+def test_the_hash_tells_different_data_apart():
+    def build_others(folder):
+        build(folder)
+        cache.save_array(folder / "whole.npy", np.arange(1, 8))
+
+    first = cache.prepared("demo", FINGERPRINT, build)
+    assert cache.prepared("demo", {"seed": 4}, build_others).sha256 != first.sha256
+
+
+def test_a_flipped_byte_is_found_and_its_file_named():
+    path = cache.prepared("demo", FINGERPRINT, build).folder / "whole.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"whole\.npy was modified.*Delete the folder"):
+        cache.prepared("demo", FINGERPRINT, build)
+
+
+def test_a_missing_file_is_named():
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    (folder / "half.npy").unlink()
+    with pytest.raises(FileNotFoundError, match=r"half\.npy\. Delete the folder"):
+        cache.prepared("demo", FINGERPRINT, build)
+
+
+def flip_last_byte(path, *, keep_time):
+    stat = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    if keep_time:
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("keep_time", [False, True])
+def test_large_files_are_hashed_when_touched_and_when_asked_for(monkeypatch, keep_time):
+    monkeypatch.setattr(cache, "sha256_of", count := Counted(cache.sha256_of))
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    before = count.calls
+    cache._verify(folder, FINGERPRINT, always_hashed_bytes=0)
+    assert count.calls == before
+    flip_last_byte(folder / "whole.npy", keep_time=keep_time)
+    if not keep_time:
+        with pytest.raises(ValueError, match=r"whole\.npy was modified"):
+            cache._verify(folder, FINGERPRINT, always_hashed_bytes=0)
+    with pytest.raises(ValueError, match=r"whole\.npy was modified"):
+        cache.check(folder)
+
+
+class Counted:
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.function(*arguments)
+
+
+def test_a_check_counts_the_bytes_it_read():
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    assert cache.check(folder) == sum(
+        (folder / name).stat().st_size for name in ("half.npy", "whole.npy")
+    )
+
+
+def test_pieces_make_the_array_that_they_make_together(tmp_path):
+    array = np.arange(7 * 3, dtype=np.uint8).reshape(7, 3)
+    with cache.array_file(tmp_path / "pieces.npy", (7, 3), np.uint8) as append:
+        for row in range(0, 7, 2):
+            append(array[row : row + 2])
+    np.save(tmp_path / "whole.npy", array)
+    assert (tmp_path / "pieces.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.float32(3.5), np.zeros((0, 5), np.int32), np.arange(5)[::-2], np.arange(6).reshape(2, 3).T],
+)
+def test_any_array_is_saved_as_numpy_would(tmp_path, array):
+    cache.save_array(tmp_path / "ours.npy", np.asarray(array))
+    np.save(tmp_path / "numpys.npy", np.ascontiguousarray(array).reshape(np.shape(array)))
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpys.npy").read_bytes()
+
+
+@pytest.mark.parametrize("piece", [np.zeros(3, np.int64), np.zeros(10, np.int32)])
+def test_pieces_that_are_not_the_promised_array_are_refused(tmp_path, piece):
+    with (
+        pytest.raises(AssertionError, match=r"array\.npy (needs 40 bytes|holds int64)"),
+        cache.array_file(tmp_path / "array.npy", (5,), np.int64) as append,
+    ):
+        append(piece)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"files": {"half.npy": 1}}'])
+def test_a_damaged_manifest_is_one_clear_sentence(content):
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    (folder / cache.MANIFEST).write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json .* is corrupt\. Delete the folder"):
+        cache.prepared("demo", FINGERPRINT, build)
+
+
+def test_a_manifest_without_sizes_is_checked_by_its_hashes():
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    manifest = json.loads((folder / cache.MANIFEST).read_text())
+    for entry in manifest["files"].values():
+        del entry["bytes"]
+    size = cache.check(folder)
+    (folder / cache.MANIFEST).write_text(json.dumps(manifest))
+    assert cache.check(folder) == size
+
+
+def test_a_missing_manifest_is_one_clear_sentence():
+    folder = cache.prepared("demo", FINGERPRINT, build).folder
+    (folder / cache.MANIFEST).unlink()
+    with pytest.raises(FileNotFoundError, match=r"lack manifest\.json\. Delete the folder"):
+        cache.prepared("demo", FINGERPRINT, build)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OSError(errno.EIO, "broken")])
+def test_a_build_that_fails_leaves_nothing_behind(error):
+    def fail(folder):
+        build(folder)
+        raise error
+
+    with pytest.raises(error if isinstance(error, type) else OSError):
+        cache.prepared("demo", FINGERPRINT, fail)
+    assert data_folders() == []
+    cache.prepared("demo", FINGERPRINT, build)
+
+
+def keep_pieces_then(error):
+    """A build that finishes a piece of its own and then fails, or does not."""
+
+    def build_in_pieces(folder):
+        pieces = cache.pieces_of(cache.folder_of("demo", FINGERPRINT))
+        pieces.mkdir(exist_ok=True)
+        (pieces / "0").write_text("finished")
+        if error:
+            raise error
+        build(folder)
+
+    return build_in_pieces
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), ChildProcessError("died")])
+def test_the_pieces_of_a_build_that_was_stopped_stay_until_the_data_are_there(error):
+    with pytest.raises(type(error)):
+        cache.prepared("demo", FINGERPRINT, keep_pieces_then(error))
+    folder = cache.folder_of("demo", FINGERPRINT)
+    assert data_folders() == [f"{folder.name}.pieces"]
+    assert (cache.pieces_of(folder) / "0").read_text() == "finished"
+
+    prepared = cache.prepared("demo", FINGERPRINT, keep_pieces_then(None))
+    assert data_folders() == [folder.name]
+    assert sorted(os.listdir(prepared.folder)) == ["half.npy", cache.MANIFEST, "whole.npy"]
+
+
+@pytest.mark.parametrize("error", [ValueError("wrong"), OSError(errno.ENOSPC, "full")])
+def test_the_pieces_of_a_build_that_cannot_be_finished_go(error):
+    with pytest.raises(type(error)):
+        cache.prepared("demo", FINGERPRINT, keep_pieces_then(error))
+    assert data_folders() == []
+
+
+@pytest.mark.skipif(not DEV_FULL.exists(), reason="the system has no /dev/full")
+def test_a_full_disk_is_one_clear_sentence_and_leaves_nothing_behind():
+    def fill(folder):
+        build(folder)
+        cache.save_array(DEV_FULL, np.zeros(100_000))
+
+    with pytest.raises(OSError, match=r"demo needs to write to .*No space left.*Free some space"):
+        cache.prepared("demo", FINGERPRINT, fill)
+    assert data_folders() == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_sentence(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OSError, match=r"demo needs to write to .*set NYSTROMFORMER_JAX_CACHE"):
+        cache.prepared("demo", FINGERPRINT, build)
+
+
+def test_a_killed_preparation_leaves_nothing_that_is_taken_for_data():
+    builder = start_builder()
+    assert builder.stdout.readline() == "building\n"
+    builder.send_signal(signal.SIGKILL)
+    builder.communicate()
+    folder = cache.folder_of("demo", FINGERPRINT)
+    assert data_folders() == [f"{folder.name}.partial"]
+
+    prepared = cache.prepared("demo", FINGERPRINT, build)
+    assert data_folders() == [folder.name]
+    assert sorted(os.listdir(prepared.folder)) == ["half.npy", cache.MANIFEST, "whole.npy"]
+
+
+def test_two_processes_at_once_build_once_and_agree():
+    builders = [start_builder() for _ in range(2)]
+    for builder in builders:
+        builder.stdin.write("go on\n")
+        builder.stdin.flush()
+    outputs = [builder.communicate()[0].split() for builder in builders]
+    assert [builder.returncode for builder in builders] == [0, 0]
+    assert sum("building" in output for output in outputs) == 1
+    expected = cache.prepared("demo", FINGERPRINT, never_build).sha256
+    assert [output[-1] for output in outputs] == [expected, expected]
+
+
+def test_a_second_process_waits_for_the_first():
+    first, second = start_builder(), None
+    try:
+        assert first.stdout.readline() == "building\n"
+        second = start_builder()
+        with pytest.raises(subprocess.TimeoutExpired):
+            second.wait(timeout=1)
+    finally:
+        output, _ = first.communicate("go on\n")
+        second_output, _ = second.communicate("")
+    assert output == second_output  # the hash alone: the second one never said "building"
+
+
+def test_pickles_are_not_read(tmp_path):
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}]), allow_pickle=True)
+    with pytest.raises(ValueError, match="Python objects"):
+        cache.open_array(tmp_path / "objects.npy")

@@ -1,0 +1,96 @@
+import itertools
+import operator
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import lra
+from dataprep import parallel
+
+REPOSITORY = pathlib.Path(lra.__file__).parents[1]
+
+# Two processes at work on the function that the command line names; prints their numbers and waits.
+PARENT = """
+import multiprocessing, operator, sys, time
+from dataprep import parallel
+
+if __name__ == "__main__":
+    pieces = parallel.in_order(eval(sys.argv[1]), 2)
+    next(pieces), next(pieces)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def is_running(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_pieces_come_in_order(num_processes):
+    pieces = parallel.in_order(operator.neg, num_processes)
+    assert list(itertools.islice(pieces, 7)) == [0, -1, -2, -3, -4, -5, -6]
+    pieces.close()
+
+
+def test_a_process_for_every_core_that_we_may_use():
+    assert parallel.num_processes(7) == 7
+    assert 1 <= parallel.num_processes(0) <= os.cpu_count()
+
+
+def test_an_error_in_a_process_is_raised_here():
+    with pytest.raises(TypeError):
+        next(parallel.in_order(len, 2))
+
+
+def test_a_process_that_dies_is_reported():
+    with pytest.raises(ChildProcessError, match=r"process that prepares data died.*data\.workers"):
+        next(parallel.in_order(os._exit, 2))
+
+
+def start_parent(function):
+    return subprocess.Popen(
+        [sys.executable, "-c", PARENT, function],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        start_new_session=True,
+    )
+
+
+def test_ctrl_c_is_left_to_the_parent():
+    parent = start_parent("operator.neg")
+    assert len(parent.stdout.readline().split()) == 2
+    time.sleep(0.3)  # until both are idle
+    os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to parent and children
+    _, errors = parent.communicate(timeout=20)
+    assert errors.count("Traceback") == 1
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_no_process_outlives_a_killed_parent():
+    parent = start_parent("time.sleep")
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    assert all(map(is_running, pids))
+    parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = [pid for pid in pids if is_running(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    parent.communicate()
+    assert left == []

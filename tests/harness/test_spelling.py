@@ -1,9 +1,0 @@
-"""A name that is not known is answered with those that are near, or with all."""
-
-from harness.spelling import nearest
-
-
-def test_the_nearest_names_all_of_them_or_none():
-    assert nearest("listop", ["text", "listops"]) == "; did you mean listops?"
-    assert nearest("zebra", ["text", "image"]) == "; known: image, text."
-    assert nearest("zebra", {}) == "; there are none."

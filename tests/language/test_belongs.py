@@ -1,0 +1,133 @@
+"""A tokenizer and a checkpoint belong together, and a folder is a model's or a run's."""
+
+import json
+
+import numpy as np
+import pytest
+
+from configs import pretrain as pretrain_config
+from language import finetune, glue, pretrain
+from language.tokenizer import load_tokenizer
+from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.training import Workdir
+from tests.language import runs
+from tests.language.glue import fakes
+from tests.pretrained import tiny
+
+pytest.importorskip("safetensors", reason="needs the extra `language`")
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{i}" for i in range(tiny.VOCAB - len(SPECIAL))]
+
+
+def checkpoint(folder, tokens=(*SPECIAL, *WORDS), kind="bert", **changes):
+    tiny.folder_of(folder, kind, "ForMaskedLM", **changes)
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    return folder
+
+
+def prepared(folder, task="rte", **changes):
+    return finetune.prepare(
+        runs.glue_sections(task, folder, folder, **{"data": {"max_len": 13}, **changes})
+    )
+
+
+def test_a_tokenizer_of_as_many_tokens_and_the_same_padding_belongs(tmp_path):
+    assert finetune.open_tokenizer(prepared(checkpoint(tmp_path))).vocab_size == tiny.VOCAB
+
+
+@pytest.mark.parametrize(
+    ("tokens", "changes", "sentence"),
+    [
+        ([*SPECIAL, *WORDS, "more"], {}, "has 12 tokens and the model 11"),
+        ([*SPECIAL, *WORDS[:-1]], {}, "has 10 tokens and the model 11"),
+        (["[UNK]", "[PAD]", *SPECIAL[2:], *WORDS], {}, r"pad_token_id = 0 .* tokenizer has 1"),
+        ([*SPECIAL, *WORDS], {"mask_token_id": 9}, r"mask_token_id = 9 .* tokenizer has 4"),
+    ],
+)
+def test_a_tokenizer_of_another_checkpoint_is_refused(tmp_path, tokens, changes, sentence):
+    run = prepared(checkpoint(tmp_path, tokens, **changes))
+    with pytest.raises(ValueError, match=sentence) as error:
+        finetune.open_tokenizer(run)
+    assert "do not match" in str(error.value)
+
+
+def test_rows_that_round_the_vocabulary_up_are_no_other_vocabulary(tmp_path):
+    folder = checkpoint(tmp_path, [*SPECIAL, *WORDS], vocab_size=16)
+    tensors = tiny.tensors_of("bert", "ForMaskedLM")
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        tensors[name] = np.resize(tensors[name], (16, *tensors[name].shape[1:]))
+    tiny.write(folder, tiny.config_of("bert", "ForMaskedLM", vocab_size=16), tensors)
+    assert finetune.open_tokenizer(prepared(folder)).vocab_size == 11
+
+
+def test_who_takes_the_sizes_alone_may_bring_another_tokenizer(tmp_path):
+    run = prepared(checkpoint(tmp_path, [*SPECIAL, *WORDS[:-1]]), init={"from_scratch": True})
+    assert finetune.open_tokenizer(run).vocab_size == tiny.VOCAB - 1
+
+
+def test_pretraining_refuses_other_words_than_the_checkpoints_own(tmp_path):
+    folder = checkpoint(tmp_path / "bert")
+    other = tmp_path / "vocab.txt"
+    other.write_text("".join(f"{token}\n" for token in [*SPECIAL, *reversed(WORDS)]))
+    config = runs.changed(
+        pretrain_config.get_config("checkpoint"),
+        {
+            "init": {"checkpoint": str(folder)},
+            "data": {"max_len": 13, "dir": str(tmp_path), "tokenizer": str(other)},
+            "train": {"batch_size": 8},
+        },
+    )
+    with pytest.raises(ValueError, match=r"other tokens than the tokenizer of .*bert"):
+        pretrain.open_tokenizer(pretrain.prepare(config))
+    config["data"]["tokenizer"] = ""
+    pretrain.open_tokenizer(pretrain.prepare(config))
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="holds no tokenizer"):
+        pretrain.open_tokenizer(pretrain.prepare(config))
+
+
+@pytest.mark.parametrize(
+    ("task", "problem_type", "labels"),
+    [
+        ("rte", "single_label_classification", {"0": "entailment", "1": "not_entailment"}),
+        ("stsb", "regression", {"0": "LABEL_0"}),
+    ],
+)
+def test_a_fine_tuned_model_has_the_labels_of_its_task(tmp_path, task, problem_type, labels):
+    """Of pairs, with a RoBERTa of one type: its tokenizer gives the second text the first one's."""
+    folder = tmp_path / "roberta"
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *map(chr, range(97, 103))]
+    (tmp_path / "roberta").mkdir()
+    tensors = tiny.tensors_of("roberta", "ForMaskedLM")
+    name = "roberta.embeddings.token_type_embeddings.weight"
+    tensors[name] = tensors[name][:1]
+    changes = {"type_vocab_size": 1, "problem_type": "multi_label_classification"}
+    tiny.write(folder, tiny.config_of("roberta", "ForMaskedLM", **changes), tensors)
+    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    data_dir = fakes.write_task(tmp_path / "glue", task)
+    config = runs.glue_sections(task, data_dir, folder, data={"max_len": 13})
+    run = finetune.prepare(config)
+    tokenizer = finetune.open_tokenizer(run)
+    data = glue.load(run.data, tokenizer)
+    with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:
+        finetune.train(run, data, tokenizer, workdir)
+    written = json.loads((tmp_path / "run/model/config.json").read_text())
+    assert (written["model_type"], written["problem_type"]) == ("roberta", problem_type)
+    assert written["id2label"] == labels
+    assert written["label2id"] == {label: int(number) for number, label in labels.items()}
+    assert load_tokenizer(tmp_path / "run/model").vocab_size == tiny.VOCAB
+
+
+def test_a_folder_of_a_run_is_called_one(tmp_path):
+    run = tmp_path / "pre"
+    run.mkdir()
+    sections = {name: {} for name in ("data", "model", "optimizer", "train")}
+    (run / "config.json").write_text(json.dumps(sections))
+    with pytest.raises(ValueError, match=r"is the folder of a run.*has not finished"):
+        from_pretrained(run)
+    checkpoint(run / "model")
+    for read in (from_pretrained, prepared):
+        with pytest.raises(ValueError, match=r"is the folder of a run.* pass .*pre/model"):
+            read(run)

@@ -1,0 +1,92 @@
+"""A program starts itself again where that gives it huge pages, and only there."""
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import huge_pages
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from launch import huge_pages
+
+huge_pages.KERNEL_SETTING = Path(sys.argv[1])
+print("start", os.getpid(), flush=True)
+huge_pages.restart()
+print(os.environ.get("GLIBC_TUNABLES", ""), huge_pages.in_use(), sys.argv[2:], sys.flags.optimize)
+"""
+LIBRARY = platform.libc_ver()[0]
+glibc = pytest.mark.skipif(LIBRARY != "glibc", reason="only glibc can be asked for huge pages")
+
+
+def run_program(folder: Path, setting: str, tunables: str = "") -> list[str]:
+    program, kernel = folder / "program.py", folder / "enabled"
+    program.write_text(PROGRAM)
+    kernel.write_text(setting)
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    if tunables:
+        environment["GLIBC_TUNABLES"] = tunables
+    output = subprocess.run(
+        [sys.executable, "-O", program, kernel, "an argument", "--flag=1"],
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not output.stderr
+    return output.stdout.splitlines()
+
+
+@glibc
+def test_starts_again_once_as_the_same_process_with_the_same_arguments(tmp_path):
+    first, second, end = run_program(tmp_path, "always [madvise] never\n")
+    assert first == second
+    assert end == f"{huge_pages.KEEP}:glibc.malloc.hugetlb=1 True ['an argument', '--flag=1'] 1"
+
+
+@glibc
+def test_keeps_the_other_tunables(tmp_path):
+    *starts, end = run_program(tmp_path, "always [madvise] never\n", "glibc.malloc.check=0")
+    assert len(starts) == 2
+    expected = f"{huge_pages.KEEP}:glibc.malloc.hugetlb=1:glibc.malloc.check=0 True "
+    assert end.startswith(expected)
+
+
+@pytest.mark.parametrize("choice", ["0", "2"])
+def test_leaves_who_has_decided_alone(tmp_path, choice):
+    _, end = run_program(tmp_path, "always [madvise] never\n", f"glibc.malloc.hugetlb={choice}")
+    assert end.startswith(f"glibc.malloc.hugetlb={choice} False ")
+
+
+@pytest.mark.parametrize("setting", ["[always] madvise never\n", "always madvise [never]\n", ""])
+def test_leaves_a_kernel_alone_that_does_not_give_on_request(tmp_path, setting):
+    _, end = run_program(tmp_path, setting)
+    assert end.startswith(" False ")
+
+
+def test_leaves_other_systems_alone(monkeypatch, tmp_path):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setattr(huge_pages, "KERNEL_SETTING", tmp_path / "missing")
+    monkeypatch.setattr(sys, "argv", [__file__])
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started again"))
+    huge_pages.restart()
+    assert not huge_pages.in_use()
+
+
+@pytest.mark.parametrize(
+    "library", [("", ""), ("libc", "1.2.5"), ("glibc", "2.34"), ("glibc", ""), ("glibc", "2.x")]
+)
+def test_leaves_other_libraries_alone(monkeypatch, tmp_path, library):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    setting = tmp_path / "enabled"
+    setting.write_text("always [madvise] never\n")
+    monkeypatch.setattr(huge_pages, "KERNEL_SETTING", setting)
+    monkeypatch.setattr(platform, "libc_ver", lambda: library)
+    monkeypatch.setattr(sys, "argv", [__file__])
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("started again"))
+    huge_pages.restart()

@@ -1,0 +1,189 @@
+"""The generator of ListOps: its trees have the official distribution and do not repeat."""
+
+import collections
+import itertools
+import math
+import random
+import statistics
+
+import numpy as np
+import pytest
+
+from lra.data import listops
+from tests.lra.data.fakes import Words, official_text, recursive_value
+
+# What the official algorithm gave, 4,000 accepted trees: per cent of the labels 0 to 9, and lengths.
+OFFICIAL_TREES = 4_000
+OFFICIAL_LABELS = [16.6, 9.0, 6.9, 7.5, 9.5, 9.0, 8.2, 7.5, 8.7, 17.3]
+OFFICIAL_QUANTILES = {0.05: 543, 0.5: 966, 0.95: 1799}
+OFFICIAL_MEANS = {"tokens": 1043, "operators": 148, "tries": 12.3}
+DEVIATIONS = {"tokens": 394, "operators": 56, "tries": 11.8}  # of one tree, for the tolerances
+
+
+def chunks_of_trees(num_chunks):
+    return [listops.generate_chunk(7, i, 500, 2000) for i in range(num_chunks)]
+
+
+@pytest.fixture(scope="module")
+def sample():
+    """2,000 freshly generated trees of the official lengths, as chunks."""
+    return chunks_of_trees(2_000 // listops.CHUNK_TREES)
+
+
+def num_operators(tokens):
+    return sum(11 <= token <= 14 for token in tokens)
+
+
+def num_levels(tokens):
+    """Levels of a tree: the digits of the deepest list stand one below it."""
+    steps = [(11 <= token <= 14) - (token == listops.VOCAB["]"]) for token in tokens]
+    return max(itertools.accumulate(steps)) + 1
+
+
+def generate(num_trees, num_processes=1, seed=7, min_length=500, max_length=2000):
+    return listops.generate(
+        num_trees,
+        seed=seed,
+        min_length=min_length,
+        max_length=max_length,
+        num_processes=num_processes,
+    )
+
+
+def assert_official_statistics(chunks):
+    """Every statistic within four standard errors of the difference of the two samples."""
+    trees = [tree for chunk in chunks for tree in chunk.trees]
+    scale = 4 * math.sqrt(1 / len(trees) + 1 / OFFICIAL_TREES)
+
+    def assert_share(ours, official):
+        assert abs(ours - official) < scale * math.sqrt(official * (1 - official))
+
+    labels = np.bincount([tree.label for tree in trees], minlength=10) / len(trees)
+    for ours, official in zip(labels, OFFICIAL_LABELS, strict=True):
+        assert_share(ours, official / 100)
+
+    lengths = np.array([len(tree.tokens) for tree in trees])
+    assert lengths.min() > 500
+    assert lengths.max() < 2000
+    for share, length in OFFICIAL_QUANTILES.items():
+        assert_share((lengths < length).mean(), share)
+
+    means = {
+        "tokens": lengths.mean(),
+        "operators": np.mean([num_operators(tree.tokens) for tree in trees]),
+        "tries": sum(chunk.num_tries for chunk in chunks) / len(trees),
+    }
+    for name, mean in means.items():
+        assert abs(mean - OFFICIAL_MEANS[name]) < scale * DEVIATIONS[name], name
+
+
+def test_official_text_of_a_generated_tree_comes_back(sample):
+    for tree in sample[0].trees[:50]:
+        tokens = np.frombuffer(tree.tokens, np.uint8)
+        text = official_text(tokens)
+        np.testing.assert_array_equal(listops.encode(text), tokens)
+        # A list of k arguments is k + 1 pairs: one for every argument and one for the bracket.
+        num_nodes = sum(token != listops.VOCAB["]"] for token in tree.tokens)
+        assert text.count("( ") == num_nodes - 1 + num_operators(tree.tokens)
+        assert text.count(" )") == text.count("( ")
+
+
+def test_labels_are_the_values_of_their_trees(sample):
+    for tree in sample[0].trees:
+        text = listops.decode(np.frombuffer(tree.tokens, np.uint8))
+        assert recursive_value(Words(text)) == tree.label
+        assert listops.evaluate(text) == tree.label
+
+
+def test_a_node_is_what_the_official_generator_makes_it():
+    nodes = collections.Counter(kind[:2] for kind in listops._KINDS)
+    total = len(listops._KINDS)
+    assert total == 720
+    for digit in "0123456789":
+        assert nodes[0, bytes([listops.VOCAB[digit]])] / total == pytest.approx(0.75 / 10)
+    for operator in listops.OPERATORS:
+        for num_args in range(2, 11):
+            share = nodes[num_args, bytes([listops.VOCAB[operator]])] / total
+            assert share == pytest.approx(0.25 / 4 / 9)
+    last = collections.Counter(kind[:2] for kind in listops._LAST_KINDS)
+    assert sorted(last.values()) == [72] * 10
+    assert all(num_args == 0 for num_args, _ in last)
+
+
+def test_statistics_are_those_of_the_official_generator(sample):
+    assert_official_statistics(sample)
+    assert {num_levels(tree.tokens) for chunk in sample for tree in chunk.trees} == {10}
+
+
+@pytest.mark.slow(minutes=0.5)
+def test_statistics_of_a_large_sample_are_those_of_the_official_algorithm():
+    """Against the official recursion itself, written down literally."""
+    rng = random.Random(11)
+
+    def draw(depth):
+        if depth == 10 or rng.random() > 0.25:
+            return rng.randint(0, 9), 1
+        children = [draw(depth + 1) for _ in range(rng.randint(2, 10))]
+        function = rng.choice(
+            [min, max, lambda v: int(statistics.median(v)), lambda v: sum(v) % 10]
+        )
+        return function([value for value, _ in children]), 2 + sum(size for _, size in children)
+
+    official = []
+    while len(official) < 20_000:
+        tree = draw(1)
+        if 500 < tree[1] < 2000:
+            official.append(tree)
+    chunks = chunks_of_trees(20_000 // listops.CHUNK_TREES)
+    assert_official_statistics(chunks)
+    ours = [(tree.label, len(tree.tokens)) for chunk in chunks for tree in chunk.trees]
+    ours_values, ours_lengths = np.array(ours).T
+    official_values, official_lengths = np.array(official).T
+
+    pairs = np.stack([np.bincount(v, minlength=10) for v in (ours_values, official_values)])
+    chi_square = ((pairs[0] - pairs[1]) ** 2 / pairs.sum(axis=0)).sum()
+    assert chi_square < 27.9  # one in a thousand at 9 degrees of freedom
+    lengths = np.arange(500, 2001)
+    shares = [
+        np.searchsorted(np.sort(sizes), lengths) / len(sizes)
+        for sizes in (ours_lengths, official_lengths)
+    ]
+    # Kolmogorov-Smirnov, one in a thousand.
+    assert np.abs(shares[0] - shares[1]).max() < 1.95 * math.sqrt(2 / 20_000)
+
+
+def test_trees_are_the_same_for_any_number_of_processes():
+    num_trees = 3 * listops.CHUNK_TREES + 7
+    alone = list(generate(num_trees, num_processes=1, min_length=20, max_length=60))
+    assert alone == list(generate(num_trees, num_processes=2, min_length=20, max_length=60))
+    assert len(alone) == num_trees
+
+
+def test_another_seed_is_another_set():
+    assert set(generate(50, seed=7)).isdisjoint(generate(50, seed=8))
+
+
+def test_chunks_differ():
+    first, second = (listops.generate_chunk(7, i, 20, 60).trees for i in range(2))
+    assert len(set(first) & set(second)) < len(first) / 2
+
+
+def test_no_tree_comes_twice():
+    drawn = [tree for i in range(8) for tree in listops.generate_chunk(7, i, 3, 6).trees]
+    assert len(set(drawn)) < len(drawn)  # so there is something to remove
+    trees = list(generate(1_000, min_length=3, max_length=6))
+    assert len(set(trees)) == 1_000
+    assert trees == list(dict.fromkeys(drawn))[:1_000]  # the first one counts
+
+
+def test_all_trees_of_one_token_are_the_ten_digits():
+    trees = list(generate(10, min_length=0, max_length=3))
+    assert sorted(tree.label for tree in trees) == list(range(10))
+    with pytest.raises(ValueError, match=r"only 10 distinct trees .* 11 were requested"):
+        list(generate(11, min_length=0, max_length=3))
+
+
+def test_lengths_that_no_tree_has_are_one_clear_sentence(monkeypatch):
+    monkeypatch.setattr(listops, "MAX_TRIES_PER_TREE", 1_000)
+    with pytest.raises(ValueError, match="hardly any tree with 1 < length < 4"):
+        listops.generate_chunk(7, 0, 1, 4)

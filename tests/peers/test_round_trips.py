@@ -1,0 +1,142 @@
+"""Folders that go to transformers, are fine-tuned there, and come back: the same logits at every stop."""
+
+import functools
+import json
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from nystromformer_jax.pretrained import (
+    UpstreamMismatchWarning,
+    from_pretrained,
+    read_config,
+    save_pretrained,
+)
+from tests.helpers import REFERENCE, assert_close
+
+tiny = pytest.importorskip(
+    "tests.peers.tiny", reason="needs the extra `peers`", exc_type=ImportError
+)
+pytestmark = pytest.mark.peers
+torch, transformers = tiny.torch, tiny.transformers
+
+NYSTROMFORMER = {**tiny.NYSTROMFORMER, "max_position_embeddings": tiny.LENGTH}
+KINDS = {
+    "bert": ("Bert", {"max_position_embeddings": tiny.LENGTH}),
+    "roberta": ("Roberta", {"max_position_embeddings": tiny.LENGTH + 2, "pad_token_id": 1}),
+    "exact": ("Nystromformer", {**NYSTROMFORMER, "segment_means_seq_len": tiny.LANDMARKS}),
+    "landmarks": ("Nystromformer", {**NYSTROMFORMER, "segment_means_seq_len": tiny.LENGTH}),
+}
+
+
+def fine_tune(model, arguments, labels):
+    """Three steps of AdamW that move every parameter, those that start at zero included."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
+    for _ in range(3):
+        found = tiny.run_theirs(model, *arguments, **labels)
+        loss = found.loss if labels else (found.last_hidden_state**2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+def run_ours(folder, inputs, types, **options):
+    model, variables = from_pretrained(folder, **options)
+    apply = jax.jit(functools.partial(model.apply, deterministic=True))
+    return jax.tree.leaves(apply(variables, inputs, None, types))
+
+
+def assert_same(actual, model, arguments):
+    expected = tiny.outputs_of(tiny.run_theirs(model.eval(), *arguments))
+    for one, other in zip(actual, expected, strict=True):
+        scale = np.abs(other).max()
+        assert_close(one / scale, other / scale, REFERENCE)
+
+
+@pytest.mark.filterwarnings("ignore::nystromformer_jax.pretrained.UpstreamMismatchWarning")
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [
+        *((kind, head) for kind in KINDS for head in tiny.HEADS[:-1]),
+        *((kind, "ForMultipleChoice") for kind in ("exact", "landmarks")),
+        ("bert", "ForPreTraining"),
+    ],
+)
+def test_every_head_comes_back_from_fine_tuning(rngs, tmp_path, kind, head):
+    prefix, changes = KINDS[kind]
+    tiny.make(prefix, head, **changes).save_pretrained(tmp_path / "theirs")
+    attention = "nystrom" if kind == "landmarks" else "softmax"
+    model, variables = from_pretrained(tmp_path / "theirs", attention=attention, quirks="hf")
+    save_pretrained(tmp_path / "ours", model, variables)
+    theirs = tiny.load(tmp_path / "ours")
+    assert type(theirs).__name__ == f"{prefix}{head}"
+    arguments = tiny.batch(rngs, head)
+    assert_same(run_ours(tmp_path / "ours", *arguments), theirs, arguments)
+    labels = {} if head == "ForPreTraining" else tiny.labels_of(rngs, head)
+    if head == "ForPreTraining":
+        draw = lambda shape, top: jax.random.randint(next(rngs), shape, 0, top)
+        labels = {
+            "labels": draw((3, tiny.LENGTH), tiny.VOCAB),
+            "next_sentence_label": draw((3,), 2),
+        }
+    fine_tune(theirs, arguments, labels).save_pretrained(tmp_path / "tuned")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        actual = run_ours(tmp_path / "tuned", *arguments)
+        assert read_config(tmp_path / "tuned") == from_pretrained(tmp_path / "tuned")[0].config
+    assert_same(actual, theirs, arguments)
+
+
+@pytest.mark.parametrize(
+    ("head", "attention"),
+    [
+        ("ForSequenceClassification", {"attention": "softmax", "conv_kernel_size": 3}),
+        ("ForSequenceClassification", {"attention": "nystrom", "pinv_start": "batch_max"}),
+        ("ForMultipleChoice", {"attention": "softmax", "conv_kernel_size": 0}),
+    ],
+)
+def test_our_section_is_dropped_with_a_warning_once_the_weights_are_others(
+    rngs, tmp_path, head, attention
+):
+    """The classifier has tanh here and gelu_new there; a kernel of one zero is trained there."""
+    exact = KINDS["exact"][1]
+    tiny.make("Nystromformer", head, **exact).save_pretrained(tmp_path / "theirs")
+    changes = {"classifier_activation": "tanh", "num_landmarks": 5, **attention}
+    model, variables = from_pretrained(tmp_path / "theirs", **changes)
+    if head == "ForSequenceClassification":
+        with pytest.warns(UpstreamMismatchWarning, match="its classifier has gelu_new"):
+            save_pretrained(tmp_path / "ours", model, variables)
+    else:
+        save_pretrained(tmp_path / "ours", model, variables)
+    theirs = tiny.load(tmp_path / "ours")
+    theirs.save_pretrained(tmp_path / "untouched")
+    # Nothing was trained, so that the section still holds.
+    assert from_pretrained(tmp_path / "untouched")[0] == from_pretrained(tmp_path / "ours")[0]
+    arguments = tiny.batch(rngs, head)
+    fine_tune(theirs, arguments, tiny.labels_of(rngs, head)).save_pretrained(tmp_path / "tuned")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", UpstreamMismatchWarning)
+        with pytest.raises(UpstreamMismatchWarning, match="weights have changed since"):
+            from_pretrained(tmp_path / "tuned")
+        warnings.simplefilter("ignore")
+        actual = run_ours(tmp_path / "tuned", *arguments)
+    assert_same(actual, theirs, arguments)
+
+
+def test_an_older_section_without_a_hash_is_dropped_after_transformers_wrote(rngs, tmp_path):
+    exact = KINDS["exact"][1]
+    theirs = tiny.make("Nystromformer", "ForSequenceClassification", **exact)
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert "transformers_version" in config
+    config["nystromformer_jax"] = {"attention": "softmax", "conv_kernel_size": 0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    arguments = tiny.batch(rngs, "ForSequenceClassification")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        actual = run_ours(tmp_path, *arguments)
+    assert_same(actual, theirs, arguments)

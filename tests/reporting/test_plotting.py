@@ -1,0 +1,33 @@
+"""Colors, curves and figures, without changes to matplotlib."""
+
+import matplotlib as mpl
+import pytest
+
+from reporting.plotting import add_legend, colors_of, new_figure, seeds_together
+
+
+def test_seeds_are_a_mean_between_the_lowest_and_the_highest():
+    curve = seeds_together([([3, 5], [0.3, 0.7]), ([5, 7], [0.5, 0.9])], 100)
+    assert curve.steps == [3, 5, 7]  # one seed has not come as far, another began later
+    assert curve.means == pytest.approx([30, 60, 90])
+    assert curve.lows == pytest.approx([30, 50, 90])
+    assert curve.highs == pytest.approx([30, 70, 90])
+    assert seeds_together([([], [])]) == ([], [], [], [])
+
+
+def test_colours_differ_as_long_as_there_are_any():
+    colors = colors_of([str(number) for number in range(9)])
+    assert len({colors[str(number)] for number in range(7)}) == 7
+    assert colors["7"] == colors["0"]
+
+
+def test_a_figure_is_its_own_and_a_legend_stands_below(tmp_path):
+    before = dict(mpl.rcParams)
+    figure = new_figure(4, 3)
+    (line,) = figure.subplots().plot([0, 1], [1, 0], label="a line")
+    add_legend(figure, [line], ["a line"], columns=2)
+    figure.savefig(tmp_path / "figure.png")
+    (legend,) = figure.legends
+    assert legend.get_window_extent().y1 <= figure.axes[0].get_window_extent().y0
+    assert not figure.axes[0].spines["top"].get_visible()
+    assert dict(mpl.rcParams) == before

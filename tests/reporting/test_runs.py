@@ -1,0 +1,94 @@
+"""Files of runs are read and checked."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from reporting.groups import display_path
+from reporting.runs import (
+    Run,
+    curve_of,
+    finite,
+    format_device,
+    read_metrics,
+    read_object,
+    version_sentences,
+)
+
+
+def test_objects(tmp_path):
+    file = tmp_path / "result.json"
+    file.write_text('{"a": [1, null]}')
+    assert read_object(file) == {"a": [1, None]}
+    for content, words in (
+        (b'{"a": ', "cannot be read as JSON"),
+        (b"\xff", "cannot be read as JSON"),
+        (b"[1]", "must hold a JSON object, not a list"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=words) as refusal:
+            read_object(file)
+        assert str(file) in str(refusal.value)
+
+
+@pytest.mark.parametrize("cut", [b'{"step": 3, "lo', b"{", b'{"ste\xff', b"{}"])
+def test_metrics_lose_a_last_line_that_was_cut(tmp_path, cut):
+    file = tmp_path / "metrics.jsonl"
+    assert read_metrics(file) == []
+    file.write_bytes(b'{"step": 1, "loss": 2.5}\n{"step": 2}\n' + cut)
+    assert read_metrics(file) == [{"step": 1, "loss": 2.5}, {"step": 2}]
+    file.write_text("")
+    assert read_metrics(file) == []
+
+
+def test_a_curve_is_the_lines_that_have_the_metric():
+    lines = [{"step": 2, "loss": 0.5}, {"step": 3, "accuracy": 0.3}, {"step": 5, "accuracy": 0.7}]
+    assert curve_of(lines, "accuracy") == ([3, 5], [0.3, 0.7])
+    assert curve_of(lines, "nothing") == ([], [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "3", "{}", '{"loss": 2}', '{"step": null}', '{"step": 2.5}', '{"step": 2, "loss": "2"}'],
+)
+def test_another_line_that_is_broken_is_named(line, tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, cannot be read as metrics"):
+        read_metrics(file)
+
+
+def test_what_json_has_no_word_for_becomes_none():
+    values = {"a": math.nan, "b": [1.5, -math.inf, {"c": (math.inf, 2, True, "nan")}]}
+    assert finite(values) == {"a": None, "b": [1.5, None, {"c": [None, 2, True, "nan"]}]}
+
+
+def test_a_folder_is_shown_from_here_if_it_lies_below(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert display_path(tmp_path / "runs/a") == str(Path("runs/a"))
+    assert display_path(tmp_path.parent) == str(tmp_path.parent)
+
+
+def test_a_cpu_has_threads_and_another_device_has_none():
+    cpu = {"device": {"kind": "cpu", "count": 1}, "cpu_threads": 2}
+    assert format_device(cpu) == "1 × cpu, 2 threads"
+    assert format_device({**cpu, "cpu_threads": None}) == "1 × cpu"
+    assert format_device({**cpu, "device": {"kind": "TPU v5e", "count": 4}}) == "4 × TPU v5e"
+    assert format_device({"device": None}) == format_device({"device": {"kind": "cpu"}}) == ""
+
+
+def test_the_most_common_versions_stand_first_and_once():
+    def run(name, versions):
+        values = {"task": "", "seed": 0, "config": {}, "metrics": [], "device": ""}
+        return Run(folder=Path(name), versions=versions, **values)
+
+    new = {"python": "3.12", "jax": "0.11"}
+    all_new = [run("a", new), run("b", new)]
+    assert version_sentences(all_new) == ["All runs: python 3.12, jax 0.11."]
+    mixed = {"a": {"jax": "0.10"}, "b": new, "c": {}, "d": new}
+    assert version_sentences(run(*item) for item in mixed.items()) == [
+        "All others: python 3.12, jax 0.11.",
+        "a: jax 0.10.",
+        "c: versions not known.",
+    ]

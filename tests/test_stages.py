@@ -1,0 +1,74 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+from nystromformer_jax.stages import collect, distribute
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, random_inputs
+
+
+def by_softmax(query, key, value, mask):
+    logits = jnp.einsum("BLHD,BTHD->BHLT", query, key) * query.shape[-1] ** -0.5
+    weights = jax.nn.softmax(jnp.where(mask[:, None, None], logits, -jnp.inf), axis=-1)
+    return jnp.einsum("BHLT,BTHD->BLHD", weights, value)
+
+
+def test_collected_values_over_their_sum_are_attention(rngs):
+    q_landmarks, key, value = random_inputs(rngs, 3, 7, 2, 5, key_length=23)
+    mask = jax.random.bernoulli(next(rngs), 0.6, (3, 23))
+    values, _, total = collect(q_landmarks, key, value, mask=mask)
+    assert_close(values / total[..., None], by_softmax(q_landmarks, key, value, mask), REFERENCE)
+
+
+def test_parts_of_a_sequence_combine_to_the_whole_even_one_of_padding(rngs):
+    q_landmarks, key, value = random_inputs(rngs, 3, 7, 2, 5, key_length=23)
+    mask = jax.random.bernoulli(next(rngs), 0.6, (3, 23)).at[0, 11:].set(False)
+    parts = [
+        collect(q_landmarks, key[:, cut], value[:, cut], mask=mask[:, cut])
+        for cut in (slice(0, 11), slice(11, 23))
+    ]
+    common = jnp.maximum(parts[0][1], parts[1][1])
+    weights = [jnp.exp(maximum - common) for _, maximum, _ in parts]
+    values = sum(w[..., None] * part[0] for w, part in zip(weights, parts, strict=True))
+    total = sum(w * part[2] for w, part in zip(weights, parts, strict=True))
+    whole, _, whole_total = collect(q_landmarks, key, value, mask=mask)
+    assert_close(values / total[..., None], whole / whole_total[..., None], REFERENCE)
+
+
+def test_the_maximum_carries_no_gradient(rngs):
+    inputs = random_inputs(rngs, 2, 3, 2, 5, key_length=7)
+    gradients = jax.grad(lambda *x: collect(*x, mask=None)[1].sum(), argnums=(0, 1, 2))(*inputs)
+    assert all((gradient == 0).all() for gradient in gradients)
+
+
+def test_distributing_is_attention_to_live_landmarks(rngs):
+    query, k_landmarks, values = random_inputs(rngs, 2, 23, 3, 5, key_length=7)
+    alive = jax.random.bernoulli(next(rngs), 0.6, (2, 7))
+    output = distribute(query, k_landmarks, values, landmark_mask=alive)
+    assert_close(output, by_softmax(query, k_landmarks, values, alive), REFERENCE)
+
+
+def test_distributing_adds_the_convolution_of_real_values(rngs):
+    query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
+    value = jax.random.normal(next(rngs), query.shape)
+    mask = jnp.arange(11)[None] != 4
+    kernel = jnp.array([[0.0, 0.0, 1.0], [0.0, 2.0, 0.0]])  # the next position, and twice this one
+    plain = distribute(query, k_landmarks, values, landmark_mask=None)
+    output = distribute(
+        query,
+        k_landmarks,
+        values,
+        landmark_mask=None,
+        value=value.at[0, 4].set(jnp.nan),
+        conv_kernel=kernel,
+        mask=mask,
+    )
+    seen = value.at[0, 4].set(0)
+    following = jnp.pad(seen, ((0, 0), (0, 1), (0, 0), (0, 0)))[:, 1:]
+    expected = plain + jnp.stack([following[:, :, 0], 2 * seen[:, :, 1]], axis=2)
+    assert_close(output, expected, SAME_ARITHMETIC)
+
+
+def test_a_convolution_without_a_value_is_refused(rngs):
+    query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
+    with pytest.raises(ValueError, match="needs `value`"):
+        distribute(query, k_landmarks, values, landmark_mask=None, conv_kernel=jnp.ones((2, 3)))

@@ -1,0 +1,84 @@
+"""Every way to misspell a config gives one exact line."""
+
+import dataclasses
+import re
+from typing import Literal
+
+import pytest
+
+from nystromformer_jax.training import TrainConfig, from_mapping, read_sections
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Section:
+    learning_rate: float
+    warmup_steps: int = 3
+    schedule: Literal["one_cycle", "linear"] = "linear"
+    sizes: tuple[int, ...] = ()
+    pair: tuple[int, float] = (1, 2.0)
+    clip: float | None = None
+    events: bool = True
+    name: str = ""
+
+
+def test_values_arrive_as_annotated():
+    values = {"learning_rate": 3, "sizes": [1, 2], "pair": (5, 6), "clip": 1, "events": False}
+    section = from_mapping(Section, values, "optimizer")
+    assert section == Section(
+        learning_rate=3.0, sizes=(1, 2), pair=(5, 6.0), clip=1.0, events=False
+    )
+    assert [type(section.learning_rate), type(section.pair[1]), type(section.clip)] == [float] * 3
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"learning_rat": 1.0}, "x.learning_rat: no such key; did you mean x.learning_rate?"),
+        (
+            {"qqq": 1},
+            "x.qqq: no such key; known: clip, events, learning_rate, name, pair, schedule, sizes,"
+            " warmup_steps.",
+        ),
+        ({}, "x.learning_rate: missing; it needs a float."),
+        ({"learning_rate": "1"}, "x.learning_rate: needs a float, got '1' (str)."),
+        ({"learning_rate": True}, "x.learning_rate: needs a float, got True (bool)."),
+        ({"learning_rate": float("nan")}, "x.learning_rate: needs a finite number, got nan."),
+        ({"warmup_steps": 1.0}, "x.warmup_steps: needs an int, got 1.0 (float)."),
+        ({"warmup_steps": False}, "x.warmup_steps: needs an int, got False (bool)."),
+        ({"events": 1}, "x.events: needs a bool, got 1 (int)."),
+        ({"name": 1}, "x.name: needs a str, got 1 (int)."),
+        ({"schedule": "linaer"}, "x.schedule: 'linaer' is not a choice; did you mean linear?"),
+        ({"schedule": "zz"}, "x.schedule: 'zz' is not a choice; known: linear, one_cycle."),
+        ({"schedule": 1}, "x.schedule: needs one of 'one_cycle', 'linear', got 1 (int)."),
+        ({"sizes": 3}, "x.sizes: needs a tuple of ints, got 3 (int)."),
+        ({"sizes": (1, 2.5)}, "x.sizes[1]: needs an int, got 2.5 (float)."),
+        ({"pair": (1,)}, "x.pair: needs a tuple (int, float), got (1,) (tuple)."),
+        ({"clip": "1"}, "x.clip: needs a float, got '1' (str)."),
+    ],
+)
+def test_errors_are_one_exact_line(values, message):
+    if "learning_rat" not in str(values) and values:
+        values = {"learning_rate": 1.0, **values}
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+        from_mapping(Section, values, "x")
+    assert str(refused.value) == message
+
+
+def test_sections_are_read_each_as_its_dataclass():
+    @dataclasses.dataclass(frozen=True)
+    class Size:
+        width: int
+
+    sections = read_sections({"size": {"width": 3}, "free": {}}, {"size": Size}, plain=["free"])
+    assert sections == {"size": Size(3)}
+    assert read_sections({"size": {"width": 3}, "command": {}}, {"size": Size}) == sections
+    with pytest.raises(ValueError, match=r"^sise: no such section; did you mean size\?$"):
+        read_sections({"sise": {"width": 3}}, {"size": Size})
+    with pytest.raises(ValueError, match=r"^free: this section is missing from the config\.$"):
+        read_sections({"size": {"width": 3}}, {"size": Size}, plain=["free"])
+
+
+@pytest.mark.parametrize("value", [10**23, -(10**23)])
+def test_a_number_that_no_array_can_hold_is_refused(value):
+    with pytest.raises(ValueError, match=r"train.total_steps: needs a number within ±2\*\*32"):
+        from_mapping(TrainConfig, {"total_steps": value, "batch_size": 1}, "train")
