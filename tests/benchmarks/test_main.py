@@ -1,8 +1,11 @@
 """The command line of the benchmarks, and the files it writes."""
 
+import json
+
 import pytest
 
 from benchmarks import __main__ as benchmarks
+from benchmarks import report
 
 
 @pytest.mark.parametrize("config", ["retrieval", "glue", "common", "listop"])
@@ -21,3 +24,10 @@ def test_a_name_may_have_a_dot_in_it(tmp_path):
     results = {"machine": machine, "command": "", "training_step": step}
     benchmarks.write(results, tmp_path / "out" / "jax-0.10")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"jax-0.10.json", "jax-0.10.md"}
+
+
+def test_stored_results_without_newer_keys_are_formatted(results, tmp_path):
+    stored = json.loads((results / "benchmarks/cpu.json").read_text())
+    assert "huge_pages" not in stored["machine"]
+    assert "2 cores of AMD EPYC, float32" in report.markdown(stored)
+    report.plot(stored, tmp_path / "times.png")
