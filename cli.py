@@ -18,9 +18,9 @@ from typing import Any
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from dataprep.spelling import nearest
 from launch import huge_pages
-from reporting.runs import read_object
+from nystromformer_jax.durable import read_json
+from nystromformer_jax.spelling import nearest
 
 CONFIGS = Path(__file__).parent / "configs"
 # The output of --mode=check for a valid config.
@@ -190,7 +190,7 @@ def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
         raise ValueError(
             f"--mode=eval needs a finished run, and there is no {file}: pass --workdir's folder."
         )
-    own = read_object(file)
+    own = read_json(file)
     given = flags.FLAGS["config"].value
     if given is None:
         return own

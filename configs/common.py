@@ -1,13 +1,18 @@
-"""The base of all LRA configs, and the argument after the colon: `:nystrom,num_landmarks=128`."""
+"""The base of all LRA configs, and the argument after the colon: `:nystrom,num_landmarks=128`.
 
+A config has the defaults of the dataclasses that read it, and changes some of them.
+"""
+
+import ast
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from configs import fast, official
-from configs.argument import parse, value_of
-from dataprep.spelling import nearest
+from nystromformer_jax.spelling import nearest
+from nystromformer_jax.training.config import SECTIONS
 
 # Options of each attention with their defaults. Those of Nyström, softmax, Reformer and Linformer are from
 # the authors' LRA code (lra_config.py). Its argument for Performer's relu kernel is not used by
@@ -56,6 +61,48 @@ RECIPES: dict[str, Callable[[str], Mapping[str, Any]]] = {
 }
 
 
+def parse(argument: str, default: str = "") -> tuple[str, dict[str, str]]:
+    """Splits `NAME[,option=value …]` into the name and the options.
+
+    Args:
+      argument: The argument after the colon.
+      default: The name if the argument has only options; if empty, the first word is always the name.
+
+    Raises:
+      ValueError: An option has no value, or occurs twice.
+    """
+    name, *settings = argument.split(",")
+    if default and (not name or "=" in name):
+        settings = [name, *settings] if name else settings
+        name = default
+    options: dict[str, str] = {}
+    for setting in settings:
+        option, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"{setting!r} after {name!r} needs a value: {setting}=…")
+        if option in options:
+            raise ValueError(f"{option} is given twice: leave one out.")
+        options[option] = value
+    return name, options
+
+
+def value_of(text: str) -> Any:
+    """Returns an option's value: the literal that the text spells, or else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def defaults(section: str) -> dict[str, Any]:
+    """Returns the values of a section of the training config that have a default."""
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(SECTIONS[section])
+        if field.default is not dataclasses.MISSING
+    }
+
+
 def base(argument: str) -> ConfigDict:
     """Returns the sections that all tasks share: the authors' model sizes, optimizer and evaluation.
 
@@ -66,8 +113,7 @@ def base(argument: str) -> ConfigDict:
     Raises:
       ValueError: An attention, option, recipe or quirk is unknown; similar names are suggested.
     """
-    attention = _parse(argument).attention
-    return ConfigDict(
+    config = ConfigDict(
         {
             "data": {
                 "source": "auto",
@@ -97,25 +143,12 @@ def base(argument: str) -> ConfigDict:
                 "token_init": "normal",
                 "dtype": "float32",
             },
-            "optimizer": {
-                "method": "adamw",
-                "learning_rate": 1e-4,
-                "schedule": "one_cycle",
-                "beta1": 0.9,
-                "beta2": 0.999,
-                "eps": 1e-6,
-                "weight_decay": 0.0,
-                "clip_norm": 0.0,
-                "cycle_beta1": False,
-            },
-            "attention": attention,
-            "train": {"seed": 0, "accumulation": 1, "remat": False, "budget_steps": 0},
-            "eval": {"max_examples": 0, "batch_size": 0},
-            "mesh": {"data": -1, "sequence": 1, "shard_params": False},
-            "checkpoint": {"every_steps": 500},
-            "log": {"every_steps": 50, "events": True},
+            "attention": _parse(argument).attention,
+            **{section: defaults(section) for section in SECTIONS},
         }
     )
+    config.optimizer.learning_rate = 1e-4
+    return config
 
 
 def finish(config: ConfigDict, argument: str) -> ConfigDict:

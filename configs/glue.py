@@ -18,8 +18,8 @@ the attention is exact for examples of at most 64 tokens: all of SST-2 and CoLA,
 from ml_collections import ConfigDict
 
 from configs import language
-from configs.argument import parse
-from dataprep.spelling import nearest
+from configs.common import parse
+from nystromformer_jax.spelling import nearest
 
 # Maximum number of tokens per example; longer ones are truncated.
 LENGTHS = {

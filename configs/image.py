@@ -34,5 +34,4 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.train.batch_size = 256
     config.train.total_steps = 35_000
     config.train.accumulation = 2  # parts of 128, as theirs; half the memory
-    config.eval.every_steps = 500
     return common.finish(config, argument)

@@ -4,8 +4,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.argument import value_of
-from dataprep.spelling import nearest
+from configs.common import defaults, value_of
+from nystromformer_jax.spelling import nearest
 
 # Fields of NystromformerConfig that each attention uses, with defaults.
 ATTENTIONS: dict[str, dict[str, Any]] = {
@@ -65,8 +65,8 @@ def base() -> ConfigDict:
     return ConfigDict(
         {
             "init": {"checkpoint": "", "from_scratch": False, "quirks": "none"},
-            "mesh": {"data": -1, "sequence": 1, "shard_params": False},
+            "mesh": defaults("mesh"),
             "checkpoint": {"every_steps": 1000},
-            "log": {"every_steps": 100, "events": True},
+            "log": {**defaults("log"), "every_steps": 100},
         }
     )

@@ -22,8 +22,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs import language
-from configs.argument import parse
-from dataprep.spelling import nearest
+from configs.common import defaults, parse
+from nystromformer_jax.spelling import nearest
 
 # BERT-base of Devlin et al. 2019, BERT-small of Turc et al. 2019.
 SIZES: dict[str, dict[str, int]] = {
@@ -79,27 +79,22 @@ def get_config(argument: str = "small") -> ConfigDict:
     config.model = {**MODEL, **SIZES[size]}
     config.attention = language.attention(attention, options, of_checkpoint=size == "checkpoint")
     config.optimizer = {
+        **defaults("optimizer"),
         "learning_rate": 1e-3 if demo else 1e-4,
         "schedule": "linear",
         "warmup_steps": WARMUP.get(size, 10_000),
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-6,
         "weight_decay": 0.01,
-        "clip_norm": 0.0,
-        "cycle_beta1": False,
     }
+    del config.optimizer.method  # AdamW only
     config.train = {
+        **defaults("train"),
         "total_steps": STEPS[size],
         "batch_size": 64 if demo else 256,
-        "seed": 0,
-        "accumulation": 1,
-        "remat": False,
         "budget_steps": STEPS[size],
     }
     config.eval = {
+        **defaults("eval"),
         "every_steps": 500 if demo else 5_000,
         "max_examples": 0 if demo else 50_000,
-        "batch_size": 0,
     }
     return config

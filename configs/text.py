@@ -33,5 +33,4 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.optimizer.warmup_steps = 8000
     config.train.batch_size = 32
     config.train.total_steps = 20_000
-    config.eval.every_steps = 500
     return common.finish(config, argument)

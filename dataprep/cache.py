@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.atomic_io import fsync
+from nystromformer_jax.durable import sync
 
 MANIFEST = "manifest.json"
 ALWAYS_HASHED_BYTES = 2**28  # hashing takes a third of a second
@@ -224,9 +224,9 @@ def _build(folder: Path, fingerprint: Mapping[str, Any], build: Callable[[Path],
         with (partial / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=2, sort_keys=True)
         for path in (*partial.iterdir(), partial):
-            fsync(path)
+            sync(path)
         partial.rename(folder)
-        fsync(folder.parent)
+        sync(folder.parent)
     except BaseException as error:  # includes KeyboardInterrupt
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, Exception) and not isinstance(error, ChildProcessError):

@@ -15,7 +15,6 @@ import optax
 from jax.sharding import Mesh
 
 from dataprep import cache
-from dataprep.atomic_io import write_atomic
 from language import glue
 from language.glue import EncodedSplit, GlueConfig, GlueData, GlueTask
 from language.initial import (
@@ -27,6 +26,7 @@ from language.initial import (
 )
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerForSequenceClassification
+from nystromformer_jax.durable import write_bytes
 from nystromformer_jax.export import export_model
 from nystromformer_jax.pretrained import save_pretrained
 from nystromformer_jax.training import (
@@ -309,7 +309,7 @@ def write_export(run: Run, workdir: Workdir) -> Path:
             model = NystromformerForSequenceClassification(config)
             variables = {"params": jax.device_get(params)}
             exported = export_model(model, variables, length=run.data.max_len)
-            write_atomic(file, exported.serialize())
+            write_bytes(file, exported.serialize())
     return file
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dataprep import cache
-from dataprep.atomic_io import write_atomic
 from language import wordpiece
+from nystromformer_jax.durable import write_bytes
 
 # Those of BERT and of RoBERTa. ALBERT has some of either.
 SPECIAL_TOKENS = {
@@ -139,7 +139,7 @@ class Tokenizer:
             (FILE, self.backend.to_str(pretty=True)),
             (CONFIG, json.dumps(config, indent=2, ensure_ascii=False)),
         ):
-            write_atomic(folder / name, f"{content}\n".encode())
+            write_bytes(folder / name, f"{content}\n".encode())
 
 
 def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> Tokenizer:

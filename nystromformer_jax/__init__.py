@@ -1,54 +1,61 @@
-"""Nyström attention in JAX and Flax: functions of query, key and value, and Modules over them."""
+"""Nyström attention in JAX and Flax: functions of query, key and value, and Modules over them.
 
-# isort: off
+Names are imported on first use, so that modules without jax, such as those of configs, load without it.
+"""
 
-# Attention functions of query, key and value
-from nystromformer_jax.attention import nystrom_attention, softmax_attention
-from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
-
-# The attention map: factors and single rows
-from nystromformer_jax.factors import NystromFactors, nystrom_attention_rows, nystrom_factors
-
-# Building blocks
-from nystromformer_jax.convolution import depthwise_convolution
-from nystromformer_jax.landmarks import segment_means
-from nystromformer_jax.pinv import iterative_pinv, pinv_residual
-from nystromformer_jax.stages import collect, distribute
-
-# Modules: attention cores, and layers that use them
-from nystromformer_jax.cores import (
-    LinearAttention,
-    LinformerAttention,
-    LongformerAttention,
-    NystromAttention,
-    PerformerAttention,
-    ReformerAttention,
-    SoftmaxAttention,
-    make_core,
-)
-from nystromformer_jax.modules import (
-    Encoder,
-    EncoderBlock,
-    MlpBlock,
-    MultiHeadAttention,
-    SelfAttention,
-)
-
-# BERT-style models
-from nystromformer_jax.models import (
-    Nystromformer,
-    NystromformerConfig,
-    NystromformerForMaskedLM,
-    NystromformerForMultipleChoice,
-    NystromformerForPreTraining,
-    NystromformerForQuestionAnswering,
-    NystromformerForSequenceClassification,
-    NystromformerForTokenClassification,
-)
-
-# isort: on
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    # isort: off
+    # Attention functions of query, key and value
+    from nystromformer_jax.attention import nystrom_attention, softmax_attention
+    from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
+
+    # The attention map: factors and single rows
+    from nystromformer_jax.factors import NystromFactors, nystrom_attention_rows, nystrom_factors
+
+    # Building blocks
+    from nystromformer_jax.convolution import depthwise_convolution
+    from nystromformer_jax.landmarks import segment_means
+    from nystromformer_jax.pinv import iterative_pinv, pinv_residual
+    from nystromformer_jax.stages import collect, distribute
+
+    # Modules: attention cores, and layers that use them
+    from nystromformer_jax.cores import (
+        LinearAttention,
+        LinformerAttention,
+        LongformerAttention,
+        NystromAttention,
+        PerformerAttention,
+        ReformerAttention,
+        SoftmaxAttention,
+        make_core,
+    )
+    from nystromformer_jax.modules import (
+        Encoder,
+        EncoderBlock,
+        MlpBlock,
+        MultiHeadAttention,
+        SelfAttention,
+    )
+
+    # BERT-style models
+    from nystromformer_jax.models import (
+        Nystromformer,
+        NystromformerConfig,
+        NystromformerForMaskedLM,
+        NystromformerForMultipleChoice,
+        NystromformerForPreTraining,
+        NystromformerForQuestionAnswering,
+        NystromformerForSequenceClassification,
+        NystromformerForTokenClassification,
+    )
+
+    # isort: on
 
 __all__ = [
     "Encoder",
@@ -85,3 +92,37 @@ __all__ = [
     "sharded_nystrom_attention",
     "softmax_attention",
 ]
+
+
+def lazy_names(package: str, modules: Sequence[str]) -> Callable[[str], Any]:
+    """Returns a `__getattr__` for a package that takes names from `modules`, imported on first use."""
+
+    def find(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if not name.startswith("_"):
+            for module in modules:
+                found = vars(importlib.import_module(f"{package}.{module}"))
+                if name in found:
+                    return found[name]
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find
+
+
+if not TYPE_CHECKING:  # a type checker reports unknown names
+    __getattr__ = lazy_names(
+        __name__,
+        (
+            "attention",
+            "sequence_parallel",
+            "factors",
+            "convolution",
+            "landmarks",
+            "pinv",
+            "stages",
+            "cores",
+            "modules",
+            "models",
+        ),
+    )

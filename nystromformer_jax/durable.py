@@ -21,11 +21,11 @@ def written(path: Path, write: Callable[[Path], object]) -> Iterator[Callable[[]
 
     def rename() -> None:
         temporary.replace(path)
-        _sync(path.parent)  # makes the new name durable
+        sync(path.parent)  # makes the new name durable
 
     try:
         write(temporary)
-        _sync(temporary)
+        sync(temporary)
         temporary.chmod(0o644)  # mkstemp's 0600 is for secrets
         yield rename
     finally:
@@ -34,8 +34,16 @@ def written(path: Path, write: Callable[[Path], object]) -> Iterator[Callable[[]
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Writes a JSON object."""
-    text = json.dumps(dict(values), indent=2) + "\n"
-    with written(path, lambda temporary: temporary.write_text(text, encoding="utf-8")) as rename:
+    write_bytes(path, (json.dumps(dict(values), indent=2) + "\n").encode())
+
+
+def write_bytes(path: Path, content: bytes | bytearray) -> None:
+    """Writes a file: to a temporary file beside it, synced to disk, then renamed.
+
+    Raises:
+      OSError: The file cannot be written. An existing file is unchanged, and no temporary file remains.
+    """
+    with written(path, lambda temporary: temporary.write_bytes(content)) as rename:
         rename()
 
 
@@ -49,14 +57,14 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is corrupt, it is not JSON: {error}.") from None
+        raise ValueError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a JSON object, not a {type(found).__name__}.")
     return found
 
 
-def _sync(path: Path) -> None:
-    """Flushes a file, or the names in a folder, to disk."""
+def sync(path: Path) -> None:
+    """Flushes a file, or the directory entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

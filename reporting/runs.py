@@ -86,21 +86,6 @@ def find_runs(
     return [found[folder] for folder in sorted(found)]
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file.
-
-    Raises:
-      ValueError: The file holds something else.
-    """
-    try:
-        values = json.loads(file.read_bytes())
-    except ValueError as error:  # of JSON or UTF-8
-        raise ValueError(f"{file} cannot be read as JSON: {error}.") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{file} must hold a JSON object, not a {type(values).__name__}.")
-    return values
-
-
 def check_kinds(
     file: Path, values: Mapping[str, Any], kinds: Mapping[str, Kind], *, required: bool = False
 ) -> None:

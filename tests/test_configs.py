@@ -1,5 +1,6 @@
 """Sizes and budgets of the configs, and the argument after the colon."""
 
+import dataclasses
 import importlib
 import itertools
 
@@ -8,6 +9,7 @@ import pytest
 
 from configs import common
 from lra import data, train
+from lra.models import ModelConfig
 
 
 def config_of(name, argument="nystrom"):
@@ -135,6 +137,17 @@ def test_an_option_that_is_named_is_kept_over_the_quirks():
     config = config_of("text", "nystrom,landmark_layout=real,quirks=mlpen")
     assert config.attention.landmark_layout == "real"
     assert config.attention.pinv_start == "batch_max"
+
+
+@pytest.mark.parametrize(("section", "schema"), [("data", data.DataConfig), ("model", ModelConfig)])
+def test_the_base_repeats_the_defaults_of_the_schema(section, schema):
+    """These two sections are written out, because their dataclasses import more than values."""
+    known = {
+        field.name: field.default
+        for field in dataclasses.fields(schema)
+        if field.default is not dataclasses.MISSING
+    }
+    assert common.base("nystrom")[section].to_dict() == known
 
 
 def test_a_black_pixel_is_a_pixel_by_default():

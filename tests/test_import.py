@@ -31,6 +31,19 @@ print(xla_bridge.backends_are_initialized())
     assert answer.output.split("\n")[:2] == ["[]", "False"], answer.errors
 
 
+def test_a_config_and_its_schema_load_no_jax():
+    program = """
+import sys
+import nystromformer_jax.training.config
+from configs import glue, listops, pretrain
+for config in (glue, listops, pretrain):
+    config.get_config()
+print([name for name in ("jax", "flax", "optax", "orbax", "grain") if name in sys.modules])
+"""
+    answer = finish(start("-c", program))
+    assert answer.output == "[]\n", answer.errors
+
+
 def test_all_public_names_exist():
     import nystromformer_jax
 

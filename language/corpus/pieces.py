@@ -23,11 +23,11 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from dataprep import cache, parallel
-from dataprep.atomic_io import fsync
 from language.corpus import sentences
 from language.corpus.documents import Source
 from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
 from language.tokenizer import Tokenizer, bert_words, load_tokenizer
+from nystromformer_jax.durable import sync
 
 MAX_WORDS = 500_000  # the most frequent ones, from which the vocabulary is learned
 
@@ -231,7 +231,7 @@ def _make_piece(
     partial.mkdir()
     make(missing[number], partial)
     for path in (*partial.iterdir(), partial):
-        fsync(path)
+        sync(path)
     partial.rename(final)
 
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.atomic_io import write_atomic
 from language.glue import metrics
 from language.glue.tasks import MAX_SCORE, GlueTask
+from nystromformer_jax.durable import write_bytes
 
 
 class Predictions(NamedTuple):
@@ -62,7 +62,7 @@ def write_predictions(
     rows = [[name for name, _ in columns], *zip(*(column for _, column in columns), strict=True)]
     file = folder / file_name(task, split)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, "".join("\t".join(row) + "\n" for row in rows).encode())
+    write_bytes(file, "".join("\t".join(row) + "\n" for row in rows).encode())
     return file
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
-from dataprep.spelling import nearest
+from nystromformer_jax.spelling import nearest
 
 Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import reporting.runs
-from dataprep.spelling import nearest
 from language.glue.tasks import TASKS
+from nystromformer_jax.durable import read_json
+from nystromformer_jax.spelling import nearest
 from reporting.runs import (
     NEUTRAL_SECTIONS,
     Kind,
     check_kinds,
     format_device,
     read_metrics,
-    read_object,
 )
 from reporting.statistics import binomial_error
 
@@ -93,7 +93,7 @@ def read_run(folder: Path) -> Run | None:
     file = folder / "result.json"
     if not file.is_file():
         return None
-    result = read_object(file)
+    result = read_json(file)
     kind = result.get("kind")
     if kind not in ("glue", "pretrain"):
         return None
@@ -106,7 +106,7 @@ def read_run(folder: Path) -> Run | None:
         if "valid" not in scores or metric not in scores["valid"].values:
             raise ValueError(f"{file} is not a run's result: valid.{metric} must be a number.")
     config_file = folder / "config.json"
-    config = read_object(config_file) if config_file.is_file() else {}
+    config = read_json(config_file) if config_file.is_file() else {}
     return Run(
         folder=folder.resolve(),
         kind=kind,

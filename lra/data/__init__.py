@@ -4,9 +4,9 @@ import functools
 import logging
 from collections.abc import Mapping
 
-from dataprep.spelling import nearest
 from lra.data import image, listops, pathfinder, retrieval, text
 from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split, Task, TaskInfo
+from nystromformer_jax.spelling import nearest
 
 __all__ = [
     "TASKS",

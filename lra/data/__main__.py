@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from cli import run_to_end
 from dataprep import cache
-from dataprep.atomic_io import write_atomic
 from lra import data
 from lra.data import statistics, tfds_source
 from lra.data.task import PairSplit, Task
+from nystromformer_jax.durable import write_bytes
 
 SHEET_IMAGES = 32
 
@@ -138,7 +138,7 @@ def contact_sheet(
     content = io.BytesIO()
     sheet.save(content, format="PNG", optimize=True)
     try:
-        write_atomic(path, content.getvalue())
+        write_bytes(path, content.getvalue())
     except OSError as error:
         raise OSError(
             f"{path} cannot be written ({error.strerror}): choose another path."

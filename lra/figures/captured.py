@@ -17,9 +17,10 @@ from lra import data, train
 from lra.models import Classifier, DualEncoder
 from nystromformer_jax import MultiHeadAttention
 from nystromformer_jax.cores import CORES
+from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import load_params
 from nystromformer_jax.typing import Array, Bool, Float
-from reporting.runs import check_kinds, read_object
+from reporting.runs import check_kinds
 
 CANDIDATES = 64  # number of test examples that `Trained.longest` considers
 
@@ -147,7 +148,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
         raise FileNotFoundError(
             f"{folder} is not a run (no config.json): pass the folder given by --workdir."
         )
-    config = read_object(folder / "config.json")
+    config = read_json(folder / "config.json")
     check_kinds(folder / "config.json", config, dict.fromkeys(config, "an object"))
     run = train.prepare(_portable_config(config))
     if getattr(CORES[run.attention], "shares_query_and_key", False):
@@ -162,7 +163,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
             f" slow over more than {max_len:,}: pass a run on shorter sequences."
         )
     result_file = folder / "result.json"
-    finished = result_file.is_file() and read_object(result_file).get("state") != "diverged"
+    finished = result_file.is_file() and read_json(result_file).get("state") != "diverged"
     checkpoints = folder / "checkpoints"
     step = _best_step(result_file) if finished else _latest(checkpoints)
     params = _load(checkpoints, step, run)
@@ -184,7 +185,7 @@ def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _best_step(file: Path) -> int:
-    result = read_object(file)
+    result = read_json(file)
     if "best_step" not in result:
         raise ValueError(f"{file} is not the result of a run: best_step is missing.")
     check_kinds(file, result, {"best_step": "a whole number"})
@@ -215,7 +216,7 @@ def _load(checkpoints: Path, step: int, run: train.Run) -> Any:
 
 def _require_data(folder: Path, sha256: str) -> None:
     file = folder / "data.json"
-    own = read_object(file).get("sha256") if file.is_file() else sha256
+    own = read_json(file).get("sha256") if file.is_file() else sha256
     if not isinstance(own, str):
         raise ValueError(
             f"{file} has no hash of the data: they changed during training, or the file is corrupt."

@@ -11,13 +11,13 @@ import numpy as np
 
 import reporting.runs
 from lra.data import describe, name_of
+from nystromformer_jax.durable import read_json
 from reporting.runs import (
     Kind,
     check_kinds,
     curve_of,
     format_device,
     read_metrics,
-    read_object,
 )
 from reporting.tables import DIVERGED, NOT_FINISHED
 
@@ -175,7 +175,7 @@ def read_run(folder: Path) -> Run | None:
     file = folder / "config.json"
     if not file.is_file() or not (folder / "metrics.jsonl").is_file():
         return None
-    config = read_object(file)
+    config = read_json(file)
     if "init" in config:  # pretraining and fine-tuning
         return None
     for section, key in (("data", "task"), ("attention", "name"), ("train", "seed")):
@@ -220,7 +220,7 @@ def read_run(folder: Path) -> Run | None:
 
 def _read_optional(file: Path) -> dict[str, Any]:
     """Returns the values of a file that may be missing, without those that are null."""
-    values = read_object(file) if file.is_file() else {}
+    values = read_json(file) if file.is_file() else {}
     known = {key: value for key, value in values.items() if value is not None}
     check_kinds(file, known, OPTIONAL)
     return known

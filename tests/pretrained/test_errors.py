@@ -57,7 +57,7 @@ class TestConfig:
 
     @pytest.mark.parametrize(
         ("text", "sentence"),
-        [("{,}", "corrupt, it is not JSON"), ("[1]", "must hold a JSON object, not a list")],
+        [("{,}", "cannot be read as JSON"), ("[1]", "must hold a JSON object, not a list")],
     )
     def test_no_json(self, folder, text, sentence):
         (folder / "config.json").write_text(text)

@@ -12,24 +12,8 @@ from reporting.runs import (
     finite,
     format_device,
     read_metrics,
-    read_object,
     version_sentences,
 )
-
-
-def test_objects(tmp_path):
-    file = tmp_path / "result.json"
-    file.write_text('{"a": [1, null]}')
-    assert read_object(file) == {"a": [1, None]}
-    for content, words in (
-        (b'{"a": ', "cannot be read as JSON"),
-        (b"\xff", "cannot be read as JSON"),
-        (b"[1]", "must hold a JSON object, not a list"),
-    ):
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match=words) as refusal:
-            read_object(file)
-        assert str(file) in str(refusal.value)
 
 
 @pytest.mark.parametrize("cut", [b'{"step": 3, "lo', b"{", b'{"ste\xff', b"{}"])

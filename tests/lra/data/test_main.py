@@ -1,6 +1,7 @@
 """`python -m lra.data`."""
 
 import errno
+import os
 import pathlib
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from dataprep import atomic_io, cache
+from dataprep import cache
 from lra import data
 from lra.data import __main__ as command
 
@@ -116,7 +117,7 @@ def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, c
         raise OSError(errno.ENOSPC, "No space left on device")
 
     assert command.main(EASY) == 0
-    monkeypatch.setattr(atomic_io.os, "fsync", fill)
+    monkeypatch.setattr(os, "fsync", fill)
     assert command.main([*EASY, f"--contact_sheet={tmp_path / 'sheet.png'}"]) == 2
     assert (
         "cannot be written (No space left on device): choose another path"

@@ -4,22 +4,22 @@ import os
 
 import pytest
 
-from dataprep.atomic_io import write_atomic
+from nystromformer_jax.durable import read_json, write_bytes
 from tests.helpers import files_of_at_most
 
 
 def test_a_file_is_there_for_all_to_read_and_nothing_else(tmp_path):
-    write_atomic(tmp_path / "a.tsv", b"one")
-    write_atomic(tmp_path / "a.tsv", b"two\n")
+    write_bytes(tmp_path / "a.tsv", b"one")
+    write_bytes(tmp_path / "a.tsv", b"two\n")
     assert [path.name for path in tmp_path.iterdir()] == ["a.tsv"]
     assert (tmp_path / "a.tsv").read_bytes() == b"two\n"
     assert (tmp_path / "a.tsv").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_full_disk_leaves_the_old_file_alone(tmp_path):
-    write_atomic(tmp_path / "a.tsv", b"old")
+    write_bytes(tmp_path / "a.tsv", b"old")
     with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
-        write_atomic(tmp_path / "a.tsv", bytes(101))
+        write_bytes(tmp_path / "a.tsv", bytes(101))
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
@@ -31,8 +31,23 @@ def test_content_reaches_the_disk_before_the_name_and_the_name_after(tmp_path, m
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", spy)
-    write_atomic(tmp_path / "a.tsv", b"content")
+    write_bytes(tmp_path / "a.tsv", b"content")
     (temporary, named), (folder, renamed) = seen
     assert temporary.startswith(f"{tmp_path}/.a.tsv.")
     assert (named, renamed) == (False, True)
     assert folder == str(tmp_path)
+
+
+def test_objects(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text('{"a": [1, null]}')
+    assert read_json(file) == {"a": [1, None]}
+    for content, words in (
+        (b'{"a": ', "cannot be read as JSON"),
+        (b"\xff", "cannot be read as JSON"),
+        (b"[1]", "must hold a JSON object, not a list"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=words) as refusal:
+            read_json(file)
+        assert str(file) in str(refusal.value)

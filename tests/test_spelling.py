@@ -1,6 +1,6 @@
 """A name that is not known is answered with those that are near, or with all."""
 
-from dataprep.spelling import nearest
+from nystromformer_jax.spelling import nearest
 
 
 def test_the_nearest_names_all_of_them_or_none():
