@@ -25,36 +25,10 @@ from language.initial import (
     require_packages,
 )
 from language.tokenizer import Tokenizer, load_tokenizer
-from nystromformer_jax import NystromformerForSequenceClassification
+from nystromformer_jax import NystromformerForSequenceClassification, training
 from nystromformer_jax.durable import write_bytes
 from nystromformer_jax.export import export_model
 from nystromformer_jax.pretrained import save_pretrained
-from nystromformer_jax.training import (
-    SECTIONS,
-    EvalConfig,
-    EvalStep,
-    Examples,
-    FitConfig,
-    FitResult,
-    OptimizerConfig,
-    TrainConfig,
-    TrainSpec,
-    Workdir,
-    apply_model,
-    check_length,
-    evaluate_split,
-    is_primary,
-    load_best_params,
-    make_mesh,
-    on_mesh,
-    read_sections,
-    replicated,
-    sequence_axis,
-    sync_errors,
-    train_to_result,
-    weighted,
-    writing_to,
-)
 from nystromformer_jax.typing import Array
 
 PATHS = ("data.dir", "data.workers")
@@ -84,11 +58,12 @@ class BudgetConfig:
             raise ValueError(f"train.total_steps: needs 0 or more, got {self.total_steps}.")
         self.in_steps(1)  # to validate the other fields
 
-    def in_steps(self, examples: int) -> TrainConfig:
+    def in_steps(self, examples: int) -> training.TrainConfig:
         """Returns the budget in steps, for a number of training examples."""
         values = dataclasses.asdict(self)
         passes = values.pop("epochs") * examples / max(self.batch_size, 1)
-        return TrainConfig(**{**values, "total_steps": self.total_steps or math.ceil(passes)})
+        values["total_steps"] = self.total_steps or math.ceil(passes)
+        return training.TrainConfig(**values)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,11 +85,11 @@ class RateConfig:
             )
         self.in_steps(1)  # to validate the other fields
 
-    def in_steps(self, total_steps: int) -> OptimizerConfig:
+    def in_steps(self, total_steps: int) -> training.OptimizerConfig:
         """Returns the optimizer with its warm-up in steps."""
         values = dataclasses.asdict(self)
         warmup_steps = round(values.pop("warmup_share") * total_steps)
-        return OptimizerConfig(schedule="linear", warmup_steps=warmup_steps, **values)
+        return training.OptimizerConfig(schedule="linear", warmup_steps=warmup_steps, **values)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,13 +105,13 @@ class ScoringConfig:
             raise ValueError(f"eval.every_steps: needs 0 or more, got {self.every_steps}.")
         self.in_steps(1)
 
-    def in_steps(self, epoch_steps: int) -> EvalConfig:
+    def in_steps(self, epoch_steps: int) -> training.EvalConfig:
         """Returns the section with `every_steps` set."""
         every_steps = self.every_steps or max(epoch_steps, 1)
-        return EvalConfig(**{**dataclasses.asdict(self), "every_steps": every_steps})
+        return training.EvalConfig(**{**dataclasses.asdict(self), "every_steps": every_steps})
 
 
-FINETUNING_SECTIONS = SECTIONS | {
+FINETUNING_SECTIONS = training.SECTIONS | {
     "data": GlueConfig,
     "init": InitConfig,
     "optimizer": RateConfig,
@@ -156,13 +131,13 @@ class Run:
     mesh: Mesh
     model: NystromformerForSequenceClassification
 
-    def fit_config(self, examples: int) -> FitConfig:
+    def fit_config(self, examples: int) -> training.FitConfig:
         """Returns the sections of the training loop, for a number of training examples."""
-        train: TrainConfig = self.sections["train"].in_steps(examples)
+        train: training.TrainConfig = self.sections["train"].in_steps(examples)
         optimizer = self.sections["optimizer"].in_steps(train.total_steps)
         evaluation = self.sections["eval"].in_steps(math.ceil(examples / train.batch_size))
         steps = {"train": train, "optimizer": optimizer, "eval": evaluation}
-        return FitConfig.from_sections({**self.sections, **steps})
+        return training.FitConfig.from_sections({**self.sections, **steps})
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
@@ -178,7 +153,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
       ImportError: A package of the extra `language` is not installed.
     """
     require_packages()
-    sections = read_sections(config, FINETUNING_SECTIONS, plain=["model", "attention"])
+    sections = training.read_sections(config, FINETUNING_SECTIONS, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]
     if not init.checkpoint:
         raise ValueError(
@@ -186,24 +161,24 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             " model/ of a pretraining run, or a Hugging Face folder. init.from_scratch=True uses only"
             " its sizes."
         )
-    task = glue.TASKS[data.task]
-    description = model_config(
-        config["model"], config["attention"], init, num_labels=task.num_labels
+    mesh = training.make_mesh(sections["mesh"], devices)
+    model = NystromformerForSequenceClassification(
+        model_config(
+            config,
+            init,
+            num_labels=glue.TASKS[data.task].num_labels,
+            sequence_axis=training.sequence_axis(mesh),
+            remat=sections["train"].remat,
+        )
     )
-    if data.max_len > description.max_len:
+    if data.max_len > model.config.max_len:
         raise ValueError(
-            f"data.max_len={data.max_len} is more than the {description.max_len} positions of"
+            f"data.max_len={data.max_len} is more than the {model.config.max_len} positions of"
             f" {init.checkpoint}: lower it."
         )
-    mesh = make_mesh(sections["mesh"], devices)
-    description = dataclasses.replace(
-        description, sequence_axis=sequence_axis(mesh), remat=sections["train"].remat
-    )
-    run = Run(
-        config, data, init, sections, mesh, NystromformerForSequenceClassification(description)
-    )
+    run = Run(config, data, init, sections, mesh, model)
     run.fit_config(1).check_batches(mesh)
-    check_length(mesh, data.max_len, "data.max_len")
+    training.check_length(mesh, data.max_len, "data.max_len")
     jax.eval_shape(_make_params(run))  # to validate the model
     return run
 
@@ -233,7 +208,9 @@ def is_partial(run: Run, data: GlueData) -> bool:
     return fewer_there or fewer_seen or fewer_scored or fewer_steps
 
 
-def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> dict[str, Any]:
+def train(
+    run: Run, data: GlueData, tokenizer: Tokenizer, workdir: training.Workdir
+) -> dict[str, Any]:
     """Trains or resumes a run, and writes the best checkpoint's model and predictions.
 
     Returns:
@@ -244,15 +221,15 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
     spec = make_spec(run, len(data.splits["train"]))
     train_config = spec.config.train
 
-    def report(fit_result: FitResult, params: Any) -> dict[str, Any]:
-        with sync_errors(), writing_to(workdir.path):
-            if is_primary():
+    def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
+        with training.sync_errors(), training.writing_to(workdir.path):
+            if training.is_primary():
                 folder = workdir.path / "model"
                 more = {**tokenizer.token_ids, **_labels(data.task)}
                 save_pretrained(folder, run.model, {"params": params}, more=more)
                 tokenizer.save(folder, config.max_len)
-        predictions = workdir.path / "predictions" if is_primary() else None
-        with writing_to(workdir.path):
+        predictions = workdir.path / "predictions" if training.is_primary() else None
+        with training.writing_to(workdir.path):
             metrics = _evaluate_splits(run, data, spec, params, predictions)
         return {
             "kind": "glue",
@@ -267,7 +244,7 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
             "partial": is_partial(run, data),
         }
 
-    return train_to_result(
+    return training.train_to_result(
         workdir,
         spec,
         training=_examples(run, data.splits["train"]),
@@ -281,7 +258,7 @@ def train(run: Run, data: GlueData, tokenizer: Tokenizer, workdir: Workdir) -> d
     )
 
 
-def evaluate_checkpoint(run: Run, data: GlueData, workdir: Workdir) -> dict[str, Any]:
+def evaluate_checkpoint(run: Run, data: GlueData, workdir: training.Workdir) -> dict[str, Any]:
     """Evaluates a finished run's best checkpoint; writes nothing.
 
     Raises:
@@ -290,21 +267,21 @@ def evaluate_checkpoint(run: Run, data: GlueData, workdir: Workdir) -> dict[str,
     result = workdir.require_result()
     workdir.require_data(data.sha256)
     spec = make_spec(run, len(data.splits["train"]))
-    params = load_best_params(workdir, spec)
+    params = training.load_best_params(workdir, spec)
     return {**result, **_evaluate_splits(run, data, spec, params, folder=None)}
 
 
-def write_export(run: Run, workdir: Workdir) -> Path:
+def write_export(run: Run, workdir: training.Workdir) -> Path:
     """Writes a finished run's model as one file that needs only jax; see `nystromformer_jax.export`.
 
     Raises:
       NotFinished: The run has no result yet.
       CannotWrite: The disk is full or the folder is read-only.
     """
-    params = load_best_params(workdir, make_spec(run, examples=1))
+    params = training.load_best_params(workdir, make_spec(run, examples=1))
     file = workdir.path / "model.jax_export"
-    with sync_errors(), writing_to(workdir.path):
-        if is_primary():
+    with training.sync_errors(), training.writing_to(workdir.path):
+        if training.is_primary():
             config = dataclasses.replace(run.model.config, sequence_axis=None)  # for one device
             model = NystromformerForSequenceClassification(config)
             variables = {"params": jax.device_get(params)}
@@ -313,12 +290,12 @@ def write_export(run: Run, workdir: Workdir) -> Path:
     return file
 
 
-def make_spec(run: Run, examples: int) -> TrainSpec:
+def make_spec(run: Run, examples: int) -> training.TrainSpec:
     """Returns what a run trains, for a number of training examples."""
     tokens = jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32)
     task = glue.TASKS[run.data.task]
     label = jax.ShapeDtypeStruct((), jnp.float32 if task.is_regression else jnp.int32)
-    return TrainSpec(
+    return training.TrainSpec(
         config=run.fit_config(examples),
         mesh=run.mesh,
         make_params=_make_params(run),
@@ -344,24 +321,29 @@ def make_loss(model: NystromformerForSequenceClassification, task: GlueTask) -> 
         logits = _logits(model, params, batch, dropout_rng)
         labels, weights = batch["labels"], batch["weights"]
         if task.is_regression:
-            sums = {"loss": weighted(jnp.square(logits[:, 0] - labels), weights)}
+            sums = {"loss": training.weighted(jnp.square(logits[:, 0] - labels), weights)}
         else:
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
             right = logits.argmax(axis=-1) == labels
-            sums = {"loss": weighted(losses, weights), "accuracy": weighted(right, weights)}
+            sums = {
+                "loss": training.weighted(losses, weights),
+                "accuracy": training.weighted(right, weights),
+            }
         return sums["loss"][0], sums
 
     return loss_fn
 
 
-def make_logits_step(model: NystromformerForSequenceClassification, mesh: Mesh) -> EvalStep:
+def make_logits_step(
+    model: NystromformerForSequenceClassification, mesh: Mesh
+) -> training.EvalStep:
     """Compiles `(params, batch) -> {"logits", "labels", "weights"}`."""
 
     def logits_step(params: Any, batch: dict[str, Any]) -> dict[str, Array]:
         logits = _logits(model, params, batch, None)
         return {"logits": logits, "labels": batch["labels"], "weights": batch["weights"]}
 
-    return jax.jit(on_mesh(logits_step, mesh), out_shardings=replicated(mesh))
+    return jax.jit(training.on_mesh(logits_step, mesh), out_shardings=training.replicated(mesh))
 
 
 def sentence(result: Mapping[str, Any]) -> str:
@@ -398,7 +380,7 @@ def _logits(
     dropout_rng: Array | None,
 ) -> Array:
     inputs = (batch["inputs"], batch["mask"], batch["types"])
-    return cast(Array, apply_model(model, params, dropout_rng, *inputs))
+    return cast(Array, training.apply_model(model, params, dropout_rng, *inputs))
 
 
 def _make_params(run: Run) -> Callable[[], Any]:
@@ -407,14 +389,14 @@ def _make_params(run: Run) -> Callable[[], Any]:
     return lambda: run.model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
 
 
-def _examples(run: Run, split: EncodedSplit) -> Examples:
+def _examples(run: Run, split: EncodedSplit) -> training.Examples:
     def batch(indices: npt.NDArray[np.integer]) -> Any:
         rows = split.batch(indices, run.data.max_len)
         if run.model.config.num_types == 1:  # as in RoBERTa, both texts have the same
             return {**rows, "types": np.zeros_like(rows["types"])}
         return rows
 
-    return Examples(len(split), batch)
+    return training.Examples(len(split), batch)
 
 
 def _labels(task: GlueTask) -> dict[str, Any]:
@@ -448,7 +430,7 @@ def _metrics(task: GlueTask, logits: Logits, labels: npt.NDArray[Any]) -> dict[s
 
 
 def _evaluate_splits(
-    run: Run, data: GlueData, spec: TrainSpec, params: Any, folder: Path | None
+    run: Run, data: GlueData, spec: training.TrainSpec, params: Any, folder: Path | None
 ) -> dict[str, Any]:
     """Evaluates every split but training; writes predictions if there is a `folder`."""
     results: dict[str, Any] = {}
@@ -456,7 +438,7 @@ def _evaluate_splits(
         if name == "train":
             continue
         logging.getLogger(__name__).info("Evaluating the %s set.", name)
-        logits, _ = evaluate_split(spec, params, _examples(run, split), _concatenate)
+        logits, _ = training.evaluate_split(spec, params, _examples(run, split), _concatenate)
         predictions = glue.predictions(data.task, logits)
         count = len(predictions)
         labels = None if split.labels is None else split.labels[:count]

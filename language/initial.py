@@ -99,29 +99,28 @@ def require_packages() -> None:
             )
 
 
-def model_config(
-    model: Mapping[str, Any], attention: Mapping[str, Any], init: InitConfig, **sizes: int
-) -> NystromformerConfig:
-    """Returns the model config of the config's sections and the checkpoint.
+def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> NystromformerConfig:
+    """Returns the model config of a run's config and the checkpoint.
 
     Args:
-      model: The section "model": all sizes, or with a checkpoint only `WITH_CHECKPOINT`.
-      attention: The section "attention": a name and options; an empty name is the checkpoint's own.
+      config: Has the sections "model" (all sizes, or with a checkpoint only `WITH_CHECKPOINT`) and
+        "attention" (a name and options; an empty name is the checkpoint's own).
       init: The section "init".
-      **sizes: Fields that depend on the data; a checkpoint overrides `vocab_size`.
+      **fields: Fields that depend on the data and the devices; a checkpoint overrides `vocab_size`.
 
     Raises:
       ValueError: A key is unknown or a value invalid, or the checkpoint sets it.
     """
-    options = dict(attention)
+    model, options = config["model"], dict(config["attention"])
     name = options.pop("name", "")
     _check_attention(name, options)
     if not init.checkpoint:
         if not name:
             raise ValueError(
-                "attention.name: is empty, and there is no init.checkpoint that has one."
+                "attention.name: is empty, which selects the checkpoint's attention, but"
+                " init.checkpoint is empty, too: set one of them."
             )
-        values = {**model, **options, "attention": name, **sizes}
+        values = {**model, **options, "attention": name, **fields}
         return from_mapping(NystromformerConfig, values, "model")
     for key in model:
         if key not in WITH_CHECKPOINT:
@@ -135,17 +134,16 @@ def model_config(
         raise ValueError(
             f"attention.{min(options)}: needs attention.name, which is empty (the checkpoint's own)."
         )
-    sizes.pop("vocab_size", None)
-    changes = {**model, **options, **sizes}
+    fields.pop("vocab_size", None)
+    changes = {**model, **options, **fields}
     from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # to validate them
-    config = read_config(init.folder, quirks=init.quirks, **changes)
-    theirs = read_config(init.folder, attention=config.attention).max_len
-    if config.max_len != theirs:
-        how = "repeats them" if config.max_len > theirs else "uses the first ones"
-        _logger.info(
-            "%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, config.max_len, how
-        )
-    return config
+    description = read_config(init.folder, quirks=init.quirks, **changes)
+    ours = description.max_len
+    theirs = read_config(init.folder, attention=description.attention).max_len
+    if ours != theirs:
+        how = "repeats them" if ours > theirs else "uses the first ones"
+        _logger.info("%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, ours, how)
+    return description
 
 
 def _check_attention(name: str, options: Mapping[str, Any]) -> None:

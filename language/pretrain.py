@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,28 +23,8 @@ from language.initial import (
 )
 from language.masking import ObjectiveConfig, Vocabulary, mask_pairs
 from language.tokenizer import Tokenizer, load_tokenizer
-from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining
+from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
 from nystromformer_jax.pretrained import save_pretrained
-from nystromformer_jax.training import (
-    SECTIONS,
-    Examples,
-    FitConfig,
-    FitResult,
-    TrainSpec,
-    Workdir,
-    apply_model,
-    check_length,
-    evaluate_split,
-    is_primary,
-    load_best_params,
-    make_mesh,
-    read_sections,
-    sequence_axis,
-    sync_errors,
-    train_to_result,
-    weighted,
-    writing_to,
-)
 from nystromformer_jax.typing import Array
 
 PATHS = ("data.dir", "data.tokenizer", "data.workers")
@@ -60,7 +39,7 @@ class Run:
     data: CorpusConfig
     objective: ObjectiveConfig
     init: InitConfig
-    fit: FitConfig
+    fit: training.FitConfig
     mesh: Mesh
 
 
@@ -78,14 +57,14 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     """
     require_packages()
     own = {"data": CorpusConfig, "objective": ObjectiveConfig, "init": InitConfig}
-    sections = read_sections(config, own | SECTIONS, plain=["model", "attention"])
+    sections = training.read_sections(config, own | training.SECTIONS, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]
     if init.checkpoint and not data.tokenizer:
         data = dataclasses.replace(data, tokenizer=init.checkpoint)
-    mesh = make_mesh(sections["mesh"], devices)
-    fit_config = FitConfig.from_sections(sections)
+    mesh = training.make_mesh(sections["mesh"], devices)
+    fit_config = training.FitConfig.from_sections(sections)
     fit_config.check_batches(mesh)
-    check_length(mesh, data.max_len, "data.max_len")
+    training.check_length(mesh, data.max_len, "data.max_len")
     run = Run(config, data, sections["objective"], init, fit_config, mesh)
     # To validate the model; the size of an existing tokenizer is not known yet.
     model = NystromformerForPreTraining(_model_config(run, data.vocab_size))
@@ -114,7 +93,7 @@ def is_partial(run: Run, corpus: Corpus) -> bool:
     return fewer_pairs or run.fit.train.total_steps < run.fit.train.budget_steps
 
 
-def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
+def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]:
     """Trains or resumes a run, and exports the checkpoint that is best on the held-out documents.
 
     Returns:
@@ -124,10 +103,12 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
     check_tokenizer(corpus.tokenizer, config, run.init)
     model = NystromformerForPreTraining(config)
 
-    def report(fit_result: FitResult, params: Any) -> dict[str, Any]:
-        with sync_errors(), writing_to(workdir.path):
-            if is_primary():
-                save_model(workdir.path / "model", model, params, corpus)
+    def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
+        with training.sync_errors(), training.writing_to(workdir.path):
+            if training.is_primary():
+                folder, tokenizer = workdir.path / "model", corpus.tokenizer
+                save_pretrained(folder, model, {"params": params}, more=tokenizer.token_ids)
+                tokenizer.save(folder, config.max_len)
         return {
             "kind": "pretrain",
             "attention": config.attention,
@@ -138,7 +119,7 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
             "partial": is_partial(run, corpus),
         }
 
-    return train_to_result(
+    return training.train_to_result(
         workdir,
         make_spec(run, vocabulary_of(corpus.tokenizer)),
         training=examples(corpus.splits["train"], run.data.max_len),
@@ -152,7 +133,7 @@ def train(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
     )
 
 
-def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> TrainSpec:
+def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> training.TrainSpec:
     """Returns what a run trains.
 
     Args:
@@ -167,7 +148,7 @@ def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> TrainSpec:
         vocabulary = Vocabulary.create(mask_id=0, special_ids=(0,), word_starts=starts)
     model = NystromformerForPreTraining(_model_config(run, len(vocabulary.word_starts)))
     number = jax.ShapeDtypeStruct((), jnp.int32)
-    return TrainSpec(
+    return training.TrainSpec(
         config=run.fit,
         mesh=run.mesh,
         make_params=_make_params(run, model),
@@ -209,21 +190,24 @@ def make_loss(
         # As in RoBERTa, both sentences have the same type.
         types = None if model.config.num_types == 1 else masked.types
         inputs = (masked.inputs, masked.mask, types, masked.positions)
-        token_logits, order_logits = apply_model(model, params, dropout_rng, *inputs)
+        token_logits, order_logits = training.apply_model(model, params, dropout_rng, *inputs)
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels
         weights = masked.weights * batch["weights"][:, None]
         token_losses = cross_entropy(token_logits, masked.targets)
         order_losses = cross_entropy(order_logits, masked.order)
-        mlm_loss = weighted(token_losses.ravel(), weights.ravel())
+        mlm_loss = training.weighted(token_losses.ravel(), weights.ravel())
         right = token_logits.argmax(axis=-1) == masked.targets
-        sums = {"mlm_loss": mlm_loss, "mlm_accuracy": weighted(right.ravel(), weights.ravel())}
+        sums = {
+            "mlm_loss": mlm_loss,
+            "mlm_accuracy": training.weighted(right.ravel(), weights.ravel()),
+        }
         loss_sum = mlm_loss[0]
         wanted = batch["weights"] * masked.num_targets
         if objective.order_weight > 0:
-            order_loss = weighted(order_losses, batch["weights"])
+            order_loss = training.weighted(order_losses, batch["weights"])
             guessed = order_logits.argmax(axis=-1) == masked.order
             sums["order_loss"] = order_loss
-            sums["order_accuracy"] = weighted(guessed, batch["weights"])
+            sums["order_accuracy"] = training.weighted(guessed, batch["weights"])
             loss_sum = loss_sum + objective.order_weight * (wanted * order_losses).sum()
         sums["loss"] = (loss_sum, wanted.sum())
         return loss_sum, sums
@@ -240,40 +224,30 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     )
 
 
-def examples(pairs: Pairs, max_len: int) -> Examples:
+def examples(pairs: Pairs, max_len: int) -> training.Examples:
     """Returns a split for the pipeline."""
-    return Examples(len(pairs), lambda indices: pairs.batch(indices, max_len))
-
-
-def save_model(
-    folder: Path, model: NystromformerForPreTraining, params: Any, corpus: Corpus
-) -> None:
-    """Writes the model and its tokenizer in Hugging Face's layout."""
-    tokenizer = corpus.tokenizer
-    save_pretrained(folder, model, {"params": params}, more=tokenizer.token_ids)
-    tokenizer.save(folder, model.config.max_len)
+    return training.Examples(len(pairs), lambda indices: pairs.batch(indices, max_len))
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:
-    """Returns the metrics of constant predictions: the most frequent training token, and a fixed order."""
+    """Returns the metrics of predictors without context, from token counts of the training split.
+
+    The accuracy is that of the most frequent token, the loss that of the frequencies plus one, and the
+    order is constant.
+    """
     special = list(corpus.tokenizer.special_ids)
-    train, valid = (corpus.splits[name].token_counts().copy() for name in ("train", "valid"))
+    train, valid = (corpus.splits[name].token_counts() for name in ("train", "valid"))
     train[special] = valid[special] = 0
-    most_frequent = int(np.argmax(train))
+    probability = (train + 1) / (train + 1).sum()
+    count = max(valid.sum(), 1)
     return {
-        "mlm_accuracy": float(valid[most_frequent] / max(valid.sum(), 1)),
-        "mlm_loss": _unigram_loss(train, valid),
+        "mlm_accuracy": float(valid[np.argmax(train)] / count),
+        "mlm_loss": float(-(valid * np.log(probability)).sum() / count),
         "order_accuracy": 0.5,
     }
 
 
-def _unigram_loss(train: np.ndarray, valid: np.ndarray) -> float:
-    """Returns the cross-entropy of `valid` under the frequencies of `train` plus one."""
-    probability = (train + 1) / (train + 1).sum()
-    return float(-(valid * np.log(probability)).sum() / max(valid.sum(), 1))
-
-
-def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str, Any]:
+def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]:
     """Evaluates a finished run's best checkpoint on the held-out documents; writes nothing.
 
     Raises:
@@ -282,9 +256,9 @@ def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: Workdir) -> dict[str,
     result = workdir.require_result()
     workdir.require_data(corpus.sha256)
     spec = make_spec(run, vocabulary_of(corpus.tokenizer))
-    params = load_best_params(workdir, spec)
+    params = training.load_best_params(workdir, spec)
     pairs = examples(corpus.splits["valid"], run.data.max_len)
-    valid = _with_perplexity(evaluate_split(spec, params, pairs))
+    valid = _with_perplexity(training.evaluate_split(spec, params, pairs))
     return {**result, "valid": valid, "valid_examples": _scored(run, corpus)}
 
 
@@ -302,10 +276,14 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 
 def _model_config(run: Run, vocab_size: int) -> NystromformerConfig:
-    sizes = {"vocab_size": vocab_size, "max_len": run.data.max_len}
-    config = model_config(run.config["model"], run.config["attention"], run.init, **sizes)
-    axis = sequence_axis(run.mesh)
-    return dataclasses.replace(config, sequence_axis=axis, remat=run.fit.train.remat)
+    return model_config(
+        run.config,
+        run.init,
+        vocab_size=vocab_size,
+        max_len=run.data.max_len,
+        sequence_axis=training.sequence_axis(run.mesh),
+        remat=run.fit.train.remat,
+    )
 
 
 def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], Any]:

@@ -65,10 +65,8 @@ class EncodedSplit:
             inputs[rank == room] = self.tokenizer.sep_id
             types[(rank >= 0) & (rank <= room)] = text
             begin = begin + room + 1
-        if self.labels is None:
-            labels: npt.NDArray[Any] = np.zeros(len(indices), self.label_dtype)
-        else:
-            labels = self.labels[indices]
+        no_labels = np.zeros(len(indices), self.label_dtype)
+        labels = no_labels if self.labels is None else self.labels[indices]
         return {"inputs": inputs, "mask": positions < begin, "types": types, "labels": labels}
 
     def take(self, rows: npt.NDArray[np.integer]) -> Self:
@@ -146,18 +144,12 @@ def save(
 ) -> None:
     """Tokenizes a split and writes `<split>_tokens.npy`, `_offsets`, `_ids` and, with labels, `_labels`."""
     texts = list(itertools.chain.from_iterable(example.texts for example in examples))
-    starts = range(0, len(texts), TEXTS_PER_CALL)
+    calls = [texts[i : i + TEXTS_PER_CALL] for i in range(0, len(texts), TEXTS_PER_CALL)]
     with ThreadPoolExecutor(threads) as pool:
-        encoded = list(
-            pool.map(
-                lambda start: _encode(tokenizer, texts[start : start + TEXTS_PER_CALL]), starts
-            )
-        )
-    offsets = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum(np.concatenate([lengths for _, lengths in encoded]), out=offsets[1:])
+        encoded = list(pool.map(lambda call: _encode(tokenizer, call), calls))
     arrays = {
         "tokens": np.concatenate([tokens for tokens, _ in encoded]),
-        "offsets": offsets,
+        "offsets": np.cumsum(np.concatenate([[0], *(lengths for _, lengths in encoded)])),
         "ids": np.array([example.id for example in examples]),
     }
     if examples[0].label is not None:
@@ -194,13 +186,6 @@ def _encode(
 ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
     """Returns the tokens of all texts, and the number of tokens of each."""
     ids = tokenizer.encode(texts)
-    if len(ids) != len(texts):
-        raise ValueError(f"The tokenizer gave {len(ids)} encodings of {len(texts)} texts.")
-    tokens = np.array(list(itertools.chain.from_iterable(ids)), np.int64)
-    if len(tokens) and not (tokens.min() >= 0 and tokens.max() < tokenizer.vocab_size):
-        raise ValueError(
-            f"The tokenizer gave ids from {tokens.min()} to {tokens.max()}, and its vocab_size is"
-            f" {tokenizer.vocab_size}: is it the vocabulary's number of tokens?"
-        )
-    lengths = np.array([len(own) for own in ids], np.int64)
-    return tokens.astype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32), lengths
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
+    tokens: npt.NDArray[Any] = np.array(list(itertools.chain.from_iterable(ids)), dtype)
+    return tokens, np.array([len(own) for own in ids], np.int64)

@@ -1,6 +1,6 @@
-"""GLUE's metrics, computed by scikit-learn and SciPy, with standard errors.
+"""GLUE's metrics by scikit-learn and SciPy, with standard errors.
 
-An undefined metric, of constant predictions or labels, counts as 0, with a log warning.
+Correlations of constant predictions or labels are undefined. They count as 0, with a warning in the log.
 """
 
 import logging
@@ -18,64 +18,38 @@ _logger = logging.getLogger(__name__)
 
 
 def predictions(task: GlueTask, outputs: Values) -> Values:
-    """Returns the predicted classes, or scores, [N].
-
-    Args:
-      task: The task.
-      outputs: Logits [N, C], scores [N, 1] or [N], or predictions [N].
-    """
-    outputs = np.asarray(outputs)
-    is_class = not task.is_regression and outputs.ndim == 1
-    shapes = "[N] or [N, 1]" if task.is_regression else f"[N] or [N, {task.num_labels}]"
-    if outputs.ndim not in (1, 2) or (outputs.ndim == 2 and outputs.shape[1] != task.num_labels):
+    """Returns the predicted classes, or scores, [N], from logits [N, C], or scores [N, 1]."""
+    if outputs.ndim != 2 or outputs.shape[1] != task.num_labels:
         raise ValueError(
-            f"Outputs for {task.title} must have the shape {shapes}, got {list(outputs.shape)}."
+            f"Outputs for {task.title} must have the shape [N, {task.num_labels}], got"
+            f" {list(outputs.shape)}."
         )
     if not np.isfinite(outputs).all():
         raise ValueError(
             f"{np.count_nonzero(~np.isfinite(outputs))} of the outputs for {task.title} are not"
             " finite, so no metric can be computed."
         )
-    if is_class:
-        if not np.isin(outputs, np.arange(task.num_labels)).all():
-            raise ValueError(
-                f"Predictions for {task.title} must be classes from 0 to {task.num_labels - 1}, got"
-                f" {outputs.min()} to {outputs.max()}."
-            )
-        return outputs.astype(np.int32)
-    return outputs.reshape(-1) if task.is_regression else outputs.argmax(axis=-1).astype(np.int32)
+    return outputs[:, 0] if task.is_regression else outputs.argmax(axis=-1).astype(np.int32)
 
 
-def score(task: GlueTask, outputs: Values, labels: Values) -> dict[str, float]:
+def score(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]:
     """Returns all metrics of a task, each between -1 and 1, the selecting one first.
 
     Args:
       task: The task.
-      outputs: Logits, scores or predictions; see `predictions`.
+      predicted: [N], classes or scores; see `predictions`.
       labels: [N].
     """
-    predicted, labels = _pair(task, outputs, labels)
     return {name: _score(name, predicted, labels) for name in task.metrics}
 
 
-def standard_error(task: GlueTask, outputs: Values, labels: Values) -> dict[str, float]:
+def standard_error(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]:
     """Returns the standard errors of `score` over samples of examples, for one training run.
 
     They are binomial for accuracy, by the delta method for F1, Matthews and Pearson, and Bonett and
     Wright's for Spearman; 0 for constant predictions or labels.
     """
-    predicted, labels = _pair(task, outputs, labels)
     return {name: _standard_error(name, predicted, labels) for name in task.metrics}
-
-
-def _pair(task: GlueTask, outputs: Values, labels: Values) -> tuple[Values, Values]:
-    predicted, labels = predictions(task, outputs), np.asarray(labels)
-    if labels.shape != predicted.shape or not len(labels):
-        raise ValueError(
-            f"{task.title} needs one label per prediction, and at least one; got {len(labels):,} labels"
-            f" and {len(predicted):,} predictions."
-        )
-    return predicted, labels
 
 
 def _score(metric: Metric, predicted: Values, labels: Values) -> float:

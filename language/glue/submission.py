@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from language.glue import metrics
 from language.glue.tasks import MAX_SCORE, GlueTask
 from nystromformer_jax.durable import write_bytes
 
@@ -30,7 +29,7 @@ def write_predictions(
     task: GlueTask,
     split: str,
     ids: npt.NDArray[np.str_],
-    predictions: npt.NDArray[Any],
+    predicted: npt.NDArray[Any],
     folder: Path,
     *,
     labels: npt.NDArray[Any] | None = None,
@@ -45,21 +44,16 @@ def write_predictions(
       task: The task.
       split: Name of the split, which gives the file's name.
       ids: [N], ids of the examples.
-      predictions: [N], or logits; see `metrics.predictions`.
+      predicted: [N], classes or scores.
       folder: Created if missing.
       labels: [N].
     """
-    predicted = metrics.predictions(task, predictions)
-    columns = [("index", [str(index) for index in ids])]
     if task.is_regression and labels is None:
         predicted = predicted.clip(0, MAX_SCORE)
-    columns.append(("prediction", _format(task, predicted)))
+    columns = [["index", *ids.tolist()], ["prediction", *_format(task, predicted)]]
     if labels is not None:
-        columns.append(("label", _format(task, np.asarray(labels))))
-    if len({len(column) for _, column in columns}) > 1:
-        found = ", ".join(f"{len(column):,} of {name}" for name, column in columns)
-        raise ValueError(f"A file of predictions needs columns of one length, and got {found}.")
-    rows = [[name for name, _ in columns], *zip(*(column for _, column in columns), strict=True)]
+        columns.append(["label", *_format(task, labels)])
+    rows = zip(*columns, strict=True)
     file = folder / file_name(task, split)
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(file, "".join("\t".join(row) + "\n" for row in rows).encode())
@@ -68,30 +62,28 @@ def write_predictions(
 
 def read_predictions(task: GlueTask, file: Path) -> Predictions:
     """Reads a file of `write_predictions`; invalid content is a ValueError."""
-    lines = [line.split("\t") for line in file.read_text(encoding="utf-8").rstrip("\n").split("\n")]
-    header = lines[0]
+    text = file.read_text(encoding="utf-8").rstrip("\n")
+    header, *rows = [line.split("\t") for line in text.split("\n")]
     if header not in (["index", "prediction"], ["index", "prediction", "label"]):
         raise ValueError(
             f"{file} holds no predictions: its first line must be index, prediction and optionally label."
         )
-    columns: list[list[str]] = [[] for _ in header]
-    for number, cells in enumerate(lines[1:], 2):
+    for number, cells in enumerate(rows, 2):
         if len(cells) != len(header):
             raise ValueError(
                 f"{file}, line {number}, has {len(cells)} columns instead of {len(header)}."
             )
-        for column, cell in zip(columns, cells, strict=True):
-            column.append(cell)
-    ids, *values = columns
-    read = [_parse(task, column, file) for column in values]
-    return Predictions(np.array(ids), read[0], read[1] if len(read) > 1 else None)
+    ids, predicted, *labels = ([row[column] for row in rows] for column in range(len(header)))
+    return Predictions(
+        np.array(ids),
+        _parse(task, predicted, file),
+        _parse(task, labels[0], file) if labels else None,
+    )
 
 
 def _format(task: GlueTask, values: npt.NDArray[Any]) -> list[str]:
-    """Formats classes by their names, and scores so that float32 is read back exactly."""
-    if task.is_regression:
-        return [f"{value:.9g}" for value in values.tolist()]
-    return [task.labels[value] for value in values.tolist()]
+    """Returns names of classes, or scores with enough digits to read float32 back exactly."""
+    return [f"{x:.9g}" if task.is_regression else task.labels[x] for x in values.tolist()]
 
 
 def _parse(task: GlueTask, words: Sequence[str], file: Path) -> npt.NDArray[Any]:

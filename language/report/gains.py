@@ -1,5 +1,6 @@
 """Gains of pretraining: fine-tuned models beside the same from scratch, on the same examples."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,25 +19,15 @@ START = ("init", "init.from_scratch")  # keys of a setting in which the two may 
 
 
 class Gain(NamedTuple):
-    """Accuracies of a pretrained model and of the same from scratch, in [0, 1].
-
-    Attributes:
-      task: A name of `TASKS`.
-      pretrained: Group of the pretrained model.
-      scratch: Group of the model from scratch.
-      seeds: Seeds that both groups have.
-      examples: Number of examples.
-      accuracies: Accuracy pretrained and from scratch, means over seeds.
-      error: Standard error of their paired difference over examples.
-    """
+    """Accuracies of a pretrained model and of the same from scratch, in [0, 1], on the same examples."""
 
     task: str
     pretrained: Group
     scratch: Group
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # that both groups have
     examples: int
-    accuracies: tuple[float, float]
-    error: float
+    accuracies: tuple[float, float]  # pretrained and from scratch, means over seeds
+    error: float  # standard error of their paired difference over examples
 
     @property
     def difference(self) -> float:
@@ -45,20 +36,19 @@ class Gain(NamedTuple):
 
 
 def find_gains(groups: Sequence[Group]) -> list[Gain]:
-    """Returns the gains of all pairs of groups that differ in their start alone and kept predictions.
+    """Returns the gains of all pairs of groups that differ only in their start and kept predictions.
 
     Raises:
-      ValueError: Predictions are invalid or on other examples.
+      ValueError: Predictions are invalid, or of different examples.
     """
-    found = []
-    for scratch in groups:
-        for other in groups:
-            if not scratch.task or not _from_scratch(scratch) or _from_scratch(other):
-                continue
-            if other.task == scratch.task and _setting(other) == _setting(scratch):
-                gain = _gain(other, scratch)
-                found += [gain] if gain else []
-    return found
+    tuned = [group for group in groups if group.task]
+    found = [
+        _gain(pretrained, scratch)
+        for scratch in filter(_from_scratch, tuned)
+        for pretrained in itertools.filterfalse(_from_scratch, tuned)
+        if (pretrained.task, _setting(pretrained)) == (scratch.task, _setting(scratch))
+    ]
+    return [gain for gain in found if gain]
 
 
 def table(gains: Sequence[Gain]) -> Table:
@@ -85,18 +75,16 @@ def numbers(gain: Gain) -> dict[str, Any]:
 
 
 def _gain(pretrained: Group, scratch: Group) -> Gain | None:
+    """Returns the gain over the shared seeds; None if there are none, or if a run kept no predictions."""
     ours, theirs = ({run.seed: run for run in group.runs} for group in (pretrained, scratch))
-    seeds = tuple(sorted(set(ours) & set(theirs)))
-    answers = [
-        [found for seed in seeds if (found := _correct(runs[seed])) is not None]
-        for runs in (ours, theirs)
-    ]
-    if not seeds or any(len(own) < len(seeds) for own in answers):
+    seeds = tuple(sorted(ours.keys() & theirs.keys()))
+    answers = [[_correct(runs[seed]) for seed in seeds] for runs in (ours, theirs)]
+    if not seeds or not all(own for runs in answers for own in runs):
         return None
     names = answers[0][0].keys()
     if any(own.keys() != names for runs in answers for own in runs):
         runs = ", ".join(run.name for run in (*pretrained.runs, *scratch.runs))
-        raise ValueError(f"{runs} answered other examples; compare runs on the same data.")
+        raise ValueError(f"{runs} predicted different examples; compare runs on the same data.")
     one, other = (
         np.mean([[own[name] for name in names] for own in runs], axis=0) for runs in answers
     )
@@ -108,18 +96,19 @@ def _gain(pretrained: Group, scratch: Group) -> Gain | None:
     return Gain(pretrained.task, pretrained, scratch, seeds, len(differences), accuracies, error)
 
 
-def _correct(run: Run) -> Mapping[str, np.bool] | None:
-    """Returns which examples a run got right, on a test set with labels if any; None without predictions."""
+def _correct(run: Run) -> Mapping[str, np.bool]:
+    """Returns whether each example is right, on a test set with labels if any; empty without predictions."""
     task = TASKS[run.task]
-    split = "test" if "test" in run.scores else "valid"
-    file = Path(run.folder, "predictions", file_name(task, split))
+    file = Path(
+        run.folder, "predictions", file_name(task, "test" if "test" in run.scores else "valid")
+    )
     if task.is_regression or not file.is_file():
-        return None
-    kept = read_predictions(task, file)
-    if kept.labels is None:
-        return None
-    right: npt.NDArray[np.bool] = kept.predictions == kept.labels
-    return dict(zip(kept.ids.tolist(), right, strict=True))
+        return {}
+    ids, predictions, labels = read_predictions(task, file)
+    if labels is None:
+        return {}
+    right: npt.NDArray[np.bool] = predictions == labels
+    return dict(zip(ids.tolist(), right, strict=True))
 
 
 def _from_scratch(group: Group) -> bool:

@@ -65,7 +65,7 @@ def test_a_finished_run_is_scored_again_and_exported_by_one_process_and_whole(
     assert finetune.evaluate_checkpoint(run, data, workdir) == result
     before = set(workdir.path.iterdir())
     with monkeypatch.context() as another_process:
-        another_process.setattr(finetune, "is_primary", lambda: False)
+        another_process.setattr(finetune.training, "is_primary", lambda: False)
         finetune.write_export(run, workdir)
     with files_of_at_most(5000), pytest.raises(CannotWrite, match="run cannot be written"):
         finetune.write_export(run, workdir)

@@ -20,4 +20,4 @@ def test_what_is_wrong_in_attention_is_named_as_attentions(values, sentence, of_
     init = InitConfig(checkpoint="anywhere" if of_checkpoint else "")
     attention = {"name": "nystrom", **values}
     with pytest.raises(ValueError, match=sentence):
-        model_config({}, attention, init, vocab_size=60)
+        model_config({"model": {}, "attention": attention}, init, vocab_size=60)

@@ -160,21 +160,3 @@ def test_what_is_saved_comes_back(tmp_path, vocab_size, dtype):
     for row, example in zip(rows, examples, strict=True):
         a, b = tokenizer.encode(example.texts)
         assert row[: len(a) + len(b) + 3] == [CLS, *a, SEP, *b, SEP]
-
-
-def test_a_tokenizer_that_breaks_its_word_is_refused(tmp_path):
-    class Broken(Words):
-        def encode(self, texts):
-            return [[self.vocab_size] for _ in texts]
-
-    class Silent(Words):
-        def encode(self, texts):
-            return []
-
-    examples = [Example("0", ("a b",), None)]
-    for tokenizer, words in (
-        (Broken(), "gave ids from 101 to 101, and its vocab_size is 101"),
-        (Silent(), "gave 0 encodings of 1 texts"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            save(tmp_path, "train", examples, tokenizer, label_dtype=np.int32, threads=1)

@@ -55,7 +55,7 @@ def test_examples_are_paired_by_their_names_and_not_by_their_places(tmp_path):
 def test_other_examples_are_refused(tmp_path):
     write_run(tmp_path / "a", [0])
     write_run(tmp_path / "b", [0], scratch=True, config=scratch_config(), ids=list("bcdefgh"))
-    with pytest.raises(ValueError, match="answered other examples"):
+    with pytest.raises(ValueError, match="predicted different examples"):
         gains.find_gains(groups_in(tmp_path))
 
 
