@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import accum_dtype, check_kernel
+from nystromformer_jax.validation import accum_dtype, check_array, check_kernel
 
 # Rows of the band matrix. Longer blocks multiply more zeros, shorter blocks read halos more often.
 BLOCK_ROWS = 128  # fills a TPU's matrix unit
@@ -31,18 +31,14 @@ def depthwise_convolution(
     pass. Supports reverse-mode differentiation.
 
     Raises:
-      ValueError: The kernel has an even width or an invalid shape, or a dtype is not floating-point.
+      ValueError: The kernel has an even width or an invalid shape, or a dtype is unsupported.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, section "Analysis of Nyström approximation" (the
     skip connection of V); in the authors' code a `Conv2d` of kernel (W, 1), one group per head, no
     bias. One kernel per channel is the generalization of So et al. 2021 (Primer), arXiv:2109.08668.
     """
     value, kernel = jnp.asarray(value), jnp.asarray(kernel)
-    if value.ndim != 4 or 0 in value.shape or not jnp.issubdtype(value.dtype, jnp.floating):
-        raise ValueError(
-            "value must be [batch, length, heads, head_dim] with a floating-point dtype and no empty axis;"
-            f" got {value.shape} of {value.dtype}."
-        )
+    check_array("value", value, "batch, length, heads, head_dim")
     check_kernel(kernel, *value.shape[2:])
     return _convolve(value, kernel)
 

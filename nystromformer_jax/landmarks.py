@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Layout, accum_dtype, check_landmarks
+from nystromformer_jax.validation import Layout, accum_dtype, check_dtype, check_landmarks
 
 
 class Segments(NamedTuple):
@@ -85,8 +85,7 @@ def segment_means(
             "segment_means takes x [batch, length, heads, head_dim] and a boolean mask [batch, length];"
             f" got {x.shape} and {None if mask is None else (mask.shape, str(mask.dtype))}."
         )
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(f"segment_means takes x with a floating-point dtype, got {x.dtype}.")
+    check_dtype("x", x)
     batch, length = x.shape[:2]
     check_landmarks(num_landmarks, length, layout)
     if layout != "hf" and mask is not None:

@@ -13,7 +13,7 @@ from nystromformer_jax.convolution import dense_convolution
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import check_choice, check_mask, check_size
+from nystromformer_jax.validation import check_array, check_choice, check_mask, check_size
 
 Initializer = Callable[..., Array]
 Dtype = Any
@@ -49,11 +49,7 @@ def check_tokens(name: str, x: Array) -> None:
             f"{name} must be a JAX or NumPy array, got a {type(x).__module__}.{type(x).__qualname__}."
             f" Pass jnp.asarray({name})."
         )
-    if x.ndim != 3 or 0 in x.shape or not jnp.issubdtype(x.dtype, jnp.floating):
-        raise ValueError(
-            f"{name} must be [batch, length, width] with a floating-point dtype and no empty axis; got"
-            f" shape {x.shape} of {x.dtype}."
-        )
+    check_array(name, x, "batch, length, width")
 
 
 def finite_padding(

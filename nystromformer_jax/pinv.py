@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import Start, accum_dtype, check_pinv
+from nystromformer_jax.validation import Start, accum_dtype, check_dtype, check_pinv
 
 
 def iterative_pinv(
@@ -36,18 +36,16 @@ def iterative_pinv(
       The inverse in at least float32, for any dtype of `kernel`.
 
     Raises:
-      ValueError: The start is unknown, `num_iters` is not from 0 to 100, or `kernel` is not a
-        floating-point array of matrices.
+      ValueError: The start is unknown, `num_iters` is not from 0 to 100, or `kernel` has an
+        unsupported shape or dtype.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 11–15; the iteration is Razavi et al. 2014.
     """
     check_pinv(num_iters, start)
     kernel = jnp.asarray(kernel)
-    if kernel.ndim < 2 or 0 in kernel.shape or not jnp.issubdtype(kernel.dtype, jnp.floating):
-        raise ValueError(
-            "iterative_pinv needs matrices [… M N] with a floating-point dtype and no empty axis; got"
-            f" shape {kernel.shape} of {kernel.dtype}."
-        )
+    if kernel.ndim < 2 or 0 in kernel.shape:
+        raise ValueError(f"kernel must be [… M N] without an empty axis, got shape {kernel.shape}.")
+    check_dtype("kernel", kernel)
     kernel = kernel.astype(accum_dtype(kernel.dtype))
     # The only residual of the backward pass is A, instead of about thirty M × M arrays.
     return jax.checkpoint(lambda a: _iterate(a, num_iters, start, precision))(kernel)
@@ -62,18 +60,16 @@ def pinv_residual(
     `iterative_pinv`. A zero matrix has residual zero.
 
     Raises:
-      ValueError: The shapes do not agree, or a dtype is not floating-point.
+      ValueError: The shapes do not agree, or a dtype is unsupported.
     """
     kernel, inverse = jnp.asarray(kernel), jnp.asarray(inverse)
-    if (
-        kernel.ndim < 2
-        or inverse.shape != (*kernel.shape[:-2], kernel.shape[-1], kernel.shape[-2])
-        or not all(jnp.issubdtype(x.dtype, jnp.floating) for x in (kernel, inverse))
-    ):
+    if kernel.ndim < 2 or inverse.shape != kernel.mT.shape:
         raise ValueError(
-            "pinv_residual needs matrices [… M N] and inverses [… N M] with floating-point dtypes; got"
-            f" shapes {kernel.shape} of {kernel.dtype} and {inverse.shape} of {inverse.dtype}."
+            "pinv_residual needs matrices [… M N] and inverses [… N M], got shapes"
+            f" {kernel.shape} and {inverse.shape}."
         )
+    check_dtype("kernel", kernel)
+    check_dtype("inverse", inverse)
     kernel = kernel.astype(inverse.dtype)
     precision = jax.lax.Precision.HIGHEST
     round_trip = jnp.matmul(

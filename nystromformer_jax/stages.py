@@ -13,7 +13,7 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import SegmentMeans, Segments
 from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import LandmarkOptions, accum_dtype, zero_padding
+from nystromformer_jax.validation import LandmarkOptions, accum_dtype, check_dtype, zero_padding
 
 # Far below every logit, and finite: a row without a real key stays finite, and so does its gradient.
 MASKED_LOGIT = -1e30
@@ -47,11 +47,11 @@ def collect(
       a real key the maximum is `MASKED_LOGIT`, so such a part vanishes when combined with any other.
 
     Raises:
-      ValueError: Shapes do not agree, or a dtype is not floating-point.
+      ValueError: Shapes do not agree, or a dtype is unsupported.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13.
     """
-    _check_stage("q_landmarks, key, value and mask", q_landmarks, key, value, mask)
+    _check_stage(mask, q_landmarks=q_landmarks, key=key, value=value)
     logits = scaled_logits(q_landmarks, key, mask)
     if assigned is not None:
         landmark = jnp.arange(logits.shape[2])[None, None, :, None]
@@ -92,12 +92,13 @@ def distribute(
       The attention output in `query`'s dtype.
 
     Raises:
-      ValueError: Shapes do not agree, or a dtype is not floating-point.
+      ValueError: Shapes do not agree, or a dtype is unsupported.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13–17.
     """
-    names = "query, k_landmarks, landmark_values and landmark_mask"
-    _check_stage(names, query, k_landmarks, landmark_values, landmark_mask)
+    _check_stage(
+        landmark_mask, query=query, k_landmarks=k_landmarks, landmark_values=landmark_values
+    )
     logits = scaled_logits(query, k_landmarks, landmark_mask)
     if assigned is not None:
         landmark = jnp.arange(logits.shape[3])[None, None, None, :]
@@ -130,23 +131,24 @@ def _assigned_logits(
     return jnp.where(assigned < 0, logits, one_hot)
 
 
-def _check_stage(names: str, query: Array, key: Array, value: Array, mask: Array | None) -> None:
+def _check_stage(mask: Array | None, **arrays: Array) -> None:
     """Raises ValueError unless the shapes and dtypes of query, key, value and mask agree."""
-    arrays = (query, key, value)
-    shapes = [x.shape for x in arrays]
+    query, key, value = arrays.values()
+    shapes = [x.shape for x in arrays.values()]
     valid = (
         all(len(shape) == 4 and 0 not in shape for shape in shapes)
         and query.shape[:1] + query.shape[2:] == key.shape[:1] + key.shape[2:]
         and key.shape[:3] == value.shape[:3]
-        and all(jnp.issubdtype(x.dtype, jnp.floating) for x in arrays)
         and (mask is None or (mask.shape == key.shape[:2] and mask.dtype == jnp.bool_))
     )
     if not valid:
-        got = [f"{x.shape} of {x.dtype}" for x in (*arrays, mask) if x is not None]
+        got = shapes if mask is None else [*shapes, f"{mask.shape} of {mask.dtype}"]
         raise ValueError(
-            f"{names} must be [B L H D], [B T H D] and [B T H Dv] with floating-point dtypes, and boolean"
-            f" [B T] or None; got {', '.join(got)}."
+            f"{', '.join(arrays)} and their mask must be [B L H D], [B T H D], [B T H Dv] and boolean"
+            f" [B T] or None; got {', '.join(map(str, got))}."
         )
+    for name, x in arrays.items():
+        check_dtype(name, x)
 
 
 class Assignment(NamedTuple):

@@ -12,6 +12,7 @@ from nystromformer_jax.typing import Array, Bool, Float
 Implementation = Literal["auto", "xla", "pallas_tpu"]
 Layout = Literal["real", "mlpen", "hf"]
 Start = Literal["exact", "batch_max"]
+FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Each iteration is unrolled into the program, and after about sixteen, rounding errors grow again.
 MAX_PINV_ITERS = 100
 
@@ -108,14 +109,7 @@ def check_arguments(inputs: Inputs, options: Options, implementation: str) -> No
 def check_inputs(query: Array, key: Array, value: Array, mask: Array | None) -> None:
     """Raises ValueError unless the shapes and dtypes of query, key, value and key mask agree."""
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if x.ndim != 4:
-            raise ValueError(f"{name} must be [batch, length, heads, head_dim], got {x.shape}.")
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise ValueError(f"{name} must have a floating-point dtype, got {x.dtype}.")
-        if 0 in x.shape:
-            raise ValueError(
-                f"{name} has an empty axis: [batch, length, heads, head_dim] = {x.shape}."
-            )
+        check_array(name, x, "batch, length, heads, head_dim")
     if key.shape != value.shape:
         raise ValueError(
             f"key and value must have the same shape, got {key.shape} and {value.shape}."
@@ -126,6 +120,22 @@ def check_inputs(query: Array, key: Array, value: Array, mask: Array | None) -> 
             f" got {query.shape} and {key.shape}."
         )
     check_mask("mask", mask, key.shape[0], key.shape[1], "real keys, [B T]")
+
+
+def check_array(name: str, x: Array, axes: str) -> None:
+    """Raises ValueError unless `x` has these axes, none of them empty, and a supported dtype."""
+    if x.ndim != axes.count(",") + 1 or 0 in x.shape:
+        raise ValueError(f"{name} must be [{axes}] without an empty axis, got shape {x.shape}.")
+    check_dtype(name, x)
+
+
+def check_dtype(name: str, x: Array) -> None:
+    """Raises ValueError unless the dtype of `x` is one of `FLOATS`."""
+    if x.dtype.name not in FLOATS:
+        raise ValueError(
+            f"{name} must have dtype {', '.join(FLOATS[:-1])} or {FLOATS[-1]}, got {x.dtype}: cast it"
+            f" before the call, for example {name}.astype(jnp.bfloat16)."
+        )
 
 
 def check_query_mask(
@@ -182,15 +192,14 @@ def check_convolution(query: Array, key: Array, conv_kernel: Array | None) -> No
 
 
 def check_kernel(kernel: Array, num_heads: int, head_dim: int) -> None:
-    """Raises ValueError unless `kernel` is `[H W]` or `[H D W]`, W odd, with a floating-point dtype."""
+    """Raises ValueError unless `kernel` is `[H W]` or `[H D W]`, W odd, and of a supported dtype."""
     shape = tuple(kernel.shape)
     if shape[:-1] not in ((num_heads,), (num_heads, head_dim)) or shape[-1] % 2 == 0:
         raise ValueError(
             f"conv_kernel must be [H W] or [H D W] with H = {num_heads} heads, D = {head_dim} channels"
             f" and W odd (so that it has a center), got shape {shape}."
         )
-    if not jnp.issubdtype(kernel.dtype, jnp.floating):
-        raise ValueError(f"conv_kernel must have a floating-point dtype, got {kernel.dtype}.")
+    check_dtype("conv_kernel", kernel)
 
 
 def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:

@@ -318,6 +318,11 @@ def test_the_error_falls_as_landmarks_grow(rngs):
         ({"pinv_iters": -1}, "pinv_iters"),
         ({"num_landmarks": 16.0}, "must be an integer"),
         ({name: jnp.ones((2, 5, 3, 4), jnp.int32) for name in ("query", "key", "value")}, "int32"),
+        (
+            {"key": jnp.ones((2, 5, 3, 4), jnp.float8_e4m3fn)},
+            "^key must have dtype float32, bfloat16, float16 or float64, got float8_e4m3fn: cast it"
+            " before the call, for example key.astype",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_of_what_was_needed_and_what_came(changes, words, no_annotations):

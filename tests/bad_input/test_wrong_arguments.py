@@ -273,7 +273,8 @@ ANY_RANK = {("iterative_pinv", "kernel"), ("pinv_residual", "kernel"), ("reforme
 def plainly_wrong(value):
     """What no function can mean in this one's place."""
     if isinstance(value, jax.Array):
-        return [value[0], value[None]]
+        is_float = jnp.issubdtype(value.dtype, jnp.floating)
+        return [value[0], value[None], *[value.astype(jnp.float8_e4m3fn)] * is_float]
     if isinstance(value, str):
         return ["gel", ""]
     return [-1, np.nan, ""] if isinstance(value, float) else [-1, True, 2.5, ""]
