@@ -11,8 +11,6 @@ from jax import export
 from nystromformer_jax.models import NystromformerForMultipleChoice
 from nystromformer_jax.typing import Array
 
-__all__ = ["export_model"]
-
 
 def export_model(
     model: nn.Module, variables: Any, *, length: int, platforms: Sequence[str] | None = None

@@ -20,8 +20,6 @@ from nystromformer_jax.training.mesh import replicated
 from nystromformer_jax.training.spec import with_sharding
 from nystromformer_jax.training.train_step import Sums, TrainState
 
-__all__ = ["Checkpointer", "Record", "load_params"]
-
 
 @dataclasses.dataclass
 class Record:

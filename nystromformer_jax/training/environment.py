@@ -10,8 +10,6 @@ from typing import Any
 
 import jax
 
-__all__ = ["describe_environment", "enable_compilation_cache", "peak_bytes"]
-
 
 def describe_environment() -> dict[str, Any]:
     """Returns versions, device and CPU threads; where all are the same, a run repeats its bits."""

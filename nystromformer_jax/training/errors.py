@@ -8,21 +8,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "CannotWrite",
-    "CheckpointDamaged",
-    "ConfigDiffers",
-    "DataGone",
-    "Interrupted",
-    "LossNotFinite",
-    "NotFinished",
-    "ProcessLost",
-    "RemoteError",
-    "WorkdirBusy",
-    "exit_code_of",
-    "writing_to",
-]
-
 
 class CannotWrite(OSError):
     """The disk is full, or the folder is not writable."""

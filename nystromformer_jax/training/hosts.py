@@ -20,16 +20,6 @@ from jax.experimental import multihost_utils
 from nystromformer_jax.training.config import HostsConfig
 from nystromformer_jax.training.errors import ProcessLost, RemoteError, exit_code_of
 
-__all__ = [
-    "StopEvaluation",
-    "StopSignals",
-    "detect_lost_process",
-    "initialize",
-    "is_primary",
-    "shutdown",
-    "sync_errors",
-]
-
 Item = TypeVar("Item")
 
 INITIALIZE_SECONDS = 300  # jax's own default

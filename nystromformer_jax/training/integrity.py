@@ -12,8 +12,6 @@ from nystromformer_jax.durable import read_json, write_json
 from nystromformer_jax.training.errors import CheckpointDamaged
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 
-__all__ = ["quarantine_corrupt", "require_intact", "warn_if_damaged", "write_checksums"]
-
 HASHES = "hashes.json"
 # Orbax changes these after the checksums are made; nothing is restored from them.
 NOT_HASHED = (HASHES, "_CHECKPOINT_METADATA", "commit_success.txt")

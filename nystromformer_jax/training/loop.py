@@ -23,8 +23,6 @@ from nystromformer_jax.training.speed import Progress, Stopwatch, speed_of
 from nystromformer_jax.training.train_step import Sums, evaluate, means, zeros_like
 from nystromformer_jax.training.workdir import Workdir
 
-__all__ = ["FitResult", "evaluate_split", "fit", "load_best_params", "train_to_result"]
-
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:

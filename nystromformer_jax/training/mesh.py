@@ -11,18 +11,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
 from nystromformer_jax.training.config import MeshConfig
 
-__all__ = [
-    "batch_sharding",
-    "check_length",
-    "data_shard",
-    "make_mesh",
-    "on_mesh",
-    "replicated",
-    "sequence_axis",
-    "shard_batch",
-    "state_sharding",
-]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

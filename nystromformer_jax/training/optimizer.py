@@ -10,8 +10,6 @@ import optax.contrib
 from nystromformer_jax.training.config import OptimizerConfig
 from nystromformer_jax.typing import Array
 
-__all__ = ["make_beta1_schedule", "make_optimizer", "make_schedule"]
-
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     """Returns the learning rate after `step` finished updates, 0 ≤ step < total_steps.

@@ -20,8 +20,6 @@ from collections.abc import Callable, Generator
 import grain
 import numpy as np
 
-__all__ = ["Batch", "Examples", "evaluation_batches", "training_batches"]
-
 Batch = dict[str, np.ndarray]
 
 # Fetching is a NumPy gather: on small hosts Grain's default of 16 threads and 500 elements is slower than

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Events", "JsonLines", "RunLog"]
-
 FLUSH_SECONDS = 60  # a save flushes as well
 
 

@@ -25,8 +25,6 @@ from nystromformer_jax.training.train_step import (
     zeros_like,
 )
 
-__all__ = ["TrainSpec", "with_sharding"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSpec:

@@ -9,8 +9,6 @@ from tqdm import tqdm
 
 from nystromformer_jax.training.checkpoint import Record
 
-__all__ = ["Progress", "Stopwatch", "speed_of"]
-
 
 class Stopwatch:
     """Times steps and their wait for input, and adds the times to the run's `record`."""

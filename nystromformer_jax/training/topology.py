@@ -12,15 +12,6 @@ from jax.errors import JaxRuntimeError
 
 from nystromformer_jax.spelling import nearest
 
-__all__ = [
-    "CHIPS",
-    "Chip",
-    "chip_of",
-    "is_out_of_memory",
-    "needed_temporaries",
-    "topology_devices",
-]
-
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # The metadata of a TPU machine, which libtpu needs; no TPU is used, so the values have no effect.
 NO_TPU_HERE = {

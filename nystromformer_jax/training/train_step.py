@@ -22,22 +22,6 @@ from nystromformer_jax.training.mesh import (
 from nystromformer_jax.training.pipeline import Batch
 from nystromformer_jax.typing import Array, Bool, Float
 
-__all__ = [
-    "EvalStep",
-    "LossFn",
-    "Sums",
-    "TrainState",
-    "apply_model",
-    "evaluate",
-    "make_eval_step",
-    "make_train_step",
-    "means",
-    "metric_sums_shape",
-    "total_means",
-    "weighted",
-    "zeros_like",
-]
-
 # {"loss": (sum, count), …}: two float32 scalars per metric, so that batches of any size add up exactly.
 Sums = dict[str, tuple[Any, Any]]
 # (params, batch, dropout_rng) -> (the batch's summed loss, sums); sums["loss"] holds the denominator.

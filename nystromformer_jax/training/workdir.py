@@ -24,8 +24,6 @@ from nystromformer_jax.training.errors import (
 )
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 
-__all__ = ["Workdir", "check_folder", "config_sha256"]
-
 # The sections that identify a run. mesh, checkpoint, log and eval may change on a resume.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)

@@ -18,8 +18,6 @@ from nystromformer_jax.training.planning.hlo import (
 from nystromformer_jax.training.spec import TrainSpec
 from nystromformer_jax.training.topology import Chip, is_out_of_memory, needed_temporaries
 
-__all__ = ["Memory", "Plan", "largest_batch", "largest_that_fits", "make_plan"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Memory:

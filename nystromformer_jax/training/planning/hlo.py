@@ -6,8 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-__all__ = ["Collectives", "estimated_cycles", "find_collectives", "kernel_costs"]
-
 KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")

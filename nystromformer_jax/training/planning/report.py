@@ -11,8 +11,6 @@ from nystromformer_jax.training.planning.estimate import Memory, Plan, largest_b
 from nystromformer_jax.training.spec import TrainSpec
 from nystromformer_jax.training.topology import Chip
 
-__all__ = ["Report", "make_report"]
-
 Config = Mapping[str, Mapping[str, Any]]
 
 UNPRINTED = "unknown: this jaxlib cannot print the compiled program; a newer one may"
