@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import flax.linen as nn
 
+from nystromformer_jax.cores.core import AttentionCore
 from nystromformer_jax.cores.linear import LinearAttention
 from nystromformer_jax.cores.linformer import LinformerAttention
 from nystromformer_jax.cores.longformer import LongformerAttention
@@ -15,42 +16,8 @@ from nystromformer_jax.cores.performer import PerformerAttention
 from nystromformer_jax.cores.reformer import ReformerAttention
 from nystromformer_jax.cores.softmax import SoftmaxAttention
 from nystromformer_jax.spelling import nearest
-from nystromformer_jax.typing import Array, Bool, Float
 
-
-class AttentionCore(Protocol):
-    """The call signature of a core: a small Module over an attention function.
-
-    A core with the attribute `shares_query_and_key` uses queries as keys and ignores `key`. A core with
-    the attribute `reads_value_only` gets the value for all three, without projections of queries and
-    keys. A core that draws random numbers per call takes them from `make_rng("dropout")`; what is
-    sampled once depends on its attribute `seed`. With `deterministic=True` every core is a pure function.
-    """
-
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
-        """Attends.
-
-        Args:
-          query: Queries.
-          key: Keys; some cores support a length T that differs from L.
-          value: Values.
-          mask: True at real keys; None means all are real.
-          query_mask: True at real queries; None means that the queries use `mask`.
-          deterministic: If True, nothing is dropped and nothing is redrawn.
-        """
-        ...
-
-
-CORES: Mapping[str, type[nn.Module]] = {
+CORES: Mapping[str, type[AttentionCore]] = {
     "linear": LinearAttention,
     "linformer": LinformerAttention,
     "longformer": LongformerAttention,
@@ -70,7 +37,7 @@ class CoreFactory:
     of `jax.jit` without being retraced.
     """
 
-    core: type[nn.Module]
+    core: type[AttentionCore]
     options: tuple[tuple[str, Any], ...]  # sorted by name
 
     def __call__(self, **attributes: Any) -> nn.Module:

@@ -1,30 +1,19 @@
 """Linear attention with the features elu(x) + 1, and attention by any positive features."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, check_inputs, check_query_mask, zero_padding
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(AttentionCore):
     """Attends with the weights (elu(query) + 1) · (elu(key) + 1), in O(L + T). L ≠ T works."""
 
-    @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
-        del deterministic
-        return linear_attention(query, key, value, mask=mask, query_mask=query_mask)
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+        return linear_attention(**tokens._asdict())
 
 
 def linear_attention(

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
+from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
@@ -65,7 +66,7 @@ def project(
     return jnp.einsum("HRT,BTHD->BRHD", projection, x, preferred_element_type=dtype).astype(x.dtype)
 
 
-class LinformerAttention(nn.Module):
+class LinformerAttention(AttentionCore):
     """Attends through a learned projection of the length, in O(L + T). L ≠ T works.
 
     The parameter `projection` is `[H, R, max_len]`; shorter keys use its first columns.
@@ -81,21 +82,10 @@ class LinformerAttention(nn.Module):
     projection_size: int = 256
     max_len: int | None = None
 
-    @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
-        del deterministic
-        check_inputs(query, key, value, mask)
-        projection = self._projection(key).astype(query.dtype)
-        return linformer_attention(query, key, value, projection, mask=mask, query_mask=query_mask)
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+        check_inputs(*tokens[:4])
+        projection = self._projection(tokens.key).astype(tokens.query.dtype)
+        return linformer_attention(projection=projection, **tokens._asdict())
 
     def _projection(self, key: Float[Array, "B T H D"]) -> Float[Array, "H R T"]:
         """Returns the first T columns of the parameter."""

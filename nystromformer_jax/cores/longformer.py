@@ -2,11 +2,11 @@
 
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
+from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.stages import MASKED_LOGIT, scaled_logits, weighted_values
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import check_inputs, check_query_mask, check_size, zero_padding
@@ -146,7 +146,7 @@ def with_neighbors(blocks: Shaped[Array, "B K S *rest"]) -> Shaped[Array, "B K T
     return jnp.concatenate([padded[:, :-2], blocks, padded[:, 2:]], axis=2)
 
 
-class LongformerAttention(nn.Module):
+class LongformerAttention(AttentionCore):
     """Attends within windows and to a few global tokens, in O(L). Self-attention only.
 
     Attributes:
@@ -157,24 +157,7 @@ class LongformerAttention(nn.Module):
     window: int = 257
     num_global: int = 1
 
-    @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
-        del deterministic
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         return longformer_attention(
-            query,
-            key,
-            value,
-            window=self.window,
-            num_global=self.num_global,
-            mask=mask,
-            query_mask=query_mask,
+            window=self.window, num_global=self.num_global, **tokens._asdict()
         )

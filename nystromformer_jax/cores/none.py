@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
-import flax.linen as nn
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import add_convolution
+from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
-from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.typing import Array
 from nystromformer_jax.validation import (
     check_convolution,
     check_inputs,
@@ -16,7 +16,7 @@ from nystromformer_jax.validation import (
 )
 
 
-class NoAttention(nn.Module):
+class NoAttention(AttentionCore):
     """Returns the convolution of the value, or zeros without one.
 
     A model with this core shows the contribution of attention to a model's accuracy.
@@ -31,18 +31,8 @@ class NoAttention(nn.Module):
     conv_kernel_size: int = 0
     conv_groups: ConvGroups = "head"
 
-    @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
-        del deterministic
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+        query, key, value, mask, query_mask = tokens
         check_inputs(query, key, value, mask)
         check_query_mask(query, key, mask, query_mask)
         conv_kernel = conv_kernel_param(self, self.conv_kernel_size, self.conv_groups, query)

@@ -3,14 +3,14 @@
 import dataclasses
 import functools
 
-import flax.linen as nn
 import jax
 
 from nystromformer_jax.attention import find_landmarks, nystrom_attention
+from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
 from nystromformer_jax.pinv import pinv_residual
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS, sharded_nystrom_attention
-from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import (
     Implementation,
     LandmarkOptions,
@@ -21,7 +21,7 @@ from nystromformer_jax.validation import (
 )
 
 
-class NystromAttention(nn.Module):
+class NystromAttention(AttentionCore):
     """Attends through landmarks, in O(L + T). L ≠ T works without the convolution.
 
     If the collection "diagnostics" is mutable, it sows `pinv_residual` [B H].
@@ -45,19 +45,8 @@ class NystromAttention(nn.Module):
     implementation: Implementation = "auto"
     sequence_axis: str | None = None
 
-    @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
-        del deterministic
-        check_inputs(query, key, value, mask)
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+        check_inputs(*tokens[:4])
         if self.sequence_axis not in (None, SEQUENCE_AXIS):
             raise ValueError(
                 f"sequence_axis must be {SEQUENCE_AXIS!r} or None: the layers around the attention use an"
@@ -71,8 +60,7 @@ class NystromAttention(nn.Module):
             landmark_layout=self.landmark_layout,
         )
         if self.is_mutable_collection("diagnostics") and not self.is_initializing():
-            residual = _residual(query, key, mask, query_mask, options)
-            self.sow("diagnostics", "pinv_residual", residual)
+            self.sow("diagnostics", "pinv_residual", _residual(tokens, options))
         attend = nystrom_attention
         if self.sequence_axis is not None and not self.is_initializing():
             mesh = jax.sharding.get_abstract_mesh()
@@ -84,28 +72,20 @@ class NystromAttention(nn.Module):
             attend = functools.partial(
                 sharded_nystrom_attention, mesh=mesh, axis=self.sequence_axis
             )
+        width, groups = self.conv_kernel_size, self.conv_groups
         return attend(
-            query,
-            key,
-            value,
+            **tokens._asdict(),
             **dataclasses.asdict(options),
-            mask=mask,
-            query_mask=query_mask,
-            conv_kernel=conv_kernel_param(self, self.conv_kernel_size, self.conv_groups, query),
+            conv_kernel=conv_kernel_param(self, width, groups, tokens.query),
             mask_conv=self.mask_conv,
             normalize_rows=self.normalize_rows,
             implementation=self.implementation,
         )
 
 
-def _residual(
-    query: Array,
-    key: Array,
-    mask: Array | None,
-    query_mask: Array | None,
-    options: LandmarkOptions,
-) -> Float[Array, "B H"]:
+def _residual(tokens: Tokens, options: LandmarkOptions) -> Float[Array, "B H"]:
     """Returns `pinv_residual` of the landmark kernel."""
+    query, key, _, mask, query_mask = tokens
     query_mask = check_query_mask(query, key, mask, query_mask)
     options.check(query, key)
     query, key = options.mask_inputs(query, query_mask), options.mask_inputs(key, mask)

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.linear import feature_attention
 from nystromformer_jax.cores.parameters import sampling_rng
 from nystromformer_jax.typing import Array, Bool, Float
@@ -24,7 +24,7 @@ Kernel = Literal["softmax", "relu"]
 RELU_EPSILON = 1e-3
 
 
-class PerformerAttention(nn.Module):
+class PerformerAttention(AttentionCore):
     """Attends by random features, in O(L + T). L ≠ T works.
 
     Heads and examples share one projection; every layer draws its own.
@@ -43,24 +43,12 @@ class PerformerAttention(nn.Module):
     redraw: bool = False
     seed: int = 0
 
-    @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         rng = sampling_rng(self, self.seed, redraw=self.redraw and not deterministic)
         projection = random_projection(
-            rng, self.num_features, query.shape[-1], orthogonal=self.orthogonal
+            rng, self.num_features, tokens.query.shape[-1], orthogonal=self.orthogonal
         )
-        return performer_attention(
-            query, key, value, projection, kernel=self.kernel, mask=mask, query_mask=query_mask
-        )
+        return performer_attention(projection=projection, kernel=self.kernel, **tokens._asdict())
 
 
 def performer_attention(

@@ -5,10 +5,10 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.parameters import sampling_rng
 from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
@@ -219,7 +219,7 @@ def _unit_length(x: Float[Array, "B H L D"]) -> Float[Array, "B H L D"]:
     return (x_f32 * jax.lax.rsqrt(square + 1e-6 * x.shape[-1])).astype(x.dtype)
 
 
-class ReformerAttention(nn.Module):
+class ReformerAttention(AttentionCore):
     """Attends to the tokens that hash nearby, in O(L log L). Self-attention only, queries as keys.
 
     Attributes:
@@ -238,28 +238,18 @@ class ReformerAttention(nn.Module):
     redraw: bool = True
     seed: int = 0
 
-    @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
-        if query_mask is not None and mask is None:
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+        if tokens.query_mask is not None and tokens.mask is None:
             raise ValueError(
                 "LSH attention uses queries as keys, so both have the same mask: pass `mask`, with"
                 " query_mask None or the same."
             )
         return lsh_attention(
-            query,
-            value,
+            tokens.query,
+            tokens.value,
             sampling_rng(self, self.seed, redraw=self.redraw and not deterministic),
             num_hashes=self.num_hashes,
             chunk_len=self.chunk_len,
             num_buckets=self.num_buckets,
-            mask=mask,
+            mask=tokens.mask,
         )

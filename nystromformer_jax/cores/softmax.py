@@ -1,12 +1,11 @@
 """Softmax attention, optionally with dropout on its weights and the convolution of the value."""
 
-import flax.linen as nn
-
 from nystromformer_jax.attention import add_convolution, softmax_weights
+from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.stages import weighted_values
-from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.typing import Array
 from nystromformer_jax.validation import (
     check_convolution,
     check_inputs,
@@ -15,7 +14,7 @@ from nystromformer_jax.validation import (
 )
 
 
-class SoftmaxAttention(nn.Module):
+class SoftmaxAttention(AttentionCore):
     """Attends exactly, in O(L T). L ≠ T works without the convolution.
 
     Attributes:
@@ -32,17 +31,8 @@ class SoftmaxAttention(nn.Module):
     mask_conv: bool = True
     dropout_rate: float = 0.0
 
-    @nn.compact
-    def __call__(
-        self,
-        query: Float[Array, "B L H D"],
-        key: Float[Array, "B T H D"],
-        value: Float[Array, "B T H D"],
-        mask: Bool[Array, "B T"] | None = None,
-        query_mask: Bool[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L H D"]:
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+        query, key, value, mask, query_mask = tokens
         check_inputs(query, key, value, mask)
         query_mask = check_query_mask(query, key, mask, query_mask)
         conv_kernel = conv_kernel_param(self, self.conv_kernel_size, self.conv_groups, query)
