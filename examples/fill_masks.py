@@ -32,7 +32,7 @@ def load(folder):
 
     if not (folder / "tokenizer.json").is_file():
         raise SystemExit(
-            f"There is no model with a tokenizer.json in {folder}: download one, for example with"
+            f"{folder} holds no model with a tokenizer.json: download one, for example with"
             f" hf download uw-madison/nystromformer-512 --local-dir {folder}"
         )
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -84,7 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"The text has {len(ids)} tokens; this model reads {model.config.max_len}."
         )
     if not -model.config.num_layers <= given.layer < model.config.num_layers:
-        raise SystemExit(f"There is no layer {given.layer}: it has {model.config.num_layers}.")
+        raise SystemExit(
+            f"--layer={given.layer} does not exist: the model has {model.config.num_layers} layers."
+        )
     logits, layers = look_inside(model, variables, jnp.asarray(ids))
 
     for number, position in enumerate(masks, 1):

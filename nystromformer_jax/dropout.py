@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Float
+from nystromformer_jax.validation import check_rate
 
 LEVELS = 2**16
 
@@ -53,8 +54,7 @@ class Dropout(nn.Module):
         Raises:
           ValueError: The rate is not at least 0 and below 1.
         """
-        if not isinstance(self.rate, int | float) or not 0 <= self.rate < 1:
-            raise ValueError(f"dropout_rate must be at least 0 and below 1, got {self.rate!r}.")
+        check_rate("dropout_rate", self.rate)
         if deterministic or self.rate == 0:
             return x
         return dropout(self.make_rng("dropout"), x, self.rate)

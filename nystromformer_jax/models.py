@@ -3,24 +3,32 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nystromformer_jax.attention import Implementation
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.modules import ACTIVATIONS, Activation, Encoder, EncoderBlock
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Layout, Start, check_mask, check_size
+from nystromformer_jax.validation import (
+    Implementation,
+    Layout,
+    Start,
+    check_choice,
+    check_mask,
+    check_rate,
+    check_size,
+)
 
 AttentionName = Literal[
     "nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear"
 ]
+DtypeName = Literal["float32", "bfloat16"]
 
 # BERT-base of Devlin et al. 2019 (arXiv:1810.04805), BERT-small of Turc et al. 2019 (arXiv:1908.08962).
 PRESETS: dict[str, dict[str, int]] = {
@@ -83,7 +91,7 @@ class NystromformerConfig:
     num_labels: int = 2
     classifier_activation: Activation | None = "tanh"
     initializer_range: float = 0.02
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: DtypeName = "float32"
     sequence_axis: str | None = None
     remat: bool = False
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -106,27 +114,19 @@ class NystromformerConfig:
             raise ValueError(
                 f"embed_dim must be a multiple of num_heads, got {self.embed_dim} and {self.num_heads}."
             )
-        for name in ("dropout_rate", "attention_dropout_rate"):
-            rate = getattr(self, name)
-            if not isinstance(rate, int | float) or not 0 <= rate < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {rate!r}.")
-        for name, known in (
-            ("attention", get_args(AttentionName)),
-            ("activation", get_args(Activation)),
-            ("classifier_activation", (None, *get_args(Activation))),
-            ("dtype", ("float32", "bfloat16")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(map(repr, known))}, got"
-                    f" {getattr(self, name)!r}."
-                )
+        check_rate("dropout_rate", self.dropout_rate)
+        check_rate("attention_dropout_rate", self.attention_dropout_rate)
+        check_choice("attention", self.attention, AttentionName)
+        check_choice("activation", self.activation, Activation)
+        if self.classifier_activation is not None:
+            check_choice("classifier_activation", self.classifier_activation, Activation)
+        check_choice("dtype", self.dtype, DtypeName)
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "NystromformerConfig":
         """Returns the config of BERT "small" or "base" with `changes`, which must hold `vocab_size`."""
         if name not in PRESETS:
-            raise ValueError(f"There is no preset {name!r}{nearest(name, PRESETS)}")
+            raise ValueError(f"Unknown preset {name!r}{nearest(name, PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
 
     def make_core(self) -> Callable[..., nn.Module]:
@@ -206,7 +206,7 @@ class Embeddings(nn.Module):
 class Nystromformer(nn.Module):
     """Embeddings and encoder, without a head.
 
-    Differs from pre-norm encoders: there is no final layer norm, because post-norm blocks end in one.
+    Differs from a pre-norm model: it has no final layer norm, because a post-norm block ends in one.
     """
 
     config: NystromformerConfig
@@ -350,8 +350,8 @@ class NystromformerForPreTraining(nn.Module):
         return tokens, order.astype(jnp.float32)
 
 
-class NystromformerForSequenceClassification(nn.Module):
-    """Classifies a sequence by its first token: logits [B C]; C is 1 for regression."""
+class _ModelWithHead(nn.Module):
+    """The backbone, and the `head` of a subclass on its last hidden states."""
 
     config: NystromformerConfig
 
@@ -363,13 +363,20 @@ class NystromformerForSequenceClassification(nn.Module):
         types: Int[Array, "B L"] | None = None,
         *,
         deterministic: bool,
-    ) -> Float[Array, "B C"]:
+    ) -> Any:
+        """Returns the output of `head`; the arguments are those of `Nystromformer`."""
+        backbone = Nystromformer(self.config, name="nystromformer")
+        hidden = backbone(inputs, mask, types, deterministic=deterministic)
+        return self.head(hidden, deterministic=deterministic)
+
+
+class NystromformerForSequenceClassification(_ModelWithHead):
+    """Classifies a sequence by its first token: logits [B C]; C is 1 for regression."""
+
+    def head(self, hidden: Float[Array, "B L E"], *, deterministic: bool) -> Float[Array, "B C"]:
         """Returns logits, in float32."""
         config = self.config
         dropout = Dropout(config.dropout_rate)
-        hidden = Nystromformer(config, name="nystromformer")(
-            inputs, mask, types, deterministic=deterministic
-        )
         first = dropout(hidden[:, 0], deterministic=deterministic)
         activation = ACTIVATIONS[config.classifier_activation or config.activation]
         x = activation(_dense(config, config.embed_dim, "dense")(first))
@@ -377,47 +384,23 @@ class NystromformerForSequenceClassification(nn.Module):
         return _dense(config, config.num_labels, "output")(x).astype(jnp.float32)
 
 
-class NystromformerForTokenClassification(nn.Module):
+class NystromformerForTokenClassification(_ModelWithHead):
     """Classifies every token: logits [B L C]."""
 
-    config: NystromformerConfig
-
-    @nn.compact
-    def __call__(
-        self,
-        inputs: Int[Array, "B L"],
-        mask: Bool[Array, "B L"] | None = None,
-        types: Int[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
-    ) -> Float[Array, "B L C"]:
+    def head(self, hidden: Float[Array, "B L E"], *, deterministic: bool) -> Float[Array, "B L C"]:
         """Returns logits, in float32."""
         config = self.config
-        hidden = Nystromformer(config, name="nystromformer")(
-            inputs, mask, types, deterministic=deterministic
-        )
         hidden = Dropout(config.dropout_rate)(hidden, deterministic=deterministic)
         return _dense(config, config.num_labels, "output")(hidden).astype(jnp.float32)
 
 
-class NystromformerForQuestionAnswering(nn.Module):
+class NystromformerForQuestionAnswering(_ModelWithHead):
     """Predicts where an answer starts and ends: two logits per token, each [B L]."""
 
-    config: NystromformerConfig
-
-    @nn.compact
-    def __call__(
-        self,
-        inputs: Int[Array, "B L"],
-        mask: Bool[Array, "B L"] | None = None,
-        types: Int[Array, "B L"] | None = None,
-        *,
-        deterministic: bool,
+    def head(
+        self, hidden: Float[Array, "B L E"], *, deterministic: bool
     ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
         """Returns start logits and end logits, in float32."""
-        hidden = Nystromformer(self.config, name="nystromformer")(
-            inputs, mask, types, deterministic=deterministic
-        )
         logits = _dense(self.config, 2, "output")(hidden).astype(jnp.float32)
         return logits[..., 0], logits[..., 1]
 

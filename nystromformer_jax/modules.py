@@ -67,7 +67,26 @@ def finite_padding(
     return x if mask is None else jnp.where(mask[..., None] | jnp.isfinite(x), x, 0)
 
 
-class MultiHeadAttention(nn.Module):
+class Layer(nn.Module, kw_only=True):
+    """The attributes that all layers share; their names and defaults are those of `nn.Dense`."""
+
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
+    kernel_init: Initializer = nn.initializers.lecun_normal()
+    bias_init: Initializer = nn.initializers.zeros_init()
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """The attributes, to pass them to another layer."""
+        return {**self.types, "kernel_init": self.kernel_init, "bias_init": self.bias_init}
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """The dtypes, to pass them to a layer norm."""
+        return {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+
+class MultiHeadAttention(Layer):
     """Projects to query, key and value, attends with a core, and projects the output.
 
     A core that `shares_query_and_key` has no key projection. A core that `reads_value_only` has neither
@@ -89,11 +108,7 @@ class MultiHeadAttention(nn.Module):
     qkv_features: int | None = None
     out_features: int | None = None
     use_bias: bool = True
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
     precision: Any = None
-    kernel_init: Initializer = nn.initializers.lecun_normal()
-    bias_init: Initializer = nn.initializers.zeros_init()
     out_kernel_init: Initializer | None = None
     out_bias_init: Initializer | None = None
 
@@ -138,23 +153,10 @@ class MultiHeadAttention(nn.Module):
             inputs_q = finite_padding(inputs_q, real_queries, "real queries, [B L]")
         inputs_kv = finite_padding(inputs_kv, mask, "real keys, [B T]")
 
-        def project(
-            name: str, x: Array, features: int, kernel_init: Initializer, bias_init: Initializer
-        ) -> Array:
-            layer = nn.Dense(
-                features,
-                use_bias=self.use_bias,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                precision=self.precision,
-                name=name,
-                kernel_init=kernel_init,
-                bias_init=bias_init,
-            )
-            return over_tokens(layer, x)
+        dense = functools.partial(nn.Dense, use_bias=self.use_bias, precision=self.precision)
 
         def heads(name: str, x: Array) -> Array:
-            x = project(name, x, features, self.kernel_init, self.bias_init)
+            x = over_tokens(dense(features, **self.weights, name=name), x)
             return x.reshape(*x.shape[:-1], self.num_heads, features // self.num_heads)
 
         if isinstance(self.make_core, (str, nn.Module)) or not callable(self.make_core):
@@ -175,13 +177,14 @@ class MultiHeadAttention(nn.Module):
         value = heads("value", inputs_kv)
         query, key = (value if x is None else x for x in (query, key))
         attended = core(query, key, value, mask, query_mask, deterministic=deterministic)
-        return project(
-            "out",
-            attended.reshape(*attended.shape[:-2], features),
+        out = dense(
             out_features,
-            self.out_kernel_init or self.kernel_init,
-            self.out_bias_init or self.bias_init,
+            **self.types,
+            kernel_init=self.out_kernel_init or self.kernel_init,
+            bias_init=self.out_bias_init or self.bias_init,
+            name="out",
         )
+        return over_tokens(out, attended.reshape(*attended.shape[:-2], features))
 
 
 class SelfAttention(MultiHeadAttention):
@@ -198,7 +201,7 @@ class SelfAttention(MultiHeadAttention):
         return super().__call__(x, None, mask, None, deterministic=deterministic)
 
 
-class MlpBlock(nn.Module):
+class MlpBlock(Layer):
     """Two dense layers with an activation in between, and dropout after each.
 
     Attributes:
@@ -212,10 +215,6 @@ class MlpBlock(nn.Module):
     activation: Activation = "gelu"
     dropout_rate: float = 0.0
     hidden_dropout_rate: float | None = None
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    kernel_init: Initializer = nn.initializers.lecun_normal()
-    bias_init: Initializer = nn.initializers.zeros_init()
 
     @nn.compact
     def __call__(self, x: Float[Array, "B L E"], *, deterministic: bool) -> Float[Array, "B L E"]:
@@ -228,25 +227,16 @@ class MlpBlock(nn.Module):
         check_size("mlp_dim", self.mlp_dim)
         check_choice("activation", self.activation, Activation)
 
-        def dense(name: str, features: int) -> nn.Dense:
-            return nn.Dense(
-                features,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                kernel_init=self.kernel_init,
-                bias_init=self.bias_init,
-                name=name,
-            )
-
+        dense = functools.partial(nn.Dense, **self.weights)
         dropout = Dropout(self.dropout_rate)
         rate = self.hidden_dropout_rate
-        hidden = ACTIVATIONS[self.activation](over_tokens(dense("hidden", self.mlp_dim), x))
+        hidden = ACTIVATIONS[self.activation](over_tokens(dense(self.mlp_dim, name="hidden"), x))
         hidden = (dropout if rate is None else Dropout(rate))(hidden, deterministic=deterministic)
-        output = over_tokens(dense("output", x.shape[-1]), hidden)
+        output = over_tokens(dense(x.shape[-1], name="output"), hidden)
         return dropout(output, deterministic=deterministic)
 
 
-class ConvStem(nn.Module):
+class ConvStem(Layer):
     """A layer norm, then residual dense convolutions, which detect n-grams before the first block.
 
         x = layer_norm(x)
@@ -263,10 +253,6 @@ class ConvStem(nn.Module):
     kernel_sizes: Sequence[int]
     activation: Activation = "gelu"
     layer_norm_epsilon: float = 1e-5
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    kernel_init: Initializer = nn.initializers.lecun_normal()
-    bias_init: Initializer = nn.initializers.zeros_init()
 
     @nn.compact
     def __call__(
@@ -280,8 +266,7 @@ class ConvStem(nn.Module):
         check_tokens("x", x)
         x = finite_padding(x, mask, "real tokens, [B L]")
         check_choice("activation", self.activation, Activation)
-        types = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        x = nn.LayerNorm(epsilon=self.layer_norm_epsilon, **types, name="norm")(x)
+        x = nn.LayerNorm(epsilon=self.layer_norm_epsilon, **self.types, name="norm")(x)
         for index, size in enumerate(self.kernel_sizes):
             check_size("kernel_sizes", size)
             if size % 2 == 0:
@@ -291,9 +276,7 @@ class ConvStem(nn.Module):
             convolution = nn.Conv(
                 x.shape[-1],
                 (size,),
-                **types,
-                kernel_init=self.kernel_init,
-                bias_init=self.bias_init,
+                **self.weights,
                 conv_general_dilated=lambda x, kernel, *_, **__: dense_convolution(x, kernel),
                 name=f"convolution_{index}",
             )
@@ -302,7 +285,7 @@ class ConvStem(nn.Module):
         return x
 
 
-class EncoderBlock(nn.Module):
+class EncoderBlock(Layer):
     """Attention and MLP, each with a residual connection and a layer norm.
 
     Attributes:
@@ -328,10 +311,6 @@ class EncoderBlock(nn.Module):
     dropout_rate: float = 0.0
     hidden_dropout_rate: float | None = None
     layer_norm_epsilon: float = 1e-5
-    dtype: Dtype | None = None
-    param_dtype: Dtype = jnp.float32
-    kernel_init: Initializer = nn.initializers.lecun_normal()
-    bias_init: Initializer = nn.initializers.zeros_init()
 
     @nn.compact
     def __call__(
@@ -349,20 +328,7 @@ class EncoderBlock(nn.Module):
         check_tokens("x", x)
         check_choice("norm", self.norm, Norm)
         x = finite_padding(x, mask, "real keys, [B T]")
-        weights = {
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-            "kernel_init": self.kernel_init,
-            "bias_init": self.bias_init,
-        }
-
-        def layer_norm(name: str) -> nn.LayerNorm:
-            return nn.LayerNorm(
-                epsilon=self.layer_norm_epsilon,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-                name=name,
-            )
+        layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.types)
 
         def attend(x: Array) -> Array:
             attention = SelfAttention(
@@ -370,7 +336,7 @@ class EncoderBlock(nn.Module):
                 self.make_core,
                 qkv_features=self.qkv_features,
                 use_bias=self.attention_bias,
-                **weights,
+                **self.weights,
                 name="attention",
             )
             x = attention(x, mask, deterministic=deterministic)
@@ -381,10 +347,10 @@ class EncoderBlock(nn.Module):
             self.activation,
             self.dropout_rate,
             self.hidden_dropout_rate,
-            **weights,
+            **self.weights,
             name="mlp",
         )
-        attention_norm, mlp_norm = layer_norm("attention_norm"), layer_norm("mlp_norm")
+        attention_norm, mlp_norm = layer_norm(name="attention_norm"), layer_norm(name="mlp_norm")
         if self.norm == "pre":
             x = x + attend(attention_norm(x))
             return x + mlp(mlp_norm(x), deterministic=deterministic)

@@ -231,6 +231,12 @@ def check_choice(name: str, value: Any, literal: Any) -> None:
         raise ValueError(f"{name} must be one of {known}, got {value!r}.")
 
 
+def check_rate(name: str, rate: float) -> None:
+    """Raises ValueError unless `rate`, a dropout rate, is at least 0 and below 1."""
+    if not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {rate!r}.")
+
+
 def check_size(name: str, size: int, least: int = 1) -> None:
     """Raises ValueError unless `size` is an integer of at least `least`."""
     if not is_integer(size) or size < least:

@@ -14,7 +14,7 @@ from nystromformer_jax.export import export_model
 from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths
 from tests.programs import finish, start
 
-# A batch of any size is no int, as annotations want it.
+# The size of a symbolic batch is not an int, which the annotations require.
 pytestmark = pytest.mark.usefixtures("no_annotations")
 
 LENGTH = 23

@@ -312,7 +312,7 @@ def test_presets_are_berts_sizes_and_refuse_other_names():
     small = NystromformerConfig.preset("small", vocab_size=VOCAB, max_len=7)
     assert (small.num_layers, small.embed_dim, small.num_heads, small.mlp_dim) == (4, 512, 8, 2048)
     assert small.max_len == 7
-    with pytest.raises(ValueError, match="no preset 'smal'; did you mean small"):
+    with pytest.raises(ValueError, match="Unknown preset 'smal'; did you mean small"):
         NystromformerConfig.preset("smal", vocab_size=VOCAB)
 
 

@@ -37,7 +37,7 @@ def pretrained(tmp_path_factory):
 
 
 def refusal(program, *arguments):
-    """The last line of a call in this process, which is the only one that is no progress."""
+    """The last line of a call in this process, the only one that does not report progress."""
     answer = programs.call(program, *arguments)
     assert (answer.code, "Traceback" in answer.errors) == (2, False), answer
     line = answer.errors.rstrip().splitlines()[-1]

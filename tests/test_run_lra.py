@@ -126,7 +126,7 @@ def test_seeds_behind_one_that_diverged_are_trained(here, monkeypatch, tmp_path)
     assert config["command"] == {"config": "configs/listops.py"}
     trained.clear()
     answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/run", "--seeds=2")
-    assert answer.output.count("\n") == 1  # of one seed there are no statistics
+    assert answer.output.count("\n") == 1  # a single seed has no statistics
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_pat
     assert code == 0
     assert "nothing was trained" in output
     assert metrics.stat().st_mtime_ns == before
-    # Ctrl-C and SIGTERM save, say how to go on, and exit like a shell would.
+    # Ctrl-C and SIGTERM save, say how to resume, and exit as a shell would.
     stopped = start(*SMALL, f"--workdir={tmp_path}/stopped")
     metrics = tmp_path / "stopped" / "metrics.jsonl"
     wait_for_lines(tmp_path / "stopped", 3, stopped)

@@ -21,7 +21,7 @@ ERRORS = {
     OSError(errno.EIO, "Input/output error", "a/b.npy"): (1, "a/b.npy: Input/output error"),
     OSError(errno.ENOSPC, "The cache is full."): (1, "The cache is full."),
     CannotWrite("The folder cannot be written."): (1, "The folder cannot be written."),
-    FileNotFoundError("There is no file."): (2, "There is no file."),
+    FileNotFoundError("The file is missing."): (2, "The file is missing."),
     WorkdirBusy("Another process has it."): (2, "Another process has it."),
     ValueError("Two\nlines."): (2, "Two lines."),
 }

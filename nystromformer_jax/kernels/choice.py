@@ -66,7 +66,7 @@ def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Arra
 
 
 def interpret_mode() -> bool:
-    """Returns True if there is no TPU, so that kernels have to be interpreted."""
+    """Returns True without a TPU, where the kernels run in interpret mode."""
     return _target()[0] != "tpu"
 
 

@@ -39,7 +39,7 @@ def read_torch(path: Path) -> Tensors:
             ' torch, or the extra "peers".'
         ) from None
     if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}.")
+        raise FileNotFoundError(f"File {path} does not exist.")
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:

@@ -86,7 +86,9 @@ def _tokenizer_file(path: Path, max_len: int | None) -> bytes:
 def _read(source: Path) -> tuple[Source, dict[str, Any]]:
     """Returns the description and the tensors of a checkpoint."""
     if not source.exists():
-        raise FileNotFoundError(f"There is no {source} to convert.")
+        raise FileNotFoundError(
+            f"{source} does not exist: pass the file or folder of a checkpoint."
+        )
     if source.is_file() and source.suffix == ".safetensors":
         raise ValueError(f"{source} is one file of a folder: convert {source.parent}.")
     if source.is_dir() and any(

@@ -41,7 +41,7 @@ _DTYPES: dict[str, Any] = {
 def read_config_file(folder: Path) -> dict[str, Any]:
     """Returns the folder's config.json; a missing one is a FileNotFoundError."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder} to read a model from.")
+        raise FileNotFoundError(f"Folder {folder} does not exist: pass the folder of a model.")
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(
             f"{folder} holds no {CONFIG}, which a model's folder needs beside its weights."

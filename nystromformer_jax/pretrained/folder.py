@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import flax.linen as nn
 
-from nystromformer_jax.models import NystromformerConfig
+from nystromformer_jax.models import DtypeName, NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import (
     POSITION_OFFSET,
@@ -47,7 +47,7 @@ def from_pretrained(
     *,
     model_class: Model | None = None,
     quirks: Quirks = "none",
-    dtype: Literal["float32", "bfloat16"] = "float32",
+    dtype: DtypeName = "float32",
     seed: int = 0,
     **changes: Any,
 ) -> tuple[Any, dict[str, Any]]:
@@ -103,7 +103,7 @@ def read_config(
     folder: str | os.PathLike[str],
     *,
     quirks: Quirks = "none",
-    dtype: Literal["float32", "bfloat16"] = "float32",
+    dtype: DtypeName = "float32",
     **changes: Any,
 ) -> NystromformerConfig:
     """Returns the config of the model that `from_pretrained` returns for the same arguments.
@@ -186,11 +186,11 @@ def save_pretrained(
 def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> NystromformerConfig:
     """Returns the config that `source` describes, with changes."""
     if quirks not in QUIRKS:
-        raise ValueError(f"There are no quirks {quirks!r}{nearest(quirks, QUIRKS)}")
+        raise ValueError(f"Unknown quirks {quirks!r}{nearest(quirks, QUIRKS)}")
     known = {field.name for field in dataclasses.fields(NystromformerConfig)}
     for name in changes:
         if name not in known:
-            raise ValueError(f"There is no field {name!r} to change{nearest(name, known)}")
+            raise ValueError(f"NystromformerConfig has no field {name!r}{nearest(name, known)}")
     fields = {**source.fields, **QUIRKS[quirks], **changes}
     # BERT, RoBERTa and the authors' softmax models get a new convolution with Nyström attention.
     is_foreign = source.family is not FAMILIES["nystromformer"]

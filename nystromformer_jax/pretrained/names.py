@@ -83,7 +83,7 @@ def tensor_name(path: str, modules: Modules) -> str | None:
 def find_model(name: str) -> Model:
     """Returns the class called `name`; an unknown name is a ValueError."""
     if name not in MODELS:
-        raise ValueError(f"There is no model class {name!r}{nearest(name, MODELS)}")
+        raise ValueError(f"Unknown model class {name!r}{nearest(name, MODELS)}")
     return MODELS[name]
 
 

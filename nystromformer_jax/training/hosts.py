@@ -86,7 +86,7 @@ def initialize(config: HostsConfig, seconds: float = INITIALIZE_SECONDS) -> None
     raise ValueError(
         f"The processes of the run did not find each other by {where}"
         f" ({str(error).splitlines()[0].rstrip('.')}): start them all, and pass --coordinator,"
-        " --num_processes and --process_id where there is no cluster that knows them."
+        " --num_processes and --process_id, unless a cluster knows them."
     ) from error
 
 

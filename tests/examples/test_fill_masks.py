@@ -115,7 +115,7 @@ def test_other_heads_texts_and_layers_are_refused_in_a_sentence(tmp_path):
     tiny.published(tmp_path)
     with pytest.raises(SystemExit, match=r"write \[MASK\] where a word is missing"):
         script.main([str(tmp_path), "--text", "the cat sat"])
-    with pytest.raises(SystemExit, match="There is no layer 99: it has"):
+    with pytest.raises(SystemExit, match="--layer=99 does not exist: the model has"):
         script.main([str(tmp_path), "--text", TEXT, "--layer", "99"])
     with pytest.raises(SystemExit, match=r"The text has \d+ tokens; this model reads"):
         script.main([str(tmp_path), "--text", "[MASK] " * 1000])

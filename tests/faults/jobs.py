@@ -120,7 +120,7 @@ def whole_steps(folder):
 
 
 def any_state(folder):
-    """Where a job has no state to go on from, there is nothing to look at."""
+    """A job without a state to resume from leaves nothing to compare."""
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Kills real jobs with SIGKILL at random moments, goes on, and compares with a job that was never killed.
+"""Kills real jobs at random moments, resumes them, and compares with a job that was never killed.
 
     python -m tests.faults.kill_points training --kills 100 --seed 0 --out results/faults/training-seed0.json
 

@@ -176,5 +176,5 @@ class TestErrors:
             load_authors_checkpoint(tmp_path / "a.model", config.to_dict())
 
     def test_no_file(self, tmp_path):
-        with pytest.raises(FileNotFoundError, match=r"There is no file .*a\.model"):
+        with pytest.raises(FileNotFoundError, match=r"File .*a\.model does not exist"):
             load_authors_checkpoint(tmp_path / "a.model", config_of("softmax"))

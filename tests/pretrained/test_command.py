@@ -63,14 +63,14 @@ def test_convert_can_give_another_head(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["show", "{}/none"], "There is no folder"),
-        (["convert", "{}/none", "{}/ours"], "There is no {}/none to convert"),
+        (["show", "{}/none"], "Folder {}/none does not exist"),
+        (["convert", "{}/none", "{}/ours"], "{}/none does not exist: pass the file or folder"),
         (["convert", "{}/bert", "{}/bert"], "convert into another folder"),
         (["convert", "{}/bert/model.safetensors", "{}/ours"], "convert {}/bert"),
         (["convert", "{}/empty", "{}/ours"], "holds no weights"),
         (["convert", "{}/two", "{}/ours"], "several checkpoints (a.pt, b.model): name one"),
         (["convert", "{}/alone/a.pt", "{}/ours"], "needs the config.json of its model"),
-        (["convert", "{}/bert", "{}/ours", "--model_class=Bert"], "no model class 'Bert'"),
+        (["convert", "{}/bert", "{}/ours", "--model_class=Bert"], "Unknown model class 'Bert'"),
         (["convert", "{}/bert", "{}/ours", "--attention=nys"], "attention must be one of"),
     ],
 )

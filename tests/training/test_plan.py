@@ -1,4 +1,4 @@
-"""The search for the largest batch, and plans in words; what a step takes is in tests/test_meshes.py."""
+"""The search for the largest batch, and the text of plans; tests/test_meshes.py measures a step."""
 
 import dataclasses
 
