@@ -69,9 +69,7 @@ def softmax_attention(
 
 
 def softmax_weights(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    mask: Bool[Array, "B T"] | None,
+    query: Float[Array, "B L H D"], key: Float[Array, "B T H D"], mask: Bool[Array, "B T"] | None
 ) -> Float[Array, "B H L T"]:
     """Returns the attention matrix softmax(query keyᵀ / √D) in at least float32."""
     return jax.nn.softmax(scaled_logits(query, key, mask), axis=-1)

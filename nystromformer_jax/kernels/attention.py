@@ -95,10 +95,7 @@ class _Sides(NamedTuple):
 
 
 def _side(
-    x: Float[Array, "B L H D"],
-    mask: Bool[Array, "B L"] | None,
-    num_landmarks: int,
-    interpret: bool,
+    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None, num_landmarks: int, interpret: bool
 ) -> _Side:
     batch, length, num_heads, head_dim = x.shape
     masked = mask is not None

@@ -115,12 +115,7 @@ class Band:
         return edges
 
     def windows(
-        self,
-        refs: ConvolutionRefs,
-        part: Part,
-        edges: list[Float[Array, "T G·D"]],
-        *,
-        masked: bool,
+        self, refs: ConvolutionRefs, part: Part, edges: list[Float[Array, "T G·D"]], *, masked: bool
     ) -> Iterator[Float[Array, "S G·D"]]:
         """Yields the window of each tile of a part; with `masked`, padding is zeroed."""
         first = part.first - self.halo

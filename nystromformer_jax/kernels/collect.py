@@ -150,10 +150,7 @@ def backward(
     d_members: Float[Array, "B M E"],
     convolution: Convolution | None,
 ) -> tuple[
-    Float[Array, "B T E"],
-    Float[Array, "B T E"],
-    Float[Array, "B M E"],
-    Float[Array, "H W"] | None,
+    Float[Array, "B T E"], Float[Array, "B T E"], Float[Array, "B M E"], Float[Array, "H W"] | None
 ]:
     """Returns the gradients with respect to key, value, q_landmarks and the convolution's kernel.
 

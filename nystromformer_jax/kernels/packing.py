@@ -294,8 +294,7 @@ def call(
             1 + input_names.index(x): output_names.index(out) for x, out in aliases.items()
         },
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary"),
-            vmem_limit_bytes=VMEM_BYTES,
+            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
         ),
         name=f"nystrom_{name}",
         cost_estimate=_cost(blocks, arrays, [shape for shape, _ in outputs.values()]),

@@ -31,9 +31,7 @@ class AddRefs(Refs):
 
 
 def segment_sums(
-    packing: Packing,
-    x: Float[Array, "B L E"],
-    ids: Int[Array, "_ 1 L"],
+    packing: Packing, x: Float[Array, "B L E"], ids: Int[Array, "_ 1 L"]
 ) -> Float[Array, "B M E"]:
     """Sums `x` over each segment in float32; positions with the id M are ignored."""
     blocks, grid, tokens, landmarks = _layout(packing, x)
@@ -60,10 +58,7 @@ def segment_sums(
 
 
 def add_to_members(
-    packing: Packing,
-    x: Float[Array, "B L E"],
-    own: Float[Array, "B M E"],
-    ids: Int[Array, "_ 1 L"],
+    packing: Packing, x: Float[Array, "B L E"], own: Float[Array, "B M E"], ids: Int[Array, "_ 1 L"]
 ) -> Float[Array, "B L E"]:
     """Adds the row of its segment in `own` to each position of `x`, in place."""
     blocks, grid, tokens, landmarks = _layout(packing, x)

@@ -191,7 +191,7 @@ def read_source(
             number("pad_token_id")
         offset = roberta_position_offset(raw)
         fields["max_len"] -= offset
-    architecture, model = _architecture(raw, {"bert": "Bert", "roberta": "Roberta"}[kind])
+    architecture, model = _architecture(raw, kind)
     fields.update(attention="softmax", conv_kernel_size=0, classifier_activation="tanh")
     _read_section(raw, where, fields, BERT_SECTION_FIELDS)
     if model is NystromformerForSequenceClassification:
@@ -209,10 +209,9 @@ def _read_nystromformer(
 ) -> Source:
     fields["num_landmarks"] = read_number(values, "num_landmarks", where)
     if values["conv_kernel_size"] is None:  # older versions could write it
-        fields["conv_kernel_size"] = 0
-    else:
-        fields["conv_kernel_size"] = read_number(values, "conv_kernel_size", where)
-    architecture, model = _architecture(raw, "Nystromformer")
+        values = {**values, "conv_kernel_size": 0}
+    fields["conv_kernel_size"] = read_number(values, "conv_kernel_size", where)
+    architecture, model = _architecture(raw, "nystromformer")
     exact = fields["num_landmarks"] == read_number(values, "segment_means_seq_len", where)
     is_stale = raw.get(SECTION) is not None and _is_stale(raw, where, weights)
     is_ours = raw.get(SECTION) is not None and not is_stale
@@ -325,13 +324,13 @@ def has_convolution(attention: str, conv_kernel_size: int) -> bool:
     return attention in ("nystrom", "softmax") and conv_kernel_size > 0
 
 
-def _architecture(raw: Mapping[str, Any], prefix: str) -> tuple[str, Model | None]:
+def _architecture(raw: Mapping[str, Any], kind: str) -> tuple[str, Model | None]:
     """Returns the first of `architectures`, and our model of the same name if there is one."""
     names = raw.get("architectures")
     if not isinstance(names, list) or not names:
         return "", None
     name = str(names[0])
-    match = re.fullmatch(rf"{prefix}(Model|For\w+)", name)
+    match = re.fullmatch(rf"{kind.capitalize()}(Model|For\w+)", name)
     if match is None:
         return name, None
     return name, MODELS.get("Nystromformer" + match[1].removeprefix("Model"))
@@ -376,7 +375,6 @@ def write_config(
       more: Fields that replace those of the metadata.
     """
     layout = layout_of(model, config)
-    prefix = {"nystromformer": "Nystromformer", "bert": "Bert", "roberta": "Roberta"}[layout]
     head = "Model" if model is Nystromformer else model.__name__.removeprefix("Nystromformer")
     names = SECTION_FIELDS if layout == "nystromformer" else BERT_SECTION_FIELDS
     section = {name: getattr(config, name) for name in names}
@@ -400,7 +398,7 @@ def write_config(
         fields["conv_kernel_size"] = config.conv_kernel_size if has_kernels else 1
     if layout == "roberta":
         fields["max_position_embeddings"] += roberta_position_offset(fields)
-    return {**fields, "architectures": [f"{prefix}{head}"], SECTION: section}
+    return {**fields, "architectures": [f"{layout.capitalize()}{head}"], SECTION: section}
 
 
 def _metadata(config: NystromformerConfig, layout: str) -> dict[str, Any]:

@@ -137,11 +137,7 @@ _HUGGING_FACE = {
     ),
 }
 _HUGGING_FACE_ROOTS = ("embeddings.", "encoder.", "pooler.")
-_ROBERTA_TOKENS = {
-    "mlm": "lm_head",
-    "mlm/dense": "lm_head.dense",
-    "mlm/norm": "lm_head.layer_norm",
-}
+_ROBERTA_TOKENS = {"mlm": "lm_head", "mlm/dense": "lm_head.dense", "mlm/norm": "lm_head.layer_norm"}
 _TOKEN_AND_SPAN: Mapping[Model, Modules] = {
     NystromformerForTokenClassification: {"output": "classifier"},
     NystromformerForQuestionAnswering: {"output": "qa_outputs"},

@@ -16,35 +16,19 @@ from nystromformer_jax.models import (
     NystromformerConfig,
     NystromformerForMultipleChoice,
 )
-from nystromformer_jax.pretrained.config_json import (
-    SIZE_FIELDS,
-    Source,
-    Tensors,
-    has_convolution,
-)
-from nystromformer_jax.pretrained.names import (
-    BACKBONE,
-    FAMILIES,
-    IGNORED,
-    TOKEN_HEADS,
-    tensor_name,
-)
+from nystromformer_jax.pretrained.config_json import SIZE_FIELDS, Source, Tensors, has_convolution
+from nystromformer_jax.pretrained.names import BACKBONE, FAMILIES, IGNORED, TOKEN_HEADS, tensor_name
+from nystromformer_jax.validation import FLOATS
 
 Tensor = npt.NDArray[Any]
 
-FLOATS = tuple(np.dtype(kind) for kind in (np.float16, jnp.bfloat16, np.float32, np.float64))
 MAX_NAMES = 8  # in a message, before "and k more"
 
 _logger = logging.getLogger(__name__)
 
 
 def read_params(
-    model: nn.Module,
-    source: Source,
-    tensors: Tensors,
-    *,
-    seed: int = 0,
-    other_labels: bool = False,
+    model: nn.Module, source: Source, tensors: Tensors, *, seed: int = 0, other_labels: bool = False
 ) -> dict[str, Any]:
     """Returns the parameters of `model`: read from `tensors`, or initialized where they lack them.
 
@@ -244,8 +228,8 @@ def _check_sizes(source: Source, tensors: Tensors) -> None:
 
 def _shape_error(path: str, shape: tuple[int, ...], tensor: Tensor, source: Source) -> str:
     """Returns what is wrong with a tensor's dtype or shape, or an empty string."""
-    if tensor.dtype not in FLOATS:
-        return f"is of {tensor.dtype}, needs one of {', '.join(str(kind) for kind in FLOATS)}"
+    if tensor.dtype.name not in FLOATS:
+        return f"is of {tensor.dtype}, needs one of {', '.join(FLOATS)}"
     if path.endswith("conv_kernel"):
         shape = (shape[0], 1, source.conv_kernel_size, 1)
     elif path.endswith("/kernel"):

@@ -105,7 +105,7 @@ class Checkpointer:
             args=ocp.args.Composite(
                 params=ocp.args.StandardRestore(shapes.params),
                 optimizer=ocp.args.StandardRestore(optimizer),
-                totals=ocp.args.StandardRestore(_replicated(metric_sums, mesh)),
+                totals=ocp.args.StandardRestore(with_sharding(metric_sums, replicated(mesh))),
                 record=ocp.args.JsonRestore(),
             ),
         )
@@ -115,7 +115,8 @@ class Checkpointer:
 
     def restore_params(self, step: int, params: Any, mesh: Mesh) -> Any:
         """Reads the parameters alone."""
-        args = ocp.args.Composite(params=ocp.args.StandardRestore(_replicated(params, mesh)))
+        shapes = with_sharding(params, replicated(mesh))
+        args = ocp.args.Composite(params=ocp.args.StandardRestore(shapes))
         return self._manager.restore(step, args=args).params
 
     def _write_checksums(self) -> None:
@@ -148,7 +149,3 @@ class _Keep(preservation_policy.PreservationPolicy):
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         kept = self._steps()
         return [checkpoint.step in kept for checkpoint in checkpoints]
-
-
-def _replicated(tree: Any, mesh: Mesh) -> Any:
-    return with_sharding(tree, jax.tree.map(lambda leaf: replicated(mesh), tree))

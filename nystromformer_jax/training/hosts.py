@@ -5,6 +5,7 @@ With one process only the signal handlers have an effect.
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,15 +29,8 @@ SHUTDOWN_SECONDS = 60  # the first process to finish waits this long for the oth
 FAILED_SHUTDOWN_SECONDS = 10  # after an error; most often all processes fail for the same reason
 MESSAGE_BYTES = 2000  # of an error, sent to the other processes
 # Parts of the errors that a collective raises when a peer is gone: gloo, NCCL, the coordinator.
-_LOSS_MESSAGES = (
-    "gloo",
-    "nccl",
-    "connection closed by peer",
-    "connection reset by peer",
-    "heartbeat",
-    "coordination service",
-    "barrier",
-    "unavailable",
+_LOSS_MESSAGES = re.compile(
+    "gloo|nccl|connection (closed|reset) by peer|heartbeat|coordination service|barrier|unavailable"
 )
 _initialize_called = threading.Event()  # its threads may still run
 _initialized = threading.Event()
@@ -144,7 +138,7 @@ def detect_lost_process() -> Iterator[None]:
         yield
     except (JaxRuntimeError, TimeoutError) as error:  # Orbax raises the latter
         text = " ".join(str(error).lower().split())
-        if jax.process_count() == 1 or not any(message in text for message in _LOSS_MESSAGES):
+        if jax.process_count() == 1 or not _LOSS_MESSAGES.search(text):
             raise
         raise ProcessLost(
             f"Process {jax.process_index()} of {jax.process_count()} lost another one"

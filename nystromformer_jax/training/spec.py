@@ -100,13 +100,15 @@ class TrainSpec:
         batch_shardings = {name: batch_sharding(mesh, leaf.shape) for name, leaf in batch.items()}
         return (
             with_sharding(state, shardings),
-            with_sharding(metric_sums, jax.tree.map(lambda _: replicated(mesh), metric_sums)),
+            with_sharding(metric_sums, replicated(mesh)),
             with_sharding(batch, batch_shardings),
         )
 
 
 def with_sharding(tree: Any, shardings: Any) -> Any:
-    """Returns the shapes of `tree` with the `shardings` of each leaf."""
+    """Returns the shapes of `tree` with the `shardings` of each leaf, or one for all of them."""
+    if isinstance(shardings, NamedSharding):
+        shardings = jax.tree.map(lambda _: shardings, tree)
 
     def shape(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

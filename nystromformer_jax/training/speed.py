@@ -81,11 +81,7 @@ class Progress:
         self._bar: tqdm | None = None
         if self._stream.isatty() and not silent:
             self._bar = tqdm(
-                total=total_steps,
-                initial=step,
-                file=self._stream,
-                unit="step",
-                dynamic_ncols=True,
+                total=total_steps, initial=step, file=self._stream, unit="step", dynamic_ncols=True
             )
 
     def step(self) -> None:

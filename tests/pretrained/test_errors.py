@@ -246,7 +246,7 @@ class TestWeights:
     def test_a_quantised_tensor(self, folder):
         name = f"{LAYER}attention.self.query.weight"
         change_tensors(folder, lambda tensors: tensors.update({name: np.ones((6, 6), np.int8)}))
-        with pytest.raises(ValueError, match=r"query.weight is of int8, needs one of float16, bf"):
+        with pytest.raises(ValueError, match=r"query.weight is of int8, needs one of float32, bf"):
             read(folder)
 
     def test_a_long_list_is_cut(self, folder):
