@@ -42,12 +42,9 @@ def conv_kernel_param(
 
 
 def sampling_rng(core: nn.Module, seed: int, *, redraw: bool) -> Array:
-    """Returns the random key for the samples of `core`, different for every layer.
+    """Returns a random key for the samples of `core`, different for every layer.
 
-    Args:
-      core: Bound module; its path in the model is folded into the key.
-      seed: Seed of the samples that are the same in every call.
-      redraw: If True, the key comes from the stream "dropout" instead.
+    It is the same in every call, or with `redraw` comes from the stream "dropout".
     """
     if redraw:
         return core.make_rng("dropout")

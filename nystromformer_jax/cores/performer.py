@@ -119,12 +119,8 @@ def random_projection(
 ) -> Float[Array, "R D"]:
     """Draws R standard normal vectors of length D.
 
-    Args:
-      rng: Random key.
-      num_features: R, at least 1.
-      dim: D, at least 1.
-      orthogonal: If True, rows are orthogonal to each other in blocks of D; the last block may be
-        shorter. If False, rows are independent. Each row is standard normal in both cases.
+    With `orthogonal`, rows are orthogonal to each other in blocks of D, of which the last may be shorter;
+    otherwise they are independent.
 
     Raises:
       ValueError: R or D is below one.

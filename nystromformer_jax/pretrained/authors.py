@@ -70,16 +70,11 @@ def read_authors_source(
 ) -> tuple[Source, Tensors]:
     """Returns the description of a checkpoint of the authors' BERT codes, and its tensors.
 
-    Sizes are those of the tensors. The names of the returned tensors are without wrappers.
+    `raw` is their config.json, but sizes are those of the tensors. Names are returned without wrappers.
 
     Source: mlpen/Nystromformer at 5689313, code/ and reorganized_code/.
     Differs: nystrom-512/config.json has num_landmarks and seq_len swapped, with which that code cannot
     run. The smaller of the two is the number of landmarks here.
-
-    Args:
-      raw: Their config.json.
-      tensors: Tensors by their names in the file.
-      where: Path for error messages.
     """
     tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     if any(name.startswith("seq_classifer.") for name in tensors):

@@ -140,12 +140,9 @@ class Source:
 def read_source(
     raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors] | None = None
 ) -> Source:
-    """Translates a config.json in Hugging Face's layout.
+    """Translates `raw`, a config.json in Hugging Face's layout.
 
-    Args:
-      raw: The config.json.
-      where: Path for error messages.
-      weights: Reads the tensors beside the file, to check that our section describes them; None: no check.
+    `weights` reads the tensors beside the file, to check that our section describes them; None: no check.
     """
     files.check_is_model(raw, where)
     if "model" in raw and "model_type" not in raw:
@@ -369,10 +366,7 @@ def write_config(
 ) -> dict[str, Any]:
     """Returns the config.json of a model, in the layout of transformers.
 
-    Args:
-      model: One of `names.MODELS`.
-      config: The model's config; its metadata are written too.
-      more: Fields that replace those of the metadata.
+    It includes the config's metadata, in which the fields in `more` replace others.
     """
     layout = layout_of(model, config)
     head = "Model" if model is Nystromformer else model.__name__.removeprefix("Nystromformer")

@@ -33,16 +33,10 @@ def read_params(
     """Returns the parameters of `model`: read from `tensors`, or initialized where they lack them.
 
     A head that the source lacks, and parameters of an attention other than the source's, are
-    initialized from `seed`, with one log line. Kernels of a convolution that the source lacks are
-    zeros, which change nothing until they are trained. Unused tensors are ignored: those of other
-    heads, poolers and buffers without a message, others with a log line.
-
-    Args:
-      model: One of `names.MODELS`.
-      source: Description of `tensors`.
-      tensors: Tensors by their names in the files.
-      seed: Seed of the initialized parameters.
-      other_labels: If True, a classifier for another number of labels is initialized too.
+    initialized from `seed`, with one log line. With `other_labels`, so is a classifier for another
+    number of labels. Kernels of a convolution that the source lacks are zeros, which change nothing
+    until they are trained. Unused tensors are ignored: those of other heads, poolers and buffers
+    without a message, others with a log line.
     """
     config: NystromformerConfig = model.config
     family = source.family
@@ -96,15 +90,10 @@ def read_params(
 def write_tensors(
     model: nn.Module, params: Mapping[str, Any], layout: str, position_offset: int
 ) -> dict[str, Tensor]:
-    """Returns the tensors of `model` in a layout of Hugging Face's.
+    """Returns the tensors of `model` in a layout of `FAMILIES`.
 
     Hugging Face's Nyströmformer always has a convolution: a model without one gets kernels of one zero.
-
-    Args:
-      model: One of `names.MODELS`.
-      params: The model's parameters.
-      layout: A key of `FAMILIES`.
-      position_offset: Zero rows before the position table.
+    `position_offset` is the number of zero rows before the position table.
     """
     flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(dict(params), sep="/").items()}
     shapes = param_shapes(model)

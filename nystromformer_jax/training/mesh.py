@@ -95,16 +95,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def state_sharding(mesh: Mesh, tree: Any, *, shard: bool) -> Any:
-    """Returns the shardings of parameters and optimizer state.
+    """Returns the shardings of parameters and optimizer state, arrays or their shapes.
 
     With `shard`, an array of two or more axes is split over all devices along the longest axis that they
     divide; all others are replicated. The rule reads shapes alone, so that an optimizer's moments are sharded
     like their parameter.
-
-    Args:
-        mesh: From `make_mesh`.
-        tree: Arrays or their shapes.
-        shard: Split parameters instead of replicating them.
     """
 
     def sharding(leaf: Any) -> NamedSharding:

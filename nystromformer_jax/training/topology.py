@@ -27,21 +27,13 @@ NO_TPU_HERE = {
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """The published figures of one TPU chip.
+    """The published figures of one TPU chip."""
 
-    Attributes:
-        memory_bytes: HBM.
-        flops: Peak bfloat16 FLOPs per second.
-        memory_rate: Bytes per second between HBM and the chip.
-        link_rate: Bytes per second of one link to a neighbor, in one direction.
-        hertz: Cycles per second.
-    """
-
-    memory_bytes: int
-    flops: float
-    memory_rate: float
-    link_rate: float
-    hertz: float
+    memory_bytes: int  # HBM
+    flops: float  # peak bfloat16 FLOPs per second
+    memory_rate: float  # bytes per second between HBM and the chip
+    link_rate: float  # bytes per second of one link to a neighbor, in one direction
+    hertz: float  # cycles per second
 
 
 # Source: Austin et al. 2025, "How to Scale Your Model", table of TPUs (chapter 2). The clock is the one at
@@ -58,7 +50,7 @@ def chip_of(topology: str) -> Chip:
     """Returns the chip of a topology such as `v5e:4x4`; raises ValueError if it is unknown."""
     kind = topology.partition(":")[0]
     if kind not in CHIPS:
-        raise ValueError(f"No sizes are known of TPU {kind!r}{nearest(kind, CHIPS)}")
+        raise ValueError(f"Unknown TPU {kind!r}{nearest(kind, CHIPS)}")
     return CHIPS[kind]
 
 
@@ -85,7 +77,7 @@ def topology_devices(name: str) -> list[jax.Device]:
         )
     except JaxRuntimeError as error:
         raise ValueError(
-            f"libtpu knows no TPU topology {name!r} ({str(error).splitlines()[0].rstrip('.')});"
+            f"libtpu does not know the TPU topology {name!r} ({str(error).splitlines()[0].rstrip('.')});"
             " it knows for example v4:1x1x1, v5e:1x1, v5p:1x1x1 and v6e:1x1."
         ) from None
     return list(description.devices)

@@ -136,8 +136,6 @@ class Workdir:
 
         Raises:
             ConfigDiffers: The run was started on data of another hash.
-            CannotWrite: The disk is full or the folder is read-only.
-            RemoteError: Another process of the run raised one of these.
         """
         self._primary_first(lambda: self._require_data(sha256))
 

@@ -234,5 +234,5 @@ def test_the_largest_batch_is_told(monkeypatch, largest, sequence, words):
 
 
 def test_a_chip_without_sizes_is_a_sentence():
-    with pytest.raises(ValueError, match="No sizes are known of TPU 'v5x'"):
+    with pytest.raises(ValueError, match="Unknown TPU 'v5x'"):
         chip_of("v5x:2x2")

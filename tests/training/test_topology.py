@@ -26,7 +26,9 @@ def test_a_missing_libtpu_is_a_sentence(monkeypatch):
 
 def test_an_unknown_topology_is_a_sentence():
     pytest.importorskip("libtpu")
-    with pytest.raises(ValueError, match=r"libtpu knows no TPU topology 'v9z:1x1' \(.*v9z\); it"):
+    with pytest.raises(
+        ValueError, match=r"libtpu does not know the TPU topology 'v9z:1x1' \(.*v9z\); it"
+    ):
         topology.topology_devices("v9z:1x1")
 
 

@@ -21,22 +21,13 @@ from nystromformer_jax.training.topology import Chip, is_out_of_memory, needed_t
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes on one device, as the compiler allocates them.
-
-    Attributes:
-        params: Parameters.
-        optimizer: Optimizer state and step.
-        batch: One batch of examples.
-        other: Metric sums, and padding of the device's layouts.
-        temporaries: Activations, gradients and gathered parameters, without buffers updated in place.
-        code: The program.
-    """
+    """Bytes on one device, as the compiler allocates them."""
 
     params: int
-    optimizer: int
+    optimizer: int  # and the step
     batch: int
-    other: int
-    temporaries: int
+    other: int  # metric sums, and padding of the device's layouts
+    temporaries: int  # activations, gradients, gathered parameters; no buffers updated in place
     code: int
 
     @property
@@ -47,25 +38,16 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One training step on each device.
+    """One training step on each device."""
 
-    Attributes:
-        memory: By kind; None if the compiler ran out of memory and did not report how much was missing.
-        fits: True if it is within the device's memory.
-        flops: FLOPs of one device, with loops multiplied out where the compiler does so; None: unknown.
-        collectives: By kind; empty for one device; None if jaxlib cannot print the program.
-        cycles: The TPU compiler's estimate without Pallas kernels; see `estimated_cycles`.
-        kernel_bytes: Bytes that the Pallas kernels declare to read and write.
-        reason: The compiler's error if it ran out of memory.
-    """
-
-    memory: Memory | None
-    fits: bool
-    flops: float | None = None
+    memory: Memory | None  # None: too much, and the compiler did not report how much
+    fits: bool  # within the device's memory
+    flops: float | None = None  # loops are multiplied out where the compiler does so; None: unknown
+    # By kind; empty for one device; None if jaxlib cannot print the program.
     collectives: Mapping[str, Collectives] | None = dataclasses.field(default_factory=dict)
-    cycles: int | None = None
-    kernel_bytes: int = 0
-    reason: str = ""
+    cycles: int | None = None  # see `estimated_cycles`
+    kernel_bytes: int = 0  # that the Pallas kernels declare to read and write
+    reason: str = ""  # the compiler's error if it ran out of memory
 
     @property
     def collective_bytes(self) -> int | None:
@@ -96,10 +78,7 @@ class Plan:
 def make_plan(spec: TrainSpec, limit_bytes: int | float = math.inf, batch_size: int = 0) -> Plan:
     """Compiles the training step of `spec` for its mesh, and reads the compiler's estimates.
 
-    Args:
-        spec: From a trainer.
-        limit_bytes: The memory of a device.
-        batch_size: Global batch size; 0 for the config's.
+    `limit_bytes` is the memory of a device. A global `batch_size` of 0 is the config's.
     """
     shapes = spec.shapes(batch_size)
     state, metric_sums, batch = shapes
@@ -143,10 +122,7 @@ def largest_batch(
 ) -> int:
     """Returns the largest global batch size that fits a device's memory; 0 if none does.
 
-    Args:
-        spec: From a trainer.
-        limit_bytes: The memory of a device.
-        known: Existing plans by batch size.
+    `known` holds existing plans by batch size.
     """
     parts = spec.mesh.shape["data"] * spec.config.train.accumulation
 
@@ -169,13 +145,9 @@ def largest_that_fits(
 ) -> int:
     """Returns the largest number that needs at most `limit_bytes`; 0 if none does.
 
-    The search assumes that the bytes grow almost linearly, so that it tries few numbers.
-
-    Args:
-        needed: Returns the bytes for a number; None if there are too many to tell.
-        limit_bytes: The bytes available.
-        first: The first number to try.
-        base: The bytes for 0; None: unknown.
+    The search starts at `first` and assumes that the bytes grow almost linearly, so that it tries few
+    numbers. `needed` returns the bytes of a number, or None if they are too many to count. `base` is
+    the bytes of 0; None: unknown.
     """
     sizes: dict[int, int | float] = {} if base is None else {0: base}
     low, high, misses = 0, 0, 0  # the largest that fits, the smallest that does not (0: unknown)

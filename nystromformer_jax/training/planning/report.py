@@ -42,7 +42,7 @@ def make_report(
     price: float = 0.0,
     largest: bool = True,
 ) -> Report:
-    """Plans a run and describes the result.
+    """Plans the run that `make_spec` makes of `config`, and describes the result.
 
     Args:
         config: Sections of plain values.
@@ -50,7 +50,7 @@ def make_report(
         chip: The kind of the devices; None for local devices of unknown memory and speed.
         topology: The name of the devices.
         price: The cost of a chip per hour; 0: unknown.
-        largest: Search the largest batch, which compiles the step a few more times.
+        largest: Search for the largest batch, which compiles the step a few more times.
     """
     limit = math.inf if chip is None else chip.memory_bytes
     spec = make_spec(config)
