@@ -44,7 +44,9 @@ def iterative_pinv(
     check_pinv(num_iters, start)
     kernel = jnp.asarray(kernel)
     if kernel.ndim < 2 or 0 in kernel.shape:
-        raise ValueError(f"kernel must be [… M N] without an empty axis, got shape {kernel.shape}.")
+        raise ValueError(
+            f"iterative_pinv needs matrices [… M N] without an empty axis, got shape {kernel.shape}."
+        )
     check_dtype("kernel", kernel)
     kernel = kernel.astype(accum_dtype(kernel.dtype))
     # The only residual of the backward pass is A, instead of about thirty M × M arrays.
