@@ -25,7 +25,6 @@ from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
     Implementation,
     Inputs,
-    LandmarkOptions,
     Layout,
     Options,
     Start,
@@ -235,7 +234,7 @@ def _mask_tokens(inputs: Inputs, options: Options) -> tuple[Array, Array, Array,
     return query, key, value, value if options.mask_conv else inputs.value
 
 
-def _means(x: Array, mask: Array | None, options: LandmarkOptions, **_: bool) -> SegmentMeans:
+def _means(x: Array, mask: Array | None, options: Options, **_: bool) -> SegmentMeans:
     """Returns the means of all segments, on one device."""
     layout = options.landmark_layout
     means, landmark_mask = segment_means(x, options.num_landmarks, mask, layout=layout)
@@ -256,7 +255,7 @@ def find_landmarks(
     key: Float[Array, "B T H D"],
     mask: Bool[Array, "B T"] | None,
     query_mask: Bool[Array, "B L"] | None,
-    options: LandmarkOptions,
+    options: Options,
 ) -> Landmarks:
     """Returns the landmarks of inputs that went through `options.mask_inputs`."""
     means = _means(query, query_mask, options), _means(key, mask, options)

@@ -9,42 +9,31 @@ from pathlib import Path
 from typing import Any
 
 
-@contextlib.contextmanager
-def written(path: Path, write: Callable[[Path], object]) -> Iterator[Callable[[], None]]:
-    """Writes a temporary file to disk and yields a function that renames it to `path`.
+def write_files(files: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Writes files by functions of a path; all are complete on disk before the first gets its name.
 
-    The temporary file is deleted if that function is not called.
+    Raises:
+      OSError: A file cannot be written. Existing files are unchanged, and no temporary file remains.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    with contextlib.ExitStack() as stack:
+        temporaries = {path: stack.enter_context(_temporary(path)) for path in files}
+        for path, write in files.items():
+            write(temporaries[path])
+            sync(temporaries[path])
+            temporaries[path].chmod(0o644)  # mkstemp's 0600 is for secrets
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+            sync(path.parent)  # makes the new name durable
 
-    def rename() -> None:
-        temporary.replace(path)
-        sync(path.parent)  # makes the new name durable
 
-    try:
-        write(temporary)
-        sync(temporary)
-        temporary.chmod(0o644)  # mkstemp's 0600 is for secrets
-        yield rename
-    finally:
-        temporary.unlink(missing_ok=True)
+def write_bytes(path: Path, content: bytes | bytearray) -> None:
+    """Writes one file; see `write_files`."""
+    write_files({path: lambda temporary: temporary.write_bytes(content)})
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Writes a JSON object."""
     write_bytes(path, (json.dumps(dict(values), indent=2) + "\n").encode())
-
-
-def write_bytes(path: Path, content: bytes | bytearray) -> None:
-    """Writes a file: to a temporary file beside it, synced to disk, then renamed.
-
-    Raises:
-      OSError: The file cannot be written. An existing file is unchanged, and no temporary file remains.
-    """
-    with written(path, lambda temporary: temporary.write_bytes(content)) as rename:
-        rename()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -70,3 +59,14 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """Creates a file beside `path`; removes it at the end unless it was renamed."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)

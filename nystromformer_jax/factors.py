@@ -11,8 +11,8 @@ from nystromformer_jax.landmarks import Segments, segment_ids
 from nystromformer_jax.stages import Assignment, assign_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import (
-    LandmarkOptions,
     Layout,
+    Options,
     Start,
     check_inputs,
     check_query_mask,
@@ -48,7 +48,7 @@ def nystrom_factors(
     """
     query, key = jnp.asarray(query), jnp.asarray(key)
     check_inputs(query, key, key, mask)
-    options = LandmarkOptions(
+    options = Options(
         num_landmarks=num_landmarks,
         pinv_iters=pinv_iters,
         pinv_start=pinv_start,
@@ -65,7 +65,7 @@ def _nystrom_factors(
     key: Float[Array, "B T H D"],
     mask: Bool[Array, "B T"] | None,
     query_mask: Bool[Array, "B L"] | None,
-    options: LandmarkOptions,
+    options: Options,
 ) -> NystromFactors:
     num_landmarks = options.num_landmarks
     query, key = options.mask_inputs(query, query_mask), options.mask_inputs(key, mask)

@@ -227,12 +227,13 @@ class MlpBlock(Layer):
         check_size("mlp_dim", self.mlp_dim)
         check_choice("activation", self.activation, Activation)
 
-        dense = functools.partial(nn.Dense, **self.weights)
+        hidden_layer = nn.Dense(self.mlp_dim, **self.weights, name="hidden")
+        output_layer = nn.Dense(x.shape[-1], **self.weights, name="output")
         dropout = Dropout(self.dropout_rate)
         rate = self.hidden_dropout_rate
-        hidden = ACTIVATIONS[self.activation](over_tokens(dense(self.mlp_dim, name="hidden"), x))
+        hidden = ACTIVATIONS[self.activation](over_tokens(hidden_layer, x))
         hidden = (dropout if rate is None else Dropout(rate))(hidden, deterministic=deterministic)
-        output = over_tokens(dense(x.shape[-1], name="output"), hidden)
+        output = over_tokens(output_layer, hidden)
         return dropout(output, deterministic=deterministic)
 
 

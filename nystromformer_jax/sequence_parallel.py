@@ -16,7 +16,6 @@ from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
     Implementation,
     Inputs,
-    LandmarkOptions,
     Layout,
     Options,
     Start,
@@ -171,7 +170,7 @@ def _shard(
 def _means(
     x: Float[Array, "B L H D"],
     mask: Bool[Array, "B L"] | None,
-    options: LandmarkOptions,
+    options: Options,
     *,
     of_queries: bool,
     axis: str,

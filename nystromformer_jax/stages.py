@@ -13,7 +13,7 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import SegmentMeans, Segments
 from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import LandmarkOptions, accum_dtype, check_dtype, zero_padding
+from nystromformer_jax.validation import Options, accum_dtype, check_dtype, zero_padding
 
 # Far below every logit, and finite: a row without a real key stays finite, and so does its gradient.
 MASKED_LOGIT = -1e30
@@ -210,7 +210,7 @@ class Landmarks(NamedTuple):
 def invert_landmarks(
     queries: SegmentMeans,
     keys: SegmentMeans,
-    options: LandmarkOptions,
+    options: Options,
     precision: jax.lax.Precision | None = None,
 ) -> Landmarks:
     """Computes kernel_2 of these landmarks and its pseudoinverse, with products in `precision`."""

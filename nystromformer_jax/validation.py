@@ -47,13 +47,15 @@ class Inputs(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LandmarkOptions:
-    """Options of the landmarks and of the pseudoinverse of their kernel."""
+class Options:
+    """Options of `nystrom_attention`, without `implementation`."""
 
     num_landmarks: int
     pinv_iters: int
     pinv_start: Start
     landmark_layout: Layout
+    mask_conv: bool = True
+    normalize_rows: bool = False
 
     def mask_inputs(self, x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Array:
         """Zeros the padding of queries or keys, except for `"hf"` landmarks, which include it."""
@@ -64,14 +66,6 @@ class LandmarkOptions:
         for x in (query, key):
             check_landmarks(self.num_landmarks, x.shape[1], self.landmark_layout)
         check_pinv(self.pinv_iters, self.pinv_start)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(LandmarkOptions):
-    """Options of `nystrom_attention`, without `implementation`."""
-
-    mask_conv: bool
-    normalize_rows: bool
 
     def is_exact(self, inputs: Inputs) -> bool:
         """Returns True if the lengths alone make softmax attention the result."""

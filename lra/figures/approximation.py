@@ -22,7 +22,7 @@ from nystromformer_jax import (
 )
 from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import LandmarkOptions, Layout, Start
+from nystromformer_jax.validation import Layout, Options, Start
 
 # Maximum number of softmax attention weights in memory: one head of 4,096 tokens.
 MAX_WEIGHTS = 4096**2
@@ -205,7 +205,7 @@ def errors_by_iteration(
       `output_errors`.
     """
     start, residuals, errors = nystrom.pinv_start, [], []
-    options = LandmarkOptions(
+    options = Options(
         num_landmarks=nystrom.num_landmarks,
         pinv_iters=0,
         pinv_start=start,

@@ -35,6 +35,6 @@ class NoAttention(AttentionCore):
         query, key, value, mask, query_mask = tokens
         check_inputs(query, key, value, mask)
         check_query_mask(query, key, mask, query_mask)
-        conv_kernel = conv_kernel_param(self, self.conv_kernel_size, self.conv_groups, query)
+        conv_kernel = conv_kernel_param(self, query)
         check_convolution(query, key, conv_kernel)
         return add_convolution(jnp.zeros_like(query), zero_padding(value, mask), conv_kernel)

@@ -13,8 +13,8 @@ from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS, sharded_nystrom_a
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import (
     Implementation,
-    LandmarkOptions,
     Layout,
+    Options,
     Start,
     check_inputs,
     check_query_mask,
@@ -53,14 +53,9 @@ class NystromAttention(AttentionCore):
                 f" axis of that name; got {self.sequence_axis!r}. Rename the mesh's axis, or call"
                 " sharded_nystrom_attention, which takes any axis."
             )
-        options = LandmarkOptions(
-            num_landmarks=self.num_landmarks,
-            pinv_iters=self.pinv_iters,
-            pinv_start=self.pinv_start,
-            landmark_layout=self.landmark_layout,
-        )
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
         if self.is_mutable_collection("diagnostics") and not self.is_initializing():
-            self.sow("diagnostics", "pinv_residual", _residual(tokens, options))
+            self.sow("diagnostics", "pinv_residual", _residual(tokens, Options(**given)))
         attend = nystrom_attention
         if self.sequence_axis is not None and not self.is_initializing():
             mesh = jax.sharding.get_abstract_mesh()
@@ -72,18 +67,15 @@ class NystromAttention(AttentionCore):
             attend = functools.partial(
                 sharded_nystrom_attention, mesh=mesh, axis=self.sequence_axis
             )
-        width, groups = self.conv_kernel_size, self.conv_groups
         return attend(
             **tokens._asdict(),
-            **dataclasses.asdict(options),
-            conv_kernel=conv_kernel_param(self, width, groups, tokens.query),
-            mask_conv=self.mask_conv,
-            normalize_rows=self.normalize_rows,
+            **given,
+            conv_kernel=conv_kernel_param(self, tokens.query),
             implementation=self.implementation,
         )
 
 
-def _residual(tokens: Tokens, options: LandmarkOptions) -> Float[Array, "B H"]:
+def _residual(tokens: Tokens, options: Options) -> Float[Array, "B H"]:
     """Returns `pinv_residual` of the landmark kernel."""
     query, key, _, mask, query_mask = tokens
     query_mask = check_query_mask(query, key, mask, query_mask)

@@ -2,7 +2,7 @@
 
 import functools
 import zlib
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -19,13 +19,16 @@ conv_init = functools.partial(
 
 
 def conv_kernel_param(
-    core: nn.Module, width: int, groups: ConvGroups, query: Float[Array, "B L H D"]
+    core: Any, query: Float[Array, "B L H D"]
 ) -> Float[Array, "H W"] | Float[Array, "H D W"] | None:
-    """Returns the core's parameter `conv_kernel`, or None if `width` is 0.
+    """Returns the parameter `conv_kernel` of a core with `conv_kernel_size` and `conv_groups`.
+
+    It is None if the size is 0.
 
     Raises:
-      ValueError: The width is even or negative, or the groups are unknown.
+      ValueError: The size is even or negative, or the groups are unknown.
     """
+    width, groups = core.conv_kernel_size, core.conv_groups
     check_choice("conv_groups", groups, ConvGroups)
     if not is_integer(width) or width < 0 or (width and width % 2 == 0):
         raise ValueError(

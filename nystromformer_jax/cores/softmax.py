@@ -35,7 +35,7 @@ class SoftmaxAttention(AttentionCore):
         query, key, value, mask, query_mask = tokens
         check_inputs(query, key, value, mask)
         query_mask = check_query_mask(query, key, mask, query_mask)
-        conv_kernel = conv_kernel_param(self, self.conv_kernel_size, self.conv_groups, query)
+        conv_kernel = conv_kernel_param(self, query)
         check_convolution(query, key, conv_kernel)
         conv_value = value
         if self.mask_conv:

@@ -57,7 +57,7 @@ def forward(
         @pl.when(refs.step == 0)
         def _() -> None:
             scaled = refs.q_landmarks[0] * packing.scale  # [M G·D]
-            refs.q_diagonal[...] = packing.to_diagonal(scaled).astype(packing.dtype)
+            refs.q_diagonal[...] = packing.to_diagonal(scaled)
             refs.m[...] = jnp.full_like(refs.m, MASKED_LOGIT)
             refs.l[...] = jnp.zeros_like(refs.l)
             refs.acc[...] = jnp.zeros_like(refs.acc)
@@ -166,9 +166,8 @@ def backward(
         @pl.when(refs.step == 0)
         def _() -> None:
             scaled = refs.q_landmarks[0] * packing.scale  # [M G·D]
-            refs.q_diagonal[...] = packing.to_diagonal(scaled).astype(packing.dtype)
-            diagonal = packing.to_diagonal(refs.d_values[0])  # [G·M G·D]
-            refs.d_values_diagonal[...] = diagonal.astype(packing.dtype)
+            refs.q_diagonal[...] = packing.to_diagonal(scaled)
+            refs.d_values_diagonal[...] = packing.to_diagonal(refs.d_values[0])
             refs.acc[...] = jnp.zeros_like(refs.acc)
             if band is not None:
                 refs.d_matrices[...] = jnp.zeros_like(refs.d_matrices)

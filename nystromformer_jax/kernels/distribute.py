@@ -210,10 +210,8 @@ def _diagonals(packing: Packing) -> dict[str, Any]:
 
 def _fill_diagonals(packing: Packing, refs: DistributeRefs) -> None:
     """Writes the landmarks and their values as block-diagonal matrices."""
-    diagonal = packing.to_diagonal(refs.k_landmarks[0] * packing.scale)  # [G·M G·D]
-    refs.k_diagonal[...] = diagonal.astype(packing.dtype)
-    values = packing.to_diagonal(refs.landmark_values[0])  # [G·M G·D]
-    refs.values_diagonal[...] = values.astype(packing.dtype)
+    refs.k_diagonal[...] = packing.to_diagonal(refs.k_landmarks[0] * packing.scale)
+    refs.values_diagonal[...] = packing.to_diagonal(refs.landmark_values[0])
 
 
 def _bias_column(refs: DistributeRefs) -> Float[Array, "G·M 1"] | None:

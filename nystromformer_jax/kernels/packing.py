@@ -86,8 +86,9 @@ class Packing:
         )
 
     def to_diagonal(self, x: Float[Array, "M G·D"]) -> Float[Array, "G·M G·D"]:
-        """Moves heads from side by side to the diagonal."""
-        return jnp.where(self._on_diagonal(), jnp.concatenate([x] * self.group, axis=0), 0)
+        """Moves heads from side by side to the diagonal, in `dtype`."""
+        diagonal = jnp.where(self._on_diagonal(), jnp.concatenate([x] * self.group, axis=0), 0)
+        return diagonal.astype(self.dtype)
 
     def from_diagonal(self, x: Float[Array, "G·M G·D"]) -> Float[Array, "M G·D"]:
         """Moves heads from the diagonal to side by side; drops everything off the diagonal."""

@@ -1,12 +1,11 @@
 """Converts checkpoints of other codes to folders that `from_pretrained` reads."""
 
 import json
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.durable import read_json, written
+from nystromformer_jax.durable import read_json, write_files
 from nystromformer_jax.pretrained import authors, files
 from nystromformer_jax.pretrained.config_json import Source, read_source
 from nystromformer_jax.pretrained.folder import make_model, save_pretrained
@@ -58,12 +57,9 @@ def convert(
         if (folder / name).is_file()
     }
     save_pretrained(dest, model, {"params": params})
-    with ExitStack() as stack:
-        for rename in [
-            stack.enter_context(written(dest / name, partial(Path.write_bytes, data=content)))
-            for name, content in contents.items()
-        ]:
-            rename()
+    write_files(
+        {dest / name: partial(Path.write_bytes, data=data) for name, data in contents.items()}
+    )
     return model, found
 
 

@@ -1,6 +1,5 @@
 """Reads and atomically writes config.json and safetensors files."""
 
-import contextlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from nystromformer_jax.durable import read_json, written
+from nystromformer_jax.durable import read_json, write_files
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -20,21 +19,12 @@ TORCH_WEIGHTS = "pytorch_model.bin"
 INDEX = ".index.json"  # suffix of the index of sharded weights
 
 _DTYPES: dict[str, Any] = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
     "BF16": jnp.bfloat16,
     "F8_E4M3": jnp.float8_e4m3fn,
     "F8_E5M2": jnp.float8_e5m2,
-    "I64": np.int64,
-    "I32": np.int32,
-    "I16": np.int16,
-    "I8": np.int8,
-    "U64": np.uint64,
-    "U32": np.uint32,
-    "U16": np.uint16,
-    "U8": np.uint8,
     "BOOL": np.bool_,
+    **{f"F{8 * size}": f"f{size}" for size in (2, 4, 8)},
+    **{f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
 }
 
 
@@ -125,15 +115,12 @@ def write_folder(
     except (FileExistsError, NotADirectoryError):
         raise FileExistsError(f"{folder} must be a folder, and it is a file.") from None
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    with contextlib.ExitStack() as stack:
-        renames = [
-            stack.enter_context(written(folder / WEIGHTS, lambda path: _save(tensors, path))),
-            stack.enter_context(
-                written(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
-            ),
-        ]
-        for rename in renames:
-            rename()
+    write_files(
+        {
+            folder / WEIGHTS: lambda path: _save(tensors, path),
+            folder / CONFIG: lambda path: path.write_text(text, encoding="utf-8"),
+        }
+    )
 
 
 def _save(tensors: Mapping[str, npt.NDArray[Any]], path: Path) -> None:

@@ -37,8 +37,29 @@ def quarantine_corrupt(checkpoints: Path) -> None:
         CheckpointDamaged: All steps are damaged. They stay as they are.
     """
     with sync_errors():
-        if is_primary():
-            _quarantine(checkpoints)
+        if not is_primary():
+            return
+        damages: dict[int, str] = {}
+        steps = _steps(checkpoints)
+        while steps and (damage := _damage(checkpoints, steps[-1])):
+            damages[steps.pop()] = damage
+        if damages and not steps:
+            found = "; ".join(f"step {step}: {damage}" for step, damage in damages.items())
+            raise CheckpointDamaged(
+                f"No checkpoint in {checkpoints} is intact ({found}). Nothing was changed: restore one from"
+                " a copy, or train again in another --workdir."
+            )
+        for step, damage in damages.items():
+            renamed = _unused(checkpoints / f"{step}.damaged")
+            (checkpoints / str(step)).rename(renamed)
+            _logger.warning(
+                "The checkpoint of step %d is damaged (%s): resuming from step %d, the one before it."
+                " The damaged files were moved to %s.",
+                step,
+                damage,
+                steps[-1],
+                renamed,
+            )
 
 
 def require_intact(checkpoints: Path, step: int) -> None:
@@ -59,30 +80,6 @@ def warn_if_damaged(checkpoints: Path, best_step: int) -> None:
             " better, this run will have no result.",
             best_step,
             damage,
-        )
-
-
-def _quarantine(checkpoints: Path) -> None:
-    damages: dict[int, str] = {}
-    steps = _steps(checkpoints)
-    while steps and (damage := _damage(checkpoints, steps[-1])):
-        damages[steps.pop()] = damage
-    if damages and not steps:
-        found = "; ".join(f"step {step}: {damage}" for step, damage in damages.items())
-        raise CheckpointDamaged(
-            f"No checkpoint in {checkpoints} is intact ({found}). Nothing was changed: restore one from"
-            " a copy, or train again in another --workdir."
-        )
-    for step, damage in damages.items():
-        renamed = _unused(checkpoints / f"{step}.damaged")
-        (checkpoints / str(step)).rename(renamed)
-        _logger.warning(
-            "The checkpoint of step %d is damaged (%s): resuming from step %d, the one before it."
-            " The damaged files were moved to %s.",
-            step,
-            damage,
-            steps[-1],
-            renamed,
         )
 
 

@@ -20,7 +20,7 @@ from nystromformer_jax.training.pipeline import Examples, evaluation_batches, tr
 from nystromformer_jax.training.run_log import RunLog
 from nystromformer_jax.training.spec import TrainSpec
 from nystromformer_jax.training.speed import Progress, Stopwatch, speed_of
-from nystromformer_jax.training.train_step import Sums, evaluate, means, zeros_like
+from nystromformer_jax.training.train_step import evaluate, means, zeros_like
 from nystromformer_jax.training.workdir import Workdir
 
 
@@ -143,7 +143,8 @@ def fit(
             return step > 0 and (step % every_steps == 0 or step == total_steps)
 
         def require_finite() -> None:
-            if names := _not_finite(metric_sums):
+            sums = jax.device_get(metric_sums)
+            if names := sorted(name for name, (x, _) in sums.items() if not np.isfinite(x)):
                 checkpointer.wait()
                 reason = _divergence(names, logged_step, step, checkpointer.steps())
                 workdir.write_divergence(step, reason)
@@ -321,12 +322,6 @@ def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: s
         for scores in (values, best)
     )
     return new > old
-
-
-def _not_finite(metric_sums: Sums) -> list[str]:
-    """Returns the names of the sums that are not finite."""
-    sums = jax.device_get(metric_sums)
-    return sorted(name for name, (total, _) in sums.items() if not np.isfinite(total))
 
 
 def _divergence(names: Sequence[str], before: int, step: int, saved_steps: Sequence[int]) -> str:

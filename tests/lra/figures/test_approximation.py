@@ -12,7 +12,7 @@ from lra.figures.approximation import Nystrom
 from lra.figures.captured import QKV, CoreCall
 from nystromformer_jax import nystrom_attention, softmax_attention
 from nystromformer_jax.attention import find_landmarks
-from nystromformer_jax.validation import LandmarkOptions
+from nystromformer_jax.validation import Options
 from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
@@ -134,9 +134,7 @@ def test_residuals_are_those_of_float64(start, rngs):
     nystrom = Nystrom(num_landmarks=5, pinv_start=start)
     residuals, errors = approximation.errors_by_iteration(layers, exact, nystrom, 7)
     assert residuals.shape == errors.shape == (8, 2, 2, 2)
-    options = LandmarkOptions(
-        num_landmarks=5, pinv_iters=0, pinv_start=start, landmark_layout="real"
-    )
+    options = Options(num_landmarks=5, pinv_iters=0, pinv_start=start, landmark_layout="real")
     for number, (query, key, _) in enumerate(layers):
         kernel = find_landmarks(query, key, None, None, options).kernel_2
         kernel = np.asarray(kernel, np.float64)
