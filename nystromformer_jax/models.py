@@ -273,10 +273,6 @@ class Nystromformer(nn.Module):
         x = self.embeddings(inputs, types, mask, deterministic=deterministic)
         return self.encoder(x, mask, deterministic=deterministic)
 
-    def attend(self, x: Float[Array, "*tokens E"]) -> Float[Array, "*tokens V"]:
-        """Returns the product with the token embeddings, in float32."""
-        return self.embeddings.attend(x)
-
 
 class MaskedTokenHead(nn.Module):
     """Dense layer, activation, layer norm, and the tied token embeddings with a bias.
@@ -316,7 +312,7 @@ class NystromformerForMaskedLM(nn.Module):
         """Returns logits at `positions`; None: at all positions (P = L)."""
         backbone = Nystromformer(self.config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
-        head = MaskedTokenHead(self.config, backbone.attend, name="mlm")
+        head = MaskedTokenHead(self.config, backbone.embeddings.attend, name="mlm")
         return head(_at(hidden, positions))
 
 
@@ -343,7 +339,9 @@ class NystromformerForPreTraining(nn.Module):
         config = self.config
         backbone = Nystromformer(config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
-        tokens = MaskedTokenHead(config, backbone.attend, name="mlm")(_at(hidden, positions))
+        tokens = MaskedTokenHead(config, backbone.embeddings.attend, name="mlm")(
+            _at(hidden, positions)
+        )
         pooled = nn.tanh(_dense(config, config.embed_dim, "pooler")(hidden[:, 0]))
         pooled = Dropout(config.dropout_rate)(pooled, deterministic=deterministic)
         order = _dense(config, 2, "sentence_order")(pooled)

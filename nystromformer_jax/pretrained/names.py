@@ -136,7 +136,6 @@ _HUGGING_FACE = {
         },
     ),
 }
-_HUGGING_FACE_ROOTS = ("embeddings.", "encoder.", "pooler.")
 _ROBERTA_TOKENS = {"mlm": "lm_head", "mlm/dense": "lm_head.dense", "mlm/norm": "lm_head.layer_norm"}
 _TOKEN_AND_SPAN: Mapping[Model, Modules] = {
     NystromformerForTokenClassification: {"output": "classifier"},
@@ -159,37 +158,35 @@ def _bert_heads(prefix: str) -> dict[Model, Modules]:
     }
 
 
+def _hugging_face(
+    name: str, heads: Mapping[Model, Modules], decoder: str = "cls.predictions.decoder"
+) -> Family:
+    return Family(f"{name}.", ("embeddings.", "encoder.", "pooler."), _HUGGING_FACE, heads, decoder)
+
+
 FAMILIES: Mapping[str, Family] = {
-    "nystromformer": Family(
-        prefix="nystromformer.",
-        roots=_HUGGING_FACE_ROOTS,
-        modules=_HUGGING_FACE,
-        heads={
+    "nystromformer": _hugging_face(
+        "nystromformer",
+        {
             # Hugging Face has no pretraining model; its names are those of BERT's.
             **_bert_heads("nystromformer"),
             NystromformerForSequenceClassification: _TWO_LAYERS,
             NystromformerForMultipleChoice: {"dense": "pre_classifier", "output": "classifier"},
         },
-        decoder="cls.predictions.decoder",
     ),
-    "bert": Family(
-        prefix="bert.",
-        roots=_HUGGING_FACE_ROOTS,
-        modules=_HUGGING_FACE,
-        heads={
+    "bert": _hugging_face(
+        "bert",
+        {
             **_bert_heads("bert"),
             NystromformerForSequenceClassification: {
                 "dense": "bert.pooler.dense",
                 "output": "classifier",
             },
         },
-        decoder="cls.predictions.decoder",
     ),
-    "roberta": Family(
-        prefix="roberta.",
-        roots=_HUGGING_FACE_ROOTS,
-        modules=_HUGGING_FACE,
-        heads={
+    "roberta": _hugging_face(
+        "roberta",
+        {
             NystromformerForMaskedLM: _ROBERTA_TOKENS,
             NystromformerForPreTraining: _ROBERTA_TOKENS,  # it has no order head
             NystromformerForSequenceClassification: _TWO_LAYERS,

@@ -40,7 +40,7 @@ def quarantine_corrupt(checkpoints: Path) -> None:
         if not is_primary():
             return
         damages: dict[int, str] = {}
-        steps = _steps(checkpoints)
+        steps = saved_steps(checkpoints)
         while steps and (damage := _damage(checkpoints, steps[-1])):
             damages[steps.pop()] = damage
         if damages and not steps:
@@ -90,7 +90,7 @@ def _damage(checkpoints: Path, step: int) -> str | None:
     if not folder.is_dir():
         return f"{folder} is missing"
     if not file.exists():
-        earlier = [other for other in _steps(checkpoints) if other < step]
+        earlier = [other for other in saved_steps(checkpoints) if other < step]
         if any((checkpoints / str(other) / HASHES).exists() for other in earlier):
             return f"{file} is missing"
         _logger.warning("%s has no hashes: it is used unchecked.", folder)
@@ -109,7 +109,8 @@ def _damage(checkpoints: Path, step: int) -> str | None:
     return None
 
 
-def _steps(checkpoints: Path) -> list[int]:
+def saved_steps(checkpoints: Path) -> list[int]:
+    """Returns the steps that have a folder, in order."""
     folders = checkpoints.iterdir() if checkpoints.is_dir() else ()
     return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 

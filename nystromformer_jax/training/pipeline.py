@@ -61,8 +61,7 @@ def training_batches(
     hosts: int = 1,
 ) -> Generator[Batch, None, None]:
     """Yields this host's rows of global batches `start_step`, `start_step + 1`, … without end."""
-    _require_examples(examples.count)
-    mine = _rows_of_host(batch_size, host, hosts)
+    mine = _rows_of_host(examples, batch_size, host, hosts)
     lengths = examples.lengths
     order = grain.MapDataset.range(examples.count).seed(seed).shuffle().repeat()
     batches = order.batch(batch_size if lengths is None else GROUP * batch_size)
@@ -95,8 +94,7 @@ def evaluation_batches(
 
     Rows of weight 0 fill up the last global batch. A `limit` other than 0 is the number of examples.
     """
-    _require_examples(examples.count)
-    mine = _rows_of_host(batch_size, host, hosts)
+    mine = _rows_of_host(examples, batch_size, host, hosts)
     count = min(examples.count, limit) if limit else examples.count
     order = np.arange(count)
     if examples.lengths is not None:
@@ -115,15 +113,12 @@ def _read(dataset: grain.MapDataset) -> Generator[Batch, None, None]:
     yield from dataset.to_iter_dataset(READ)
 
 
-def _rows_of_host(batch_size: int, host: int, hosts: int) -> slice:
+def _rows_of_host(examples: Examples, batch_size: int, host: int, hosts: int) -> slice:
+    if examples.count < 1:
+        raise ValueError("a split needs at least one example, this one has none.")
     if batch_size % hosts:
         raise ValueError(
             f"a batch of {batch_size} cannot be divided by {hosts} hosts: pass a multiple of {hosts}."
         )
     rows = batch_size // hosts
     return slice(host * rows, (host + 1) * rows)
-
-
-def _require_examples(count: int) -> None:
-    if count < 1:
-        raise ValueError("a split needs at least one example, this one has none.")

@@ -23,6 +23,7 @@ from nystromformer_jax.training.errors import (
     writing_to,
 )
 from nystromformer_jax.training.hosts import is_primary, sync_errors
+from nystromformer_jax.training.integrity import saved_steps
 
 # The sections that identify a run. mesh, checkpoint, log and eval may change on a resume.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
@@ -122,9 +123,7 @@ class Workdir:
     @property
     def has_checkpoints(self) -> bool:
         """True if there is a state to resume from."""
-        return self.checkpoints.is_dir() and any(
-            folder.name.isdigit() for folder in self.checkpoints.iterdir()
-        )
+        return bool(saved_steps(self.checkpoints))
 
     @property
     def checkpoints(self) -> Path:

@@ -82,23 +82,29 @@ def make_plan(spec: TrainSpec, limit_bytes: int | float = math.inf, batch_size: 
     """
     shapes = spec.shapes(batch_size)
     state, metric_sums, batch = shapes
+
+    def memory_with(rest: int, temporaries: int, code: int) -> Memory:
+        return Memory(
+            params=_device_bytes(state.params),
+            optimizer=_device_bytes((state.step, state.opt_state)),
+            batch=_device_bytes(batch),
+            other=_device_bytes(metric_sums) + rest,
+            temporaries=temporaries,
+            code=code,
+        )
+
     try:
         compiled = spec.step().lower(*shapes).compile()
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
         temporaries = needed_temporaries(str(error))
-        memory = None
-        if temporaries is not None:
-            memory = _memory(state, metric_sums, batch, 0, temporaries, 0)
+        memory = None if temporaries is None else memory_with(0, temporaries, 0)
         return Plan(memory, fits=False, reason=str(error).splitlines()[0])
     statistics: Any = compiled.memory_analysis()
     arguments = statistics.argument_size_in_bytes
     new_results = statistics.output_size_in_bytes - statistics.alias_size_in_bytes
-    memory = _memory(
-        state,
-        metric_sums,
-        batch,
+    memory = memory_with(
         arguments - _device_bytes(shapes) + new_results,
         statistics.temp_size_in_bytes,
         statistics.generated_code_size_in_bytes,
@@ -182,19 +188,6 @@ def _next_guess(
     if high:
         guess = min(guess, high - 1)
     return max(guess, low + 1)
-
-
-def _memory(
-    state: Any, metric_sums: Any, batch: Any, rest: int, temporaries: int, code: int
-) -> Memory:
-    return Memory(
-        params=_device_bytes(state.params),
-        optimizer=_device_bytes((state.step, state.opt_state)),
-        batch=_device_bytes(batch),
-        other=_device_bytes(metric_sums) + rest,
-        temporaries=temporaries,
-        code=code,
-    )
 
 
 def _device_bytes(tree: Any) -> int:
