@@ -37,7 +37,7 @@ def lsh_attention(
 
     In each round r of hashing the tokens are sorted by bucket, within a bucket by position, and divided
     into chunks. A token attends to its own chunk and the previous one, across buckets. It attends to
-    itself only if there is no other token. A key that meets a query in several rounds counts several
+    itself only if it meets no other token. A key that meets a query in several rounds counts several
     times. Unit-length keys take the place of keys of length √D divided by √D.
 
     Args:

@@ -103,7 +103,7 @@ def _unsupported_mesh(inputs: Inputs) -> str:
     if mesh.empty:
         if jax.device_count() > 1 and not interpret_mode():
             return (
-                "there are several devices and no mesh around the call to split the batch by; use"
+                "several devices are present, and no mesh around the call splits the batch; use"
                 f" jax.set_mesh(mesh) with an axis {BATCH_AXIS!r} for the batch"
             )
         return ""

@@ -64,7 +64,7 @@ def forward(
     """Returns the output of the attention.
 
     `k_landmarks` and `landmark_values` are float32. In examples where `is_exact` is 1, each query takes the
-    value of its own landmark. `bias` masks landmarks without tokens; None if there are none. The input of
+    value of its own landmark. `bias` masks landmarks without tokens; None: all have tokens. The input of
     `convolution` has the same padding as the queries.
     """
     blocks = Blocks.create(packing, query.shape[1], FORWARD_BLOCK)

@@ -44,7 +44,7 @@ def read_torch(path: Path) -> Tensors:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError(
-            f"{path} is not a file of torch, is corrupt, or holds more than tensors and plain values,"
+            f"{path} is not a PyTorch checkpoint, is corrupt, or holds more than tensors and plain values,"
             " which cannot be read without executing it."
         ) from None
     except PermissionError:
@@ -97,7 +97,7 @@ def read_authors_source(
     }
     layout = next((layout for layout, name in names.items() if name in tensors), None)
     if layout is None:
-        raise ValueError(f"{where} names its layers as none of the authors' codes does.")
+        raise ValueError(f"{where} has layer names of none of the authors' codes.")
     attention_dim, dim = tensors[names[layout]].shape
     if words.shape[1] != dim:
         raise ValueError(

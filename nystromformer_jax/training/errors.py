@@ -22,7 +22,7 @@ class ConfigDiffers(ValueError):
 
 
 class DataGone(FileNotFoundError):
-    """The data of a run disappeared before its end. Once they are back, the same command resumes."""
+    """The data of a run disappeared before its end. Restore them; the same command resumes."""
 
 
 class LossNotFinite(RuntimeError):

@@ -52,7 +52,7 @@ def fit(
     validation: Examples,
     start_params: Any = None,
 ) -> FitResult:
-    """Trains to the last step, from the latest intact checkpoint in `workdir` if there is one.
+    """Trains to the last step; resumes from the latest intact checkpoint in `workdir`.
 
     Args:
         workdir: The run's folder, locked.
@@ -232,8 +232,8 @@ def train_to_result(
     """Trains with `fit`, and writes and returns `result.json`; a finished run returns it without training.
 
     `report(fit_result, params)` returns the trainer's own entries, from the parameters of the best step.
-    `check_data` is that of `Workdir.require_unchanged`. The parameters of
-    `make_start_params`, if not None, replace those of `spec.make_params` in a new run.
+    `check_data` is that of `Workdir.require_unchanged`. A new run starts from the parameters of
+    `make_start_params`, or if they are None from those of `spec.make_params`.
     """
     workdir.require_data(data_sha256)
     if workdir.result is not None:

@@ -79,7 +79,7 @@ OPTIONS = (
 
 
 def keys_of(config):
-    """All `section.key` of a config, with the type of what stands there."""
+    """All `section.key` of a config, with the type of each value."""
     return {f"{name}.{key}": type(x) for name, part in config.items() for key, x in part.items()}
 
 
@@ -99,7 +99,7 @@ def behind_the_colon(draw, config):
 
 @st.composite
 def flag(draw, keys):
-    """One flag: a good key with a value of its type most often."""
+    """One flag: most often a valid key with a value of its type."""
     key, value = draw(st.sampled_from(sorted(keys))), draw(st.sampled_from(WILD))
     if draw(st.integers(0, 3)):
         return f"--config.{key}={draw(st.sampled_from(OF_TYPE.get(keys[key], WILD)))}"
@@ -136,7 +136,7 @@ def flag(draw, keys):
 
 @st.composite
 def command_lines(draw, config, first=(), last=()):
-    """A config file, small values, up to three drawn flags (one of them perhaps twice), and `last`."""
+    """A config file, small values, up to three drawn flags (possibly with a repetition), and `last`."""
     keys = keys_of(CONFIGS[config].get_config(ARGUMENTS[config]))
     start = f"--config=configs/{config}.py:{draw(behind_the_colon(config))}"
     small = [f"--config.{key}={value}" for key, value in SMALL[config].items()]

@@ -1,4 +1,4 @@
-"""How the fuzz tests draw: arrays from a few shapes, any values, any padding; and what counts as an answer.
+"""How the fuzz tests draw arrays (few shapes, any values, any padding), and which errors are valid.
 
 Each test draws 25 examples, `FUZZ_EXAMPLES=500` as many. Shapes, options and dtypes come from short lists, so
 that few programs are compiled; values, masks and mistakes are free.
@@ -65,7 +65,7 @@ CASES = (
 
 
 def some(items, count=2):
-    """All of them; where few examples are drawn the first ones, for each costs a compilation."""
+    """All items, or the first ones if few examples are drawn, because each costs a compilation."""
     return items if EXAMPLES > 100 else items[:count]
 
 
@@ -84,7 +84,7 @@ ORDINARY = st.just("ordinary")
 
 
 def values(seed, kind, shape, dtype):
-    """Numbers of a kind; every fourth array has one in place of all, every other fourth a spike."""
+    """Numbers of one kind; one array in four is constant, and one in four has a spike."""
     random = np.random.default_rng(seed)
     scale = (HALF_SCALES if dtype == jnp.float16 else SCALES)[kind]
     x = random.normal(size=shape)
@@ -97,7 +97,7 @@ def values(seed, kind, shape, dtype):
 
 @st.composite
 def masks(draw, batch, length):
-    """True at real tokens: all of them, a prefix, any, one or none, for each example by itself."""
+    """A mask in which each example has all tokens real, a prefix, any subset, one or none."""
     random = np.random.default_rng(draw(SEEDS))
     rows = []
     for kind in draw(st.lists(st.sampled_from("aprno"), min_size=batch, max_size=batch)):
@@ -129,7 +129,7 @@ class Drawn(NamedTuple):
         return f"Drawn({self.case}, {self.inputs[0].dtype}, {sizes=}, {self.mask=}, {self.seed=})"
 
     def filled(self, filler):
-        """The same call with something else in padding."""
+        """The same call with other values in padding."""
         query, *others = self.inputs
         return self._replace(
             inputs=(
@@ -141,7 +141,7 @@ class Drawn(NamedTuple):
 
 @st.composite
 def attention_inputs(draw, cases=CASES, kinds=KINDS):
-    """Query, key and value of one dtype, each of its own kind, with masks of both sides."""
+    """Query, key and value of one dtype, each with values of its own kind, and masks of both."""
     case, dtype = draw(st.sampled_from(programs(cases)))
     return draw(attention_call(case, dtype, kinds))
 
@@ -162,19 +162,19 @@ def attention_call(draw, case, dtype, kinds=KINDS):
 
 
 def finite(tree):
-    """Whether every number is."""
+    """Returns True if every number is finite."""
     return all(np.isfinite(np.asarray(leaf, np.float64)).all() for leaf in jax.tree.leaves(tree))
 
 
 def same_bits(one, other, where=...):
-    """Whether two arrays hold the same numbers, wherever `where` asks."""
+    """Returns True if two arrays are equal where `where` is True."""
     return np.array_equal(*(np.asarray(x, np.float64)[where] for x in (one, other)))
 
 
 def refusal(call, *arguments, **options):
-    """What `call` says against its arguments, or None if it takes them.
+    """Returns the message of the ValueError that `call` raises, or None if it raises none.
 
-    Fails unless it is one sentence, of ours, and a ValueError.
+    Fails unless the message is one sentence and this package raised it.
     """
     try:
         call(*arguments, **options)

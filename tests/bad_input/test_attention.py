@@ -1,4 +1,4 @@
-"""Attention as functions: whatever stands in real tokens and in padding, README's promises hold."""
+"""Attention functions keep the README's promises for any values of real tokens and padding."""
 
 import functools
 

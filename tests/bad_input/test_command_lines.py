@@ -1,4 +1,4 @@
-"""Whatever stands on a command line: one sentence and exit code 2, or a config that a run would take."""
+"""Any command line gives one sentence and exit code 2, or a valid config."""
 
 import collections
 import functools
@@ -30,7 +30,7 @@ PROCESSES = 30
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """The folder of a tiny model and its tokenizer, which fine-tuning starts from."""
+    """The folder of a tiny model and its tokenizer, from which fine-tuning starts."""
     config = NystromformerConfig(
         vocab_size=60, max_len=29, embed_dim=8, num_layers=1, num_heads=2, mlp_dim=12
     )

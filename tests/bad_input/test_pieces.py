@@ -1,4 +1,4 @@
-"""The pieces of Nyström attention by themselves: any numbers, any masks, finite answers that add up."""
+"""The parts of Nyström attention: for any values and masks their results are finite and consistent."""
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ def test_means_are_of_real_tokens_and_within_their_range(drawn, filler, masked):
 
 @st.composite
 def matrices(draw):
-    """Matrices as attention has them (rows sum to one), of any numbers, or of zeros."""
+    """Matrices of attention weights (rows sum to one), of any numbers, or of zeros."""
     shape = draw(st.sampled_from(some(MATRICES)))
     dtype = draw(st.sampled_from(some(DTYPES, 1)))
     kind = draw(st.sampled_from(["ordinary", "tiny", "zero", "huge"]))

@@ -1,4 +1,4 @@
-"""What a function cannot take it refuses itself, in one sentence; what it takes can be traced."""
+"""Functions raise one-sentence errors for invalid arguments, and valid arguments can be traced."""
 
 import functools
 
@@ -48,7 +48,7 @@ def inputs(**more):
 
 
 def applied(module, *arguments, **options):
-    """Parameters made, and one call, traced alone: nothing is compiled for what may well be refused."""
+    """Traces initialization and one call without compiling, because the arguments may be invalid."""
     rngs = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     run = functools.partial(module.init_with_output, rngs, deterministic=True)
     return jax.eval_shape(lambda: run(*arguments, **options)[0])
@@ -217,7 +217,7 @@ CALLS = {
 
 
 def other_array(array, kind, axis, dtype):
-    """An array with one thing wrong about it; or nothing, where the change does no harm."""
+    """An array with one change, which may be harmless."""
     axis %= array.ndim
     return {
         "shorter": lambda: array[(*[slice(None)] * axis, slice(1, None))],
@@ -252,7 +252,7 @@ def mistakes(draw, arguments):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_one_sentence_or_a_program(name, no_annotations):
-    """Traced, not run: what is taken has a shape, and what is not is refused before it compiles."""
+    """Traced, not run: valid arguments give a shape, and invalid ones raise before compilation."""
     call, arguments = CALLS[name]
     assert refusal(call, **arguments) is None
 
@@ -271,7 +271,7 @@ ANY_RANK = {("iterative_pinv", "kernel"), ("pinv_residual", "kernel"), ("reforme
 
 
 def plainly_wrong(value):
-    """What no function can mean in this one's place."""
+    """Returns values that are invalid in place of this one."""
     if isinstance(value, jax.Array):
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
         return [value[0], value[None], *[value.astype(jnp.float8_e4m3fn)] * is_float]
@@ -282,7 +282,7 @@ def plainly_wrong(value):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_plainly_wrong_is_refused(name, no_annotations):
-    """Each argument in its turn, the others being right."""
+    """One argument at a time is wrong, and all others are valid."""
     call, arguments = CALLS[name]
     for argument, value in arguments.items():
         for wrong in plainly_wrong(value) if (name, argument) not in ANY_RANK else []:

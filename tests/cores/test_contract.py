@@ -1,4 +1,4 @@
-"""What every attention signs. A core that cannot keep a clause says so here, with a reason."""
+"""The contract of every attention. A core that cannot keep a clause is listed here with a reason."""
 
 import functools
 
@@ -300,7 +300,7 @@ def test_nystrom_sows_the_residual_of_its_pseudoinverse_when_asked(rngs):
 
 @pytest.mark.parametrize(("layout", "sees"), [("real", False), ("mlpen", False), ("hf", True)])
 def test_the_residual_is_of_the_landmarks_that_the_layout_makes(rngs, layout, sees):
-    """Hugging Face's average in what padding holds."""
+    """Hugging Face's landmarks also average the values of padding."""
     query, key, value = random_inputs(rngs, BATCH, 42, HEADS, DIM)
     mask = mask_of_lengths([42, 29, 17], 42)
     core = make_core("nystrom", num_landmarks=7, landmark_layout=layout)()

@@ -20,7 +20,7 @@ BATCH, LENGTH, KEY_LENGTH, HEADS, DIM, ROWS = 3, 23, 31, 2, 5, 7
 
 
 def by_the_paper(query, key, value, projection):
-    """The paper's formula in float64 for one example: arrays [L H D], a column for each key."""
+    """The paper's formula in float64 for one example: arrays [L H D], one column per key."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     output = np.empty(query.shape)
     for head, matrix in enumerate(np.asarray(projection, np.float64)):

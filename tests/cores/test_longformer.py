@@ -13,7 +13,7 @@ BATCH, LENGTH, HEADS, DIM = 3, 23, 2, 5
 
 
 def allowed_pairs(mask, window, num_global):
-    """Who attends to whom, [B L L], as the docstring says it."""
+    """Returns the pairs of tokens that attend to each other, [B L L], as the docstring describes them."""
     mask = np.asarray(mask)
     allowed = np.zeros((*mask.shape, mask.shape[1]), bool)
     for b, real in enumerate(np.flatnonzero(row) for row in mask):
@@ -152,7 +152,7 @@ def test_bfloat16_has_its_logits_in_float32(rngs):
 
 
 def cost(attend, length):
-    """Of the loss and its gradient: operations and bytes."""
+    """Returns the operations and bytes of the loss and its gradient."""
     inputs = [jax.ShapeDtypeStruct((1, length, HEADS, DIM), jnp.float32)] * 3
     total = lambda *inputs: (attend(*inputs) ** 2).sum()
     compiled = jax.jit(jax.value_and_grad(total, (0, 1, 2))).lower(*inputs).compile()

@@ -1,4 +1,4 @@
-"""Reformer's attention against dense attention over the pairs that its hashes let meet."""
+"""Reformer's attention against dense attention over the pairs that share a chunk."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def ragged_mask():
 
 
 def meetings(query, rotations, chunk_len, mask):
-    """How many rounds each token meets each other in [B H L L], by sorting tokens one by one."""
+    """Counts the rounds in which each pair of tokens meets, [B H L L], by sorting tokens one by one."""
     counts = np.zeros((BATCH, HEADS, LENGTH, LENGTH))
     for b, h in np.ndindex(BATCH, HEADS):
         tokens = np.flatnonzero(mask[b])
@@ -54,7 +54,7 @@ def meetings(query, rotations, chunk_len, mask):
 
 
 def dense(query, value, counts):
-    """Attention with keys of unit length, each pair weighted by its count, tokens to none but others."""
+    """Attention with unit-length keys, each pair weighted by its count, and no token attending to itself."""
     others = counts * (1 - np.eye(LENGTH))
     alone = others.sum(-1, keepdims=True) == 0
     counts = np.where(alone, np.eye(LENGTH), others)
@@ -66,7 +66,7 @@ def dense(query, value, counts):
 
 
 def assert_same_attention(attend, expect, query, value, mask):
-    """Compares outputs at real tokens, and both gradients of a sum over them."""
+    """Compares outputs at real tokens, and the gradients of the sum of their squares."""
 
     def total(f):
         return lambda *x: (f(*x) ** 2 * mask[..., None, None]).sum()

@@ -1,4 +1,4 @@
-"""The jobs that are killed, each with what its end must leave to the bit."""
+"""The jobs that are killed, each with the result that must be equal to the bit."""
 
 import dataclasses
 import hashlib
@@ -20,7 +20,7 @@ BATCHES_AHEAD = 5
 
 
 def says(phase, name, *, after_calls=0):
-    """A callback that lets who watches the job know where it is."""
+    """A callback that reports the progress of the job to its watcher."""
     number, calls = PHASES.index(name), iter(range(1_000_000))
 
     def on_call(*_):
@@ -68,7 +68,7 @@ def train(folder, phase):
 
 
 def trained(folder):
-    """What a finished run must have, to the bit."""
+    """The results of a finished run that must be equal to the bit."""
     from tests.training import tiny
 
     files = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json")}
@@ -76,7 +76,7 @@ def trained(folder):
 
 
 def prepare(folder, phase):
-    """Generates ListOps data, in processes of its own."""
+    """Generates ListOps data in separate processes."""
     from lra import data
 
     os.environ["NYSTROMFORMER_JAX_CACHE"] = str(folder)
@@ -86,7 +86,7 @@ def prepare(folder, phase):
 
 
 def prepared(folder):
-    """Hashes of the data, after a check of every file."""
+    """Returns the hashes of the data after checking every file."""
     from dataprep import cache
 
     (data,) = (path for path in (folder / "data").iterdir() if path.is_dir())
@@ -108,7 +108,7 @@ def reported(folder):
 
 
 def whole_steps(folder):
-    """The latest checkpoint's step, 0 without one; fails where it is not whole."""
+    """Returns the latest checkpoint's step, or 0 without one; fails if it is damaged."""
     from nystromformer_jax.training.integrity import HASHES, require_intact
 
     steps = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdigit()]
@@ -126,7 +126,7 @@ def any_state(folder):
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is done, what must be the same in the end, and what is looked at after each kill."""
+    """The work, the result that must be the same in the end, and the check after each kill."""
 
     do: Callable[[Path, Any], None]
     result: Callable[[Path], dict[str, Any]]

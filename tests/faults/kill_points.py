@@ -30,7 +30,7 @@ START_SECONDS = 3.0  # from the fork to the first step, compilation included
 
 @dataclasses.dataclass
 class Tally:
-    """What came of one job's kills."""
+    """The outcome of killing one job."""
 
     kills: int = 0
     kills_in: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -45,7 +45,7 @@ class Tally:
 
 
 def kill_at_random(job: Job, kills: int, folder: Path, seed: int = 0) -> Tally:
-    """Kills `job` so often, over as many runs as that takes; the last run is let finish.
+    """Kills `job` the given number of times, over as many runs as needed; the last run finishes.
 
     Raises:
         AssertionError: a job failed by itself.

@@ -13,7 +13,7 @@ from tests.training import tiny
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Thirty steps; steps 25 and 30 are there, and what either of them names as best."""
+    """Trains thirty steps; steps 25 and 30 remain, and the best step that each of them names."""
     workdir = tmp_path_factory.mktemp("finished")
     tiny.train(workdir)
     return workdir
@@ -116,7 +116,7 @@ def test_a_flip_at_any_byte_of_the_hashes_is_found(run):
 
 
 def test_what_has_no_hash_is_not_of_the_state(finished, run):
-    """Orbax writes two files after the hashes; without them the step is what it was."""
+    """Orbax writes two files after the hashes are made; a step without them is intact."""
     for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
         (run / "checkpoints/30" / name).unlink()
     tiny.train(run)

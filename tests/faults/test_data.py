@@ -1,4 +1,4 @@
-"""Data that change under a run never become a number."""
+"""A run whose data change has no result."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.lra.test_train import small_config
 
 
 def change_a_label(folder):
-    """In place, as another program would: what is mapped sees it at once."""
+    """Changes a file in place, as another program would, so that memory maps see the change."""
     with (folder / "test_labels.npy").open("r+b") as file:
         file.seek(-1, 2)
         last = file.read(1)

@@ -1,4 +1,4 @@
-"""A disk that is full and a folder that is read-only: a sentence, nothing lost, and the same bits after."""
+"""A full disk and a read-only folder: one error message, nothing lost, and the same bits after a resume."""
 
 import errno
 import os
@@ -106,7 +106,7 @@ def test_data_that_cannot_be_read_are_no_fault_of_the_folder(tmp_path, error):
 
 
 def in_a_namespace(script, *arguments):
-    """Runs a shell script that may mount what only it sees."""
+    """Runs a shell script in a mount namespace of its own."""
     return subprocess.run(
         [
             *("unshare", "--user", "--map-root-user", "--mount"),
@@ -129,7 +129,7 @@ def can_mount():
 @pytest.mark.slow(minutes=2)
 @pytest.mark.parametrize("fault", ["full", "read-only"])
 def test_the_command_on_a_disk_that_fills_up_or_becomes_read_only(tmp_path, fault):
-    """A file system of its own, and the real command: stopped, refused, and finished with the same bits."""
+    """The real command on a small file system: it fails with an error, resumes, and gives the same bits."""
     if not can_mount():
         pytest.skip("no user may mount a file system here")
     breaks = {

@@ -1,4 +1,4 @@
-"""No fault of docs/reliability.md goes without a test."""
+"""Every fault in docs/reliability.md has a test."""
 
 import re
 from pathlib import Path

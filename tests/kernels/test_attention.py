@@ -1,4 +1,4 @@
-"""The kernels, interpreted, against the plain steps: values, all gradients, and what padding may do."""
+"""The kernels in interpret mode against plain jnp: values, all gradients, and the effect of padding."""
 
 import functools
 
@@ -37,7 +37,7 @@ MORE_SHAPES = [
 
 @pytest.fixture
 def short_blocks(monkeypatch):
-    """So short that sums, halos and the end of the sequence lie in different blocks."""
+    """Blocks so short that sums, halos and the end of the sequence lie in different ones."""
     for module in (collect, distribute):
         for name in ("FORWARD_BLOCK", "BACKWARD_BLOCK"):
             monkeypatch.setattr(module, name, 128)
@@ -48,7 +48,7 @@ def short_blocks(monkeypatch):
 
 
 def masks_of_all_kinds(rngs, batch, length, num_landmarks):
-    """Holes; fewer tokens than landmarks, in the middle; none at all; padding behind."""
+    """Masks with holes, with fewer real tokens than landmarks, with none, and with padding at the end."""
     holes = jax.random.bernoulli(next(rngs), 0.7, (length,))
     few = (jnp.arange(length) >= 11) & (jnp.arange(length) < 9 + num_landmarks)
     none = jnp.zeros(length, bool)
@@ -57,7 +57,7 @@ def masks_of_all_kinds(rngs, batch, length, num_landmarks):
 
 
 def both(inputs, kernel, cotangent, **options):
-    """Output and gradients by the kernels, and by the plain steps in float32."""
+    """Returns output and gradients of the kernels, and of plain jnp in float32."""
 
     def run(implementation, *arguments):
         def attend(query, key, value, kernel):

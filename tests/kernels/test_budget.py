@@ -1,4 +1,4 @@
-"""What one attention may need of a TPU; measured figures stand beside the bounds."""
+"""Bounds of what one attention needs on a TPU, with the measured figures beside them."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ SHAPES = [
 @pytest.mark.slow(minutes=1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_tpus_compiler_takes_what_they_promise_to_serve(shape):
-    """With masks of their own for queries and keys, forward and backwards."""
+    """Separate masks for queries and keys, forward and backward."""
     pytest.importorskip("libtpu")
     length, heads, dim, num_landmarks, width, dtype = shape
     tokens = jax.ShapeDtypeStruct((2, length, heads, dim), dtype)

@@ -1,4 +1,4 @@
-"""When the kernels serve a call, on which devices, and what is said where they do not."""
+"""When and on which devices the kernels are used, and the warning when they are not."""
 
 import functools
 import logging
@@ -28,7 +28,7 @@ def traced(
     per_channel=False,
     **options,
 ):
-    """The program of one attention, and what it sees."""
+    """The compiled function of one attention, and its inputs."""
     tokens = jax.ShapeDtypeStruct(shape, dtype)
     groups = shape[2:] if per_channel else shape[2:3]
     kernel = jax.ShapeDtypeStruct((*groups, width), jnp.float32) if width else None

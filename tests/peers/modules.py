@@ -1,4 +1,4 @@
-"""The peers' PyTorch modules, small, and ours with their parameters."""
+"""Small PyTorch modules of the peers, and ours with the same parameters."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""The models against transformers' PyTorch ones: their folders read, and ours read by them."""
+"""The models against transformers' PyTorch models: each reads the folders of the other."""
 
 import functools
 
@@ -89,7 +89,7 @@ def test_outputs_loss_and_gradients_are_hugging_faces(rngs, tmp_path, head, atte
 
 
 def test_padding_is_hugging_faces(rngs, tmp_path):
-    """A padded query asks, too, for the convolution of the next layer reads its answer."""
+    """Padded queries attend too, because the convolution of the next layer reads their output."""
     theirs = tiny.make("Nystromformer", "Model", **NYSTROMFORMER, segment_means_seq_len=LANDMARKS)
     theirs.save_pretrained(tmp_path)
     ours, variables = from_pretrained(tmp_path, attention="softmax", quirks="hf")
@@ -100,7 +100,7 @@ def test_padding_is_hugging_faces(rngs, tmp_path):
 
 
 def test_their_landmarks_fail_under_a_padding_mask(rngs):
-    """So that there is nothing to compare ours with."""
+    """Their landmark attention fails on padded inputs, so there is nothing to compare ours with."""
     theirs = tiny.make("Nystromformer", "Model", **NYSTROMFORMER, segment_means_seq_len=LENGTH)
     inputs, types = tiny.batch(rngs, "Model")
     with pytest.raises(RuntimeError, match="must match the size of tensor"):
@@ -113,7 +113,7 @@ ONLY_NYSTROMFORMERS = ("ForSequenceClassification", "ForMultipleChoice")
 
 @pytest.mark.parametrize("head", HEADS)
 def test_transformers_loads_a_model_without_a_convolution(rngs, tmp_path, head):
-    """As a BERT where it has the head; models with a convolution are in test_round_trips."""
+    """Saved as a BERT if BERT has the head; test_round_trips tests models with a convolution."""
     theirs = tiny.make("Nystromformer", head, **NYSTROMFORMER, segment_means_seq_len=LANDMARKS)
     theirs.save_pretrained(tmp_path / "theirs")
     changes = {"attention": "softmax", "conv_kernel_size": 0}
@@ -153,7 +153,7 @@ def test_a_pretraining_model_with_a_convolution_is_a_masked_one_to_transformers(
     ],
 )
 def test_bert_and_roberta_are_read(rngs, tmp_path, kind, head):
-    """With padding: behind, and of their padding token, from which RoBERTa counts positions."""
+    """With padding at the end, of their padding token, from which RoBERTa counts positions."""
     rows, padding = {"Bert": (0, 0), "Roberta": (2, 1)}[kind]
     theirs = tiny.make(kind, head, max_position_embeddings=LENGTH + rows, pad_token_id=padding)
     theirs.save_pretrained(tmp_path)

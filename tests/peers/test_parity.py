@@ -1,4 +1,4 @@
-"""In the peers' own modes ours gives their numbers, forward and gradient."""
+"""In the peers' own modes our outputs and gradients equal theirs."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ def compare(theirs, ours, params, x, mask, cotangent, where=None):
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_hugging_face(rngs, exact, masked):
-    """With padding too: its landmarks hold padding, its convolution reads it, kernel_3 alone masks."""
+    """Also with padding: it enters the landmarks and the convolution, and only kernel_3 masks it."""
     module = modules.huggingface(LENGTH, exact=exact)
     x = jax.random.normal(next(rngs), (3, LENGTH, EMBED))
     cotangent = jax.random.normal(next(rngs), x.shape)
@@ -59,7 +59,7 @@ def test_hugging_face(rngs, exact, masked):
 
 
 def test_lucidrains(rngs):
-    """Without a mask and with a length that M divides; where they go other ways see test_table."""
+    """Without a mask and with a length that M divides; test_table tests their differences."""
     module = modules.lucidrains()
     x = jax.random.normal(next(rngs), (3, LENGTH, EMBED))
     cotangent = jax.random.normal(next(rngs), x.shape)

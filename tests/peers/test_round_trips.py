@@ -1,4 +1,4 @@
-"""Folders that go to transformers, are fine-tuned there, and come back: the same logits at every stop."""
+"""Folders that transformers loads, fine-tunes and saves give the same logits at every stage."""
 
 import functools
 import json
@@ -32,7 +32,7 @@ KINDS = {
 
 
 def fine_tune(model, arguments, labels):
-    """Three steps of AdamW that move every parameter, those that start at zero included."""
+    """Three steps of AdamW that move every parameter, including those that start at zero."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
     for _ in range(3):
         found = tiny.run_theirs(model, *arguments, **labels)
@@ -101,7 +101,7 @@ def test_every_head_comes_back_from_fine_tuning(rngs, tmp_path, kind, head):
 def test_our_section_is_dropped_with_a_warning_once_the_weights_are_others(
     rngs, tmp_path, head, attention
 ):
-    """The classifier has tanh here and gelu_new there; a kernel of one zero is trained there."""
+    """The classifier has tanh here and gelu_new in transformers, which also trains the kernel of one zero."""
     exact = KINDS["exact"][1]
     tiny.make("Nystromformer", head, **exact).save_pretrained(tmp_path / "theirs")
     changes = {"classifier_activation": "tanh", "num_landmarks": 5, **attention}

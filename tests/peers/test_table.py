@@ -1,4 +1,4 @@
-"""Behind each cell of docs/differences.md: what the peers do, and what ours does in its place."""
+"""One test per cell of docs/differences.md: the behavior of the peers, and ours."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ LENGTH = 6 * LANDMARKS
 
 @pytest.fixture
 def ours(rngs):
-    """Our module with our defaults, as a function of input and mask."""
+    """Returns our module with our defaults as a function of input and mask."""
     module = SelfAttention(
         HEADS, make_core("nystrom", num_landmarks=LANDMARKS, conv_kernel_size=WIDTH)
     )
@@ -93,7 +93,7 @@ class TestBatchMates:
 
 
 class TestLengthsThatMDoesNotDivide:
-    """Six segments and a bit."""
+    """Six segments and a few tokens more."""
 
     def test_ours_runs(self, rngs, ours):
         x = random_input(rngs, 1, LENGTH + 3)
@@ -105,7 +105,7 @@ class TestLengthsThatMDoesNotDivide:
             modules.huggingface(LENGTH + 3)(x)
 
     def test_lucidrains_attends_to_its_own_padding(self, rngs):
-        """An all-true mask, which says nothing, changes its output."""
+        """An all-true mask, which should have no effect, changes its output."""
         module = modules.lucidrains()
         x = modules.tensors(random_input(rngs, 1, LENGTH + 3))
         without = module(x).detach()

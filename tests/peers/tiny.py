@@ -37,7 +37,7 @@ HEADS = [
 
 
 def make(kind, head, **changes):
-    """Their model; every parameter is random, none is at its usual start."""
+    """Returns their model with random values in every parameter."""
     torch.manual_seed(0)
     labels = 2 if head == "ForQuestionAnswering" else LABELS
     config = getattr(transformers, f"{kind}Config")(**SIZES, num_labels=labels, **changes)
@@ -49,7 +49,7 @@ def make(kind, head, **changes):
 
 
 def load(folder):
-    """The class that config.json names, as a user of transformers would take it; no key is missing."""
+    """Loads the class that config.json names, as a user of transformers would, without missing keys."""
     config = json.loads((folder / "config.json").read_text())
     kind = getattr(transformers, config["architectures"][0])
     model, loading = kind.from_pretrained(folder, output_loading_info=True)

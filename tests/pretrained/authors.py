@@ -59,7 +59,7 @@ def pseudoinverse(kernel):
 
 
 def randomize(model):
-    """Every parameter away from its start, the same each time."""
+    """Moves every parameter away from its initial value, by the same amount in every call."""
     torch.manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

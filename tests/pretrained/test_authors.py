@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class Bert(nn.Module):
-    """code/ or reorganized_code/BERT with all their heads, of which a test drops what it has not."""
+    """code/ or reorganized_code/BERT with all heads; a test drops those that it does not need."""
 
     def __init__(self, code, shared=False, **attention):
         super().__init__()
@@ -111,7 +111,7 @@ class Bert(nn.Module):
 
 
 def save(model, path, config, *, without=(), wrapped=False):
-    """As their training does: some heads, maybe DataParallel's prefix; config.json one folder up."""
+    """Saves as their training does: some heads, maybe DataParallel's prefix, config.json one folder up."""
     tensors = {
         ("module." if wrapped else "") + name: tensor
         for name, tensor in model.state_dict().items()
@@ -160,7 +160,7 @@ def test_a_masked_model_with_landmarks(rngs, tmp_path):
 
 
 def test_exact_by_equal_numbers_it_says_so_and_has_its_own_convolution(tmp_path, capsys):
-    """As many landmarks as positions: their code runs exact attention, with the convolution."""
+    """With as many landmarks as positions, their code runs exact attention and the convolution."""
     theirs = Bert(code=True, landmarks=LANDMARKS, width=WIDTH)
     exact = {**CODE, **NYSTROM, "num_landmarks": LENGTH, "seq_len": LENGTH}
     save(theirs, tmp_path / "model" / "cp-0099.model", exact, without=("sen_", "model.pooler"))
@@ -184,7 +184,7 @@ def test_a_classifier(rngs, tmp_path):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_reorganized_code(rngs, tmp_path, shared):
-    """Its order head has classes to spare for GLUE; the first two are the order's."""
+    """Its order head has spare classes for GLUE; the first two belong to the order."""
     theirs = Bert(code=False, shared=shared)
     save(theirs, tmp_path / "model" / "cp-0099.model", REORGANIZED, without=("sen_classifer.",))
     ours, variables = from_pretrained(convert(tmp_path))

@@ -1,4 +1,4 @@
-"""python -m nystromformer_jax.pretrained, where it needs no torch."""
+"""python -m nystromformer_jax.pretrained, without torch."""
 
 import json
 

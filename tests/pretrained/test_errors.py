@@ -1,4 +1,4 @@
-"""Whatever is wrong ends in one sentence that says what to do."""
+"""Every error is one sentence that says what to do."""
 
 import dataclasses
 import json
@@ -116,7 +116,7 @@ class TestConfig:
 
 
 class TestArguments:
-    """What from_pretrained and save_pretrained are given."""
+    """Invalid arguments of from_pretrained and save_pretrained."""
 
     def test_an_unknown_change(self, folder):
         with pytest.raises(ValueError, match=r"has no field 'max_length'; did you mean max_len"):

@@ -1,4 +1,4 @@
-"""Folders of others, written by hand in their layouts."""
+"""Folders of other codes, written by hand in their layouts."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Folders as Hugging Face has them, written by hand; sizes are distinct where they can be."""
+"""Folders in Hugging Face's layout, written by hand, with distinct sizes where possible."""
 
 import json
 
@@ -139,7 +139,7 @@ def write(folder, config, tensors):
 
 
 def folder_of(path, kind, head, **changes):
-    """Writes a whole folder; gives its tensors."""
+    """Writes a complete folder and returns its tensors."""
     tensors = tensors_of(kind, head)
     write(path, config_of(kind, head, **changes), tensors)
     return tensors

@@ -1,4 +1,4 @@
-"""What a compiled program's text tells of its collectives and cycles."""
+"""Collectives and cycles, parsed from the text of a compiled program."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def program(*operations, **computations):
 
 
 def loop(trips):
-    """Over the computation `%body`, as compilers write it that know its length."""
+    """A loop over the computation `%body`, as written by compilers that know its length."""
     config = f'{{"known_trip_count":{{"n":"{trips}"}}}}'
     return f"%w = (f32[8]) while(%t), condition=%goes_on, body=%body, backend_config={config}"
 
@@ -176,7 +176,7 @@ def test_what_starts_and_is_done_counts_once(kind, start, result, nbytes):
 
 
 def in_three_fusions(chain):
-    """How a TPU's compiler writes a collective that runs beside a matmul: at its start, way and end."""
+    """A collective that overlaps a matmul, as a TPU's compiler writes it: its start, middle and end."""
     gather = (
         "%g = bf16[64,8]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), channel_id=1, dimensions={0},"
         f' frontend_attributes={{chain_id="{chain}"}}, metadata={{op_name="jit(f)/all_gather"}}'

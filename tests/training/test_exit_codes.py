@@ -1,4 +1,4 @@
-"""A run that failed says 1, a command that was refused 2, a signal 128 and more."""
+"""Exit codes: 1 for a failed run, 2 for an invalid command, 128 and more for a signal."""
 
 import errno
 import gzip
@@ -21,7 +21,7 @@ from nystromformer_jax.training import (
 
 
 def of_the_system(number):
-    """As Python makes it: of the class that belongs to the number."""
+    """An OSError as Python raises it, of the subclass for its errno."""
     return OSError(number, "what the system says", "a/file")
 
 

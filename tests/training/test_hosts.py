@@ -1,4 +1,4 @@
-"""Several processes of this machine as one run: the same numbers, one end for all, others after them."""
+"""Several processes of this machine as one run: the same numbers, and one exit code for all."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def pid_of(run, number):
 
 
 def same_numbers(workdir, other):
-    """Sums over devices are added in another order, so not to the bit."""
+    """Sums over devices are added in another order, so the bits may differ."""
     one, two = (
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for folder in (workdir, other)
@@ -152,7 +152,7 @@ def test_one_that_fails_alone_ends_with_its_own_code(tmp_path):
 
 
 def test_what_one_refuses_all_refuse_and_nothing_is_left(tmp_path):
-    """Another config, other data, a full disk; the first process binds a run, the second has to read that."""
+    """Another config, other data, a full disk; the first process writes the files, the second reads them."""
     script, folder = tmp_path / "differs.py", tmp_path / "run"
     open_it = f"""
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""fit: what it logs, selects, refuses; the compiled step against arithmetic done by hand."""
+"""fit: its logs, its best step, its errors, and the compiled step against arithmetic by hand."""
 
 import dataclasses
 import io
@@ -165,7 +165,7 @@ def test_train_line_is_the_mean_of_its_interval_only(tmp_path):
 
 
 def scripted(scores):
-    """An eval step whose accuracy is `scores`, one after the other (one batch an evaluation)."""
+    """An eval step that returns the next of `scores` as accuracy (one batch per evaluation)."""
     left = iter(scores)
     return lambda params, batch: {"accuracy": (np.float32(next(left)), np.float32(1))}
 
@@ -341,7 +341,7 @@ def test_clipping_bounds_the_update():
 
 
 def test_a_run_starts_from_parameters_that_are_given(tmp_path):
-    """At a rate of nearly nothing they are what comes out; a resumed run has its own."""
+    """With a learning rate near zero the result equals them; a resumed run keeps its own parameters."""
     given = {"kernel": np.full((tiny.FEATURES, tiny.CLASSES), 0.25, np.float32)}
     still = OptimizerConfig(learning_rate=1e-30, warmup_steps=0)
     short = dataclasses.replace(tiny.config(total_steps=10), optimizer=still)
@@ -371,7 +371,7 @@ def test_a_trainer_may_make_its_metrics_of_whole_outputs(tmp_path):
 
 
 def test_a_state_that_is_not_finite_is_not_evaluated(tmp_path):
-    """The trainer's metrics could not be made of it, and its sentence would hide ours."""
+    """The trainer cannot compute its metrics from it, and its error would hide ours."""
 
     def summarize(batches):
         raise AssertionError("evaluated")

@@ -91,7 +91,7 @@ def test_beta1_cycles_against_the_rate(step, expected):
 
 
 def test_the_update_under_a_cycling_beta1_is_adamw_by_hand():
-    """PyTorch's AdamW reads β₁ of the step for the mean and for its bias correction."""
+    """PyTorch's AdamW uses the current β₁ for the mean and for its bias correction."""
     config = OptimizerConfig(
         learning_rate=1e-2, warmup_steps=3, cycle_beta1=True, beta2=0.9, weight_decay=0.1
     )
@@ -119,7 +119,7 @@ def test_a_cycling_beta1_without_its_schedule_is_refused():
 
 
 def update_of(params, gradient, **config):
-    """The first update of an optimizer, at a constant rate."""
+    """Returns the first update of an optimizer at a constant rate."""
     settings = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant", "eps": 1e-8}
     optimizer = make_optimizer(OptimizerConfig(**settings, **config), total_steps=10)
     return optimizer.update(gradient, optimizer.init(params), params)[0]

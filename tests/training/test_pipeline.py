@@ -16,7 +16,7 @@ def numbers(count):
 
 
 def ragged(count):
-    """Examples of 3 to 999 tokens; a batch tells the greatest length that it was given."""
+    """Examples of 3 to 999 tokens; each batch records the `longest` that it was given."""
     lengths = np.random.default_rng(0).integers(3, 1000, count)
 
     def make_batch(indices, longest):
@@ -61,7 +61,7 @@ def test_resuming_needs_the_step_alone():
 
 
 def old_rows(count, *, batch_size, seed, host, hosts, start_step, batches):
-    """Batches as grain alone makes them, without lengths."""
+    """The batches that grain alone makes, without lengths."""
     order = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
     mine = order.batch(batch_size // hosts).slice(slice(start_step * hosts + host, None, hosts))
     return [mine[i].tolist() for i in range(batches)]

@@ -80,7 +80,7 @@ def test_memory_is_counted_by_kind_on_one_device():
 
 
 class Unprintable:
-    """A step, lowered, compiled: real but for its text."""
+    """A lowered and compiled step, whose text cannot be printed."""
 
     def __init__(self, real):
         self.real = real
@@ -144,7 +144,7 @@ def plan_of(total, **values):
 
 
 def report(monkeypatch, plans, *, largest=None, config=CONFIG, **options):
-    """A report on plans of ever less memory, and the changes that were asked for."""
+    """A report on the given plans, and the configs that it planned."""
     asked = []
 
     def make_spec(config):

@@ -1,4 +1,4 @@
-"""A run that was stopped, however, and resumed leaves the bytes of one that was not."""
+"""A run that was interrupted and resumed leaves the same bytes as an uninterrupted one."""
 
 import os
 import signal
@@ -15,13 +15,13 @@ from tests.training import tiny
 
 
 def start(workdir):
-    """Sixty slow steps in a process of their own, with the devices and threads of this one."""
+    """Sixty slow steps in a separate process, with the devices and threads of this one."""
     same = {name: os.environ[name] for name in ("XLA_FLAGS", "NPROC")}
     return programs.start("tests/training/tiny.py", workdir, 0.02, **same)
 
 
 def finish(workdir):
-    """The same run at full speed, here: from the start, or from where it was stopped."""
+    """The same run at full speed in this process: from the start, or resumed."""
     tiny.train(workdir, tiny.config(60, events=True))
 
 

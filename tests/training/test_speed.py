@@ -1,4 +1,4 @@
-"""What counts as a step's time and what does not."""
+"""Which times count as a step's time."""
 
 import time
 
@@ -11,7 +11,7 @@ from nystromformer_jax.training.speed import Stopwatch
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only when told to."""
+    """A clock that only the test moves."""
     now = [1000.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 

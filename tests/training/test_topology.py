@@ -1,4 +1,4 @@
-"""What a TPU's compiler needs to begin, and what it says when it refuses."""
+"""The environment of a TPU's compiler, and its errors."""
 
 import pytest
 

@@ -116,7 +116,7 @@ def _time_lines(spec: TrainSpec, plan: Plan, chip: Chip | None, price: float) ->
     compute, links = plan.compute_seconds(chip) or 0.0, plan.link_seconds(chip) or 0.0
     yield (
         f"time of a step     {_seconds(seconds)} by the compiler's estimate: {_seconds(compute)} computing,"
-        f" {_seconds(links)} communicating if nothing hides it; ± 40 %, and input is not in it"
+        f" {_seconds(links)} communicating if nothing hides it; ± 40 %, without input"
     )
     hours = steps * seconds / 3600
     yield f"time of the run    {steps:,} steps, {_hours(hours)}, without evaluation"
