@@ -247,8 +247,6 @@ class ConvStem(Layer):
 
     Attributes:
       kernel_sizes: Width of each convolution along the sequence, odd.
-      activation: See `MlpBlock`.
-      layer_norm_epsilon: See `EncoderBlock`.
     """
 
     kernel_sizes: Sequence[int]
@@ -289,13 +287,11 @@ class ConvStem(Layer):
 class EncoderBlock(Layer):
     """Attention and MLP, each with a residual connection and a layer norm.
 
+    Attributes not listed here are those of `MultiHeadAttention` and `MlpBlock`.
+
     Attributes:
-      num_heads: H.
-      make_core: Factory of the core; see `MultiHeadAttention`.
-      mlp_dim: Width of the MLP.
       norm: `"pre"` normalizes the inputs of attention and MLP (LRA), `"post"` their sums with the
         residual connection (BERT).
-      qkv_features: H · D; None for the width of the input.
       attention_bias: If True, the attention's four projections have a bias.
       layer_norm_epsilon: 1e-5 in the authors' code; 1e-6 is Flax's and Google's default.
       dropout_rate: Dropout of the attention output, the MLP's hidden units and its output.

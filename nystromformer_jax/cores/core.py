@@ -39,11 +39,11 @@ class AttentionCore(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L H D"]:
-        """Attends.
+        """Attends; some cores support a length T that differs from L.
 
         Args:
           query: Queries.
-          key: Keys; some cores support a length T that differs from L.
+          key: Keys.
           value: Values.
           mask: True at real keys; None means all are real.
           query_mask: True at real queries; None means that the queries use `mask`.

@@ -83,6 +83,7 @@ _DEFAULTS: dict[str, Any] = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
     "initializer_range": 0.02,
+    "num_labels": 2,
 }
 _BERT_DEFAULTS = {"max_position_embeddings": 512, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
 _FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -165,10 +166,8 @@ def read_source(
             f"{where} has hidden_act {activation!r}{nearest(str(activation), _READ_ACTIVATIONS)}"
         )
     fields["activation"] = _READ_ACTIVATIONS[activation]
-    if isinstance(raw.get("id2label"), Mapping):
-        fields["num_labels"] = len(raw["id2label"])
-    else:
-        fields["num_labels"] = number("num_labels") if "num_labels" in raw else 2
+    labels = raw.get("id2label")
+    fields["num_labels"] = len(labels) if isinstance(labels, Mapping) else number("num_labels")
     fields["metadata"] = {key: raw[key] for key in raw if key not in _NOT_METADATA}
     if kind == "nystromformer":
         return _read_nystromformer(raw, values, where, fields, weights)
@@ -193,7 +192,7 @@ def read_source(
     _read_section(raw, where, fields, BERT_SECTION_FIELDS)
     if model is NystromformerForSequenceClassification:
         fields["classifier_activation"] = "tanh"
-    name = {"bert": "BERT", "roberta": "RoBERTa"}[kind]
+    name = "BERT" if kind == "bert" else "RoBERTa"
     return Source(where, name, FAMILIES[kind], architecture, model, fields, offset, 0)
 
 

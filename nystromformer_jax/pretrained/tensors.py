@@ -34,9 +34,7 @@ def read_params(
 
     A head that the source lacks, and parameters of an attention other than the source's, are
     initialized from `seed`, with one log line. With `other_labels`, so is a classifier for another
-    number of labels. Kernels of a convolution that the source lacks are zeros, which change nothing
-    until they are trained. Unused tensors are ignored: those of other heads, poolers and buffers
-    without a message, others with a log line.
+    number of labels. Kernels of a convolution that the source lacks are zeros.
     """
     config: NystromformerConfig = model.config
     family = source.family

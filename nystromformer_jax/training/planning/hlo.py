@@ -11,7 +11,7 @@ KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPERATION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = (.*)$")
 _NAME = re.compile(r" ([a-z][\w\-]*)\(")
-_ARRAY = re.compile(r"\b(pred|[a-z]+\d+\w*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b(?:pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")  # bits and shape
 _CALLED = re.compile(
     r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
 )
@@ -123,14 +123,9 @@ def _operations(text: str) -> Iterator[tuple[int, str, str, bool]]:
 def _sizes(types: str) -> list[int]:
     """Returns the bytes of each array in a type such as `(f32[1,8]{1,0}, bf16[4]{0})`."""
     return [
-        math.prod(map(int, filter(None, shape.split(",")))) * _itemsize(kind)
-        for kind, shape in _ARRAY.findall(types)
+        math.prod(map(int, filter(None, shape.split(",")))) * max(1, int(bits or 8) // 8)
+        for bits, shape in _ARRAY.findall(types)
     ]
-
-
-def _itemsize(kind: str) -> int:
-    bits = re.search(r"\d+", kind)
-    return max(1, int(bits[0]) // 8) if bits else 1
 
 
 def _group_size(operation: str) -> int:
