@@ -105,7 +105,7 @@ def sharded_nystrom_attention(
 def _sharded(
     inputs: Inputs, options: Options, *, mesh: Mesh | AbstractMesh, axis: str
 ) -> Float[Array, "B L H D"]:
-    """Pads the length to a multiple of the devices and runs `_shard` on each of them."""
+    """Pads the length to a multiple of the devices; each computes the output of its own part."""
     query, key, value, mask, query_mask, conv_kernel = inputs
     devices, length, key_length = mesh.shape[axis], query.shape[1], key.shape[1]
     use_key_mask = query_mask is None and length == key_length
@@ -118,8 +118,13 @@ def _sharded(
         query_mask = jnp.ones(query.shape[:2], bool)
     arrays = [_reshard(x, mesh, axis) for x in (query, key, value, mask, query_mask)]
     split, whole = PartitionSpec(None, axis), PartitionSpec()
+    operations = Operations(
+        functools.partial(_means, axis=axis, lengths=(length, key_length)),
+        functools.partial(_collect, axis=axis),
+        functools.partial(_convolve, axis=axis),
+    )
     output = jax.shard_map(
-        functools.partial(_shard, options=options, axis=axis, lengths=(length, key_length)),
+        functools.partial(nystrom, options=options, operations=operations),
         mesh=mesh,
         in_specs=(Inputs.specs(split, whole),),
         out_specs=split,
@@ -153,18 +158,6 @@ def _pad(
     mask = jnp.ones(x.shape[:2], bool) if mask is None else mask
     x = jnp.pad(x, ((0, 0), (0, missing), (0, 0), (0, 0)))
     return x, jnp.pad(mask, ((0, 0), (0, missing)))
-
-
-def _shard(
-    inputs: Inputs, options: Options, *, axis: str, lengths: tuple[int, int]
-) -> Float[Array, "B L H D"]:
-    """Computes the output of one device, whose inputs have its own L and T; `lengths` are the whole."""
-    operations = Operations(
-        functools.partial(_means, axis=axis, lengths=lengths),
-        functools.partial(_collect, axis=axis),
-        functools.partial(_convolve, axis=axis),
-    )
-    return nystrom(inputs, options, operations)
 
 
 def _means(

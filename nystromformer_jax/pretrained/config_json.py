@@ -101,18 +101,13 @@ _FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 # Keys of a config.json that are translated, or that describe the file and not the model.
 _NOT_METADATA = {
-    *SIZE_FIELDS,
-    *_FLOAT_FIELDS,
+    *_DEFAULTS,
+    *_FAMILY_DEFAULTS["nystromformer"],
     "_name_or_path",
     "architectures",
     "auto_map",
-    "conv_kernel_size",
     "dtype",
-    "hidden_act",
-    "num_labels",
-    "num_landmarks",
     "quantization_config",
-    "segment_means_seq_len",
     "torch_dtype",
     "transformers_version",
     SECTION,
