@@ -1,4 +1,4 @@
-"""The strict world: eight CPU devices, no silent rank promotion, shapes checked against their annotations."""
+"""Strict settings: eight CPU devices, no silent rank promotion, shapes checked against annotations."""
 
 import importlib.metadata
 import logging
@@ -28,7 +28,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.fixture
 def rngs(request):
-    """An endless iterator of random keys; a test's name decides on them, so that every run has the same."""
+    """An endless iterator of random keys, derived from the test's name, so that every run has the same."""
     seed = sum(ord(letter) for letter in request.node.name)
     return (jax.random.fold_in(jax.random.key(seed), i) for i in range(1_000_000))
 
@@ -50,7 +50,7 @@ def log_handlers():
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """In the clone's folder, as the programs are called; none starts the process again."""
+    """Runs in the clone's folder, as the programs do, without restarting the process."""
     monkeypatch.chdir(pathlib.Path(__file__).parents[1])
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
     # Whoever names a folder keeps it: jax goes on with what it had.
@@ -59,7 +59,7 @@ def here(monkeypatch, tmp_path):
 
 @pytest.fixture
 def results():
-    """The results on record, which a clone has and an sdist has not."""
+    """The recorded results, which a clone has and an sdist lacks."""
     folder = pathlib.Path(__file__).parents[1] / "results"
     if not folder.is_dir():
         pytest.skip("needs results/, which only a clone has")
@@ -68,7 +68,7 @@ def results():
 
 @pytest.fixture
 def no_annotations():
-    """Lets wrong shapes reach our own errors, as they do for users, who run no shape checker."""
+    """Disables shape checks, so that wrong shapes reach our own errors as they do for users."""
     from jaxtyping import config
 
     config.update("jaxtyping_disable", True)
@@ -77,7 +77,7 @@ def no_annotations():
 
 
 def pytest_collection_modifyitems(items):
-    """The longest first, so that no process is left alone with one of them at the end."""
+    """Starts the longest tests first, so that no process is left with a long one at the end."""
 
     def minutes(item):
         marker = item.get_closest_marker("slow")

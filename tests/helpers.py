@@ -1,4 +1,4 @@
-"""What tests share: the table of tolerances, random attention inputs, float64, a full disk."""
+"""Shared by tests: the table of tolerances, random attention inputs, float64, a full disk."""
 
 import contextlib
 import dataclasses
@@ -47,7 +47,7 @@ def assert_close(actual, expected, tolerance, where=None):
 
 @contextlib.contextmanager
 def files_of_at_most(size):
-    """The system refuses to make any file of this process larger, as it would on a full disk."""
+    """Limits the size of files that this process writes, with errors like those of a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -57,7 +57,7 @@ def files_of_at_most(size):
 
 
 def rematerialises(job):
-    """Whether the loss of a job with softmax attention computes anything again for its gradient."""
+    """Returns True if the gradient of the loss recomputes activations, with softmax attention."""
     state, _, batch = job.shapes()
     loss = on_mesh(job.loss_fn, job.mesh)
     jaxpr = jax.make_jaxpr(loss)(state.params, batch, jax.random.key(0))

@@ -21,7 +21,7 @@ SECONDS = 300  # after which a call hangs
 
 
 class Answer(NamedTuple):
-    """What a call of a program leaves."""
+    """Exit code, output and errors of a call of a program."""
 
     code: object
     output: str
@@ -41,7 +41,7 @@ class Program:
         self._own = set(flags.FLAGS) - before
 
     def call(self, *arguments):
-        """Runs `main` by the way that the program goes itself; what it raises is raised here."""
+        """Runs `main` as the program does; its exceptions are raised here."""
         output, errors = io.StringIO(), io.StringIO()
         argv, sys.argv = sys.argv, [f"{self.name}.py", *arguments]
         terminate, unraisable = signal.getsignal(signal.SIGTERM), sys.unraisablehook
@@ -70,7 +70,7 @@ class Program:
         return Answer(code, output.getvalue(), errors.getvalue())
 
     def unload(self):
-        """Takes its flags away, so that the next program can have its own."""
+        """Removes the program's flags, so that the next program can define its own."""
         flags.FLAGS.remove_flag_values(self._own)
         cli._initialized = False
 
@@ -86,7 +86,7 @@ def _hangs(number, frame):
 
 
 def call(name, *arguments):
-    """What one call of a program in this process leaves; for tests with the fixture `here`."""
+    """Returns the outcome of one call of a program in this process; for tests with the fixture `here`."""
     program = Program(name)
     try:
         return program.call(*map(str, arguments))
@@ -95,7 +95,7 @@ def call(name, *arguments):
 
 
 def assert_refused(answer, program):
-    """One line to read, which begins with the program's name, and exit code 2."""
+    """One line that begins with the program's name, and exit code 2."""
     assert (answer.code, answer.output) == (2, ""), answer
     assert answer.errors.startswith(f"{program}.py: "), answer
     assert answer.errors.count("\n") == 1, answer
@@ -115,7 +115,7 @@ def start(*words, **environment):
 
 
 def wait_for_lines(workdir, count, process):
-    """Returns when a run's process has written so many lines of metrics."""
+    """Waits until a run's process has written the given number of lines of metrics."""
     metrics = Path(workdir) / "metrics.jsonl"
     deadline = time.monotonic() + SECONDS
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= count):
@@ -125,7 +125,7 @@ def wait_for_lines(workdir, count, process):
 
 
 def finish(process):
-    """Waits for its end, which must come in time."""
+    """Waits for the process to end, with a time limit."""
     try:
         output, errors = process.communicate(timeout=SECONDS)
     finally:

@@ -172,7 +172,7 @@ def test_a_batch_of_five_is_five_batches_of_one(rngs):
     [(1, 50), (3, 50), (7, 50), (50, 1), (50, 4), (50, 7), (2, 3), (7, 7), (50, 0)],
 )
 def test_few_real_keys_or_queries_get_softmax_attention(rngs, queries, keys):
-    """In a padded batch, with a long mate; alone, with and without a mask."""
+    """In a padded batch with a long example; alone, with and without a mask."""
     query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
     query_mask = mask_of_lengths([queries, 47], 50)
     mask = mask_of_lengths([keys, 53], 59)
@@ -199,7 +199,7 @@ def test_few_real_keys_or_queries_get_softmax_attention(rngs, queries, keys):
 
 
 def test_more_live_keys_than_live_queries_is_still_close(rngs):
-    """Dead landmarks have zero rows and columns; unit rows would be off by a half here."""
+    """Landmarks without tokens have zero rows and columns; unit rows would be off by a half here."""
     keys = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
     value = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
     query = jax.random.normal(next(rngs), (1, 200, 1, DIM))
@@ -343,7 +343,7 @@ class TestNormalizedRows:
         normal = nystrom_attention(query, key, value, normalize_rows=True, **options)
         assert_close(normal, value, REFERENCE, where=mask)
         plain = nystrom_attention(query, key, value, **options)
-        assert float(jnp.abs(plain - value)[:2, :40].max()) > 1e-3  # there was something to do
+        assert float(jnp.abs(plain - value)[:2, :40].max()) > 1e-3  # without it the rows differ
 
     def test_it_divides_by_the_sums_of_the_rows(self, rngs):
         query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)

@@ -141,7 +141,7 @@ def test_an_option_that_is_named_is_kept_over_the_quirks():
 
 @pytest.mark.parametrize(("section", "schema"), [("data", data.DataConfig), ("model", ModelConfig)])
 def test_the_base_repeats_the_defaults_of_the_schema(section, schema):
-    """These two sections are written out, because their dataclasses import more than values."""
+    """These two sections are listed by hand, because their dataclasses import more than values."""
     known = {
         field.name: field.default
         for field in dataclasses.fields(schema)
@@ -188,7 +188,7 @@ def test_the_official_model_on_other_pathfinders(argument, clip_norm):
 
 @pytest.mark.parametrize(
     ("name", "attention"),
-    [  # One encoder and two of them; the longest, where a part has a length of its own.
+    [  # One encoder, a pair of them, and the longest inputs of attentions with a length of their own.
         *itertools.product(
             ["listops", "retrieval"],
             [name for name in common.ATTENTIONS if name not in ("nystrom", "softmax")],

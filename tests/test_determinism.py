@@ -46,7 +46,7 @@ def write_pairs(folder):
 
 
 def source(task, folder):
-    """What a task is prepared from, in its `data` section."""
+    """The sources of a task's data, in its `data` section."""
     if task == "text":
         fakes.write_folder(folder / "aclImdb", fakes.reviews())
     elif task == "image":
@@ -59,7 +59,7 @@ def source(task, folder):
 
 
 def load(config):
-    """The task, of as few reviews and images as `source` has written."""
+    """Returns the task with the few reviews and images that `source` wrote."""
     if config.task == "text":
         return text.load(config, per_class=fakes.REVIEWS_PER_CLASS).first(17)
     if config.task == "image":
@@ -68,7 +68,7 @@ def load(config):
 
 
 def small(task, argument=NYSTROM, *, seed=0, **values):
-    """A config of `configs/` on 17 examples of 37 tokens; pictures stay whole."""
+    """A config of `configs/` on 17 examples of 37 tokens; images keep their size."""
     config = importlib.import_module(f"configs.{task}").get_config(argument)
     for section, changes in SMALL.items():
         config[section].update(changes)
@@ -119,7 +119,7 @@ def test_a_run_of_the_benchmark_leaves_the_same_bits_twice(task, argument, tmp_p
 
 
 def test_another_seed_changes_order_dropout_hashes_and_features(tmp_path):
-    """Each by itself, with everything else the same."""
+    """Each option alone, with everything else unchanged."""
     examples = training.Examples(17, lambda indices: {"inputs": indices})
     one, other = (
         next(training_batches(examples, batch_size=8, seed=seed))["inputs"] for seed in (0, 1)
@@ -152,7 +152,7 @@ def loss_of(argument, seed, deterministic):
 
 @pytest.mark.slow(minutes=0.5)
 def test_pretraining_and_fine_tuning_leave_the_same_bits_twice(tmp_path):
-    """From the text: the vocabulary, the pairs, what is masked, the model; then a task of GLUE from it."""
+    """From a text to its vocabulary, pairs, masks and model, and then a GLUE task from the model."""
     left = []
     for name in ("one", "other"):
         folder = tmp_path / name
@@ -185,7 +185,7 @@ def test_pretraining_and_fine_tuning_leave_the_same_bits_twice(tmp_path):
 
 @pytest.mark.slow(minutes=0.5)
 def test_so_do_processes_that_hash_strings_differently(tmp_path):
-    """The order of a Python set is another one in each; nothing may follow it."""
+    """The order of a Python set differs between processes and must not matter."""
     left = []
     for seed in ("1", "2"):
         folder = tmp_path / seed

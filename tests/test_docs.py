@@ -1,4 +1,4 @@
-"""What the site's build does not check: code runs, commands parse, the reference is complete."""
+"""Checks beyond the site's build: code runs, commands parse, the reference is complete."""
 
 import argparse
 import ast
@@ -114,7 +114,7 @@ def check_command(words, monkeypatch):
 
 
 class Parsed(Exception):
-    """Raised once a program has parsed its arguments."""
+    """Raised when a program has parsed its arguments."""
 
 
 def check_module(name, arguments, monkeypatch):
@@ -124,7 +124,7 @@ def check_module(name, arguments, monkeypatch):
     name = f"{name}.__main__" if folder.is_dir() else name
     source = (folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")).read_text()
     if not arguments or "parse_args" not in source:
-        return  # mentioned without arguments, or takes none
+        return  # shown without arguments, or takes none
 
     parse = argparse.ArgumentParser.parse_args
 

@@ -1,4 +1,4 @@
-"""Importing the library needs jax, flax and jaxtyping, and wakes nothing."""
+"""Importing the library needs jax, flax and jaxtyping, and initializes no device."""
 
 from tests.programs import finish, start
 

@@ -51,7 +51,7 @@ def test_no_mask_is_a_mask_of_ones(rngs, length):
 
 
 def test_attention_over_uneven_segments_runs_in_half_precision(rngs):
-    """XLA's CPU refuses some layouts of a product in bfloat16, which the means must not hand on."""
+    """XLA's CPU backend rejects some layouts of bfloat16 products, so the means must avoid them."""
     inputs = random_inputs(rngs, 3, 130, 2, 8)
 
     @jax.jit

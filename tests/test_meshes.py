@@ -94,7 +94,7 @@ def trained(job, batches):
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-    """What one device comes to, once a setting."""
+    """The result of one device, computed once per setting."""
     known = {}
 
     def result(make, *arguments, **options):
@@ -112,7 +112,7 @@ def one_device(tmp_path_factory):
 
 
 def slow_but(mesh, dropout_rate):
-    """All meshes, without dropout and with; the one that splits both ways with dropout is quick to know."""
+    """Marks every case as slow but one: the mesh that splits both axes, with dropout."""
     marks = () if (mesh, dropout_rate) == ("2 × 4", 0.1) else pytest.mark.slow(minutes=0.1)
     data, sequence = MESHES[mesh]
     return pytest.param(
@@ -143,7 +143,7 @@ def test_tasks_train_alike_on_every_mesh(one_device, name, mesh, dropout_rate):
 def test_convolutions_and_ends_train_alike_with_the_length_split(one_device, name):
     """The stem, one kernel per channel, and the last real token, whichever device holds it."""
     options = {
-        # Wider than a head has channels, narrower than twice what a device holds of the length.
+        # Wider than a head's channels, narrower than twice a device's part of the length.
         "argument": "nystrom,num_landmarks=6,conv_kernel_size=11,conv_groups=channel",
         "model": (("stem", (5, 3)), ("pooling", "ends")),
     }
@@ -204,7 +204,7 @@ def test_pretraining_computes_layers_again_if_told(tmp_path, remat):
 
 @pytest.mark.parametrize("shard_params", [False, True])
 def test_each_device_is_given_its_own_part_of_the_gradient(shard_params):
-    """By a constraint of its own: compilers may find as much by themselves, and need not."""
+    """By an explicit constraint, because compilers need not find this sharding by themselves."""
     job, _ = lra_job("listops", None, {"data": 8, "shard_params": shard_params})
     shapes = job.shapes()
     split = sum(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(shapes[0].params))

@@ -107,7 +107,7 @@ def test_padding_at_either_end_changes_nothing_at_real_tokens(rngs, attention, c
     unmasked = compiled(model)(behind, jnp.ones_like(behind, bool))[:, :LENGTH]
     assert jnp.abs(unmasked - expected).max() > 1e-2  # the mask, and not the weights, is why
     actual = compiled(model)(pad(inputs, 6, constant_values=7), pad(mask, 6))
-    # The convolution's sums begin elsewhere, and the pseudoinverse multiplies what they round.
+    # The convolution adds in another order, and the pseudoinverse multiplies the rounding errors.
     assert_close(actual[:, 6:], expected, OTHER_FRAMEWORK, where=mask)
 
 
@@ -317,7 +317,7 @@ def test_presets_are_berts_sizes_and_refuse_other_names():
 
 
 class TestIds:
-    """Token ids and types outside a table are NaN or another token's, so that they are refused."""
+    """Token ids and types outside a table would be NaN or another token's, so they are an error."""
 
     @pytest.mark.parametrize(
         ("changes", "sentence"),
@@ -371,7 +371,7 @@ def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
 
 
 def test_padding_behind_keeps_its_positions(rngs):
-    """Hugging Face's convolution reads what padding holds, so that its positions matter."""
+    """Hugging Face's convolution reads the values of padding, so its positions matter."""
     model = Nystromformer(config(attention="softmax", mask_conv=False))
     inputs, mask = tokens(rngs, 1, LENGTH), mask_of_lengths([11], LENGTH)
     embed = lambda model, mask: model.embeddings(inputs, None, mask, deterministic=True)

@@ -98,7 +98,7 @@ def test_pre_norm_and_post_norm_are_what_they_say(rngs):
 
     for kind in ("pre", "post"):
         block = EncoderBlock(2, NYSTROM, 7, norm=kind)
-        variables = init(block, next(rngs), x)  # layer norms start at one, zero
+        variables = init(block, next(rngs), x)  # layer norms start at one and zero
         weights = variables["params"]
         attend = lambda x, w=weights: SelfAttention(2, NYSTROM).apply(
             {"params": w["attention"]}, x, deterministic=True
@@ -159,7 +159,7 @@ def test_half_precision_activations_keep_float32_parameters(rngs):
 def test_a_core_without_keys_of_its_own_does_not_cross(rngs, name, options):
     layer = MultiHeadAttention(2, make_core(name, **options))
     x, y = (jax.random.normal(next(rngs), (2, 13, 6)) for _ in range(2))
-    for other in (x, y):  # under jit nobody can tell x from y
+    for other in (x, y):  # under jit x and y cannot be distinguished
         with pytest.raises(ValueError, match=r"self-attention only: .* Pass inputs_kv=None"):
             layer.init(next(rngs), x, other, deterministic=True)
     layer.init(next(rngs), x, deterministic=True)

@@ -58,12 +58,12 @@ def test_the_citations_are_those_of_citation_cff():
 @pytest.mark.usefixtures("results")
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: page.name)
 def test_numbers_come_from_the_results(page):
-    """After new results: python -m benchmarks.readme."""
+    """To update: python -m benchmarks.readme."""
     assert readme.filled(page.read_text()) == page.read_text()
 
 
 def test_the_language_models_results_are_the_page_of_their_report(results):
-    """After new ones: python -m language.report results/language --out docs/language."""
+    """To update: python -m language.report results/language --out docs/language."""
     groups, left_out = read_groups([results / "language"])
     page = report_page.markdown(groups, left_out, DOCS / "language")
     assert (DOCS / "language.md").read_text() == page

@@ -1,4 +1,4 @@
-"""run_pretrain.py and run_glue.py: the way from text to predictions, as processes, and every wrong turn."""
+"""run_pretrain.py and run_glue.py as processes: from text to predictions, and their errors."""
 
 import json
 
@@ -27,7 +27,7 @@ def pretraining(*arguments, argument="demo", sections=runs.PRETRAIN):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory):
-    """What one command leaves of a text."""
+    """The outcome of one command on a text."""
     folder = tmp_path_factory.mktemp("pretrained")
     text = texts.in_form("blank_line", texts.documents(80, most_lines=5), folder)
     arguments = pretraining(f"--config.data.dir={text}", f"--workdir={folder / 'run'}")

@@ -1,4 +1,4 @@
-"""The command as a process: its exit codes, its sentences, and kill -9 in mid-run."""
+"""The command as a process: exit codes, messages, and kill -9 during a run."""
 
 import fcntl
 import json
@@ -131,7 +131,7 @@ def test_seeds_behind_one_that_diverged_are_trained(here, monkeypatch, tmp_path)
 
 @pytest.fixture
 def evaluated(here, monkeypatch, tmp_path):
-    """A finished run of ListOps over 20 steps, its config, and what was evaluated and loaded."""
+    """A finished run of ListOps over 20 steps, its config, and the evaluated and loaded results."""
     config = listops.get_config("nystrom,num_landmarks=32").to_dict()
     config["train"] |= {"total_steps": 20, "seed": 7}
     config["optimizer"]["warmup_steps"] = 5

@@ -1,4 +1,4 @@
-"""`run_plan.py` as people call it."""
+"""`run_plan.py` as users call it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the three programs share: folders, and a sentence and an exit code for whatever goes wrong."""
+"""Shared by the programs: folders, and a message and an exit code for every error."""
 
 import errno
 import types

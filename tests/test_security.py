@@ -1,4 +1,4 @@
-"""What files from elsewhere may do to a machine: be read, and nothing else. See docs/security.md."""
+"""Files from elsewhere are only read, never executed; see docs/security.md."""
 
 import ast
 from pathlib import Path
@@ -23,7 +23,7 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*.py")
 ) + sorted(ROOT.glob("run_*.py"))
 
-# What runs code that it reads, writes where an archive says, or fetches something.
+# Calls that execute what they read, write to paths in an archive, or download.
 FORBIDDEN_CALLS = {
     "eval",
     "exec",
@@ -49,7 +49,7 @@ REQUIRED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", Fa
 
 
 def offences(tree):
-    """Lines of calls and imports that are forbidden, or lack what makes them harmless."""
+    """Returns the lines of forbidden calls and imports, and of calls without their safe arguments."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = {alias.name for alias in node.names}

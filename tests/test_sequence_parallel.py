@@ -33,7 +33,7 @@ def mesh_of(data, sequence):
 
 
 def masks_of_all_kinds(length):
-    """Eight examples: whole, short, few tokens, none, M and M + 1 far apart, with holes, late."""
+    """Eight examples: all tokens real, short, few, none, M and M + 1 far apart, with holes, at the end."""
     positions = np.arange(length)
     return jnp.asarray(
         [
@@ -47,7 +47,7 @@ def masks_of_all_kinds(length):
 
 
 def other_masks_of_all_kinds(length):
-    """In another order, so that few queries meet many keys, and many few."""
+    """In another order, so that examples with few queries have many keys, and vice versa."""
     return jnp.roll(masks_of_all_kinds(length), 3, axis=0)
 
 
@@ -335,7 +335,7 @@ def test_a_core_knows_one_name_of_the_axis(rngs):
 
 
 def received_bytes(mesh, length, heads, dim, width, dtype, *, masked, backwards, **options):
-    """What all collectives together bring to each device."""
+    """Returns the bytes that all collectives bring to each device."""
 
     def spec(shape, dtype, *axes):
         sharding = NamedSharding(mesh, PartitionSpec(*axes))
@@ -362,7 +362,7 @@ def test_devices_exchange_landmarks_and_edges_whatever_the_length(masked, backwa
     devices, num_landmarks, width = 8, 8, 5
     landmarks = num_landmarks * HEADS * DIM
     edges = 2 * (width // 2) * HEADS * DIM
-    # Of queries, of keys, and what they collected with a maximum and a sum.
+    # Landmarks of queries and of keys, and the collected values with a maximum and a sum.
     numbers = 3 * landmarks + 2 * num_landmarks * HEADS + edges
     if masked:  # counts of tokens
         numbers += devices

@@ -1,4 +1,4 @@
-"""A name that is not known is answered with those that are near, or with all."""
+"""An unknown name gives the nearest known names, or all of them."""
 
 from nystromformer_jax.spelling import nearest
 

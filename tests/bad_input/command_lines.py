@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from configs import common, glue, listops, pretrain
 
-# Small enough to be traced at once; what is drawn comes after, and wins.
+# Small enough to trace quickly; drawn flags come later and override these.
 SMALL = {
     "listops": {
         "data.max_len": 64,
@@ -50,7 +50,7 @@ WILD = (
     ),
     *("x" * 5000, "softmax", "nystrom", "linear", "reformer", "float16", "bfloat16", "1e-400"),
 )
-# What passes the flags of a key of that type, and has to be judged by the config or the model.
+# Values that a flag of that type accepts and the config or the model must validate.
 OF_TYPE = {
     int: ("0", "-1", "1", "2", "3", "5", "64", "99", "1000000000", "99999999999999999999999"),
     float: ("0", "-1", "1", "0.5", "-0.0", "nan", "inf", "-inf", "1e30", "1e-30", "1e400"),

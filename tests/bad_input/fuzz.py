@@ -75,7 +75,7 @@ def programs(cases):
     return some([*few, *itertools.product(cases, DTYPES)])
 
 
-# How large ordinary numbers are, and such as nobody sends on purpose. float16 ends at 65,504.
+# Scales of ordinary and of extreme numbers. The largest float16 is 65,504.
 SCALES = {"ordinary": 1.0, "tiny": 1e-20, "denormal": 1e-40, "zero": 0.0, "huge": 1e9}
 HALF_SCALES = {"ordinary": 1.0, "tiny": 1e-5, "denormal": 1e-7, "zero": 0.0, "huge": 3e2}
 KINDS = st.sampled_from(list(SCALES))

@@ -18,7 +18,7 @@ from tests.bad_input.fuzz import EXAMPLES, fuzz
 from tests.programs import Program, assert_refused, finish, start
 
 CHECK = ("--mode=check",)
-# What each reads, and what ends its command line: a plan is made, of the others' configs are checked.
+# The config of each, and the end of its command line: run_plan.py plans, the others check configs.
 PROGRAMS = {
     "run_lra": ("listops", CHECK, EXAMPLES // 2),
     "run_pretrain": ("pretrain", CHECK, EXAMPLES),

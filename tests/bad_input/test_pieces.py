@@ -40,7 +40,7 @@ SEQUENCES = (
     Case(17, 17, 5),
     Case(15, 15, 5, dim=1),  # segments of one length
 )
-# M and N, and what stands before them.
+# M and N, and the leading axes.
 MATRICES = ((2, 3, 5, 5), (3, 2, 5), (1, 1), (3, 7, 7), (2, 5, 3), (1, 13, 13))
 WIDTHS = (7, 67, 1, 3)
 

@@ -75,7 +75,7 @@ def test_a_shorter_input_is_the_same_input_padded(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     core = LinformerAttention(projection_size=ROWS, max_len=KEY_LENGTH)
     variables = core.init(next(rngs), *inputs, deterministic=True)
-    # Of the order of one, so that a column too many would be seen.
+    # Of order one, so that a superfluous column would be visible.
     variables = jax.tree.map(lambda x: 20 * x, variables)
     call = functools.partial(core.apply, variables, deterministic=True)
     widths = ((0, 0), (0, KEY_LENGTH - LENGTH))

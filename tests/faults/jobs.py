@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 STEPS = 60
 STEP_SECONDS = 0.02
-# What a job says of itself by number; a save in the background is seen in its folder.
+# The phases that a job reports by number; a background save is visible in its folder.
 PHASES = ("start", "steps", "evaluation", "result", "building", "writing")
 REPORTED = ROOT / "results" / "listops-short"
 
@@ -132,7 +132,7 @@ class Job:
     result: Callable[[Path], dict[str, Any]]
     saved: Callable[[Path], int] = any_state
     start_share: float = 0.15  # of the kills that may fall before the work begins
-    kill_within_seconds: float = 0.0  # of the work's beginning; 0: two fifths of what it takes
+    kill_within_seconds: float = 0.0  # after the work begins; 0: two fifths of its duration
 
 
 JOBS = {

@@ -35,7 +35,9 @@ class Tally:
     kills: int = 0
     kills_in: dict[str, int] = dataclasses.field(default_factory=dict)
     finished: int = 0
-    differing: int = 0  # finished jobs whose bytes are not those of the one that was never killed
+    differing: int = (
+        0  # finished jobs whose bytes differ from those of the job that was never killed
+    )
     lost_steps: int = 0  # by how much a kill ever put the latest checkpoint back
     seconds: float = 0.0
 

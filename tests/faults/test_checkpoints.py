@@ -108,7 +108,7 @@ def test_a_flip_at_any_byte_of_the_hashes_is_found(run):
     content = hashes.read_bytes()
     for place in range(0, len(content) - 1, 37):
         if content[place : place + 1].isspace():
-            continue  # JSON's white space may be another one
+            continue  # the white space of JSON may differ
         flip(hashes, place)
         with pytest.raises(CheckpointDamaged, match="step 30"):
             integrity.require_intact(run / "checkpoints", 30)

@@ -63,7 +63,7 @@ def test_what_cannot_be_written_ends_the_run_in_a_sentence_and_later_it_goes_on(
     )
 
 
-@pytest.mark.parametrize("size", [1000, 3000])  # too little for what Orbax writes, for the hashes
+@pytest.mark.parametrize("size", [1000, 3000])  # too small for Orbax's files, for the hashes
 def test_a_checkpoint_that_cannot_be_written_gets_no_name(tmp_path, size):
     with files_of_at_most(size), pytest.raises(CannotWrite) as stopped:
         tiny.train(tmp_path)
@@ -93,7 +93,7 @@ def test_a_folder_that_nobody_may_write_is_a_sentence():
     "error",
     [
         PermissionError(errno.EACCES, "Permission denied", "/data/train.npy"),
-        OSError(errno.EIO, "Input/output error"),  # reads and writes alike bring it, nameless
+        OSError(errno.EIO, "Input/output error"),  # reads and writes raise it without a file name
     ],
 )
 def test_data_that_cannot_be_read_are_no_fault_of_the_folder(tmp_path, error):

@@ -83,7 +83,7 @@ def test_they_are_the_plain_steps_of_other_shapes(rngs, short_blocks, shape):
     assert_same(rngs, shape)
 
 
-# What benchmarks run, but for the batch and the number of heads, in blocks as long as they are there.
+# The benchmarks' shapes and block lengths, except for the batch and the number of heads.
 @pytest.mark.parametrize(
     ("length", "masked"),
     [

@@ -52,7 +52,7 @@ def test_a_tpus_compiler_takes_what_they_promise_to_serve(shape):
                 mask=mask,
                 query_mask=query_mask,
                 conv_kernel=kernel,
-                pinv_iters=1,  # it is not what is tried here, and takes a compiler long
+                pinv_iters=1,  # not tested here, and slow to compile
             )
 
         output, pull_back = jax.vjp(attend, query, key, value, kernel)

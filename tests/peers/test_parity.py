@@ -45,7 +45,7 @@ def test_hugging_face(rngs, exact, masked):
     mask = mask_of_lengths([LENGTH, 20, 33], LENGTH) if masked else None
     additive = None if mask is None else modules.additive(mask)
     ours, params = modules.ours_like_huggingface(module, exact=exact)
-    # A masked query asks nothing of our exact core, and something of theirs: compare real ones.
+    # In exact attention our rows of masked queries are not theirs: only real ones are compared.
     where = mask if exact else None
     if where is not None:
         cotangent = cotangent * where[..., None]

@@ -113,7 +113,7 @@ def test_our_section_is_dropped_with_a_warning_once_the_weights_are_others(
         save_pretrained(tmp_path / "ours", model, variables)
     theirs = tiny.load(tmp_path / "ours")
     theirs.save_pretrained(tmp_path / "untouched")
-    # Nothing was trained, so that the section still holds.
+    # Nothing was trained, so the section is still valid.
     assert from_pretrained(tmp_path / "untouched")[0] == from_pretrained(tmp_path / "ours")[0]
     arguments = tiny.batch(rngs, head)
     fine_tune(theirs, arguments, tiny.labels_of(rngs, head)).save_pretrained(tmp_path / "tuned")

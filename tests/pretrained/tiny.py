@@ -159,7 +159,7 @@ def published(path, **changes):
     return tensors
 
 
-# What stands in a published folder, in our fields, but for what tells the families apart.
+# Our fields of a published folder, except those that differ between the families.
 CONFIG = NystromformerConfig(
     vocab_size=VOCAB,
     max_len=POSITIONS,

@@ -241,7 +241,7 @@ def test_what_is_not_finite_stops_before_any_save(tmp_path, poison, poison_value
         # Where poison is 1 this is sqrt(0): the loss stays finite, its slope is infinity times 0.
         return loss + jnp.sqrt(1 - batch["poison"].max() + 0 * params["kernel"].sum()), sums
 
-    healthy, batches = tiny.examples(101), iter(range(-1, 1000))  # one call finds out shapes
+    healthy, batches = tiny.examples(101), iter(range(-1, 1000))  # one call determines shapes
 
     def make_batch(indices):
         value = poison_value if next(batches) == poisoned_step - 1 else 0
@@ -263,7 +263,7 @@ def test_what_is_not_finite_stops_before_any_save(tmp_path, poison, poison_value
     assert (result["state"], result["step"]) == ("diverged", 15)
     assert result["reason"] == str(stopped.value)
     assert not any("accuracy" in key for key in result)
-    # The same command trains nothing again, and says the same.
+    # The same command trains nothing and prints the same.
     with pytest.raises(LossNotFinite) as again:
         tiny.train(tmp_path)
     assert str(again.value) == str(stopped.value)
@@ -347,7 +347,7 @@ def test_a_run_starts_from_parameters_that_are_given(tmp_path):
     short = dataclasses.replace(tiny.config(total_steps=10), optimizer=still)
     outcome = tiny.train(tmp_path, short, start_params=given)
     assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
-    assert (given["kernel"] == 0.25).all()  # what the caller has is the caller's
+    assert (given["kernel"] == 0.25).all()  # the caller's arrays are unchanged
     tiny.train(tmp_path, short, start_params={"kernel": 0 * given["kernel"]})
     assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
 

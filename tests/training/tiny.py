@@ -111,7 +111,7 @@ def last_params(workdir, step):
     return np.asarray(load_params(Path(workdir) / "checkpoints", step, make_params, mesh)["kernel"])
 
 
-# tiny.py WORKDIR SECONDS_A_STEP [--coordinator=… and so on: one of several]
+# tiny.py WORKDIR SECONDS_PER_STEP [--coordinator=… and the other flags of one process of several]
 if __name__ == "__main__":
     folder, seconds, *flags = sys.argv[1:]
     values = dict(flag.removeprefix("--").split("=") for flag in flags)
