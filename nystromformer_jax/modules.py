@@ -7,7 +7,6 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from nystromformer_jax.convolution import dense_convolution
 from nystromformer_jax.dropout import Dropout
@@ -21,6 +20,7 @@ Dtype = Any
 # PyTorch's exact GELU is the authors'; flax's default is the tanh approximation.
 Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
 Norm = Literal["pre", "post"]
+TOKENS = "batch, length, width"  # axes of the inputs of layers
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
     "gelu_tanh": lambda x: nn.gelu(x, approximate=True),
@@ -40,16 +40,6 @@ def over_tokens(layer: nn.Module, x: Float[Array, "*tokens E"]) -> Float[Array, 
         return layer(x)
     flat = layer(x.reshape(-1, x.shape[-1]))
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
-
-
-def check_tokens(name: str, x: Array) -> None:
-    """Raises ValueError unless `x` is a non-empty sequence of vectors, [batch, length, width]."""
-    if not isinstance(x, (jax.Array, np.ndarray)):
-        raise ValueError(
-            f"{name} must be a JAX or NumPy array, got a {type(x).__module__}.{type(x).__qualname__}."
-            f" Pass jnp.asarray({name})."
-        )
-    check_array(name, x, "batch, length, width")
 
 
 def finite_padding(
@@ -134,9 +124,9 @@ class MultiHeadAttention(Layer):
         Raises:
           ValueError: The heads do not divide the width, or an input is invalid.
         """
-        check_tokens("inputs_q", inputs_q)
+        check_array("inputs_q", inputs_q, TOKENS)
         if inputs_kv is not None:
-            check_tokens("inputs_kv", inputs_kv)
+            check_array("inputs_kv", inputs_kv, TOKENS)
         features = inputs_q.shape[-1] if self.qkv_features is None else self.qkv_features
         check_size("num_heads", self.num_heads)
         check_size("qkv_features", features)
@@ -223,7 +213,7 @@ class MlpBlock(Layer):
         Raises:
           ValueError: `mlp_dim` is below 1, the activation is unknown, or `x` is invalid.
         """
-        check_tokens("x", x)
+        check_array("x", x, TOKENS)
         check_size("mlp_dim", self.mlp_dim)
         check_choice("activation", self.activation, Activation)
 
@@ -262,7 +252,7 @@ class ConvStem(Layer):
         Raises:
           ValueError: A kernel size is even, the activation is unknown, or an input is invalid.
         """
-        check_tokens("x", x)
+        check_array("x", x, TOKENS)
         x = finite_padding(x, mask, "real tokens, [B L]")
         check_choice("activation", self.activation, Activation)
         x = nn.LayerNorm(epsilon=self.layer_norm_epsilon, **self.types, name="norm")(x)
@@ -322,7 +312,7 @@ class EncoderBlock(Layer):
         Raises:
           ValueError: `norm` is unknown, or an input is invalid.
         """
-        check_tokens("x", x)
+        check_array("x", x, TOKENS)
         check_choice("norm", self.norm, Norm)
         x = finite_padding(x, mask, "real keys, [B T]")
         layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.types)
@@ -383,7 +373,7 @@ class Encoder(nn.Module):
         Raises:
           ValueError: `num_layers` is negative, or an input is invalid.
         """
-        check_tokens("x", x)
+        check_array("x", x, TOKENS)
         check_size("num_layers", self.num_layers, least=0)
 
         def apply(block: nn.Module, x: Array, mask: Array | None) -> Array:

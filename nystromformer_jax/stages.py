@@ -13,7 +13,7 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import SegmentMeans, Segments
 from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Options, accum_dtype, check_dtype, zero_padding
+from nystromformer_jax.validation import Options, accum_dtype, check_inputs, zero_padding
 
 # Far below every logit, and finite: a row without a real key stays finite, and so does its gradient.
 MASKED_LOGIT = -1e30
@@ -51,7 +51,8 @@ def collect(
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13.
     """
-    _check_stage(mask, q_landmarks=q_landmarks, key=key, value=value)
+    names = ("q_landmarks", "key", "value", "mask")
+    check_inputs(q_landmarks, key, value, mask, names, any_value_dim=True)
     logits = scaled_logits(q_landmarks, key, mask)
     if assigned is not None:
         landmark = jnp.arange(logits.shape[2])[None, None, :, None]
@@ -96,9 +97,8 @@ def distribute(
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13–17.
     """
-    _check_stage(
-        landmark_mask, query=query, k_landmarks=k_landmarks, landmark_values=landmark_values
-    )
+    names = ("query", "k_landmarks", "landmark_values", "landmark_mask")
+    check_inputs(query, k_landmarks, landmark_values, landmark_mask, names, any_value_dim=True)
     logits = scaled_logits(query, k_landmarks, landmark_mask)
     if assigned is not None:
         landmark = jnp.arange(logits.shape[3])[None, None, None, :]
@@ -129,26 +129,6 @@ def _assigned_logits(
     """Replaces the logits of tokens that have one assigned landmark; −1 keeps them."""
     one_hot = jnp.where(assigned == landmark, 0.0, MASKED_LOGIT).astype(logits.dtype)
     return jnp.where(assigned < 0, logits, one_hot)
-
-
-def _check_stage(mask: Array | None, **arrays: Array) -> None:
-    """Raises ValueError unless the shapes and dtypes of query, key, value and mask agree."""
-    query, key, value = arrays.values()
-    shapes = [x.shape for x in arrays.values()]
-    valid = (
-        all(len(shape) == 4 and 0 not in shape for shape in shapes)
-        and query.shape[:1] + query.shape[2:] == key.shape[:1] + key.shape[2:]
-        and key.shape[:3] == value.shape[:3]
-        and (mask is None or (mask.shape == key.shape[:2] and mask.dtype == jnp.bool_))
-    )
-    if not valid:
-        got = shapes if mask is None else [*shapes, f"{mask.shape} of {mask.dtype}"]
-        raise ValueError(
-            f"{', '.join(arrays)} and their mask must be [B L H D], [B T H D], [B T H Dv] and boolean"
-            f" [B T] or None; got {', '.join(map(str, got))}."
-        )
-    for name, x in arrays.items():
-        check_dtype(name, x)
 
 
 class Assignment(NamedTuple):

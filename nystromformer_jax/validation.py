@@ -4,7 +4,9 @@ import dataclasses
 import numbers
 from typing import Any, Literal, NamedTuple, get_args
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from nystromformer_jax.typing import Array, Bool, Float
@@ -100,24 +102,41 @@ def check_arguments(inputs: Inputs, options: Options, implementation: str) -> No
     check_choice("implementation", implementation, Implementation)
 
 
-def check_inputs(query: Array, key: Array, value: Array, mask: Array | None) -> None:
-    """Raises ValueError unless the shapes and dtypes of query, key, value and key mask agree."""
-    for name, x in (("query", query), ("key", key), ("value", value)):
+def check_inputs(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    names: tuple[str, str, str, str] = ("query", "key", "value", "mask"),
+    *,
+    any_value_dim: bool = False,
+) -> None:
+    """Raises ValueError unless the shapes and dtypes of query, key, value and key mask agree.
+
+    `names` are those of the arguments in messages. With `any_value_dim`, head_dim of values may differ.
+    """
+    for name, x in zip(names, (query, key, value), strict=False):
         check_array(name, x, "batch, length, heads, head_dim")
-    if key.shape != value.shape:
+    axes, but = (3, " but for head_dim") if any_value_dim else (4, "")
+    if key.shape[:axes] != value.shape[:axes]:
         raise ValueError(
-            f"key and value must have the same shape, got {key.shape} and {value.shape}."
+            f"{names[1]} and {names[2]} must have the same shape{but}, got {key.shape} and {value.shape}."
         )
     if query.shape[:1] + query.shape[2:] != key.shape[:1] + key.shape[2:]:
         raise ValueError(
-            "query and key may differ in length (axis 1) only: batch, heads and head_dim must agree,"
-            f" got {query.shape} and {key.shape}."
+            f"{names[0]} and {names[1]} may differ in length (axis 1) only: batch, heads and head_dim"
+            f" must agree, got {query.shape} and {key.shape}."
         )
-    check_mask("mask", mask, key.shape[0], key.shape[1], "real keys, [B T]")
+    check_mask(names[3], mask, key.shape[0], key.shape[1], "real keys, [B T]")
 
 
 def check_array(name: str, x: Array, axes: str) -> None:
     """Raises ValueError unless `x` has these axes, none of them empty, and a supported dtype."""
+    if not isinstance(x, (jax.Array, np.ndarray)):
+        raise ValueError(
+            f"{name} must be a JAX or NumPy array, got a {type(x).__module__}.{type(x).__qualname__}."
+            f" Pass jnp.asarray({name})."
+        )
     if x.ndim != axes.count(",") + 1 or 0 in x.shape:
         raise ValueError(f"{name} must be [{axes}] without an empty axis, got shape {x.shape}.")
     check_dtype(name, x)
