@@ -118,8 +118,8 @@ class NystromformerConfig:
         check_rate("attention_dropout_rate", self.attention_dropout_rate)
         check_choice("attention", self.attention, AttentionName)
         check_choice("activation", self.activation, Activation)
-        if self.classifier_activation is not None:
-            check_choice("classifier_activation", self.classifier_activation, Activation)
+        optional = Literal[None, Activation]
+        check_choice("classifier_activation", self.classifier_activation, optional)
         check_choice("dtype", self.dtype, DtypeName)
 
     @classmethod
