@@ -26,17 +26,12 @@ CONFIGS = Path(__file__).parent / "configs"
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
 
-_is_ours: Callable[[str], bool] = bool  # takes the name of a config file
-_initialized = False  # by `initialize`, after which jax and the library are loaded
+_is_ours: Callable[[str], bool] = bool  # True for the names of config files that the program reads
+_initialized = False  # True after `initialize`, which loads jax and the library
 
 
 def define_config(form: str, is_ours: Callable[[str], bool]) -> Any:
-    """Defines `--config`.
-
-    Args:
-      form: Description of the values, for `--help`.
-      is_ours: Returns True for the names of config files that the program reads; errors suggest only these.
-    """
+    """Defines `--config`, described by `form`; errors suggest only config files whose name `is_ours`."""
     global _is_ours
     _is_ours = is_ours
     return config_flags.DEFINE_config_file("config", help_string=form)
@@ -84,7 +79,7 @@ def run_all(
 
     Args:
       runs: The runs by folder.
-      act: `(run, workdir) -> result`.
+      act: Returns the result of a run, given the run and its `Workdir`.
       sentence: Describes a result.
       paths: Dotted keys of locations, which may change on a resume.
       evaluates: The runs are finished and only evaluated.
@@ -119,12 +114,12 @@ def run_all(
 def run_to_end(
     name: str, act: Callable[[], object], rename: Callable[[str], str] = lambda sentence: sentence
 ) -> int:
-    """Calls `act` and returns the exit code of the command: 0, or that of its exception.
+    """Calls `act`, a command with parsed flags, and returns 0 or the exit code of its exception.
 
     Args:
-      name: Name of the command, as after `python -m`.
-      act: The command itself, once its flags are parsed.
-      rename: Replaces config keys in error messages with the command's own flags.
+      name: Name of the command after `python -m`.
+      act: The command.
+      rename: Replaces config keys in error messages by the command's own flags.
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -178,9 +173,7 @@ def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
 def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
     """Returns the config of the run in `folder`, with the values of `--config.KEY=…`.
 
-    Args:
-      folder: The run's folder.
-      seed: The run's seed, if the command line sets `train.seed`.
+    `seed` is the run's, if the command line sets `train.seed`.
 
     Raises:
       ValueError: The folder has no config, or `--config` has another task or attention.
@@ -188,7 +181,7 @@ def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(
-            f"--mode=eval needs a finished run, and there is no {file}: pass --workdir's folder."
+            f"--mode=eval needs a finished run, and {file} does not exist: pass the run's --workdir."
         )
     own = read_json(file)
     given = flags.FLAGS["config"].value
@@ -220,7 +213,7 @@ def _subject(config: Any) -> str:
 
 
 def start_logging(*, quiet: bool = False) -> None:
-    """Logs our messages as plain lines; of libraries (and with `quiet` ours) only warnings."""
+    """Logs messages as plain lines; those of libraries, and all if `quiet`, from warnings on."""
     level = logging.WARNING if quiet else logging.INFO
     logging.basicConfig(level=level, format="%(message)s", force=True)
     for chatty in ("jax", "orbax", "grain"):
@@ -231,7 +224,7 @@ def start_logging(*, quiet: bool = False) -> None:
 
 
 def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:
-    """Returns the config as plain sections, with another `train.seed` and the value of `--config`."""
+    """Returns the config as plain sections, with this `train.seed` and the value of `--config`."""
     plain: dict[str, Any] = config.to_dict()
     command = {"config": config_flags.get_config_filename(flags.FLAGS["config"])}
     return {**plain, "train": {**plain["train"], "seed": seed}, "command": command}
@@ -244,22 +237,17 @@ def default_folder() -> str:
     return f"runs/{Path(path).stem}{'-' + slug if slug else ''}"
 
 
-def run_folder(flag: str | None, seed: int, *, alone: bool) -> Path:
-    """Returns `--workdir` if a run is `alone`, else (and for the default) with the suffix `-seed<k>`."""
-    from dataprep.cache import user_path  # needs numpy, which a wrong flag should not load
-
-    return user_path(flag) if flag and alone else folder_with_suffix(flag, f"-seed{seed}")
-
-
-def folder_with_suffix(flag: str | None, suffix: str) -> Path:
-    """Returns `--workdir` or the default with a suffix to its name.
+def run_folder(flag: str | None, suffix: str, *, alone: bool) -> Path:
+    """Returns `--workdir`, with a suffix unless the run is `alone`, or the default with the suffix.
 
     Raises:
       ValueError: The user of `~user` does not exist, or the folder has no name.
     """
-    from dataprep.cache import user_path
+    from dataprep.cache import user_path  # needs numpy, which a wrong flag should not load
 
     folder = user_path(flag or default_folder())
+    if flag and alone:
+        return folder
     if folder.name in ("", ".."):
         raise ValueError(
             f"--workdir={flag} has no name to add {suffix} to: pass one, such as {folder / 'run'}."
@@ -342,9 +330,9 @@ def _report(error: Exception) -> int:
 
 
 def _log_unraisable(unraisable: Any) -> None:
-    """Logs the errors that callbacks of a failed save raise, for example on a full disk, at debug level.
+    """Logs errors in callbacks of a failed save, for example on a full disk, at debug level.
 
-    Without this hook each prints a traceback besides the one-line message.
+    Without this hook, each prints a traceback besides the one-line message.
     """
     if not isinstance(unraisable.exc_value, OSError | ValueError | RuntimeError):  # a bug
         sys.__unraisablehook__(unraisable)

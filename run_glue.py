@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
         return 0
     if missing := [folder for folder in runs if MODE.value != "train" and not folder.is_dir()]:
         return exit_with_error(
-            f"--mode={MODE.value} needs a finished run; there is no folder {missing[0]}"
+            f"--mode={MODE.value} needs a finished run; folder {missing[0]} does not exist"
         )
     evaluates = MODE.value == "eval"
     for folder, run in runs.items():
@@ -98,11 +98,7 @@ def _configs() -> dict[Path, dict[str, Any]]:
             raise ValueError(
                 "--search uses one seed: leave --seeds out, or set --config.train.seed."
             )
-        base = (
-            cli.run_folder(WORKDIR.value, first, alone=True)
-            if WORKDIR.value
-            else cli.folder_with_suffix(None, "-search")
-        )
+        base = cli.run_folder(WORKDIR.value, "-search", alone=True)
         return {
             base / f"batch{batch_size}-rate{rate}-seed{first}": {
                 **config,
@@ -116,7 +112,9 @@ def _configs() -> dict[Path, dict[str, Any]]:
         }
     alone = SEEDS.value == 1
     return {
-        cli.run_folder(WORKDIR.value, seed, alone=alone): cli.with_seed(CONFIG.value, seed)
+        cli.run_folder(WORKDIR.value, f"-seed{seed}", alone=alone): cli.with_seed(
+            CONFIG.value, seed
+        )
         for seed in range(first, first + SEEDS.value)
     }
 

@@ -34,17 +34,17 @@ def main(argv: list[str]) -> int:
         return exit_with_error(wrong)
     cli.initialize(HOSTS())
     from dataprep import cache
-    from lra import data, report, train
+    from lra import data, train
     from nystromformer_jax import training
 
     first = 0 if own_config else CONFIG.value.train.seed
     seeds, alone = range(first, first + SEEDS.value), SEEDS.value == 1
-    folders = {cli.run_folder(WORKDIR.value, seed, alone=alone): seed for seed in seeds}
+    folders = {cli.run_folder(WORKDIR.value, f"-seed{seed}", alone=alone): seed for seed in seeds}
     if evaluates:
         for folder in folders:
             if not folder.is_dir():
                 return exit_with_error(
-                    f"--mode=eval needs a finished run; there is no folder {folder}"
+                    f"--mode=eval needs a finished run; folder {folder} does not exist"
                 )
         configs = {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
     else:
@@ -63,13 +63,13 @@ def main(argv: list[str]) -> int:
     results = cli.run_all(
         runs,
         lambda run, workdir: act(run, task, workdir),
-        report.sentence,
+        train.sentence,
         paths=train.PATHS,
         evaluates=evaluates,
     )
     diverged = len(runs) - len(results)
     if len(results) > 1 and training.is_primary():
-        print(report.sentence_over_seeds(list(results.values()), diverged))
+        print(train.sentence_over_seeds(list(results.values()), diverged))
     return 1 if diverged else 0
 
 

@@ -36,10 +36,10 @@ def main(argv: list[str]) -> int:
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    folder = cli.run_folder(WORKDIR.value, config["train"]["seed"], alone=True)
+    folder = cli.run_folder(WORKDIR.value, f"-seed{config['train']['seed']}", alone=True)
     evaluates = MODE.value == "eval"
     if evaluates and not folder.is_dir():
-        return exit_with_error(f"--mode=eval needs a finished run; there is no folder {folder}")
+        return exit_with_error(f"--mode=eval needs a finished run; folder {folder} does not exist")
     training.check_folder(folder, config, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # to validate it before a corpus is prepared

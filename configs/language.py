@@ -56,7 +56,7 @@ def _option_without_attention(option: str, value: str) -> str:
     owner = next((name for name, options in ATTENTIONS.items() if option in options), "")
     if not owner:
         known = {option for options in ATTENTIONS.values() for option in options}
-        return f"There is no option {option!r}{nearest(option, {*known, 'attention', 'max_len'})}"
+        return f"Unknown option {option!r}{nearest(option, {*known, 'attention', 'max_len'})}"
     return f"{option}={value}: name the attention too: attention={owner},{option}={value}."
 
 

@@ -16,33 +16,18 @@ MAX_BYTES = 2**32  # unpacked; the largest of the downloads has half a gigabyte
 
 @dataclasses.dataclass(frozen=True)
 class RawFiles:
-    """Selected files of a folder or an archive. An archive is read as a stream and never unpacked.
+    """Selected files of a folder or an archive. An archive is read as a stream and never unpacked."""
 
-    Args:
-      path: The folder or the archive.
-      root: Name of the folder inside the archive.
-      subfolders: Subfolders to read, each "" or ending in a slash.
-      name: Regular expression for the names of the files to read; other files are skipped.
-    """
-
-    path: Path
-    root: str
-    subfolders: tuple[str, ...]
-    name: str
+    path: Path  # the folder or the archive
+    root: str  # name of the folder inside the archive
+    subfolders: tuple[str, ...]  # to read, each "" or ending in a slash
+    name: str  # regular expression for the names of the files to read; others are skipped
 
     @classmethod
     def find(
         cls, folder: Path, root: str, archive: str, subfolders: tuple[str, ...], name: str
     ) -> Self | None:
-        """Returns the folder `root` or the archive that is in `folder` or is `folder` itself.
-
-        Args:
-          folder: Where to look.
-          root: See the class.
-          archive: File name of the archive.
-          subfolders: See the class.
-          name: See the class.
-        """
+        """Returns the folder `root` or the file `archive` that is in `folder` or is `folder` itself."""
         if (folder / root).is_dir():
             return cls(folder / root, root, subfolders, name)
         here = cls(folder, root, subfolders, name)
@@ -137,10 +122,7 @@ def _too_large(path: Path) -> ValueError:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Adds the name of the unreadable file to any OSError.
-
-    The new error has no errno, so that `cache.prepared` does not take it for an unwritable cache.
-    """
+    """Adds the file's name to an OSError, and drops the errno that `cache.prepared` takes for its own."""
     try:
         yield
     except OSError as error:

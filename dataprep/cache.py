@@ -67,7 +67,7 @@ def user_path(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         raise ValueError(
-            f"{text} cannot be expanded, because there is no such user: write the full path."
+            f"{text} cannot be expanded, because this user does not exist: write the full path."
         ) from None
 
 
@@ -97,9 +97,8 @@ def prepared(
     Args:
       name: Readable part of the folder's name.
       fingerprint: Everything that the data depend on, as JSON values.
-      build: Writes the files to the (existing, empty) folder that it is given. At most one process
-        builds at a time; the others wait for its result.
-      description: What is logged when the data are built; by default nothing.
+      build: Writes the files to an empty folder. One process builds; others wait for its result.
+      description: Logged when the data are built; by default nothing is.
 
     Raises:
       ValueError, FileNotFoundError: A prepared file is modified or missing.
@@ -139,12 +138,7 @@ def check(folder: Path) -> int:
 
 
 def require_unchanged(folder: Path, sha256: str) -> None:
-    """Raises ValueError or FileNotFoundError if a prepared folder changed after it was opened.
-
-    Args:
-      folder: The folder.
-      sha256: Its hash when it was opened.
-    """
+    """Raises ValueError or FileNotFoundError unless a prepared folder still has this hash."""
     if _verify(folder, _read_manifest(folder)["fingerprint"]) != sha256:
         raise ValueError(f"The data in {folder} have changed since the folder was opened.")
 
@@ -249,9 +243,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _verify(
-    folder: Path,
-    fingerprint: Mapping[str, Any],
-    always_hashed_bytes: int = ALWAYS_HASHED_BYTES,
+    folder: Path, fingerprint: Mapping[str, Any], always_hashed_bytes: int = ALWAYS_HASHED_BYTES
 ) -> str:
     """Verifies every file against the manifest; returns one hash over the hashes of all files."""
     manifest = _read_manifest(folder)

@@ -17,13 +17,13 @@ def held_out(
     stay in training and the next content is selected instead.
 
     Args:
-      contents: The N examples as bytes.
+      contents: The N examples.
       labels: Labels 0 to C - 1, [N].
       per_class: Number of examples to hold out per class.
       seed: Seed of the selection.
 
     Returns:
-      Boolean mask [N], True at the examples that are held out.
+      Mask [N], True at the examples that are held out.
 
     Raises:
       ValueError: A class has too few examples.

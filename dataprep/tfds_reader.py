@@ -46,7 +46,7 @@ class PreparedByTfds:
             if re.fullmatch(r"\d+\.\d+\.\d+", info.parent.name)
         }
         if not formats:
-            raise _not_found(name, task, f"there is none under {folder}")
+            raise _not_found(name, task, f"{folder} has none")
         readable = [path for path, format in formats.items() if format == "array_record"]
         return cls._require_format(max(readable or formats, key=_version), name, task)
 
@@ -54,7 +54,7 @@ class PreparedByTfds:
     def open(cls, path: Path, *, task: str) -> Self:
         """Returns the version in the folder `path`; arguments and errors are those of `find`."""
         if not (path / INFO).is_file():
-            raise _not_found(path.parent.name, task, f"there is no {INFO} in {path}")
+            raise _not_found(path.parent.name, task, f"{path} has no {INFO}")
         return cls._require_format(path, path.parent.name, task)
 
     @classmethod
@@ -74,12 +74,7 @@ class PreparedByTfds:
     def examples(
         self, split: str, features: Sequence[str], within: range | None = None
     ) -> Iterator[Mapping[str, Any]]:
-        """Yields the examples of a split in stored order.
-
-        Args:
-          split: Name of the split.
-          features: Features that every example must have.
-          within: Contiguous rows to read; all by default.
+        """Yields the examples of a split in stored order, all or those of the rows `within`.
 
         Raises:
           ValueError: The split, a feature or a file is missing, or a file is corrupt.

@@ -31,7 +31,7 @@ python=${PYTHON:-.venv/bin/python}
 [[ -n ${SLURM_JOB_ID:-} ]] ||
   fail "sbatch starts this script: sbatch launch/slurm.sh run_lra.py --config=configs/listops.py"
 [[ -f ${1:-} ]] || fail "the first argument must be a runner in $PWD, such as run_lra.py; got '${1:-}'"
-command -v "$python" >/dev/null || fail "there is no $python in $PWD: install as README says, or set PYTHON"
+command -v "$python" >/dev/null || fail "$python does not exist in $PWD: install as README says, or set PYTHON"
 
 # Left alone, jax gives a process under SLURM one GPU, that of its number on the node. One process a node is
 # to have them all; with --ntasks-per-node=4, a process for each of four GPUs, jax's choice is right.

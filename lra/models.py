@@ -21,47 +21,36 @@ class ModelConfig:
     """Sizes and options of a model; the defaults are the paper's on the Long Range Arena.
 
     Args:
-      vocab_size: Rows of the token embedding; at least the number of token ids.
-      max_len: Rows of the position embedding; at least the length of a sequence.
-      num_layers: Number of encoder blocks.
-      embed_dim: Model dimension E.
-      num_heads: Number of heads H.
-      head_dim: Head dimension D; H · D may differ from `embed_dim`.
-      mlp_dim: Hidden units of the MLPs and of the head.
       dropout_rate: Dropout of embeddings, attention output, and the MLP's hidden units and output.
-      stem: Kernel sizes of the dense convolutions between the embedding and the first block, each odd;
-        none by default. See `nystromformer_jax.modules.ConvStem`.
-      positions: Position embeddings: "learned", "sinusoidal" (fixed), or "none".
+      stem: Odd kernel sizes of the dense convolutions between the embedding and the first block; see
+        `nystromformer_jax.modules.ConvStem`.
       pooling: "mean" averages over real tokens; "padded_mean", the authors', divides by the padded
         length instead; "all_mean" includes padding; "first" takes the first token; "cls" prepends a
         learned token and takes it; "ends" concatenates the first token, the last real token and the
         mean.
       pair_features: Input of the head for the encodings x and y of a pair: "products" is x, y, x · y
         and x − y; "concatenation" is x and y, with one more layer in the head.
-      activation: Activation of the MLPs; "gelu" is the exact one.
-      layer_norm_epsilon: Epsilon of the layer norms.
-      attention_bias: Adds biases to the projections of the attention.
       initialization: Initialization of kernels, biases and token embeddings; see `INITIALIZATIONS`.
       token_init: "normal" follows `initialization`; "fourier" initializes the token embedding with
         sines and cosines of the token id, so that pixels of similar intensity start alike.
       dtype: Type of activations; parameters, landmark kernel and pseudoinverse stay float32.
     """
 
-    vocab_size: int
-    max_len: int
+    vocab_size: int  # rows of the token embedding; at least the number of token ids
+    max_len: int  # rows of the position embedding; at least the length of a sequence
     num_layers: int = 2
-    embed_dim: int = 64
-    num_heads: int = 2
-    head_dim: int = 32
-    mlp_dim: int = 128
+    embed_dim: int = 64  # E
+    num_heads: int = 2  # H
+    head_dim: int = 32  # D; H · D may differ from E
+    mlp_dim: int = 128  # hidden units of the MLPs and of the head
     dropout_rate: float = 0.1
     stem: tuple[int, ...] = ()
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     pooling: Literal["mean", "padded_mean", "all_mean", "first", "cls", "ends"] = "mean"
     pair_features: Literal["products", "concatenation"] = "products"
-    activation: Activation = "gelu"
+    activation: Activation = "gelu"  # the exact one
     layer_norm_epsilon: float = 1e-5
-    attention_bias: bool = True
+    attention_bias: bool = True  # biases of the projections
     initialization: Literal["lecun", "google"] = "lecun"
     token_init: Literal["normal", "fourier"] = "normal"
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -183,14 +172,33 @@ class SequenceEncoder(nn.Module):
         return pooled
 
 
-class Classifier(nn.Module):
-    """Classifies a sequence.
+class Model(nn.Module):
+    """Base of the models.
 
     Attributes:
       config: Sizes and options.
       make_core: Makes the attention; see `nystromformer_jax.make_core`.
       num_classes: Number of classes C.
       remat: See `nystromformer_jax.Encoder`.
+    """
+
+    batch_keys: ClassVar[tuple[str, ...]]  # the arrays of a batch that the model is called with
+
+    config: ModelConfig
+    make_core: Callable[..., nn.Module]
+    num_classes: int
+    remat: bool = False
+
+    def _encoder(self) -> SequenceEncoder:
+        return SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
+
+    def _head(self, features: Float[Array, "B E"], mlp_dim: int) -> Float[Array, "B C"]:
+        hidden = nn.relu(nn.Dense(mlp_dim, name="head_hidden")(features))
+        return nn.Dense(self.num_classes, name="head_output")(hidden)
+
+
+class Classifier(Model):
+    """Classifies a sequence.
 
     Source: the authors' LRA model (mlpen/Nystromformer, `LRA/code/model.py`, `model_wrapper.py`).
     Differs: by default the mean is over real tokens only; see `ModelConfig.pooling`.
@@ -198,29 +206,17 @@ class Classifier(nn.Module):
 
     batch_keys: ClassVar = ("inputs", "mask")
 
-    config: ModelConfig
-    make_core: Callable[..., nn.Module]
-    num_classes: int
-    remat: bool = False
-
     @nn.compact
     def __call__(
         self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
     ) -> Float[Array, "B C"]:
         """Returns logits for token ids; `mask` is True at real tokens."""
-        encoder = SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
-        pooled = encoder(inputs, mask, deterministic=deterministic)
-        return _head(pooled, self.config.mlp_dim, self.num_classes)
+        pooled = self._encoder()(inputs, mask, deterministic=deterministic)
+        return self._head(pooled, self.config.mlp_dim)
 
 
-class DualEncoder(nn.Module):
+class DualEncoder(Model):
     """Classifies a pair of sequences: one encoder for both, and a head over their vectors x and y.
-
-    Attributes:
-      config: Sizes and options.
-      make_core: Makes the attention; see `nystromformer_jax.make_core`.
-      num_classes: Number of classes C.
-      remat: See `nystromformer_jax.Encoder`.
 
     Source: Tay et al. 2020, section 3.3 and the authors' `LRA/code/model_wrapper.py`. In the
     official code the head gets x and y only.
@@ -228,11 +224,6 @@ class DualEncoder(nn.Module):
     """
 
     batch_keys: ClassVar = ("inputs1", "mask1", "inputs2", "mask2")
-
-    config: ModelConfig
-    make_core: Callable[..., nn.Module]
-    num_classes: int
-    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -245,21 +236,17 @@ class DualEncoder(nn.Module):
         deterministic: bool,
     ) -> Float[Array, "B C"]:
         """Returns logits for pairs of token ids; masks are True at real tokens."""
-        encoder = SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
         # The texts of a pair are adjacent, so a batch split over devices keeps each pair on one device.
-        pooled = encoder(
-            _interleave(inputs1, inputs2),
-            _interleave(mask1, mask2),
-            deterministic=deterministic,
-        )
+        inputs, mask = _interleave(inputs1, inputs2), _interleave(mask1, mask2)
+        pooled = self._encoder()(inputs, mask, deterministic=deterministic)
         x, y = pooled[0::2], pooled[1::2]
         mlp_dim = self.config.mlp_dim
         if self.config.pair_features == "products":
             features = jnp.concatenate([x, y, x * y, x - y], axis=-1)
-            return _head(features, mlp_dim, self.num_classes)
+            return self._head(features, mlp_dim)
         features = jnp.concatenate([x, y], axis=-1)
         features = nn.relu(nn.Dense(mlp_dim, name="head_pair")(features))
-        return _head(features, mlp_dim // 2, self.num_classes)
+        return self._head(features, mlp_dim // 2)
 
 
 def first_and_last(
@@ -277,12 +264,6 @@ def first_and_last(
         return jnp.where(selected[..., None], x, 0).sum(axis=1, dtype=jnp.float32)
 
     return at(first), at(last)
-
-
-def _head(features: Float[Array, "B E"], mlp_dim: int, num_classes: int) -> Float[Array, "B C"]:
-    """Applies two dense layers, whose parameters belong to the calling module."""
-    hidden = nn.relu(nn.Dense(mlp_dim, name="head_hidden")(features))
-    return nn.Dense(num_classes, name="head_output")(hidden)
 
 
 def _interleave(first: Shaped[Array, "B L"], second: Shaped[Array, "B L"]) -> Array:

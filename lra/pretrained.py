@@ -32,7 +32,7 @@ def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, 
       config: A run's sections, as for `train.prepare`. Its model.max_len may be below the checkpoint's.
 
     Raises:
-      ValueError: The file is damaged, its tensors do not match the model, or the attention differs from
+      ValueError: The file is corrupt, its tensors do not match the model, or the attention differs from
         the authors'.
       FileNotFoundError: The file does not exist.
       ImportError: torch is not installed.

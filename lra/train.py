@@ -13,9 +13,9 @@ from jax.sharding import Mesh
 
 from dataprep import cache
 from lra import data
-from lra.data import DataConfig, PairSplit, Split, Task
+from lra.data import DataConfig, Split, Task
 from lra.data.baselines import baselines
-from lra.models import Classifier, DualEncoder, ModelConfig
+from lra.models import Classifier, DualEncoder, Model, ModelConfig
 from nystromformer_jax import make_core
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.spelling import nearest
@@ -38,6 +38,7 @@ from nystromformer_jax.training import (
     weighted,
 )
 from nystromformer_jax.typing import Array
+from reporting.statistics import binomial_error, summarize
 
 PATHS = ("data.dir", "data.workers")  # neither changes the data
 
@@ -51,7 +52,7 @@ class Run:
     fit: FitConfig
     mesh: Mesh
     attention: str
-    model: Classifier | DualEncoder
+    model: Model
 
 
 def is_partial(run: Run, task: Task) -> bool:
@@ -169,6 +170,29 @@ def evaluate_checkpoint(run: Run, task: Task, workdir: Workdir) -> dict[str, Any
     }
 
 
+def sentence(result: Mapping[str, Any]) -> str:
+    """Returns a sentence about the result of one run."""
+    error = binomial_error(result["test_accuracy"], result["test_examples"])
+    return (
+        f"{result['task']} with {result['attention']} attention: test accuracy"
+        f" {100 * result['test_accuracy']:.2f} ± {100 * error:.2f} % on {result['test_examples']:,}"
+        f" examples; validation {100 * result['valid_accuracy']:.2f} % at its best step,"
+        f" {result['best_step']:,}."
+    )
+
+
+def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> str:
+    """Returns a sentence about the results of several seeds; `diverged` more have no result."""
+    accuracies = [100 * result["test_accuracy"] for result in results]
+    summary = summarize(accuracies)
+    others = f" and {diverged} that diverged" if diverged else ""
+    return (
+        f"{results[0]['task']} with {results[0]['attention']} attention, {len(results)} seeds{others}: test"
+        f" accuracy {summary.mean:.2f} %, standard deviation {summary.deviation:.2f}, 95 %"
+        f" t-interval ± {summary.half_width:.2f} ({', '.join(f'{value:.2f}' for value in accuracies)})."
+    )
+
+
 def make_spec(run: Run) -> TrainSpec:
     """Returns what a run trains; needs no data."""
     length = run.data.padding.padded_len
@@ -185,7 +209,7 @@ def make_spec(run: Run) -> TrainSpec:
     )
 
 
-def make_loss(model: Classifier | DualEncoder) -> Any:
+def make_loss(model: Model) -> Any:
     """Returns the `LossFn`: cross-entropy, with the metrics loss and accuracy."""
 
     def loss_fn(
@@ -203,7 +227,7 @@ def make_loss(model: Classifier | DualEncoder) -> Any:
     return loss_fn
 
 
-def _init(model: Classifier | DualEncoder, length: int, seed: int = 0) -> Any:
+def _init(model: Model, length: int, seed: int = 0) -> Any:
     inputs = jnp.zeros((1, length), jnp.int32)
     mask = jnp.ones((1, length), bool)
     texts = (inputs, mask) * (len(model.batch_keys) // 2)
@@ -215,7 +239,7 @@ def make_params(run: Run) -> Callable[[], Any]:
     return lambda: _init(run.model, run.data.padding.padded_len, run.fit.train.seed)
 
 
-def _examples(run: Run, split: Split | PairSplit) -> Examples:
+def _examples(run: Run, split: Split) -> Examples:
     padding = run.data.padding
     if not padding.multiple:
         return Examples(len(split), lambda indices: split.batch(indices, padding))

@@ -1,10 +1,10 @@
-"""Runs on disk: finding their folders, reading and checking their files."""
+"""Runs on disk: finding and grouping them, reading and checking their files."""
 
 import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,25 +21,15 @@ NEUTRAL_SECTIONS = ("mesh", "checkpoint", "log", "command")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run's folder, with what every report needs of it.
+    """A run's folder and the content that every report uses."""
 
-    Attributes:
-      folder: Absolute path.
-      task: Name of the task.
-      seed: Seed of the training.
-      config: Sections of `config.json`.
-      metrics: Lines of `metrics.jsonl`.
-      device: Such as "1 × cpu, 2 threads"; empty if unknown.
-      versions: Versions by package.
-    """
-
-    folder: Path
+    folder: Path  # absolute
     task: str
     seed: int
-    config: Mapping[str, Any]
-    metrics: Sequence[Mapping[str, float]]
-    device: str
-    versions: Mapping[str, str]
+    config: Mapping[str, Any]  # sections of config.json
+    metrics: Sequence[Mapping[str, float]]  # lines of metrics.jsonl
+    device: str  # from `format_device`
+    versions: Mapping[str, str]  # by package
 
     @property
     def name(self) -> str:
@@ -64,7 +54,7 @@ def find_runs(
     Args:
       folders: Folders of runs, or folders that contain runs at any depth.
       read: Returns the run in a folder, or None if the folder holds no run of this kind.
-      description: What to call such runs, and the files that they need, for the error message.
+      description: Description of such runs and their files, for the error message.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
@@ -72,7 +62,7 @@ def find_runs(
     found: dict[Path, R] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}")
+            raise FileNotFoundError(f"folder {folder} does not exist")
         runs = []
         for place, below, _ in os.walk(folder):
             if run := read(Path(place)):
@@ -86,16 +76,42 @@ def find_runs(
     return [found[folder] for folder in sorted(found)]
 
 
+def group_by_setting(
+    runs: Iterable[R], setting_key: Callable[[R], Hashable]
+) -> tuple[list[tuple[R, ...]], list[str]]:
+    """Groups runs that differ in their seed alone.
+
+    Args:
+      runs: Runs, sorted by preference: of two with the same setting and seed the first is taken.
+      setting_key: Returns the setting of a run.
+
+    Returns:
+      The groups, each sorted by seed, and a sentence for every run that was left out.
+    """
+    found: dict[Hashable, dict[int, R]] = {}
+    left_out = []
+    for run in runs:
+        first = found.setdefault(setting_key(run), {}).setdefault(run.seed, run)
+        if first is not run:
+            left_out.append(
+                f"{display_path(run.folder)} is left out: {display_path(first.folder)} has the same"
+                " task, setting and seed."
+            )
+    return [tuple(own[seed] for seed in sorted(own)) for own in found.values()], left_out
+
+
+def display_path(folder: Path) -> str:
+    """Returns the path relative to the current folder if it is below, else the whole path."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
 def check_kinds(
     file: Path, values: Mapping[str, Any], kinds: Mapping[str, Kind], *, required: bool = False
 ) -> None:
     """Raises ValueError unless the values under the keys of `kinds` have these kinds.
 
-    Args:
-      file: Where the values were read, for the error message.
-      values: Values by key.
-      kinds: Kind of each key.
-      required: Raises ValueError if a key is missing, too.
+    Missing keys are an error only if they are `required`. Error messages name the `file`.
     """
     for key, kind in kinds.items():
         if required and key not in values:
@@ -111,7 +127,7 @@ def _is_kind(kind: Kind, value: Any) -> bool:
 
 
 def read_metrics(file: Path) -> list[dict[str, float]]:
-    """Returns the lines of a `metrics.jsonl`; empty if there is no such file.
+    """Returns the lines of a `metrics.jsonl`; empty if the file does not exist.
 
     A last line that was cut while it was written is left out.
 
@@ -145,10 +161,7 @@ def curve_of(metrics: Iterable[Mapping[str, float]], metric: str) -> tuple[list[
 
 
 def format_device(environment: Mapping[str, Any]) -> str:
-    """Returns the device of an `environment.json` or `result.json`; empty if unknown.
-
-    For example "1 × cpu, 2 threads".
-    """
+    """Returns the device of a run, such as "1 × cpu, 2 threads"; empty if unknown."""
     device, threads = environment.get("device") or {}, environment.get("cpu_threads")
     if not {"count", "kind"} <= set(device):
         return ""

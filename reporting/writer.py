@@ -66,7 +66,7 @@ def main(
         returns the page of Markdown and the numbers.
       arguments: Command line; `sys.argv` if None.
       default_out: Default of `--out`, which is otherwise required.
-      html: Writes the page as HTML, too.
+      html: If True, the page is also written as HTML.
     """
     from cli import run_to_end
 

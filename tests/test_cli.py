@@ -15,24 +15,24 @@ def default(monkeypatch, tmp_path):
 
 
 def test_one_run_has_the_folder_itself_and_several_have_their_seeds_behind_it(tmp_path):
-    assert cli.run_folder("runs/x", 3, alone=True) == Path("runs/x")
-    assert cli.run_folder("runs/x", 3, alone=False) == Path("runs/x-seed3")
-    assert cli.run_folder("runs/x/", 3, alone=False) == Path("runs/x-seed3")
+    assert cli.run_folder("runs/x", "-seed3", alone=True) == Path("runs/x")
+    assert cli.run_folder("runs/x", "-seed3", alone=False) == Path("runs/x-seed3")
+    assert cli.run_folder("runs/x/", "-seed3", alone=False) == Path("runs/x-seed3")
     for flag in (None, ""):
         for alone in (True, False):
-            folder = cli.run_folder(flag, 3, alone=alone)
+            folder = cli.run_folder(flag, "-seed3", alone=alone)
             assert folder == Path("runs/listops-seed3")
 
 
 def test_a_tilde_is_the_users_home(tmp_path):
-    assert cli.run_folder("~/x", 3, alone=True) == tmp_path / "x"
-    assert cli.run_folder("~/x", 3, alone=False) == tmp_path / "x-seed3"
-    with pytest.raises(ValueError, match="no such user"):
-        cli.run_folder("~nobody-of-that-name/x", 3, alone=True)
+    assert cli.run_folder("~/x", "-seed3", alone=True) == tmp_path / "x"
+    assert cli.run_folder("~/x", "-seed3", alone=False) == tmp_path / "x-seed3"
+    with pytest.raises(ValueError, match="this user does not exist"):
+        cli.run_folder("~nobody-of-that-name/x", "-seed3", alone=True)
 
 
 @pytest.mark.parametrize("flag", [".", "..", "a/..", "/"])
 def test_seeds_need_a_name_to_stand_behind(flag):
-    assert cli.run_folder(flag, 3, alone=True) == Path(flag)
+    assert cli.run_folder(flag, "-seed3", alone=True) == Path(flag)
     with pytest.raises(ValueError, match=r"has no name to add -seed3 to: pass one, such as "):
-        cli.run_folder(flag, 3, alone=False)
+        cli.run_folder(flag, "-seed3", alone=False)

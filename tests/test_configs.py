@@ -105,7 +105,11 @@ def test_pathfinder_takes_a_resolution_and_a_difficulty(argument, task, length):
         ("text", "nystrom,recipe=papr", "Unknown recipe 'papr'; did you mean paper"),
         ("text", "nystrom,recip=paper", "no option 'recip'; did you mean recipe"),
         ("glue", "sst2,num_landmarks=32", "too: attention=nystrom,num_landmarks=32"),
-        ("glue", "sst2,num_landmark=32", "no option 'num_landmark'; did you mean num_landmarks"),
+        (
+            "glue",
+            "sst2,num_landmark=32",
+            "Unknown option 'num_landmark'; did you mean num_landmarks",
+        ),
         ("pretrain", "checkpoint,conv_kernel_size=3", "too: attention=nystrom,conv_kernel_size=3"),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_folder_that_cannot_be_the_runs_is_refused_before_data_are_prepared(
     for flags in ((), ("--mode=eval",)):
         refused = call(f"--workdir={tmp_path}/file", *flags)
         assert refused.code == 2
-        assert words in refused.errors or "there is no folder" in refused.errors
+        assert words in refused.errors or "does not exist" in refused.errors
     unfinished = call("--mode=eval", f"--workdir={tmp_path}/other")
     assert unfinished.code == 2
     assert "config" in unfinished.errors
@@ -102,10 +102,10 @@ def test_a_folder_may_be_given_from_home_and_end_in_a_slash(called, monkeypatch,
     monkeypatch.setattr(trainer, "prepare", lambda config: None)
     nowhere = call("--mode=eval", "--workdir=~/nowhere/")
     assert nowhere.code == 2
-    assert nowhere.errors.endswith(f"there is no folder {tmp_path}/nowhere\n")
+    assert nowhere.errors.endswith(f"folder {tmp_path}/nowhere does not exist\n")
     if name != "run_pretrain":
         several = call("--mode=eval", "--workdir=~/nowhere/", "--seeds=2")
-        assert several.errors.endswith(f"there is no folder {tmp_path}/nowhere-seed0\n")
+        assert several.errors.endswith(f"folder {tmp_path}/nowhere-seed0 does not exist\n")
     if name == "run_glue":
         search = call("--mode=eval", "--workdir=~/nowhere/", "--search")
-        assert f"there is no folder {tmp_path}/nowhere/batch8-rate2e-5-" in search.errors
+        assert f"folder {tmp_path}/nowhere/batch8-rate2e-5-" in search.errors

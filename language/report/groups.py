@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from language.glue.tasks import TASKS
 from language.report.results import Run, find_runs
-from reporting.groups import group_by_setting
+from reporting.runs import group_by_setting
 from reporting.statistics import summarize
 
 

@@ -5,14 +5,13 @@ import logging
 from collections.abc import Mapping
 
 from lra.data import image, listops, pathfinder, retrieval, text
-from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split, Task, TaskInfo
+from lra.data.task import DataConfig, Padding, Sequences, Split, Task, TaskInfo
 from nystromformer_jax.spelling import nearest
 
 __all__ = [
     "TASKS",
     "DataConfig",
     "Padding",
-    "PairSplit",
     "Sequences",
     "Split",
     "Task",
@@ -78,14 +77,10 @@ _ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
 
 
 def name_of(task: str) -> str:
-    """Returns the name in `TASKS` of `task`, which may be an alias.
-
-    Raises:
-      ValueError: The task is unknown; the nearest names are suggested.
-    """
+    """Returns the name in `TASKS` of `task`, which may be an alias; raises ValueError if unknown."""
     name = _ALIASES.get(task, task)
     if name not in TASKS:
-        raise ValueError(f"There is no task called {name!r}{nearest(name, TASKS)}")
+        raise ValueError(f"Unknown task {name!r}{nearest(name, TASKS)}")
     return name
 
 

@@ -14,7 +14,7 @@ from cli import run_to_end
 from dataprep import cache
 from lra import data
 from lra.data import statistics, tfds_source
-from lra.data.task import PairSplit, Task
+from lra.data.task import Task
 from nystromformer_jax.durable import write_bytes
 
 SHEET_IMAGES = 32
@@ -96,7 +96,7 @@ def _format_example(task: Task, row: int) -> str:
     texts = [task.decode(sequence) for sequence in sequences]
     if not task.image_shape:
         texts = [text if len(text) <= 400 else f"{text[:400]} …" for text in texts]
-    kind = "pair" if isinstance(split, PairSplit) else "example"
+    kind = "example" if split.pairs is None else "pair"
     return "\n".join([f"Training {kind} {row}, label {label}{name}:", *texts, ""])
 
 

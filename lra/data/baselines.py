@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lra.data.listops import OPERATORS, VOCAB
-from lra.data.task import PairSplit, Sequences, Split, Task
+from lra.data.task import Sequences, Split, Task
 
 # Tokens at each end of a ListOps tree. One token equals "first token alone", as all trees end with "]".
 END_TOKENS = (2, 4, 9)
@@ -23,14 +23,14 @@ def baselines(task: Task) -> dict[str, float]:
     "first and last k tokens" (ListOps only) is a softmax regression on the tokens at both ends, with
     separate weights for each root operator. The features of a token are its end, its value, its depth (an
     argument of the root, or deeper) and whether the same token occurs before it at this end. Its position
-    is no feature, because no operator depends on the order of its arguments. A table of the exact
+    is not a feature, because no operator depends on the order of its arguments. A table of the exact
     tokens, with back-off to fewer, reaches about 40 % for any k, because long contexts do not repeat. On
     96,000 trees all fits together take about three seconds.
     """
     train, test = task.splits["train"], task.splits["test"]
     constant = np.bincount(train.labels).argmax()
     accuracies = {"constant answer": float(np.mean(test.labels == constant))}
-    if not isinstance(train, PairSplit) and not isinstance(test, PairSplit):
+    if train.pairs is None:
         counts = np.zeros((257, train.labels.max() + 1), np.int64)
         np.add.at(counts, (_first_tokens(train), train.labels), 1)
         counts[:, constant] += counts.sum(axis=1) == 0  # unseen tokens get the constant answer

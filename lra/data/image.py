@@ -69,8 +69,7 @@ def load(config: DataConfig, *, images_per_file: int = 10_000) -> Task:
     of the files.
 
     Args:
-      config: `source` is "files" (the folder or the archive in `dir`), "tfds" (prepared in `dir` or in
-        the default folder of tfds), or "auto" for files.
+      config: `source` is "files" (also for "auto") or "tfds"; tfds has a default folder.
       images_per_file: Number of images in each of the five training files and in the test file.
 
     Raises:

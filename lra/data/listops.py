@@ -63,8 +63,8 @@ def load(
     """Opens ListOps, and prepares it first if it is missing.
 
     Args:
-      config: `source` is "files" (the official files in `dir`), "generated", or "auto": files if `dir`
-        is set. With `examples`, only that many examples per split are generated or read.
+      config: `source` is "files", "generated", or "auto": files if `dir` is set. With `examples`, only
+        that many examples per split are generated or read.
       name: Name of the task variant.
       min_length: Generated trees have more tokens than this, brackets included.
       max_length: Generated trees have fewer tokens than this.

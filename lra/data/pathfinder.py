@@ -59,12 +59,9 @@ _logger = logging.getLogger(__name__)
 def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
     """Opens Pathfinder, and prepares it first if it is missing.
 
-    Args:
-      config: `source` is "files" (the release in `dir`: lra_release, pathfinder32 or the folder of the
-        difficulty), "generated", or "auto": files if `dir` is set. With `examples`, only that many
-        examples per split are generated.
-      resolution: Pixels per side.
-      difficulty: "easy", "intermediate" or "hard".
+    `source` is "files" (the release in `dir`: lra_release, pathfinder32 or the folder of the difficulty),
+    "generated", or "auto": files if `dir` is set. With `examples`, only that many examples per split are
+    generated.
 
     Raises:
       ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
@@ -82,13 +79,12 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
     else:
         sizes = {split: min(config.examples or size, size) for split, size in SIZES.items()}
         fingerprint |= {"source": "generated", "seed": config.seed, "sizes": sizes}
-        build = functools.partial(
-            _build_generated,
-            resolution=resolution,
-            difficulty=difficulty,
-            config=config,
-            sizes=sizes,
-        )
+        options: dict[str, Any] = {
+            "resolution": resolution,
+            "difficulty": difficulty,
+            "config": config,
+        }
+        build = functools.partial(_build_generated, sizes=sizes, **options)
         description = (
             f"Pathfinder: {sum(sizes.values()):,} images of {resolution} × {resolution}, {difficulty},"
             f" seed {config.seed}, {config.num_processes} processes"
@@ -174,12 +170,7 @@ def _describe_images(task: Task) -> str:
 
 
 def _build_generated(
-    folder: Path,
-    *,
-    resolution: int,
-    difficulty: str,
-    config: DataConfig,
-    sizes: Mapping[str, int],
+    folder: Path, *, resolution: int, difficulty: str, config: DataConfig, sizes: Mapping[str, int]
 ) -> None:
     _require_disk_space(folder, sum(sizes.values()), resolution)
     plans: dict[str, list[tuple[int, int]]] = {}
@@ -208,12 +199,7 @@ def _plan_chunks(start: int, stop: int, resolution: int) -> list[tuple[int, int]
 
 
 def _draw_chunk(
-    number: int,
-    *,
-    plan: Sequence[tuple[int, int]],
-    resolution: int,
-    difficulty: str,
-    seed: int,
+    number: int, *, plan: Sequence[tuple[int, int]], resolution: int, difficulty: str, seed: int
 ) -> _Chunk:
     """Draws chunk `number` of the plan, or an empty one after the end of the plan."""
     from lra.data import pathfinder_generator
@@ -248,7 +234,7 @@ class Release(NamedTuple):
         """Returns the folder in lra_release or pathfinder32, or `below` itself.
 
         Raises:
-          FileNotFoundError: There is no such folder.
+          FileNotFoundError: The folder does not exist.
         """
         size, level = f"pathfinder{resolution}", RELEASE_FOLDERS[difficulty]
         places = ("lra_release", ""), (size, ""), (level,)

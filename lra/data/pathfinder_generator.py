@@ -57,36 +57,22 @@ _Ints = npt.NDArray[np.int64]
 class Parameters:
     """Arguments of the original for a resolution and a difficulty; lengths are in pixels.
 
-    Args:
-      padding: Border that targets may not enter.
-      margins: Margins around paddles; one of them is drawn for each image.
-      paddle_length: Length of a paddle.
-      paddle_thickness: Thickness of a paddle, a multiple of 0.5.
-      marker_radius: Radius of the two discs.
-      seed_distance: Distance between the tails of the targets.
-      continuity: Penalty of turns: a paddle at an angle of θ has the weight
-        cos(min(continuity · |θ|, π / 2))².
-      target_contrast: Brightness of targets; that of markers is 1.
-      distractor_contrast: Brightness of distractors.
-      resolution: Side of the image.
-      contour_length: Number of paddles of a target.
-      distractor_length: Number of paddles of a distractor.
-      num_distractors: Number of distractors that are tried.
+    A paddle at an angle of θ has the weight cos(min(continuity · |θ|, π / 2))².
     """
 
-    padding: int
-    margins: tuple[int, ...]
+    padding: int  # border that targets may not enter
+    margins: tuple[int, ...]  # around paddles; one of them is drawn for each image
     paddle_length: int
-    paddle_thickness: float
+    paddle_thickness: float  # a multiple of 0.5
     marker_radius: float
-    seed_distance: int
+    seed_distance: int  # between the tails of the targets
     continuity: float
-    target_contrast: float
+    target_contrast: float  # brightness of targets; that of markers is 1
     distractor_contrast: float
     resolution: int
-    contour_length: int
-    distractor_length: int
-    num_distractors: int
+    contour_length: int  # paddles of a target
+    distractor_length: int  # paddles of a distractor
+    num_distractors: int  # that are tried
 
 
 class Drawn(NamedTuple):
@@ -130,15 +116,12 @@ def parameters(resolution: int, difficulty: str) -> Parameters:
     folder names give the other lengths. We assume that the numbers of distractors follow from the same
     division as those of the hard ones.
     """
-    if resolution not in RESOLUTIONS:
-        raise ValueError(
-            f"Pathfinder has no resolution {resolution!r}: choose one of"
-            f" {', '.join(map(str, RESOLUTIONS))}."
-        )
-    if difficulty not in DIFFICULTIES:
-        raise ValueError(
-            f"Pathfinder has no difficulty {difficulty!r}: choose one of {', '.join(DIFFICULTIES)}."
-        )
+    chosen = {"resolution": (resolution, RESOLUTIONS), "difficulty": (difficulty, DIFFICULTIES)}
+    for name, (value, known) in chosen.items():
+        if value not in known:
+            raise ValueError(
+                f"Pathfinder has no {name} {value!r}: choose one of {', '.join(map(str, known))}."
+            )
     contour_length = DIFFICULTIES[difficulty]
     distractor_length = contour_length // 3
     num_distractors = {32: 20, 64: 22, 128: 35, 256: 30}[resolution] // distractor_length

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from dataprep import cache
-from lra.data.task import DataConfig, PairSplit, Sequences, Task
+from lra.data.task import DataConfig, Sequences, Split, Task
 from lra.data.text import FIRST_ID, decode
 
 VOCAB_SIZE = FIRST_ID + 256
@@ -59,9 +60,7 @@ def load(config: DataConfig) -> Task:
 
     Prepared data belong to files of the same names, sizes and modification times.
 
-    Args:
-      config: `dir` or its subfolder `tsv_data`, `lra_release/tsv_data` or
-        `lra_release/lra_release/tsv_data` holds the three files; the first with one of them is read.
+    The files are in `dir` or one of its subfolders `_FOLDERS`; the first with one of them is read.
 
     Raises:
       ValueError: `dir` is empty, `source` is not the files, or a file is malformed.
@@ -75,15 +74,7 @@ def load(config: DataConfig) -> Task:
         "retrieval", fingerprint, build, f"Retrieval: reading {', '.join(map(str, paths.values()))}"
     )
     documents = Sequences.open(prepared.folder, "documents", first_id=FIRST_ID)
-    splits = {split: PairSplit.open(prepared.folder, split, documents) for split in OFFICIAL_FILES}
-    return Task(
-        name="retrieval",
-        splits=splits,
-        sha256=prepared.sha256,
-        decode=decode,
-        folder=prepared.folder,
-        class_names=CLASS_NAMES,
-    )
+    return Task.open("retrieval", prepared, decode, documents=documents, class_names=CLASS_NAMES)
 
 
 # --- Official files -------------------------------------------------------------------------------
@@ -100,9 +91,7 @@ class Pair(NamedTuple):
 def read_tsv(path: Path, on_bytes: Callable[[int], Any] = lambda _: None) -> Iterator[Pair]:
     """Yields the pairs of an official file, reading one line at a time.
 
-    Args:
-      path: The file.
-      on_bytes: Called with the length of each line.
+    `on_bytes` is called with the length of each line.
 
     Raises:
       ValueError: The file is empty or malformed; the message names the file and the line.
@@ -197,15 +186,14 @@ def _build(folder: Path, *, paths: Mapping[str, Path]) -> None:
     documents = Sequences.from_bytes(contents)
     documents.save(folder, "documents")
     places = np.argsort([numbers[content] for content in contents])  # the inverse permutation
-    splits = {}
+    pairs = {}
     for split, table in tables.items():
         for column in ("first", "second"):
             table[column] = places[table[column]]
         table.sort()
-        pairs = np.stack([table["first"], table["second"]], axis=1)
-        splits[split] = PairSplit(documents, pairs, table["label"])
-        splits[split].save(folder, split)
-    _log_statistics(splits, names)
+        pairs[split] = np.stack([table["first"], table["second"]], axis=1)
+        Split(documents, table["label"], pairs[split]).save(folder, split)
+    _log_statistics(pairs, names)
 
 
 def _hash(ids: tuple[bytes, bytes]) -> int:
@@ -213,8 +201,10 @@ def _hash(ids: tuple[bytes, bytes]) -> int:
     return int.from_bytes(hashlib.blake2b(b"\t".join(ids), digest_size=8).digest(), "big")
 
 
-def _log_statistics(splits: Mapping[str, PairSplit], names: set[tuple[bytes, int]]) -> None:
-    documents = {name: np.unique(split.pairs) for name, split in splits.items()}
+def _log_statistics(
+    pairs: Mapping[str, npt.NDArray[np.int32]], names: set[tuple[bytes, int]]
+) -> None:
+    documents = {split: np.unique(own) for split, own in pairs.items()}
     shared = [len(np.intersect1d(documents["train"], other)) for other in documents.values()]
     _logger.info(
         "Retrieval: %s documents (train, valid, test), %s of them also in train; %s in total.",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lra.data.baselines import baselines
-from lra.data.task import PairSplit, Sequences, Split, Task
+from lra.data.task import Sequences, Split, Task
 
 PERCENTILES = (5, 50, 95)
 MAX_IMAGES = 1000  # for the distribution of pixels
@@ -17,24 +17,17 @@ MAX_IMAGES = 1000  # for the distribution of pixels
 
 @dataclasses.dataclass(frozen=True)
 class SplitStatistics:
-    """Statistics of one split.
+    """Statistics of one split of N examples."""
 
-    Args:
-      examples: Number of rows, N.
-      label_counts: [C].
-      lengths: Number of tokens of each sequence, [N], or [2 N] for pairs.
-      contents: Digests of the distinct examples; a pair equals the same pair in reverse order.
-    """
-
-    examples: int
-    label_counts: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    contents: frozenset[bytes]
+    examples: int  # N
+    label_counts: npt.NDArray[np.int64]  # [C]
+    lengths: npt.NDArray[np.int64]  # tokens of each sequence, [N], or [2 N] for pairs
+    contents: frozenset[bytes]  # digests of the distinct examples; the order of a pair is ignored
 
 
-def split_statistics(split: Split | PairSplit, num_classes: int) -> SplitStatistics:
+def split_statistics(split: Split, num_classes: int) -> SplitStatistics:
     """Returns the statistics of a split."""
-    used = split.pairs.ravel() if isinstance(split, PairSplit) else np.arange(len(split))
+    used = np.arange(len(split)) if split.pairs is None else split.pairs.ravel()
     return SplitStatistics(
         examples=len(split),
         label_counts=np.bincount(split.labels, minlength=num_classes),
@@ -74,7 +67,7 @@ def markdown(task: Task, num_classes: int) -> str:
     rows += ["", f"Examples that splits share: {', '.join(overlaps)}."]
     scores = ", ".join(f"{name} {100 * score:.2f} %" for name, score in baselines(task).items())
     rows += ["", f"Test accuracy of trivial predictors: {scores}."]
-    pairs = [split.pairs for split in task.splits.values() if isinstance(split, PairSplit)]
+    pairs = [split.pairs for split in task.splits.values() if split.pairs is not None]
     if pairs:
         texts = np.unique(np.concatenate(pairs))
         rows += ["", f"The pairs consist of {len(texts):,} distinct texts."]
@@ -85,10 +78,10 @@ def markdown(task: Task, num_classes: int) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _digests(split: Split | PairSplit) -> Iterator[bytes]:
+def _digests(split: Split) -> Iterator[bytes]:
     """Yields a digest of the tokens of each row."""
     sequences = split.sequences
-    if isinstance(split, PairSplit):
+    if split.pairs is not None:
         known = {number: _digest(sequences, number) for number in np.unique(split.pairs).tolist()}
         for pair in split.pairs.tolist():
             first, second = sorted(known[number] for number in pair)

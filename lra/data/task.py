@@ -23,30 +23,24 @@ class DataConfig:
     """The task, the source of its data, and how sequences are truncated and padded.
 
     Args:
-      task: A name in `lra.data.TASKS`.
       source: "files", "generated" or "tfds", as far as the task has it. "auto" selects the files,
         unless `dir` is empty and the data can be generated.
-      dir: Folder of the task's files, for tasks that read files.
-      examples: Maximum number of examples per split; 0 for all. A run on fewer is partial.
-      max_len: Maximum number of tokens per sequence; longer sequences are truncated.
-      padded_len: Length of a row of a batch, padding included; 0 for `max_len`.
       pad_to_multiple_of: If positive, batches hold examples of similar length, and each batch is
         padded to a multiple of this length, at most to `padded_len`.
       zero_is_padding: Masks tokens of id 0, as the authors' code does, where black pixels are padding.
-      seed: Seed of generated data and of held-out validation sets, not of training.
       workers: Number of processes that prepare data; 0 for one per usable core. The data do not
         depend on it.
     """
 
-    task: str
+    task: str  # in `lra.data.TASKS`, or an alias
     source: str = "auto"
-    dir: str = ""
-    examples: int = 0
-    max_len: int
-    padded_len: int = 0
+    dir: str = ""  # folder of the task's files
+    examples: int = 0  # maximum per split; 0 for all. A run on fewer is partial
+    max_len: int  # tokens per sequence; longer sequences are truncated
+    padded_len: int = 0  # length of a row of a batch, padding included; 0 for `max_len`
     pad_to_multiple_of: int = 0
     zero_is_padding: bool = False
-    seed: int = 0
+    seed: int = 0  # of generated data and of held-out validation sets, not of training
     workers: int = 0
 
     def __post_init__(self) -> None:
@@ -75,12 +69,9 @@ class DataConfig:
     def choose_source(
         self, task: str, other: Literal["generated", "tfds"] | None, files: str
     ) -> str:
-        """Returns the source to read: "files" or `other`.
+        """Returns the source to read: "files" or `other`, the task's source besides files.
 
-        Args:
-          task: Name of the task, for error messages.
-          other: The source that the task has besides its files, if any.
-          files: Name of the files, for error messages.
+        Error messages name the `task` and its `files`.
 
         Raises:
           ValueError: The task lacks `source`, or `source` and `dir` contradict each other.
@@ -130,17 +121,11 @@ class Padding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """N ragged token sequences: sequence i is stored as the bytes `tokens[offsets[i]:offsets[i + 1]]`.
+    """N ragged token sequences: sequence i is stored as the bytes `tokens[offsets[i]:offsets[i + 1]]`."""
 
-    Args:
-      tokens: Stored bytes of all sequences, [total]; usually memory-mapped.
-      offsets: [N + 1].
-      first_id: Token id of the stored byte 0; 1 if id 0 is reserved for padding.
-    """
-
-    tokens: npt.NDArray[np.uint8]
-    offsets: npt.NDArray[np.int64]
-    first_id: int = 0
+    tokens: npt.NDArray[np.uint8]  # bytes of all sequences, [total]; usually memory-mapped
+    offsets: npt.NDArray[np.int64]  # [N + 1]
+    first_id: int = 0  # token id of the stored byte 0; 1 if id 0 is reserved for padding
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -194,129 +179,94 @@ class Sequences:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Labeled sequences."""
+    """Labeled sequences, or labeled pairs of sequences."""
 
-    sequences: Sequences
+    sequences: Sequences  # splits of pairs share them
     labels: npt.NDArray[np.int32]  # [N]
+    pairs: npt.NDArray[np.int32] | None = (
+        None  # [N, 2] sequences of a pair; None: row i is sequence i
+    )
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Number of tokens of each row, [N]."""
-        return self.sequences.lengths[: len(self)]
+        """Number of tokens of each row, or of the longer sequence of each pair, [N]."""
+        lengths = self.sequences.lengths
+        if self.pairs is None:
+            return lengths[: len(self)]
+        longer: npt.NDArray[np.int64] = lengths[self.pairs].max(axis=1)
+        return longer
 
-    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int32], int]:
-        _require_rows(np.array([index]), len(self))
-        return self.sequences[index], int(self.labels[index])
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """Returns the token ids of a row's sequence, or of both sequences, and its label."""
+        self._require(np.array([index]))
+        numbers = [index] if self.pairs is None else self.pairs[index].tolist()
+        return *(self.sequences[number] for number in numbers), int(self.labels[index])
 
     def batch(self, indices: npt.NDArray[np.integer], padding: Padding) -> Batch:
         """Returns the rows `indices` as a batch.
 
         Returns:
-          inputs: int32 [B, L].
-          mask: bool [B, L], True at real tokens.
+          inputs, or inputs1 and inputs2 of pairs: int32 [B, L].
+          mask, or mask1 and mask2: bool [B, L], True at real tokens.
           labels: int32 [B].
         """
-        indices = _require_rows(np.asarray(indices), len(self))
-        inputs, mask = self.sequences.rows(indices, padding)
-        return {"inputs": inputs, "mask": mask, "labels": self.labels[indices]}
-
-    def first(self, count: int) -> Self:
-        """Returns the first `count` rows, or all if there are fewer."""
-        return dataclasses.replace(self, labels=self.labels[:count])
-
-    def save(self, folder: Path, name: str) -> None:
-        """Writes `<name>_tokens.npy`, `<name>_offsets.npy` and `<name>_labels.npy`."""
-        self.sequences.save(folder, name)
-        cache.save_array(folder / f"{name}_labels.npy", self.labels)
-
-    @classmethod
-    def open(cls, folder: Path, name: str, *, first_id: int = 0) -> Self:
-        """Memory-maps the files that `save` wrote."""
-        sequences = Sequences.open(folder, name, first_id=first_id)
-        return cls(sequences, cache.open_array(folder / f"{name}_labels.npy"))
-
-
-@dataclasses.dataclass(frozen=True)
-class PairSplit:
-    """Labeled pairs of sequences. Splits share their sequences."""
-
-    sequences: Sequences
-    pairs: npt.NDArray[np.int32]  # [N, 2], indices of sequences
-    labels: npt.NDArray[np.int32]  # [N]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Number of tokens of the longer sequence of each pair, [N]."""
-        longer: npt.NDArray[np.int64] = self.sequences.lengths[self.pairs].max(axis=1)
-        return longer
-
-    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
-        _require_rows(np.array([index]), len(self))
-        first, second = self.pairs[index].tolist()
-        return self.sequences[first], self.sequences[second], int(self.labels[index])
-
-    def batch(self, indices: npt.NDArray[np.integer], padding: Padding) -> Batch:
-        """Returns the pairs `indices` as a batch.
-
-        Returns:
-          inputs1, inputs2: int32 [B, L].
-          mask1, mask2: bool [B, L], True at real tokens.
-          labels: int32 [B].
-        """
-        indices = _require_rows(np.asarray(indices), len(self))
+        indices = np.asarray(indices)
+        self._require(indices)
+        columns = {"": indices}
+        if self.pairs is not None:
+            columns = {"1": self.pairs[indices, 0], "2": self.pairs[indices, 1]}
         batch: Batch = {}
-        for i in (1, 2):
-            rows = self.sequences.rows(self.pairs[indices, i - 1], padding)
-            batch[f"inputs{i}"], batch[f"mask{i}"] = rows
+        for suffix, numbers in columns.items():
+            rows = self.sequences.rows(numbers, padding)
+            batch[f"inputs{suffix}"], batch[f"mask{suffix}"] = rows
         return batch | {"labels": self.labels[indices]}
 
     def first(self, count: int) -> Self:
-        """Returns the first `count` pairs, or all if there are fewer."""
-        return dataclasses.replace(self, pairs=self.pairs[:count], labels=self.labels[:count])
+        """Returns the first `count` rows, or all if there are fewer."""
+        pairs = None if self.pairs is None else self.pairs[:count]
+        return dataclasses.replace(self, labels=self.labels[:count], pairs=pairs)
 
     def save(self, folder: Path, name: str) -> None:
-        """Writes `<name>_pairs.npy` and `<name>_labels.npy`; the sequences are saved separately."""
-        cache.save_array(folder / f"{name}_pairs.npy", self.pairs)
+        """Writes `<name>_labels.npy`, and either the sequences or `<name>_pairs.npy`."""
         cache.save_array(folder / f"{name}_labels.npy", self.labels)
+        if self.pairs is None:
+            self.sequences.save(folder, name)
+        else:
+            cache.save_array(folder / f"{name}_pairs.npy", self.pairs)
 
     @classmethod
-    def open(cls, folder: Path, name: str, sequences: Sequences) -> Self:
-        """Memory-maps the files that `save` wrote."""
-        pairs, labels = (
-            cache.open_array(folder / f"{name}_{part}.npy") for part in ("pairs", "labels")
-        )
-        return cls(sequences, pairs, labels)
+    def open(
+        cls, folder: Path, name: str, *, first_id: int = 0, documents: Sequences | None = None
+    ) -> Self:
+        """Memory-maps the files that `save` wrote; `documents` are the sequences of pairs."""
+        labels = cache.open_array(folder / f"{name}_labels.npy")
+        if documents is None:
+            return cls(Sequences.open(folder, name, first_id=first_id), labels)
+        return cls(documents, labels, cache.open_array(folder / f"{name}_pairs.npy"))
+
+    def _require(self, indices: npt.NDArray[np.integer]) -> None:
+        if len(indices) and not (indices.min() >= 0 and indices.max() < len(self)):
+            raise IndexError(
+                f"This split has rows 0 to {len(self) - 1};"
+                f" got rows {indices.min()} to {indices.max()}."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task of the benchmark with its prepared data.
+    """A task of the benchmark with its prepared data."""
 
-    Args:
-      name: A name in `lra.data.TASKS`.
-      splits: "train", "valid" and "test".
-      sha256: One hash over the hashes of all files.
-      decode: Converts token ids to readable text; padding is dropped.
-      folder: Folder of the prepared files.
-      class_names: Names of the classes; empty if they are numbers.
-      image_shape: Rows and columns, if a sequence is an image.
-      notes: Returns further statistics of the examples, as Markdown.
-    """
-
-    name: str
-    splits: Mapping[str, Split | PairSplit]
-    sha256: str
-    decode: Callable[[npt.NDArray[np.integer]], str]
-    folder: Path
-    class_names: tuple[str, ...] = ()
-    image_shape: tuple[int, int] | None = None
-    notes: Callable[["Task"], str] | None = None
+    name: str  # in `lra.data.TASKS`
+    splits: Mapping[str, Split]  # "train", "valid" and "test"
+    sha256: str  # one hash over the hashes of all files
+    decode: Callable[[npt.NDArray[np.integer]], str]  # converts token ids to text; drops padding
+    folder: Path  # of the prepared files
+    class_names: tuple[str, ...] = ()  # empty if they are numbers
+    image_shape: tuple[int, int] | None = None  # rows and columns, if a sequence is an image
+    notes: Callable[["Task"], str] | None = None  # returns further statistics, as Markdown
 
     @classmethod
     def open(
@@ -326,11 +276,12 @@ class Task:
         decode: Callable[[npt.NDArray[np.integer]], str],
         *,
         first_id: int = 0,
+        documents: Sequences | None = None,
         **options: Any,
     ) -> Self:
-        """Opens the prepared splits of single sequences; `options` are the optional fields."""
+        """Opens the prepared splits; see `Split.open`. `options` are the optional fields."""
         splits = {
-            split: Split.open(prepared.folder, split, first_id=first_id)
+            split: Split.open(prepared.folder, split, first_id=first_id, documents=documents)
             for split in ("train", "valid", "test")
         }
         return cls(name, splits, prepared.sha256, decode, prepared.folder, **options)
@@ -351,39 +302,20 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class TaskInfo:
-    """Properties of a task that are known before its data are prepared.
+    """Properties of a task that are known before its data are prepared."""
 
-    Args:
-      vocab_size: Number of token ids, padding (0) included; a model's embedding may be larger.
-      num_classes: Number of classes.
-      load: Opens the task, and prepares its data first if they are missing.
-      sizes: Number of examples of each split of the benchmark.
-      total_steps: Training steps in the task's config: the paper's, if the paper has the task.
-      pairs: An example is a pair of sequences.
-      images: A sequence is an image.
-      official_sha256: Hash of the data prepared from the official files with seed 0, if known.
-    """
-
-    vocab_size: int
+    vocab_size: int  # token ids, padding (0) included; a model's embedding may be larger
     num_classes: int
-    load: Callable[[DataConfig], Task]
-    sizes: Mapping[str, int]
-    total_steps: int
-    pairs: bool = False
-    images: bool = False
-    official_sha256: str = ""
+    load: Callable[[DataConfig], Task]  # opens the task, and prepares its data first if missing
+    sizes: Mapping[str, int]  # examples of each split of the benchmark
+    total_steps: int  # in the task's config: the paper's, if the paper has the task
+    pairs: bool = False  # an example is a pair of sequences
+    images: bool = False  # a sequence is an image
+    official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known
 
     def has_all(self, task: Task) -> bool:
         """Returns True if a task has 99.9 % of the benchmark's examples: the releases lack a few."""
         return all(1000 * len(task.splits[name]) >= 999 * size for name, size in self.sizes.items())
-
-
-def _require_rows(indices: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.integer]:
-    if len(indices) and not (indices.min() >= 0 and indices.max() < count):
-        raise IndexError(
-            f"This split has rows 0 to {count - 1}; got rows {indices.min()} to {indices.max()}."
-        )
-    return indices
 
 
 SHADES = " .:-=+*#%@"  # dark to bright

@@ -61,8 +61,7 @@ def load(config: DataConfig, *, per_class: int = 12_500) -> Task:
     their hash, so that the first rows of a split are a random sample.
 
     Args:
-      config: `source` is "files" (the folder or the archive in `dir`), "tfds" (prepared in `dir` or in
-        the default folder of tfds), or "auto" for files.
+      config: `source` is "files" (also for "auto") or "tfds"; tfds has a default folder.
       per_class: Number of reviews per class in the training set and in the test set.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lra.data.task import PairSplit, Split, Task
+from lra.data.task import Split, Task
 
 VERSION = "1.0.0"  # of the exported datasets
 
@@ -24,11 +24,7 @@ def export(task: Task, data_dir: Path) -> Path:
 
     An example has `tokens` (`tokens1` and `tokens2` for a pair), [length] without padding, and
     `label`. Tokens are uint8, or int32 if id 0 is reserved for padding. Examples keep the order of
-    the task. The folder is created atomically.
-
-    Args:
-      task: The task; the dataset has its name, with "_" for "-".
-      data_dir: Folder in which the dataset's folder is created.
+    the task. The dataset has the task's name, with "_" for "-". Its folder is created atomically.
 
     Returns:
       The folder `data_dir`/name/version.
@@ -39,7 +35,7 @@ def export(task: Task, data_dir: Path) -> Path:
     import tensorflow_datasets as tfds
 
     final = new_folder(task.name, data_dir)
-    is_pairs = isinstance(task.splits["train"], PairSplit)
+    is_pairs = task.splits["train"].pairs is not None
     columns = ("tokens1", "tokens2") if is_pairs else ("tokens",)
     dtype = np.int32 if task.splits["train"].sequences.first_id else np.uint8
     tokens = tfds.features.Tensor(shape=(None,), dtype=dtype, encoding="bytes")
@@ -65,7 +61,7 @@ def export(task: Task, data_dir: Path) -> Path:
         def _split_generators(self, dl_manager: Any) -> Any:
             return {name: self._generate_examples(split) for name, split in task.splits.items()}
 
-        def _generate_examples(self, split: Split | PairSplit) -> Iterator[Any]:
+        def _generate_examples(self, split: Split) -> Iterator[Any]:
             for row in range(len(split)):
                 *sequences, label = split[row]
                 ids = [sequence.astype(dtype) for sequence in sequences]
@@ -90,11 +86,7 @@ def export(task: Task, data_dir: Path) -> Path:
 
 
 def new_folder(task: str, data_dir: Path) -> Path:
-    """Returns the folder to which `export` writes the task of this name.
-
-    Raises:
-      FileExistsError: The dataset exists already.
-    """
+    """Returns the folder to which `export` writes a task; raises FileExistsError if it exists."""
     folder = data_dir / task.replace("-", "_")
     if folder.exists():
         raise FileExistsError(

@@ -110,15 +110,9 @@ def head_maps(layer: CoreCall, nystrom: Nystrom, *, max_pixels: int = 512) -> li
             for picture, weights in zip(pictures, maps, strict=True):
                 picture.append(block_means(np.asarray(weights), own - own[0], edges))
         map_error, map_size, output_error, output_size = np.sqrt(squares).tolist()
-        found.append(
-            HeadMaps(
-                np.concatenate(pictures[0]),
-                np.concatenate(pictures[1]),
-                map_error / map_size,
-                output_error / output_size,
-                length,
-            )
-        )
+        exact, approximate = map(np.concatenate, pictures)
+        errors = map_error / map_size, output_error / output_size
+        found.append(HeadMaps(exact, approximate, *errors, length))
     return found
 
 
@@ -249,12 +243,8 @@ def quartiles(values: npt.ArrayLike) -> dict[str, float]:
 def curves(layers: Sequence[QKV], nystrom: Nystrom) -> dict[str, Any]:
     """Returns errors by number of landmarks, length and iterations.
 
-    Each entry has the `quartiles` over layers, sequences and heads.
-
-    Args:
-      layers: One batch of sequences per layer.
-      nystrom: Options. `num_landmarks` is that of the errors by iteration, which are computed for both
-        starts. The landmark layout is "real", which supports any length.
+    Each entry has the `quartiles` over layers, sequences and heads. The errors by iteration are for both
+    starts. The landmark layout is "real", which supports any length.
     """
     nystrom = dataclasses.replace(nystrom, landmark_layout="real")
     length = layers[0].query.shape[1]
@@ -277,15 +267,7 @@ def curves(layers: Sequence[QKV], nystrom: Nystrom) -> dict[str, Any]:
                 made = dataclasses.replace(nystrom, pinv_start=start)
                 found = zip(*errors_by_iteration(layers, exact, made, MAX_ITERS), strict=True)
                 by_iteration[start] = [
-                    {
-                        "iterations": i,
-                        "residual": quartiles(residual),
-                        "output_error": quartiles(error),
-                    }
-                    for i, (residual, error) in enumerate(found)
+                    {"iterations": i, "residual": quartiles(one), "output_error": quartiles(other)}
+                    for i, (one, other) in enumerate(found)
                 ]
-    return {
-        "by_landmarks": by_landmarks,
-        "by_length": by_length,
-        "by_iteration": by_iteration,
-    }
+    return {"by_landmarks": by_landmarks, "by_length": by_length, "by_iteration": by_iteration}

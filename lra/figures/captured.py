@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lra import data, train
-from lra.models import Classifier, DualEncoder
+from lra.models import Model
 from nystromformer_jax import MultiHeadAttention
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.durable import read_json
@@ -48,15 +48,10 @@ class QKV(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames="model")
-def capture_cores(
-    model: Classifier | DualEncoder, params: Any, inputs: Sequence[Array]
-) -> tuple[CoreCall, ...]:
+def capture_cores(model: Model, params: Any, inputs: Sequence[Array]) -> tuple[CoreCall, ...]:
     """Runs `model` deterministically and returns the call of each layer's core, in order.
 
-    Args:
-      model: The model; its layers use `MultiHeadAttention`.
-      params: Parameters of the model.
-      inputs: Arrays that `model.batch_keys` names. The texts of a pair are adjacent in the batch.
+    `inputs` are the arrays of `model.batch_keys`. The texts of a pair are adjacent in the batch.
     """
     calls = []
 
@@ -81,23 +76,14 @@ def unpadded(layer: CoreCall) -> QKV:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A run with its data and the parameters of one checkpoint.
+    """A run with its data and the parameters of one checkpoint."""
 
-    Attributes:
-      name: Name of the run's folder.
-      run: The run with its original `config`, on the mesh of this machine.
-      task: The task with its data.
-      params: Parameters on the host.
-      step: Step of the checkpoint.
-      finished: True if the checkpoint is the best one of a finished run, False if it is the latest.
-    """
-
-    name: str
-    run: train.Run
+    name: str  # of the run's folder
+    run: train.Run  # with its original config, on the mesh of this machine
     task: data.Task
-    params: Any
-    step: int
-    finished: bool
+    params: Any  # on the host
+    step: int  # of the checkpoint
+    finished: bool  # True: the best checkpoint of a finished run; False: the latest
 
     def core_calls(self, example: int) -> tuple[CoreCall, ...]:
         """Returns the calls of all layers' cores on a test example, padded as in training."""
@@ -136,10 +122,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
 
     The folder is not modified, and the run may be in progress.
 
-    Args:
-      folder: The run's `--workdir`.
-      data_dir: Current folder of the run's data, if they have moved.
-      max_len: Maximum length of sequences.
+    `data_dir` is the current folder of the run's data, if they have moved.
 
     Raises:
       ValueError, OSError: The run is incomplete, invalid, or longer than `max_len`.
@@ -163,9 +146,12 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
             f" slow over more than {max_len:,}: pass a run on shorter sequences."
         )
     result_file = folder / "result.json"
-    finished = result_file.is_file() and read_json(result_file).get("state") != "diverged"
+    result = read_json(result_file) if result_file.is_file() else {"state": "unfinished"}
+    finished = result.get("state") not in ("diverged", "unfinished")
+    if finished:
+        check_kinds(result_file, result, {"best_step": "a whole number"}, required=True)
     checkpoints = folder / "checkpoints"
-    step = _best_step(result_file) if finished else _latest(checkpoints)
+    step: Any = result["best_step"] if finished else _latest(checkpoints)
     params = _load(checkpoints, step, run)
     data_config = dataclasses.replace(run.data, dir=data_dir or run.data.dir)
     task = data.load(data_config)
@@ -182,15 +168,6 @@ def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "eval": {"batch_size": 0},
     }
     return {name: {**section, **changes.get(name, {})} for name, section in config.items()}
-
-
-def _best_step(file: Path) -> int:
-    result = read_json(file)
-    if "best_step" not in result:
-        raise ValueError(f"{file} is not the result of a run: best_step is missing.")
-    check_kinds(file, result, {"best_step": "a whole number"})
-    step: int = result["best_step"]
-    return step
 
 
 def _latest(checkpoints: Path) -> int:

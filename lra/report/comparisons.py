@@ -7,8 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from lra.report.groups import Group, tasks_of
-from lra.report.labels import unusual
-from lra.report.standard import Setting, is_option
+from lra.report.labels import is_option, unusual
 from reporting.statistics import Summary, holm, paired_p, summarize
 
 MAX_ALL_PAIRS = 5  # of more groups, all are compared with one of them
@@ -16,25 +15,17 @@ MAX_ALL_PAIRS = 5  # of more groups, all are compared with one of them
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The first group's accuracy minus the second's, in percentage points.
-
-    Attributes:
-      seeds: Seeds that both groups have; the difference is paired if there are two or more.
-      half_width: Of the paired 95 % t interval; NaN if unpaired.
-      error: Binomial standard error of the unpaired difference; NaN if paired.
-      p: Of the paired t-test; NaN if unpaired.
-      p_holm: Corrected for all tests of the report.
-    """
+    """The first group's accuracy minus the second's, in percentage points."""
 
     task: str
     first: str
     second: str
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # of both groups; the difference is paired if there are two or more
     difference: float
-    half_width: float
-    error: float
-    p: float
-    p_holm: float = math.nan
+    half_width: float  # of the paired 95 % t interval; NaN if unpaired
+    error: float  # binomial standard error of the unpaired difference; NaN if paired
+    p: float  # of the paired t-test; NaN if unpaired
+    p_holm: float = math.nan  # corrected for all tests of the report
 
     @property
     def paired(self) -> bool:
@@ -114,7 +105,8 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
     buckets: dict[Hashable, list[Group]] = {}
     for group in groups:
         if group.scored:
-            buckets.setdefault((group.task, group.state, *_rest(group.setting)), []).append(group)
+            rest = frozenset(item for item in group.setting.items() if not is_option(item[0]))
+            buckets.setdefault((group.task, group.state, rest), []).append(group)
     for own in buckets.values():
         options = sorted({key for group in own for key in group.setting if is_option(key)})
         values = {key: {group.setting.get(key) for group in own} for key in options}
@@ -137,7 +129,7 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
 
 
 def mean_over(tasks: Collection[str], cells: Mapping[str, Group]) -> Summary | None:
-    """Returns the mean over tasks, with its spread if they share their seeds; None if one is not whole."""
+    """Returns the mean over tasks, with its spread if they share their seeds; None unless all are whole."""
     groups = [cells[task] for task in tasks if task in cells]
     if len(groups) < len(tasks) or any(group.state != "whole" for group in groups):
         return None
@@ -149,8 +141,3 @@ def mean_over(tasks: Collection[str], cells: Mapping[str, Group]) -> Summary | N
         return summarize(by_seed)
     mean = sum(group.summary.mean for group in groups) / len(groups)
     return Summary(min(len(group.accuracies) for group in groups), mean, math.nan, math.nan)
-
-
-def _rest(setting: Setting) -> tuple[Hashable, ...]:
-    """Returns the values of a setting without the options of its attention."""
-    return tuple(sorted((key, repr(value)) for key, value in setting.items() if not is_option(key)))

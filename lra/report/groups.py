@@ -6,11 +6,10 @@ import statistics
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
-from lra.report.labels import label_settings, setting_of, track_of
+from lra.report.labels import Setting, label_settings, setting_of, track_of
 from lra.report.published import TITLES
 from lra.report.results import Run, find_runs, per_second
-from lra.report.standard import Setting
-from reporting.groups import group_by_setting
+from reporting.runs import group_by_setting
 from reporting.statistics import Summary, binomial_error, summarize
 
 MAX_RATIO = 1.5  # between comparable times of one setting
@@ -18,21 +17,13 @@ MAX_RATIO = 1.5  # between comparable times of one setting
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone, sorted by seed.
-
-    Attributes:
-      task: Name of the task.
-      attention: Label of the attention, shared by groups of several tasks.
-      label: Label of the group, unique among the groups of its task.
-      setting: Values of the config by dotted keys.
-      runs: At least one.
-    """
+    """Runs that differ in their seed alone, sorted by seed."""
 
     task: str
-    attention: str
-    label: str
+    attention: str  # label of the attention, shared by groups of several tasks
+    label: str  # unique among the groups of the task
     setting: Setting
-    runs: tuple[Run, ...]
+    runs: tuple[Run, ...]  # at least one
 
     @property
     def track(self) -> str:
@@ -81,7 +72,7 @@ class Group:
     @property
     def examples_per_second(self) -> float | None:
         """Examples of a step over its median time."""
-        return per_second(self.runs[0].batch_size, self.step_seconds)
+        return per_second(self.runs[0].config, self.step_seconds)
 
     @property
     def step_seconds_range(self) -> tuple[float, float] | None:
@@ -145,22 +136,17 @@ class Group:
 
 
 def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
-    """Returns the groups of all runs at or below `folders`, and a sentence for each run that was left out.
+    """Returns the groups of all runs at or below `folders`.
+
+    Returns:
+      The groups, sorted by task, then by the `rank` of their label; and a sentence for each run that was
+      left out, because another one has its setting and seed.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
       ValueError: A file of a run is invalid.
     """
-    return group_runs(find_runs(folders))
-
-
-def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
-    """Groups runs that differ in their seed alone.
-
-    Returns:
-      The groups, sorted by task, then by how much was run of their label; and a sentence for each run that
-      was left out, because another one has its setting and seed.
-    """
+    runs = find_runs(folders)
     known = _known_data(runs)
     settings = {
         run.folder: setting_of(run.config, run.task, known[run.folder], run.config_argument)
@@ -170,7 +156,9 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     by_preference = sorted(
         runs, key=lambda run: (order[run.state], -run.done_steps, str(run.folder))
     )
-    members, left_out = group_by_setting(by_preference, lambda run: _key(settings[run.folder]))
+    members, left_out = group_by_setting(
+        by_preference, lambda run: frozenset(settings[run.folder].items())
+    )
     own = [settings[runs[0].folder] for runs in members]
     labels = label_settings(
         own, [len(runs) for runs in members], [runs[0].budget_steps for runs in members]
@@ -209,13 +197,9 @@ def task_rank(task: str) -> tuple[int, str]:
     return (list(TITLES).index(task) if task in TITLES else len(TITLES), task)
 
 
-def _key(setting: Setting) -> Hashable:
-    return tuple(sorted(setting.items(), key=lambda item: item[0]))
-
-
 def _known_data(runs: Sequence[Run]) -> dict[Path, str]:
     """Returns the hash of each run's data; where unknown, that of the other runs of its setting if unique."""
-    keys = {run.folder: _key(setting_of(run.config, run.task)) for run in runs}
+    keys = {run.folder: frozenset(setting_of(run.config, run.task).items()) for run in runs}
     hashes: dict[Hashable, set[str]] = {key: set() for key in keys.values()}
     for run in runs:
         hashes[keys[run.folder]] |= {run.data_sha256} - {""}

@@ -7,9 +7,9 @@ from typing import Any
 from lra.report import tables
 from lra.report.comparisons import compare, grids, mean_over
 from lra.report.groups import Group, tasks_of
+from lra.report.labels import PRESET
 from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES
-from lra.report.results import Run, per_second
-from lra.report.standard import PRESET
+from lra.report.results import Run
 from reporting.runs import finite
 from reporting.statistics import binomial_error
 
@@ -121,7 +121,7 @@ def _run(run: Run, group: Group) -> dict[str, Any]:
             "valid_accuracy": 100 * result.valid_accuracy,
             "best_step": result.best_step,
             "step_seconds": run.step_seconds,
-            "examples_per_second": per_second(run.batch_size, run.step_seconds),
+            "examples_per_second": run.examples_per_second,
             "peak_bytes": result.peak_bytes,
         }
     return found

@@ -1,47 +1,30 @@
-"""The report as a page of Markdown, and sentences about results."""
+"""The report as a page of Markdown."""
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lra.report import plots, tables
 from lra.report.comparisons import Comparison, compare, grids
 from lra.report.groups import MAX_RATIO, Group, labels_of, tasks_of
-from lra.report.labels import NAMES, differences
+from lra.report.labels import (
+    NAMES,
+    PRESET,
+    config_file,
+    config_values,
+    differences,
+    is_option,
+    standard,
+)
 from lra.report.numbers import numbers
 from lra.report.published import CHANCE, COLUMNS, FAILED, PATH_X, TABLE, TITLES
 from lra.report.results import Run
-from lra.report.standard import PRESET, config_file, config_values, is_option, standard
 from reporting.plotting import COLORS, colors_of
 from reporting.runs import version_sentences
-from reporting.statistics import binomial_error, summarize
 from reporting.tables import NOTHING, Table
 from reporting.writer import bullets, join, picture
-
-
-def sentence(result: Mapping[str, Any]) -> str:
-    """Returns a sentence about the result of one run."""
-    error = binomial_error(result["test_accuracy"], result["test_examples"])
-    return (
-        f"{result['task']} with {result['attention']} attention: test accuracy"
-        f" {100 * result['test_accuracy']:.2f} ± {100 * error:.2f} % on {result['test_examples']:,}"
-        f" examples; validation {100 * result['valid_accuracy']:.2f} % at its best step,"
-        f" {result['best_step']:,}."
-    )
-
-
-def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> str:
-    """Returns a sentence about the results of several seeds; `diverged` more have no result."""
-    accuracies = [100 * result["test_accuracy"] for result in results]
-    summary = summarize(accuracies)
-    others = f" and {diverged} that diverged" if diverged else ""
-    return (
-        f"{results[0]['task']} with {results[0]['attention']} attention, {len(results)} seeds{others}: test"
-        f" accuracy {summary.mean:.2f} %, standard deviation {summary.deviation:.2f}, 95 %"
-        f" t-interval ± {summary.half_width:.2f} ({', '.join(f'{value:.2f}' for value in accuracies)})."
-    )
 
 
 def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[str, Any]:

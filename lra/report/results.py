@@ -26,11 +26,11 @@ NEEDED: Mapping[str, Kind] = {
     "test_examples": "a whole number",
     "valid_accuracy": "a number",
     "best_step": "a whole number",
-}
-# Keys of `result.json`, `environment.json` or `data.json` that older runs do not have.
-OPTIONAL: Mapping[str, Kind] = {
     "total_steps": "a whole number",
-    **dict.fromkeys(("step_seconds", "examples_per_second", "peak_bytes"), "a number"),
+}
+# Keys of `result.json`, `environment.json` or `data.json` that may be missing.
+OPTIONAL: Mapping[str, Kind] = {
+    **dict.fromkeys(("step_seconds", "peak_bytes"), "a number"),
     **dict.fromkeys(("baselines", "device", "versions"), "an object"),
     **dict.fromkeys(("config_sha256", "data_sha256", "sha256"), "a text"),
 }
@@ -38,7 +38,7 @@ OPTIONAL: Mapping[str, Kind] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """Values of `result.json`; None, or empty, where an older one lacks them. Accuracies are in [0, 1]."""
+    """Values of `result.json`; None or empty if missing. Accuracies are in [0, 1]."""
 
     test_accuracy: float
     test_examples: int
@@ -47,27 +47,19 @@ class Result:
     total_steps: int
     partial: bool
     step_seconds: float | None
-    examples_per_second: float | None
     peak_bytes: int | None
     baselines: Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(reporting.runs.Run):
-    """A run of the benchmark.
+    """A run of the benchmark."""
 
-    Attributes:
-      speed: Lines of `speed.jsonl`.
-      result: None until the run has finished, and if it diverged.
-      diverged_step: Step by which the loss was not finite.
-      config_sha256: Empty if unknown, as is `data_sha256`.
-    """
-
-    speed: Sequence[Mapping[str, float]]
-    result: Result | None
-    diverged_step: int | None
-    config_sha256: str
-    data_sha256: str
+    speed: Sequence[Mapping[str, float]]  # lines of speed.jsonl
+    result: Result | None  # None until the run has finished, and if it diverged
+    diverged_step: int | None  # step by which the loss was not finite
+    config_sha256: str  # empty if unknown
+    data_sha256: str  # empty if unknown
 
     @property
     def config_argument(self) -> str:
@@ -127,13 +119,9 @@ class Run(reporting.runs.Run):
         return low, high
 
     @property
-    def batch_size(self) -> float | None:
-        """Examples per step."""
-        if "batch_size" in self.config["train"]:
-            return int(self.config["train"]["batch_size"])
-        if self.result and self.result.step_seconds and self.result.examples_per_second:
-            return self.result.step_seconds * self.result.examples_per_second
-        return None
+    def examples_per_second(self) -> float | None:
+        """Examples of a step over its time."""
+        return per_second(self.config, self.step_seconds)
 
     @property
     def _laps(self) -> dict[int, float]:
@@ -155,8 +143,9 @@ class Run(reporting.runs.Run):
         return evaluated, (np.interp(evaluated, [0, *steps], [0, *seconds]) / 60).tolist()
 
 
-def per_second(batch_size: float | None, step_seconds: float | None) -> float | None:
-    """Returns the examples per second; None if an argument is unknown."""
+def per_second(config: Mapping[str, Any], step_seconds: float | None) -> float | None:
+    """Returns the examples per second; None if unknown."""
+    batch_size = config["train"].get("batch_size")
     return batch_size / step_seconds if batch_size and step_seconds else None
 
 
@@ -183,7 +172,7 @@ def read_run(folder: Path) -> Run | None:
             raise ValueError(f"{file} is not a run's config: {section}.{key} is missing.")
     check_kinds(file, config, dict.fromkeys(config, "an object"))
     check_kinds(file, config["data"], {"task": "a text"})
-    whole_numbers = ("seed", "total_steps", "budget_steps")
+    whole_numbers = ("seed", "batch_size", "total_steps", "budget_steps")
     check_kinds(file, config["train"], dict.fromkeys(whole_numbers, "a whole number"))
     try:
         task = name_of(config["data"]["task"])
@@ -215,7 +204,7 @@ def read_run(folder: Path) -> Run | None:
     if values.get("state") == "diverged":
         check_kinds(file, values, {"step": "a whole number"}, required=True)
         return dataclasses.replace(run, diverged_step=values["step"])
-    return dataclasses.replace(run, result=_read_result(file, values, run))
+    return dataclasses.replace(run, result=_read_result(file, values))
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
@@ -226,8 +215,7 @@ def _read_optional(file: Path) -> dict[str, Any]:
     return known
 
 
-def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:
-    """Validates the values of a result, and fills in those that older results lack."""
+def _read_result(file: Path, values: Mapping[str, Any]) -> Result:
     check_kinds(file, values, NEEDED, required=True)
     for key in ("test_accuracy", "valid_accuracy"):
         if not 0 <= values[key] <= 1:
@@ -238,14 +226,10 @@ def _read_result(file: Path, values: Mapping[str, Any], run: Run) -> Result:
         )
     baselines = values.get("baselines", {})
     check_kinds(file, baselines, dict.fromkeys(baselines, "a number"))
-    steps = values.get("total_steps") or run.config["train"].get("total_steps") or run.done_steps
-    partial = values.get("partial")
     return Result(
         **{key: values[key] for key in NEEDED},
-        total_steps=steps,
-        partial=steps < run.budget_steps if partial is None else bool(partial),
+        partial=bool(values.get("partial")),
         step_seconds=values.get("step_seconds"),
-        examples_per_second=values.get("examples_per_second"),
         peak_bytes=values.get("peak_bytes"),
         baselines=baselines,
     )

@@ -1,7 +1,7 @@
 """Tables of the report."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from lra.report.comparisons import Comparison, Grid, grids, mean_over
 from lra.report.groups import Group, rank, tasks_of
@@ -31,20 +31,15 @@ def table3(groups: Sequence[Group]) -> str:
 
 
 def task_table(groups: Sequence[Group], task: str, *columns: str) -> str:
-    """Returns the settings of one task in Markdown, with the scores of trivial predictors.
-
-    Args:
-      groups: Groups, from `read_groups`.
-      task: Name of the task.
-      *columns: Columns to show; all if there are none.
+    """Returns the settings of one task and the trivial predictors in Markdown, all columns by default.
 
     Raises:
-      ValueError: There is no group of the task.
+      ValueError: No group has this task.
     """
     own = [group for group in groups if group.task == task]
     if not own:
         known = ", ".join(tasks_of(groups)) or "none"
-        raise ValueError(f"there is no run of {task!r}; there are runs of {known}.")
+        raise ValueError(f"No run has the task {task!r}; known tasks: {known}.")
     table = task_groups_table(own)
     return (table.select(*columns) if columns else table).markdown()
 
@@ -209,11 +204,11 @@ def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
 
 def score(group: Group | None) -> str:
     """Returns a cell of the benchmark's table."""
-    if group is None:
-        return NOT_RUN
-    if not group.scored:
-        return _accuracy(group)
-    return f"{_of_group(group)}{', partial' if group.state == 'partial' else ''}"
+    return _accuracy(group, _of_group) if group else NOT_RUN
+
+
+def _spread(group: Group) -> str:
+    return format_spread(group.summary.mean, group.summary.deviation)
 
 
 def _of_group(group: Group) -> str:
@@ -236,7 +231,7 @@ def _of_seeds(summary: Summary, num_runs: int, diverged: int) -> str:
 
 
 def _of_all(scored: int, num_runs: int, diverged: int) -> str:
-    """Returns the number of runs if more than those scored diverged, were not finished or not whole."""
+    """Returns " of N" if some of the N runs are not scored, and how many of them diverged."""
     if num_runs <= scored:
         return ""
     return f" of {num_runs}{f', {diverged} diverged' if diverged else ''}"
@@ -248,11 +243,10 @@ def _seeds(group: Group) -> str:
     return ", ".join(str(run.seed) for run in scored) + of_all
 
 
-def _accuracy(group: Group) -> str:
+def _accuracy(group: Group, format: Callable[[Group], str] = _spread) -> str:
     if not group.scored:
         return DIVERGED if group.state == "diverged" else NOT_FINISHED
-    spread = format_spread(group.summary.mean, group.summary.deviation)
-    return f"{spread}{', partial' if group.state == 'partial' else ''}"
+    return f"{format(group)}{', partial' if group.state == 'partial' else ''}"
 
 
 def _interval(summary: Summary) -> str:

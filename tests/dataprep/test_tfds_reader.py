@@ -8,6 +8,6 @@ from dataprep.tfds_reader import PreparedByTfds
 def test_a_folder_without_what_tfds_says_of_it_is_a_sentence(tmp_path):
     with pytest.raises(
         FileNotFoundError,
-        match=rf"The corpus needs .*there is no dataset_info\.json in {tmp_path}\.",
+        match=rf"The corpus needs .*{tmp_path} has no dataset_info\.json\.",
     ):
         PreparedByTfds.open(tmp_path, task="The corpus")

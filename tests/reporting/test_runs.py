@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from reporting.groups import display_path
 from reporting.runs import (
     Run,
     curve_of,
+    display_path,
     finite,
     format_device,
     read_metrics,

@@ -152,5 +152,5 @@ def test_no_folder_is_a_sentence_too(tmp_path, monkeypatch):
         FileNotFoundError, match=r"RTE needs the files train\.tsv, dev\.tsv, test\.tsv"
     ):
         load_task("rte", "")
-    with pytest.raises(ValueError, match="no such user"):
+    with pytest.raises(ValueError, match="this user does not exist"):
         load_task("rte", "~nobody-of-that-name/glue")

@@ -95,5 +95,5 @@ def test_what_cannot_be_read_or_is_not_there_is_a_sentence(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="empty holds no finished run"):
         find_runs([tmp_path / "empty"])
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         find_runs([tmp_path / "nowhere"])

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lra.data import PairSplit, Sequences, Split, Task
+from lra.data import Sequences, Split, Task
 from lra.data.baselines import baselines
 from lra.data.listops import encode
 
@@ -36,10 +36,10 @@ def test_only_the_examples_of_a_shortened_split_count(tmp_path):
 
 
 def test_pairs_have_the_constant_answer_alone(tmp_path):
-    pairs = PairSplit(
+    pairs = Split(
         Sequences.from_bytes([b"a", b"b"]),
-        np.array([[0, 1], [1, 0]], np.int32),
         np.array([1, 1], np.int32),
+        np.array([[0, 1], [1, 0]], np.int32),
     )
     assert baselines(task(tmp_path, pairs, pairs)) == {"constant answer": 1.0}
 

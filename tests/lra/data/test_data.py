@@ -4,7 +4,7 @@ from lra import data
 
 
 def test_an_unknown_task_is_answered_with_the_nearest_known_one():
-    with pytest.raises(ValueError, match=r"no task called 'listop'; did you mean listops"):
+    with pytest.raises(ValueError, match=r"Unknown task 'listop'; did you mean listops"):
         data.load(data.DataConfig(task="listop", max_len=7))
 
 

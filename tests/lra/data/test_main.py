@@ -62,11 +62,11 @@ def test_changed_data_are_refused(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["listop"], "There is no task called 'listop'; did you mean listops"),
+        (["listop"], "Unknown task 'listop'; did you mean listops"),
         (["pathfinder512"], "; did you mean pathfinder"),
         (["zzz"], "; known: image, listops, listops-short"),
         ([*EASY, "--contact_sheet=sheet.jpg"], "must end in .png, got 'sheet.jpg'"),
-        ([*EASY, "--data_dir=~no such user/x"], "no such user: write the full path"),
+        ([*EASY, "--data_dir=~no such user/x"], "this user does not exist: write the full path"),
         (
             ["text"],
             "Text needs the IMDb reviews: set --data_dir to the folder that holds them, or set --source",

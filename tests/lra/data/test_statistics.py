@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lra.data import statistics
-from lra.data.task import PairSplit, Sequences, Split, Task
+from lra.data.task import Sequences, Split, Task
 
 
 def split_of(contents, labels):
@@ -47,8 +47,8 @@ def test_equal_examples_of_two_splits_are_found_whatever_their_labels(task):
 
 def test_pairs_are_equal_in_either_order(task):
     texts = Sequences.from_bytes([b"abc", b"d", b"abc"])
-    pairs = PairSplit(
-        texts, np.array([[0, 1], [2, 1], [1, 0]], np.int32), np.array([0, 1, 1], np.int32)
+    pairs = Split(
+        texts, np.array([0, 1, 1], np.int32), np.array([[0, 1], [2, 1], [1, 0]], np.int32)
     )
     found = statistics.split_statistics(pairs, num_classes=2)
     assert (found.examples, len(found.contents)) == (3, 1)

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from lra.data.task import DataConfig, Padding, PairSplit, Sequences, Split, image_to_text
+from lra.data.task import DataConfig, Padding, Sequences, Split, image_to_text
 
 FIVE = Padding(max_len=5, padded_len=5)
 SEQUENCES = [[3, 0, 5], [7], [1, 2, 3, 4, 5, 6, 7], []]
@@ -114,10 +114,10 @@ def test_the_first_rows_of_a_split_are_a_split(split):
 
 @pytest.fixture
 def pairs(split):
-    return PairSplit(
+    return Split(
         split.sequences,
-        np.array([[0, 2], [1, 1], [3, 0]], np.int32),
         np.array([1, 0, 1], np.int32),
+        np.array([[0, 2], [1, 1], [3, 0]], np.int32),
     )
 
 
@@ -149,7 +149,7 @@ def test_pairs_outside_a_split_are_refused(pairs, index):
 
 def test_saved_pairs_share_their_sequences(pairs, tmp_path):
     pairs.save(tmp_path, "test")
-    opened = PairSplit.open(tmp_path, "test", pairs.sequences)
+    opened = Split.open(tmp_path, "test", documents=pairs.sequences)
     np.testing.assert_array_equal(opened.pairs, pairs.pairs)
     np.testing.assert_array_equal(opened.labels, pairs.labels)
     assert opened.sequences is pairs.sequences

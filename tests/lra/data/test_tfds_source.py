@@ -189,7 +189,7 @@ def test_exported_tasks_read_back_through_tfds_alone(tmp_path):
     generated = data.load(data.DataConfig(task="listops-short", examples=7, max_len=512, workers=1))
     fakes.write_folder(tmp_path / "aclImdb", fakes.reviews())
     texts = data.Sequences.from_bytes([b"one", b"two", b"\xffthree"], first_id=1)
-    split = data.PairSplit(texts, np.array([[0, 2], [1, 1]], np.int32), np.array([1, 0], np.int32))
+    split = data.Split(texts, np.array([1, 0], np.int32), np.array([[0, 2], [1, 1]], np.int32))
     pairs = task.Task("pairs", dict.fromkeys(("train", "valid", "test"), split), "0", str, tmp_path)
     script, expected = "import sys, tensorflow_datasets as tfds\n", []
     for exported, columns, names in (

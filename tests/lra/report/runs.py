@@ -30,7 +30,11 @@ def write_run(
     values = {
         "data": {"task": task},
         "attention": attention or {"name": "nystrom", "num_landmarks": 64},
-        "train": {"seed": seed, "total_steps": steps[-1]},
+        "train": {
+            "seed": seed,
+            "batch_size": {"image": 256, "pathfinder32": 256, "pathfinder128": 64}.get(task, 32),
+            "total_steps": steps[-1],
+        },
     }
     for section, changes in (config or {}).items():
         values[section] = values.get(section, {}) | changes

@@ -7,8 +7,16 @@ import random
 import pytest
 
 from configs import fast
-from lra.report.labels import label_settings, setting_of, track_of, unusual
-from lra.report.standard import PRESETS, config_values, preset_of, standard
+from lra.report.labels import (
+    PRESETS,
+    config_values,
+    label_settings,
+    preset_of,
+    setting_of,
+    standard,
+    track_of,
+    unusual,
+)
 
 CONFIGS = {
     "listops": "listops",

@@ -7,9 +7,8 @@ import pytest
 
 from configs import common, listops
 from lra import data
-from lra.report.labels import track_of
+from lra.report.labels import config_values, track_of
 from lra.report.page import command
-from lra.report.standard import config_values
 from tests.lra.report.runs import groups_in, write_run
 
 

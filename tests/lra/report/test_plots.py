@@ -83,7 +83,7 @@ def test_speed_needs_two_settings_of_one_task_budget_and_device(tmp_path):
     write_run(
         tmp_path / "d", attention=attention(8), result={"device": {"kind": "gpu", "count": 1}}
     )
-    write_run(tmp_path / "e", attention=attention(4), result={"examples_per_second": None})
+    write_run(tmp_path / "e", attention=attention(4), result={"step_seconds": None})
     assert plots.tradeoffs(groups_in(tmp_path)) == []
     write_run(tmp_path / "f", attention={"name": "softmax"})
     (panel,) = plots.tradeoffs(groups_in(tmp_path))
@@ -93,7 +93,7 @@ def test_speed_needs_two_settings_of_one_task_budget_and_device(tmp_path):
 @pytest.mark.parametrize("count", [2, 12])
 def test_speed_is_drawn_with_and_without_memory(tmp_path, count):
     for number in range(count):
-        result = {"examples_per_second": 10.0 * (number + 1)}
+        result = {"step_seconds": 3.2 / (number + 1)}
         result["peak_bytes"] = None if number % 2 else (number + 1) * 2**30
         write_run(tmp_path / "runs" / str(number), attention=attention(8 + number), result=result)
     groups = groups_in(tmp_path / "runs")

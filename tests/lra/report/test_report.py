@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lra import report
+from lra import report, train
 from lra.report.__main__ import main
 from lra.report.numbers import numbers
 from tests.lra.report.runs import FIVE, groups_in, write_run, write_seeds
@@ -25,8 +25,8 @@ def test_seeds_are_told_one_by_one_and_together():
     result = {"task": "listops", "attention": "nystrom", "test_examples": 2000}
     result |= {"valid_accuracy": 0.25, "best_step": 1500}
     results = [result | {"test_accuracy": accuracy} for accuracy in (0.36, 0.37, 0.38)]
-    assert "36.00 ± 1.07 % on 2,000 examples" in report.sentence(results[0])
-    together = report.sentence_over_seeds(results)
+    assert "36.00 ± 1.07 % on 2,000 examples" in train.sentence(results[0])
+    together = train.sentence_over_seeds(results)
     assert "3 seeds: test accuracy 37.00 %, standard deviation 1.00" in together
     assert "± 2.48 (36.00, 37.00, 38.00)" in together
 
@@ -118,7 +118,7 @@ def test_the_tables_of_readme(many):
     assert "| nystrom-64 | 30.50 ± 0.71 (n = 2) |" in report.table3(groups)
     assert "| **Xiong et al. 2021, Table 3** |" in report.table3(groups)
     assert report.task_table(groups, "text").count("\n") == 6
-    with pytest.raises(ValueError, match="no run of 'pathx'; there are runs of listops, text"):
+    with pytest.raises(ValueError, match="No run has the task 'pathx'; known tasks: listops, text"):
         report.task_table(groups, "pathx")
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence_and_nothing_is_written(tmp
     (tmp_path / "file").write_text("")
     for folder, out, words in (
         (tmp_path / "empty", "x", "holds no run"),
-        (tmp_path / "nowhere", "x", "there is no folder"),
+        (tmp_path / "nowhere", "x", "does not exist"),
         (tmp_path / "broken", "x", "result.json cannot be read as JSON"),
         (run_folder, "file/x", "file"),
     ):

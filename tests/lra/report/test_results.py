@@ -25,7 +25,7 @@ def test_links_below_a_folder_are_not_followed(tmp_path):
 
 
 def test_a_folder_without_runs_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         find_runs([tmp_path / "nowhere"])
     write_run(tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").unlink()
@@ -87,7 +87,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path, name, content, words):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"data": {"task": "listop"}}, r"config.json: There is no task called 'listop'"),
+        ({"data": {"task": "listop"}}, r"config.json: Unknown task 'listop'"),
         ({"attention": {}}, r"config.json is not a run's config: attention.name is missing"),
         ({"train": {"seed": "one"}}, r"config.json: seed must be a whole number, not 'one'"),
         ({"train": {"seed": 3, "budget_steps": "all"}}, r"config.json: budget_steps .*'all'"),
@@ -139,13 +139,9 @@ def test_what_an_unfinished_run_says_is_checked_too(tmp_path, name, values, word
 
 
 def test_an_older_result_is_filled_in(tmp_path):
-    young = ("baselines", "total_steps", "partial", "examples_per_second", "peak_bytes", "device")
-    write_run(tmp_path / "run", result=dict.fromkeys(young))
+    write_run(tmp_path / "run", result=dict.fromkeys(("baselines", "peak_bytes", "device")))
     run = read_run(tmp_path / "run")
-    assert run.result.baselines == {}
-    assert run.result.total_steps == 20
-    assert (run.state, run.progress) == ("partial", "20 of 5,000")
-    assert run.device == ""
+    assert (run.result.baselines, run.result.peak_bytes, run.device) == ({}, None, "")
 
 
 def test_what_a_run_is_short_of(tmp_path):
