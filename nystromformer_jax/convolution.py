@@ -86,13 +86,11 @@ def _shifted(
     return output.astype(value.dtype)
 
 
-def _banded(
-    value: Float[Array, "B L H D"], kernel: Float[Array, "H W"], block_rows: int = BLOCK_ROWS
-) -> Float[Array, "B L H D"]:
+def _banded(value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]) -> Float[Array, "B L H D"]:
     """Multiplies blocks with their halos by the band matrix."""
     batch, length, num_heads, head_dim = value.shape
     halo = kernel.shape[1] // 2
-    rows = max(min(block_rows, length), halo, 1)
+    rows = max(min(BLOCK_ROWS, length), halo, 1)
     num_blocks = -(-length // rows)
     blocks = jnp.pad(value, ((0, 0), (0, num_blocks * rows - length), (0, 0), (0, 0)))
     blocks = blocks.reshape(batch, num_blocks, rows, num_heads, head_dim)

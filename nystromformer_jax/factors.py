@@ -10,13 +10,7 @@ from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.landmarks import Segments, segment_ids
 from nystromformer_jax.stages import Assignment, assign_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import (
-    Layout,
-    Options,
-    Start,
-    check_inputs,
-    check_query_mask,
-)
+from nystromformer_jax.validation import Layout, Options, Start, check_inputs, check_query_mask
 
 
 class NystromFactors(NamedTuple):

@@ -24,24 +24,18 @@ class SegmentMeans(NamedTuple):
     segments: Segments | None = None  # None without a mask or with another layout than "real"
 
 
-def segment_ids(
-    mask: Bool[Array, "B L"], num_landmarks: int, *, layout: Layout = "real"
-) -> Int[Array, "B L"]:
-    """Returns the segment of each position, 0 … M − 1; M for a position without a segment.
+def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L"]:
+    """Returns the segment of each position with `layout="real"`, 0 … M − 1; M in padding.
 
-    With `layout="real"` the token of rank r among n real ones belongs to segment (r · M) // n, in
-    integers: segment sizes differ by one at most, and padding changes nothing.
+    The token of rank r among n real ones belongs to segment (r · M) // n, in integers: segment sizes
+    differ by one at most, and padding changes nothing.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7 (n divisible by M, no padding).
-    Differs: any n, any mask. `"mlpen"` and `"hf"` divide by position, as those codes do.
+    Differs: any n, any mask.
     """
-    batch, length = mask.shape
-    if layout == "real":
-        rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
-        count = jnp.maximum(rank[:, -1:] + 1, 1)
-        return jnp.where(mask, (rank * num_landmarks) // count, num_landmarks)
-    by_position = jnp.arange(length, dtype=jnp.int32) // (length // num_landmarks)
-    return jnp.broadcast_to(by_position, (batch, length))
+    rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
+    count = jnp.maximum(rank[:, -1:] + 1, 1)
+    return jnp.where(mask, (rank * num_landmarks) // count, num_landmarks)
 
 
 def segment_sizes(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B M"]:
