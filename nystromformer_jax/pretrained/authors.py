@@ -16,7 +16,7 @@ from nystromformer_jax.models import (
     NystromformerForSequenceClassification,
 )
 from nystromformer_jax.pretrained.config_json import Source, read_number
-from nystromformer_jax.pretrained.names import AUTHORS, Family, Model
+from nystromformer_jax.pretrained.names import AUTHORS, Family, Model, tensor_name
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -92,7 +92,7 @@ def read_authors_source(
             " nor of the authors' BERT code (code/ or reorganized_code/ of mlpen/Nystromformer)."
         )
     names = {
-        layout: f"model.{family.modules['encoder/layer_{i}/attention/query'].format(i=0)}.weight"
+        layout: f"model.{tensor_name('encoder/layer_0/attention/query/kernel', family.modules)}"
         for layout, family in AUTHORS.items()
     }
     layout = next((layout for layout, name in names.items() if name in tensors), None)
@@ -116,7 +116,7 @@ def read_authors_source(
             f"{where} needs max_seq_len positions, or 2 more; it has {len(positions)} positions, and"
             f" max_seq_len = {config['max_seq_len']} in its config.json."
         )
-    mlp_name = f"model.{family.modules['encoder/layer_{i}/mlp/hidden'].format(i=0)}.weight"
+    mlp_name = f"model.{tensor_name('encoder/layer_0/mlp/hidden/kernel', AUTHORS[layout].modules)}"
     if mlp_name not in tensors:
         raise ValueError(f"{where} does not hold {mlp_name}.")
     fields = {

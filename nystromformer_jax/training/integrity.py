@@ -5,6 +5,7 @@ Runs of versions that had no checksums are used unchecked.
 """
 
 import hashlib
+import itertools
 import logging
 from pathlib import Path
 
@@ -117,11 +118,8 @@ def saved_steps(checkpoints: Path) -> list[int]:
 
 def _unused(path: Path) -> Path:
     """Returns `path`, or the first of `path`.2, `path`.3 and so on that does not exist."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}.{number}")
-    return free
+    names = itertools.chain([path.name], (f"{path.name}.{i}" for i in itertools.count(2)))
+    return next(free for name in names if not (free := path.with_name(name)).exists())
 
 
 def _sha256(path: Path) -> str:
