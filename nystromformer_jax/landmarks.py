@@ -115,7 +115,7 @@ def _sums(x: Float[Array, "B L H D"], num_landmarks: int) -> Float[Array, "B M H
 
 
 def _sums_by_product(x: Float[Array, "B L H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
-    """The same by a matrix product, which takes a third of the time on a TPU."""
+    """Returns `_sums` by a matrix product, which takes a third of the time on a TPU."""
     ones = jnp.repeat(jnp.eye(num_landmarks, dtype=x.dtype), x.shape[1] // num_landmarks, axis=1)
     accumulator = accum_dtype(x.dtype)
     exact = jax.lax.Precision.HIGHEST if x.dtype == accumulator else None

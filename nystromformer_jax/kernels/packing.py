@@ -21,7 +21,7 @@ Ref = Any  # a reference to memory, as Pallas passes it to a kernel
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refs:
-    """What every kernel gets; G·D are the lanes of a group of heads, S the positions of a block."""
+    """Memory of every kernel; G·D are the lanes of a group of heads, S the positions of a block."""
 
     is_exact: Ref  # [B] int32 in scalar memory: examples whose tokens are copied, not attended to
     example: Array  # index on the grid

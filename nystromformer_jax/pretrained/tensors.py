@@ -244,7 +244,7 @@ def _to_param(
 
 
 def _to_tensor(path: str, param: Tensor, position_offset: int) -> Tensor:
-    """Inverse of `_to_param`."""
+    """Converts a parameter to a tensor, the inverse of `_to_param`."""
     param = param.astype(np.float32, copy=False)
     if path.endswith("conv_kernel"):
         return param[:, None, :, None]

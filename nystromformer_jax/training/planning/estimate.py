@@ -38,7 +38,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One training step on each device."""
+    """Estimates for one training step, on each device."""
 
     memory: Memory | None  # None: too much, and the compiler did not report how much
     fits: bool  # within the device's memory
