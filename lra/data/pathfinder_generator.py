@@ -262,19 +262,11 @@ def _weights(before: Sequence[float], after: Sequence[float], continuity: float)
 
 def _steps(directions: Sequence[float], distance: float) -> _Floats:
     """Returns displacements (y, x) by `distance`, [.., 2]."""
-    return np.array([(distance * _sine(angle), distance * _cosine(angle)) for angle in directions])
+    sines_and_cosines = [(_taylor(angle, 1), _taylor(angle, 0)) for angle in directions]
+    return distance * np.array(sines_and_cosines)
 
 
-@functools.lru_cache(maxsize=4096)
-def _sine(angle: float) -> float:
-    return _taylor(angle, 1)
-
-
-@functools.lru_cache(maxsize=4096)
-def _cosine(angle: float) -> float:
-    return _taylor(angle, 0)
-
-
+@functools.lru_cache(maxsize=8192)
 def _taylor(angle: float, power: int) -> float:
     """Returns the correctly rounded sine (`power` 1) or cosine (0), by integer arithmetic.
 

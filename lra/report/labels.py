@@ -252,10 +252,8 @@ def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:
 def preset_of(setting: Setting, config_argument: str = "") -> str:
     """Returns the recipe and the quirks of a run, such as "recipe=fast,quirks=mlpen".
 
-    Args:
-      setting: Values of the run's config.
-      config_argument: The run's `--config`. Without it, as in older runs, the preset is the one that leaves
-        the fewest values different; keys that the run does not have count as the paper's.
+    Without the run's `--config`, as in older runs, the preset is the one that leaves the fewest values
+    different; keys that the run does not have count as the paper's.
     """
     if config_argument:
         given = config_argument.partition(":")[2].split(",")

@@ -185,7 +185,10 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
         panel.margins(0.25)
         _ticks(panel, [group.examples_per_second or 1 for group in own])
         panel.set(xlabel="training examples per second", ylabel="test accuracy, %")
-        panel.set_title(textwrap.fill(_panel_title(own[0]), 40), fontsize=10)
+        steps = f", {own[0].progress} steps" if own[0].state == "partial" else ""
+        device = f", on {own[0].devices}" if own[0].devices else ""
+        title = f"{TITLES.get(own[0].task, own[0].task)}{steps}{device}"
+        panel.set_title(textwrap.fill(title, 40), fontsize=10)
     from matplotlib.lines import Line2D
 
     handles = [
@@ -201,12 +204,6 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
         words = numbers[disc.group.label] if numbered else ""
         _write_beside(disc, shrink * disc.area, words)
     figure.savefig(path)
-
-
-def _panel_title(group: Group) -> str:
-    steps = f", {group.progress} steps" if group.state == "partial" else ""
-    device = f", on {group.devices}" if group.devices else ""
-    return f"{TITLES.get(group.task, group.task)}{steps}{device}"
 
 
 class _Disc(NamedTuple):

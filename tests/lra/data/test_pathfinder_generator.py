@@ -463,12 +463,14 @@ def test_a_marker_is_what_pillow_draws_on_the_whole_canvas(resolution):
 def test_sines_are_rounded_correctly():
     for degree in range(-360, 361):
         angle = math.radians(degree)
-        assert abs(pathfinder_generator._sine(angle) - math.sin(angle)) <= math.ulp(math.sin(angle))
-        assert abs(pathfinder_generator._cosine(angle) - math.cos(angle)) <= math.ulp(
+        assert abs(pathfinder_generator._taylor(angle, 1) - math.sin(angle)) <= math.ulp(
+            math.sin(angle)
+        )
+        assert abs(pathfinder_generator._taylor(angle, 0) - math.cos(angle)) <= math.ulp(
             math.cos(angle)
         )
-    assert pathfinder_generator._sine(math.pi) == 1.2246467991473532e-16
-    assert pathfinder_generator._cosine(0.0) == 1
+    assert pathfinder_generator._taylor(math.pi, 1) == 1.2246467991473532e-16
+    assert pathfinder_generator._taylor(0.0, 0) == 1
 
 
 # --- Numba
