@@ -20,7 +20,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "nystrom-attention
 def main() -> int:
     """Runs the comparisons and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", choices=["attention", "step"], help="one of the two")
+    parser.add_argument("--only", choices=["attention", "step"], help="run only one of the two")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     parser.add_argument("--repeats", type=int, default=9, help="rounds of all implementations")
     parser.add_argument(
@@ -37,7 +37,7 @@ def main() -> int:
         from benchmarks import attention, training_step
     except ModuleNotFoundError as error:
         print(
-            f"benchmarks need {error.name}: pip install -e '.[lra,peers]' brings it.",
+            f"benchmarks: the package {error.name} is not installed: pip install -e '.[lra,peers]'.",
             file=sys.stderr,
         )
         return 2

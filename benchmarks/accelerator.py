@@ -6,7 +6,7 @@
    gradients, with and without a mask.
 2. Attention by length: ours, plain jnp, exact by XLA and by cuDNN, a literal port of other implementations,
    and Hugging Face's module if PyTorch supports the device. Medians of several rounds in turn, each of ten
-   calls; temporaries by the compiler, and the number of kernels it launches.
+   calls; temporaries by the compiler, and the number of kernels launched.
 3. A training step of every config of the benchmark, beside Hugging Face's modules.
 
 Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. The results are written after every row.
@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import budget
 
-CALLS = 10  # per timing, so that the device is never idle between them
+CALLS = 10  # per timing, so that the device is not idle between calls
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder")
 FORMS = ("ours", "plain", "literal", "exact", "cudnn")
 LAUNCHES = re.compile(

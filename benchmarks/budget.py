@@ -1,12 +1,13 @@
-"""Memory, kernels and cycles of attention on a TPU, by its compiler. No TPU is needed.
+"""Memory, kernels and cycles of attention on a TPU, by its compiler, without a TPU.
 
     python -m benchmarks.budget --out results/budget/tpu
 
 Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. Our kernels are compared with our plain
 form, a literal port of other implementations, and exact attention. The kernels take [B L E] from the
-projections, the others their fastest layout, [B H L D]. Times are estimates: of a kernel the larger of the
-cycles in the compiler's static profile and its bytes over the memory bandwidth; of all other operations the
-compiler's own estimate. The floor is bandwidth alone: 7 L D numbers per head forward, 17 with the gradient.
+projections, the others their fastest layout, [B H L D]. Times are estimates. For a kernel, the time is the
+larger of the cycles in the compiler's static profile and its bytes over the memory bandwidth. For all other
+operations it is the compiler's estimate. The floor is bandwidth alone: 7 L D numbers per head forward, 17
+with the gradient.
 Needs libtpu (extra `plan`). The table is rewritten after every cell; the same command resumes.
 """
 
@@ -177,10 +178,10 @@ def program(form: str, mode: str, length: int) -> tuple[Callable[..., Any], tupl
 
 
 def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
-    """Returns the cycles of each kernel by libtpu's static profile, which is enabled as libtpu starts.
+    """Returns the cycles of each kernel by libtpu's static profile, which is enabled when libtpu starts.
 
-    Each kernel is compiled alone and without aliased operands: the profile aborts the process at those, and
-    at some of XLA's own operations.
+    Each kernel is compiled alone and without aliased operands, because the profile aborts the process for
+    these and for some of XLA's own operations.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_static_llo_profile_to={folder}"
@@ -211,7 +212,7 @@ def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
 
 
 def pallas_calls(jaxpr: Any) -> Iterator[Any]:
-    """Yields the equations of a traced program that are kernels, at any depth."""
+    """Yields the equations of a traced program that call kernels, at any depth."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
             yield equation

@@ -1,4 +1,4 @@
-"""Tables measured cell by cell, each in its own process; the same command resumes."""
+"""Measures tables cell by cell, each cell in its own process. The same command resumes."""
 
 import json
 import signal
@@ -27,13 +27,13 @@ def collect(
 
     Args:
         program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
-            the process because memory runs out, the last line printed before counts.
+            the process because memory runs out, the last line that it printed counts.
         out: Where to write, without a file ending.
         settings: Values that all rows share, such as the machine; they are stored beside the rows.
         axes: Keys of a row that identify its cell.
         cells: A value for every axis, as words of a command line.
         arguments: Other arguments of the program.
-        again: Returns arguments to measure a cell again with, given its row; empty to keep the row.
+        again: Given a row, returns more arguments to measure its cell again; empty to keep the row.
         markdown: Returns the table.
         line: Returns a line of progress for a row.
     """

@@ -1,4 +1,4 @@
-"""Memory, FLOPs and bytes of a program by its compiler, before it runs; a TPU's compiler needs no TPU."""
+"""Memory, FLOPs and bytes of a program, by its compiler. Compiling for a TPU needs no TPU."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ class Compiled:
       figures: `argument_bytes`, `output_bytes`, `temp_bytes`, and their sum `peak_bytes`;
         `flops` and `bytes_accessed`, in which a loop's body counts once; `optimal_seconds`, for TPUs
         only; `compile_seconds`; `fits`, and the `reason` if it does not. Unknown figures are None.
-      run: The program; None if the compiler found that the device has too little memory.
+      run: The program; None if it does not fit into the device's memory.
     """
 
     figures: dict[str, Any]

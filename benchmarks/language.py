@@ -6,9 +6,8 @@
 The step is that of pretraining: 12 layers of 768, 12 heads, 30,000 tokens, masked words and sentence order,
 dropout, gradient, AdamW. On this machine each cell is a process with `--memory` GiB: float32, batch 1, the
 median of three steps, and the peak memory. For a TPU the step is compiled ahead of time in bfloat16 and not
-run. Memory is then the compiler's figure, which grows almost linearly with the batch, so that few batches
-need be compiled: the largest that fits, and the next one, which does not. The table is rewritten after every
-cell; the same command resumes.
+run. Memory is then the compiler's figure. It grows almost linearly with the batch, so few batches need to be
+compiled to find the largest that fits. The table is rewritten after every cell; the same command resumes.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Trains on ListOps trees far longer than the benchmark's, their length split over devices.
+"""Trains on ListOps trees much longer than the benchmark's, with their length split over devices.
 
     python -m benchmarks.long_listops --length 65536 --devices 8
 
-Without accelerators --devices are virtual CPU devices. Trees of the benchmark become arguments of further
-operators until they fill the length; the label is the value of the tree. The model is that of
+Without accelerators, `--devices` are virtual CPU devices. Trees of the benchmark become arguments of more
+operators until they fill the length. The label is the value of the whole tree. The model is that of
 configs/listops.py with Nyström attention.
 """
 

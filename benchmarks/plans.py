@@ -4,9 +4,9 @@
     python -m benchmarks.plans --scaling --out results/plans/scaling
 
 The first plans the paper's five tasks and BERT-base pretraining for three topologies, each with the
-config's own batch. The second plans ListOps on 1 to 256 chips of a v5e, once with the config's batch on
-all of them, once with 2 examples per chip; if there are more chips than examples the length is split,
-too. Needs libtpu (extra `plan`) but no TPU. The table is rewritten after every cell; the same command
+config's own batch. The second plans ListOps on 1 to 256 chips of a v5e, once with the config's batch and
+once with 2 examples per chip. With more chips than examples, the length is split, too. Needs libtpu (extra
+`plan`) but no TPU. The table is rewritten after every cell; the same command
 resumes.
 """
 
@@ -66,7 +66,7 @@ def main() -> int:
         print(json.dumps(planned))
         return 0
     if importlib.util.find_spec("libtpu") is None:
-        parser.error("it needs libtpu: pip install -e '.[plan]' in the clone brings it")
+        parser.error("libtpu is not installed: pip install -e '.[plan]' in the clone")
     if given.out is None:
         parser.error("pass --out=results/plans/table, or another place to write to")
     wanted = (
@@ -149,7 +149,7 @@ def markdown(results: dict[str, Any]) -> str:
     kinds = ("params", "optimizer", "batch", "other", "temporaries", "code")
     lines = [
         "| config | chips | parameters, MiB | optimizer | batch | other | temporaries | program |"
-        " together | TFLOPs a chip | collectives, MiB | step, ms: computing + communicating | run, hours |",
+        " together | TFLOPs per chip | collectives, MiB | step, ms: computing + communicating | run, hours |",
         "|---" * 13 + "|",
     ]
     for row in results["rows"]:
@@ -171,14 +171,14 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def scaling_markdown(results: dict[str, Any]) -> str:
-    """Returns a table: batch rule and chips in rows; FLOPs, bytes and times of a chip in columns."""
+    """Returns a table: batch rule and chips in rows; FLOPs, bytes and times per chip in columns."""
     lines = [
-        "| fixed | chips (data × sequence) | batch | GFLOPs a chip | memory, MiB | collectives, MiB |"
+        "| fixed | chips (data × sequence) | batch | GFLOPs per chip | memory, MiB | collectives, MiB |"
         " step, ms: computing + communicating |",
         "|---" * 7 + "|",
     ]
     for row in sorted(results["rows"], key=lambda row: (FIXED.index(row["fixed"]), row["chips"])):
-        fixed = "batch of 32" if row["fixed"] == "batch" else f"{EACH} examples a chip"
+        fixed = "batch of 32" if row["fixed"] == "batch" else f"{EACH} examples per chip"
         shape = f"{row['chips'] // row['sequence']} × {row['sequence']}"
         lines.append(
             f"| {fixed} | {row['chips']} ({shape}) | {row['batch_size']} | {row['flops'] / 1e9:,.2f} |"

@@ -1,4 +1,4 @@
-"""Tables and a picture of the timings: times of other implementations over ours."""
+"""Tables and a picture of timings: times of other implementations divided by ours."""
 
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,14 @@ from reporting.plotting import new_figure
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Returns tables of medians; a ratio above 1 means that ours is faster."""
+    """Returns tables of medians; ratios above 1 mean that ours is faster."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     pages = ", huge pages" if machine.get("huge_pages") else ""  # older results lack the key
     lines = [
         f"`{results['command']}` on {machine['cores']} cores of {machine['processor']}{pages}, float32;",
         f"Python {machine['python']}, {versions}.",
-        "Medians, timed in turn in one process; × is the other's time over ours.",
+        "Medians, timed in turn in one process; × is the other's time divided by ours.",
         "",
     ]
     if "training_step" in results:

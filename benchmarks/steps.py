@@ -14,7 +14,7 @@ from nystromformer_jax.training.topology import is_out_of_memory
 
 
 def volunteer() -> None:
-    """Makes this process the first that Linux kills if memory runs out."""
+    """Makes this process the first one that Linux kills if memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -36,8 +36,8 @@ def timed(
 ) -> dict[str, float] | None:
     """Returns the median seconds of `steps` steps after a warm-up step, the last loss, and the peak memory.
 
-    None if memory runs out or the peak is above the limit: a CPU's compiler does not count the temporaries
-    of its fused operations.
+    Returns None if memory runs out or the peak is above the limit: a CPU's compiler does not count the
+    temporaries of its fused operations.
     """
     seconds = []
     try:

@@ -2,10 +2,10 @@
 
     python -m benchmarks.tasks --out results/tasks/cpu
 
-Each cell is a process with `--memory` GiB. It takes the config's batch, or the largest half, quarter, … of
-it whose step fits, trains five steps on random tokens of that shape, and reports the time per step and the
-peak memory of the process. "does not fit" means that batch 1 does not fit. The table is written after every
-cell; the same command resumes.
+Each cell is a process with `--memory` GiB. It takes the config's batch, or the largest half, quarter and so
+on whose step fits, trains five steps on random tokens of that shape, and reports the time per step and the
+peak memory of the process. "does not fit" means that not even a batch of 1 fits. The table is written after
+every cell; the same command resumes.
 """
 
 import argparse
@@ -71,10 +71,10 @@ def main() -> int:
 
 
 def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dict[str, Any]:
-    """Returns the row of a cell: batch, median seconds per step, bytes by compiler and by process.
+    """Returns the row of a cell: batch, median seconds per step, memory by the compiler and of the process.
 
-    The batch is the largest that fits by the compiler, from `batch_size` down (0: from the config's). A row
-    is printed before the step runs, which may need more memory than the compiler's figure.
+    The batch is the largest that fits by the compiler, starting from `batch_size` (0: the config's). A row
+    is printed before the step runs, because the step may need more memory than the compiler's figure.
     """
     volunteer()
     config = _config(task, attention)

@@ -52,7 +52,7 @@ def processor() -> str:
 
 
 def available_bytes() -> int:
-    """Returns the free memory of this machine; on Linux what is available without swapping."""
+    """Returns this machine's free memory, on Linux without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -62,12 +62,12 @@ def available_bytes() -> int:
 
 
 def added_bytes(run: Callable[[], Any]) -> int | None:
-    """Returns the peak memory of this process during `run` above its memory before, on Linux.
+    """Returns by how much this process's memory grows during `run` at its peak, on Linux.
 
-    None on other systems, and if the kernel does not let a process reset its own peak.
+    Returns None on other systems, and if the kernel does not let a process reset its own peak.
     """
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # freed memory that is kept would be reused uncounted
+        ctypes.CDLL(None).malloc_trim(0)  # or `run` could reuse freed memory without being counted
         Path("/proc/self/clear_refs").write_text("5")
         before = _kibibytes("VmRSS")
         jax.block_until_ready(run())

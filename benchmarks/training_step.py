@@ -1,4 +1,4 @@
-"""Time of a config's training step (real batch, masks, dropout) beside Hugging Face's modules."""
+"""Times a config's training step (real batch, masks, dropout) beside Hugging Face's modules."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from nystromformer_jax import training
 
 
 def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """Returns the times of both on the same batch."""
+    """Returns the times of both implementations on the same batch."""
     run = train.prepare(config)
     task = data.load(run.data)
     batch = task.splits["train"].batch(np.arange(run.fit.train.batch_size), run.data.padding)

@@ -139,3 +139,23 @@ def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:
         status = path.stat()
         digest.update(f"{name}\n{status.st_size} {status.st_mtime_ns}\n".encode())
     return {"files": len(files), "stamp": digest.hexdigest()}
+
+
+def decode(content: bytes, where: str, advice: str = "", *, at: int = 0) -> str:
+    """Decodes UTF-8 text.
+
+    Args:
+      content: Encoded text.
+      where: Begins the error message.
+      advice: Ends it.
+      at: Position of `content` in its file, to which an invalid byte's position is added.
+
+    Raises:
+      ValueError: A byte is invalid.
+    """
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        position, byte = at + error.start + 1, content[error.start]
+        message = f"{where} is not UTF-8 text: byte {position} is 0x{byte:02x}. {advice}"
+        raise ValueError(message.rstrip()) from None

@@ -186,6 +186,14 @@ def open_array(path: Path) -> npt.NDArray[Any]:
     return np.asarray(mapped)
 
 
+def require_rows(indices: npt.NDArray[np.integer], count: int) -> None:
+    """Raises IndexError unless all indices are from 0 to `count` - 1."""
+    if len(indices) and not (indices.min() >= 0 and indices.max() < count):
+        raise IndexError(
+            f"This split has rows 0 to {count - 1}; got rows {indices.min()} to {indices.max()}."
+        )
+
+
 def sha256_of(path: Path) -> str:
     """Returns the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:

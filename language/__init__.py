@@ -1,1 +1,1 @@
-"""The language model: corpora, tokenizers, pretraining and GLUE; runs from a clone of the repository."""
+"""The language model: corpora, tokenizers, pretraining and GLUE. It runs from a clone of the repository."""

@@ -1,4 +1,4 @@
-"""Fine-tuning of a pretrained model with a sequence classifier on GLUE and IMDb."""
+"""Fine-tunes pretrained models with a classification head on GLUE and IMDb."""
 
 import dataclasses
 import logging
@@ -30,6 +30,7 @@ from nystromformer_jax.durable import write_bytes
 from nystromformer_jax.export import export_model
 from nystromformer_jax.pretrained import save_pretrained
 from nystromformer_jax.typing import Array
+from reporting.tables import format_spread
 
 PATHS = ("data.dir", "data.workers")
 Logits = npt.NDArray[np.float32]
@@ -37,16 +38,11 @@ Logits = npt.NDArray[np.float32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
-    """The section "train", a `TrainConfig` in passes over the training set.
+    """The section "train": a `TrainConfig` in passes over the training set, rounded up to whole steps."""
 
-    Args:
-      epochs: Passes, rounded up to whole steps. Less than one pass counts as partial.
-      total_steps: If not 0, steps instead of passes; fewer steps than `epochs` count as partial.
-    """
-
-    epochs: float
+    epochs: float  # a run of less than one is partial
     batch_size: int
-    total_steps: int = 0
+    total_steps: int = 0  # if not 0, replaces `epochs`; a run of fewer steps than these is partial
     seed: int = 0
     accumulation: int = 1
     remat: bool = False
@@ -59,7 +55,7 @@ class BudgetConfig:
         self.in_steps(1)  # to validate the other fields
 
     def in_steps(self, examples: int) -> training.TrainConfig:
-        """Returns the budget in steps, for a number of training examples."""
+        """Returns the budget in steps for this number of training examples."""
         values = dataclasses.asdict(self)
         passes = values.pop("epochs") * examples / max(self.batch_size, 1)
         values["total_steps"] = self.total_steps or math.ceil(passes)
@@ -68,7 +64,7 @@ class BudgetConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateConfig:
-    """The section "optimizer": AdamW, a warm-up over a share of the steps, and linear decay to zero."""
+    """The section "optimizer": AdamW with a warm-up over a share of the steps and linear decay to zero."""
 
     learning_rate: float
     warmup_share: float
@@ -94,7 +90,7 @@ class RateConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoringConfig:
-    """The section "eval", an `EvalConfig` that evaluates once per epoch by default."""
+    """The section "eval": an `EvalConfig` that evaluates once per epoch by default."""
 
     every_steps: int = 0  # 0: once per epoch
     max_examples: int = 0
@@ -132,7 +128,7 @@ class Run:
     model: NystromformerForSequenceClassification
 
     def fit_config(self, examples: int) -> training.FitConfig:
-        """Returns the sections of the training loop, for a number of training examples."""
+        """Returns the sections of the training loop for this number of training examples."""
         train: training.TrainConfig = self.sections["train"].in_steps(examples)
         optimizer = self.sections["optimizer"].in_steps(train.total_steps)
         evaluation = self.sections["eval"].in_steps(math.ceil(examples / train.batch_size))
@@ -157,9 +153,9 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     data, init = sections["data"], sections["init"]
     if not init.checkpoint:
         raise ValueError(
-            "init.checkpoint: needs the folder of a pretrained model with its tokenizer, such as the"
-            " model/ of a pretraining run, or a Hugging Face folder. init.from_scratch=True uses only"
-            " its sizes."
+            "init.checkpoint: needs the folder of a pretrained model with its tokenizer, such as model/ in"
+            " a pretraining run's folder, or a Hugging Face folder. init.from_scratch=True uses its sizes"
+            " only."
         )
     mesh = training.make_mesh(sections["mesh"], devices)
     model = NystromformerForSequenceClassification(
@@ -291,7 +287,7 @@ def write_export(run: Run, workdir: training.Workdir) -> Path:
 
 
 def make_spec(run: Run, examples: int) -> training.TrainSpec:
-    """Returns what a run trains, for a number of training examples."""
+    """Returns what a run trains for this number of training examples."""
     tokens = jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32)
     task = glue.TASKS[run.data.task]
     label = jax.ShapeDtypeStruct((), jnp.float32 if task.is_regression else jnp.int32)
@@ -351,13 +347,17 @@ def sentence(result: Mapping[str, Any]) -> str:
     parts = []
     for split in ("valid", "test"):
         if result.get(split):
-            values = ", ".join(_with_error(result, split, name) for name in result[split])
+            errors = result[f"{split}_standard_error"]
+            values = ", ".join(
+                f"{name} {format_spread(100 * value, 100 * errors.get(name, math.nan))}"
+                for name, value in result[split].items()
+            )
             parts.append(f"{split} {values} ({result[f'{split}_examples']:,} examples)")
     return f"{result['task']}: {'; '.join(parts)}, at step {result['best_step']:,}."
 
 
 def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
-    """Describes the run of a task that is best on validation, the first of equals."""
+    """Describes the run that is best on validation, the first of equals."""
     metric = glue.TASKS[next(iter(results.values()))["task"]].select_by
     best = max(results, key=lambda folder: results[folder]["valid"][metric])
     chosen = results[best]
@@ -365,12 +365,6 @@ def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
         f"Best of {len(results)} by validation {metric}: batch {chosen['batch_size']}, rate"
         f" {chosen['learning_rate']:g}, in {best}. {sentence(chosen)}"
     )
-
-
-def _with_error(result: Mapping[str, Any], split: str, name: str) -> str:
-    error = result[f"{split}_standard_error"].get(name)
-    value = f"{name} {100 * result[split][name]:.2f}"
-    return value if error is None else f"{value} ± {100 * error:.2f}"
 
 
 def _logits(
@@ -392,7 +386,7 @@ def _make_params(run: Run) -> Callable[[], Any]:
 def _examples(run: Run, split: EncodedSplit) -> training.Examples:
     def batch(indices: npt.NDArray[np.integer]) -> Any:
         rows = split.batch(indices, run.data.max_len)
-        if run.model.config.num_types == 1:  # as in RoBERTa, both texts have the same
+        if run.model.config.num_types == 1:  # as in RoBERTa, both texts have the same type
             return {**rows, "types": np.zeros_like(rows["types"])}
         return rows
 
@@ -400,7 +394,7 @@ def _examples(run: Run, split: EncodedSplit) -> training.Examples:
 
 
 def _labels(task: GlueTask) -> dict[str, Any]:
-    """Returns what a config.json says about the classes of a task."""
+    """Returns a task's classes in the format of config.json."""
     labels = task.labels or ("LABEL_0",)
     return {
         "id2label": {str(i): label for i, label in enumerate(labels)},
@@ -432,7 +426,7 @@ def _metrics(task: GlueTask, logits: Logits, labels: npt.NDArray[Any]) -> dict[s
 def _evaluate_splits(
     run: Run, data: GlueData, spec: training.TrainSpec, params: Any, folder: Path | None
 ) -> dict[str, Any]:
-    """Evaluates every split but training; writes predictions if there is a `folder`."""
+    """Evaluates every split except training, and writes predictions to `folder` if it is not None."""
     results: dict[str, Any] = {}
     for name, split in data.splits.items():
         if name == "train":

@@ -1,4 +1,4 @@
-"""The start of a run: a new model, or a checkpoint's sizes with or without its weights."""
+"""Initial models of runs: new, or with a checkpoint's sizes, with or without its weights."""
 
 import dataclasses
 import importlib.util
@@ -20,18 +20,9 @@ from nystromformer_jax.training import from_mapping
 
 _logger = logging.getLogger(__name__)
 
-__all__ = [
-    "InitConfig",
-    "check_same_words",
-    "check_tokenizer",
-    "model_config",
-    "read_params",
-    "require_packages",
-]
-
-# The fields of the section "model" with a checkpoint, which has all others.
+# Keys of the section "model" that are allowed with a checkpoint, which sets all others.
 WITH_CHECKPOINT = ("dropout_rate", "attention_dropout_rate", "dtype")
-# The fields of `NystromformerConfig` in the section "attention", besides the name.
+# Fields of `NystromformerConfig` in the section "attention", besides the name.
 OF_ATTENTION = (
     "num_landmarks",
     "conv_kernel_size",
@@ -41,8 +32,8 @@ OF_ATTENTION = (
     "mask_conv",
     "implementation",
 )
-# Keys of config.json: the tokenizer's attribute for the same id, and the default of folders that never set
-# it. The defaults are RoBERTa's ids, which transformers also gives to Nyströmformers with other tokenizers.
+# For each key of config.json, the tokenizer's attribute with the same id, and the id that transformers
+# writes if none is set: RoBERTa's, also for Nyströmformers with other tokenizers.
 SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
     "pad_token_id": ("pad_id", 1),
     "bos_token_id": ("cls_id", 0),
@@ -56,27 +47,21 @@ SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InitConfig:
-    """The source of the initial parameters.
+    """The section "init": the source of the initial parameters."""
 
-    Args:
-      checkpoint: A folder that `nystromformer_jax.pretrained.from_pretrained` reads; empty: none.
-      from_scratch: Use the checkpoint's sizes and tokenizer, but not its weights.
-      quirks: "hf" treats padding as Hugging Face's port does.
-    """
-
-    checkpoint: str = ""
-    from_scratch: bool = False
-    quirks: Literal["none", "hf"] = "none"
+    checkpoint: str = ""  # a folder that `nystromformer_jax.pretrained.from_pretrained` reads
+    from_scratch: bool = False  # use the checkpoint's sizes and tokenizer, but not its weights
+    quirks: Literal["none", "hf"] = "none"  # "hf" treats padding as Hugging Face's port does
 
     def __post_init__(self) -> None:
         if self.from_scratch and not self.checkpoint:
             raise ValueError(
-                "init.from_scratch: uses the sizes of init.checkpoint, which is empty; set that, or"
-                " leave init.from_scratch at False."
+                "init.from_scratch: needs init.checkpoint for its sizes; set that, or leave"
+                " init.from_scratch at False."
             )
         if self.quirks != "none" and not self.checkpoint:
             raise ValueError(
-                f"init.quirks={self.quirks}: sets how init.checkpoint is read, which is empty."
+                f"init.quirks={self.quirks}: needs init.checkpoint, whose interpretation it selects."
             )
 
     @property
@@ -132,7 +117,8 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
         options["attention"] = name
     elif options:
         raise ValueError(
-            f"attention.{min(options)}: needs attention.name, which is empty (the checkpoint's own)."
+            f"attention.{min(options)}: needs attention.name, which is empty; empty selects the"
+            " checkpoint's attention."
         )
     fields.pop("vocab_size", None)
     changes = {**model, **options, **fields}
@@ -160,9 +146,9 @@ def _check_attention(name: str, options: Mapping[str, Any]) -> None:
 def read_params(
     init: InitConfig, config: NystromformerConfig, model_class: type[nn.Module], seed: int
 ) -> Any:
-    """Returns the checkpoint's parameters in the shapes of `config`, or None if a run has new ones.
+    """Returns the checkpoint's parameters in the shapes of `config`; None if the run uses none.
 
-    Heads that the checkpoint lacks are initialized.
+    Heads that are not in the checkpoint are initialized.
     """
     if not init.reads_weights:
         return None
@@ -175,9 +161,9 @@ def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: Ini
     """Validates that a tokenizer matches the weights that a run starts from.
 
     Raises:
-      ValueError: The tokenizer has more tokens than the embedding has rows. With the checkpoint's weights
-        also: it has fewer tokens (unless the rows are their number rounded up), or its special tokens have
-        other ids than in the checkpoint's config.json.
+      ValueError: The tokenizer has more tokens than the embedding has rows. If the run uses the
+        checkpoint's weights, also: it has fewer tokens (unless the rows are their number rounded up), or
+        its special tokens have other ids than in the checkpoint's config.json.
     """
     size, rows = tokenizer.vocab_size, config.vocab_size
     rounded = [multiple * math.ceil(size / multiple) for multiple in (1, 8, 64, 128)]

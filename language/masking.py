@@ -1,7 +1,7 @@
-"""Pretraining's objectives on pairs of sentences: masked words, and the order of the sentences.
+"""The objectives of pretraining on pairs of texts: masked words, and the order of the two texts.
 
-Both are random at every step, on the device, from one RNG per example: a batch is a pure function of its
-rows and the RNG. Evaluation always passes the same RNG, so that the masks are always the same.
+Masks and swaps are drawn on the device at every step, from one RNG per example. A batch is a pure function
+of its rows and the RNG. Evaluation always passes the same RNG, so its masks never change.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ class ObjectiveConfig:
     Args:
       mask_rate: Share of an example's tokens that are predicted.
       mask_share: Share of these that are replaced by the mask token.
-      random_share: Share of these that are replaced by a random ordinary token; the rest are unchanged.
+      random_share: Share of these that are replaced by a random ordinary token; the rest stay unchanged.
       whole_words: If True, all pieces of a word are predicted, or none.
-      order_weight: Weight of the order loss relative to the token loss; 0 leaves the sentences in order
-        and the order head untrained, as in the authors' main code.
+      order_weight: Weight of the order loss relative to the token loss; 0 swaps no sentences and leaves
+        the order head untrained, as in the authors' main code.
     """
 
     mask_rate: float = 0.15
@@ -41,14 +41,14 @@ class ObjectiveConfig:
         shares = (self.mask_share, self.random_share)
         if min(shares) < 0 or sum(shares) > 1:
             raise ValueError(
-                "objective.mask_share, objective.random_share: need to be at least 0 and to add up to"
-                f" at most 1, got {shares[0]} and {shares[1]}."
+                "objective.mask_share, objective.random_share: need numbers of 0 or more whose sum is at"
+                f" most 1, got {shares[0]} and {shares[1]}."
             )
         if not self.order_weight >= 0:
             raise ValueError(f"objective.order_weight: needs 0 or more, got {self.order_weight}.")
 
     def predictions(self, max_len: int) -> int:
-        """Returns K, the maximum number of predicted tokens among `max_len`."""
+        """Returns K, the maximum number of predicted tokens of an example of `max_len` tokens."""
         return max(1, round(self.mask_rate * max_len))
 
 
@@ -58,7 +58,7 @@ class Vocabulary:
 
     mask_id: int
     word_starts: npt.NDArray[np.bool_]  # [V], True where a token begins a word
-    ordinary_ids: npt.NDArray[np.int32]  # not special: can be predicted or drawn at random
+    ordinary_ids: npt.NDArray[np.int32]  # not special; can be predicted or drawn at random
 
     @classmethod
     def create(
@@ -73,7 +73,7 @@ class Vocabulary:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MaskedPairs:
-    """A batch of inputs and targets of pretraining."""
+    """A batch of inputs and targets for pretraining."""
 
     inputs: Array  # [B L], token ids, some replaced
     mask: Array  # [B L], True at real tokens
@@ -81,7 +81,7 @@ class MaskedPairs:
     positions: Array  # [B K], positions of predicted tokens
     targets: Array  # [B K], original tokens at `positions`
     weights: Array  # [B K], 1 at predicted tokens, 0 at unused positions
-    num_targets: Array  # [B], `mask_rate` of the tokens; with whole words fewer may be predicted
+    num_targets: Array  # [B], `mask_rate` of the tokens; whole words may leave fewer predicted
     order: Array  # [B], 1 if the sentences are swapped
 
 
@@ -98,18 +98,18 @@ def mask_pairs(
     """Swaps the sentences of half of the pairs, and masks words in all of them.
 
     Args:
-      rng: RNG of the step; `example` is folded into it for each row.
+      rng: RNG of the step; each row's is this with its `example` folded in.
       inputs: `[CLS] first [SEP] second [SEP]` and padding.
-      first_len: Tokens of the first sentence, without special tokens.
-      second_len: Tokens of the second sentence.
-      example: Number of each row in the data.
+      first_len: Number of tokens of the first sentence, without special tokens.
+      second_len: The same for the second.
+      example: Index of each row in the data.
       vocabulary: Properties of the tokenizer.
       config: The section "objective".
 
     Source: Devlin et al. 2019, arXiv:1810.04805, section 3.1 (15 %; 80, 10, 10) and their later whole-word
     masking; Lan et al. 2020, arXiv:1909.11942, section 3.1 (sentence order).
-    Differs: words are taken in random order as long as the whole word fits, so that slightly less than
-    `mask_rate` may be predicted.
+    Differs: words are masked in random order as long as the whole word fits, so slightly fewer tokens
+    than `mask_rate` may be predicted.
     """
 
     def row(example: Array, tokens: Array, first: Array, second: Array) -> MaskedPairs:

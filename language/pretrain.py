@@ -1,4 +1,4 @@
-"""BERT-style pretraining on a local corpus: masked tokens and the order of two sentences."""
+"""BERT-style pretraining on a local corpus: masked tokens and sentence order."""
 
 import dataclasses
 import math
@@ -66,7 +66,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     fit_config.check_batches(mesh)
     training.check_length(mesh, data.max_len, "data.max_len")
     run = Run(config, data, sections["objective"], init, fit_config, mesh)
-    # To validate the model; the size of an existing tokenizer is not known yet.
+    # Validates the model. The size of an existing tokenizer is not known yet.
     model = NystromformerForPreTraining(_model_config(run, data.vocab_size))
     jax.eval_shape(_make_params(run, model))
     return run
@@ -134,12 +134,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
 
 
 def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> training.TrainSpec:
-    """Returns what a run trains.
-
-    Args:
-      run: The run.
-      vocabulary: The corpus's; None for a placeholder of the config's size, to plan without data.
-    """
+    """Returns what a run trains; to plan without data, omit `vocabulary` for a placeholder."""
     if vocabulary is None:
         size = run.data.vocab_size
         if run.init.checkpoint:
@@ -168,10 +163,10 @@ def make_loss(
 
         (Σ token losses + order_weight · Σ wanted · order loss) / Σ wanted
 
-    The sums are over a batch's tokens and pairs, and `wanted` is the number of tokens to mask in a pair. The
-    order loss is therefore a mean weighted by length. The token loss is a mean up to the few per cent of
-    tokens that whole-word masking leaves out. Both add up exactly over the parts of a batch. Accumulated
-    parts mask other tokens than the undivided batch, because their random numbers differ.
+    The sums are over a batch's masked tokens and its pairs, and `wanted` is the number of tokens to mask in
+    a pair. The order loss is therefore a mean weighted by length. The token loss is a mean up to the few per
+    cent of tokens that whole-word masking leaves out. Both add up exactly over the parts of a batch, but
+    accumulated parts mask other tokens than the undivided batch, because their random numbers differ.
     """
 
     def loss_fn(
@@ -269,8 +264,8 @@ def sentence(result: Mapping[str, Any]) -> str:
     if "order_accuracy" in valid:
         order = f", the order of {100 * valid['order_accuracy']:.2f} % of the pairs"
     return (
-        f"Guessed {100 * valid['mlm_accuracy']:.2f} % of the masked tokens (the most frequent one is"
-        f" {100 * least['mlm_accuracy']:.2f} %){order}; perplexity {valid['perplexity']:.1f}, on"
+        f"Predicted {100 * valid['mlm_accuracy']:.2f} % of the masked tokens correctly (the most frequent"
+        f" one alone: {100 * least['mlm_accuracy']:.2f} %){order}; perplexity {valid['perplexity']:.1f}, on"
         f" {result['valid_examples']:,} held-out pairs, at step {result['best_step']:,}."
     )
 

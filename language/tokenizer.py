@@ -1,7 +1,8 @@
-"""Tokenizers: read from files, trained and written, by the library `tokenizers`; nothing is downloaded."""
+"""Reads, trains and writes tokenizers with the library `tokenizers`. Nothing is downloaded."""
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections import Counter
@@ -16,7 +17,7 @@ from dataprep import cache
 from language import wordpiece
 from nystromformer_jax.durable import write_bytes
 
-# Those of BERT and of RoBERTa. ALBERT has some of either.
+# Names in BERT and in RoBERTa; ALBERT has some of each.
 SPECIAL_TOKENS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -35,9 +36,9 @@ class Tokenizer:
     """Converts text to token ids and back."""
 
     backend: Any  # a `tokenizers.Tokenizer`
-    vocab_size: int  # ids of added tokens included
+    vocab_size: int  # includes ids of added tokens
     pad_id: int
-    unk_id: int | None  # None if every text has tokens, as with bytes
+    unk_id: int | None  # None if no text is unknown, as in byte-level tokenizers
     cls_id: int
     sep_id: int
     mask_id: int
@@ -50,20 +51,20 @@ class Tokenizer:
         """Wraps a `tokenizers.Tokenizer`; `origin` names it in error messages."""
         backend.no_truncation()
         backend.no_padding()
-        # The text "[MASK]" is six characters instead of a mask token.
+        # The text "[MASK]" becomes six characters, not a mask token.
         backend.encode_special_tokens = True
         vocabulary = backend.get_vocab(with_added_tokens=True)
-        ids = {}
-        for name, tokens in SPECIAL_TOKENS.items():
-            known = [vocabulary[token] for token in tokens if token in vocabulary]
-            if known:
-                ids[name] = known[0]
+        ids = {
+            name: next(vocabulary[token] for token in tokens if token in vocabulary)
+            for name, tokens in SPECIAL_TOKENS.items()
+            if not vocabulary.keys().isdisjoint(tokens)
+        }
         missing = [name for name in SPECIAL_TOKENS if name not in ids and name != "unk"]
         if missing:
             names = " and ".join(" or ".join(SPECIAL_TOKENS[name]) for name in missing)
             raise ValueError(
                 f"The tokenizer {origin} has no token {names}, which masked language modeling needs:"
-                " pass the tokenizer of a BERT-like model, or leave data.tokenizer empty to train one."
+                " pass the tokenizer of a BERT-style model, or leave data.tokenizer empty to train one."
             )
         special = {id for id, token in backend.get_added_tokens_decoder().items() if token.special}
         return cls(
@@ -80,27 +81,27 @@ class Tokenizer:
         )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of every text, without special tokens except unknown ones."""
+        """Returns the token ids of every text; the unknown token is the only special one among them."""
         batch = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         reserved = frozenset((self.pad_id, self.cls_id, self.sep_id, self.mask_id))
         return [
-            # A vocabulary of whole words may hold "[MASK]" as one.
+            # A vocabulary of whole words may contain "[MASK]" as a word.
             ids if reserved.isdisjoint(ids) else [id for id in ids if id not in reserved]
             for ids in (encoding.ids for encoding in batch)
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids, with the names of special tokens."""
+        """Returns the text of token ids, special tokens included."""
         return self.backend.decode([int(id) for id in ids], skip_special_tokens=False)
 
     @property
     def vocabulary(self) -> dict[str, int]:
-        """The id of every token, in the order of the ids."""
+        """Token ids by token, sorted by id."""
         ids = self.backend.get_vocab(with_added_tokens=True)
         return dict(sorted(ids.items(), key=lambda item: item[1]))
 
     def word_starts(self) -> npt.NDArray[np.bool_]:
-        """Returns [V], True where a token begins a word; special tokens do."""
+        """Returns [V], True for tokens that begin a word, and for special tokens."""
         starts = np.zeros(self.vocab_size, np.bool_)
         for token, id in self.vocabulary.items():
             starts[id] = token.startswith(self.word_mark) != (self.word_mark == wordpiece.PREFIX)
@@ -110,18 +111,15 @@ class Tokenizer:
     @property
     def token_ids(self) -> dict[str, int]:
         """The special ids by their names in a Hugging Face `config.json`."""
-        return {
-            "pad_token_id": self.pad_id,
-            "bos_token_id": self.cls_id,
-            "eos_token_id": self.sep_id,
-        }
+        names = ("pad_token_id", "bos_token_id", "eos_token_id")
+        return dict(zip(names, (self.pad_id, self.cls_id, self.sep_id), strict=True))
 
     def save(self, folder: Path, max_len: int | None = None) -> None:
-        """Writes `tokenizer.json`, and the config that transformers needs to open the folder.
+        """Writes `tokenizer.json`, and the config that `transformers` needs to open the folder.
 
         Args:
           folder: Created if missing.
-          max_len: Maximum number of tokens of the model.
+          max_len: Maximum number of tokens that the model supports.
         """
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -148,8 +146,8 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
     Args:
       path: A `tokenizer.json`, BERT's `vocab.txt`, RoBERTa's `vocab.json` or `merges.txt` with the other
         one beside it, or a folder with one of these, such as that of a Hugging Face model.
-      lowercase: If True, a `vocab.txt` is of lower-case words, unless the `tokenizer_config.json` of its
-        folder has `do_lower_case`.
+      lowercase: Convert text to lower case for a `vocab.txt`, unless the `tokenizer_config.json` beside
+        it has `do_lower_case`.
 
     Raises:
       FileNotFoundError: The tokenizer is missing.
@@ -158,8 +156,8 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
     origin = cache.user_path(os.fspath(path))
     if not origin.exists():
         raise FileNotFoundError(
-            f"There is no tokenizer {origin}: set data.tokenizer to {KNOWN_FILES}, or to a folder with"
-            " one, or leave it empty to train one."
+            f"The tokenizer {origin} does not exist: set data.tokenizer to {KNOWN_FILES}, or to a folder"
+            " with one, or leave it empty to train one."
         )
     try:
         return Tokenizer.from_backend(_open_backend(origin, lowercase), str(origin))
@@ -170,7 +168,7 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
 
 
 def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
-    """Counts words as BERT splits them, from the counts of strings without white space."""
+    """Returns the counts of BERT's words, from the counts of strings without white space."""
     backend = _bert({"[UNK]": 0}, lowercase)
     words: Counter[str] = Counter()
     for raw, count in counts.items():
@@ -187,11 +185,11 @@ def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool)
 
     Args:
       counts: Result of `bert_words`.
-      vocab_size: Tokens, special tokens included; fewer if there are not enough words.
-      lowercase: If True, converts text to lower case without accents, as in `bert_words`.
+      vocab_size: Number of tokens, including special ones; fewer if there are not enough words.
+      lowercase: Convert text to lower case without accents, as in `bert_words`.
     """
     if not counts:
-        raise ValueError("There is no text to train a tokenizer on.")
+        raise ValueError("A tokenizer needs text to be trained on, and the text is empty.")
     special = [names[0] for names in SPECIAL_TOKENS.values()]
     vocabulary = wordpiece.learn(counts, vocab_size, special)
     backend = _bert({token: i for i, token in enumerate(vocabulary)}, lowercase)
@@ -207,21 +205,14 @@ def _open_backend(path: Path, lowercase: bool) -> Any:
         if not names:
             raise FileNotFoundError(f"{path} holds no tokenizer: it needs {KNOWN_FILES}.")
         path = path / names[0]
-    if path.name.endswith("merges.txt"):
-        path = path.with_name(f"{path.name.removesuffix('merges.txt')}vocab.json")
+    for name in ("vocab.json", "merges.txt"):
+        if path.name.endswith(name):
+            return _roberta(path.parent, path.name.removesuffix(name))
     if path.name.endswith(".txt"):
         return _bert(_bert_vocabulary(path), _is_lowercase(path.parent, lowercase))
+    content = path.read_bytes()
     try:
-        content = path.read_text(encoding="utf-8")
-        model = json.loads(content)["model"]
-    except KeyError:
-        return _roberta(path)
-    except (ValueError, TypeError):
-        raise _invalid(path, "it is not JSON") from None
-    if isinstance(model, int):  # a vocabulary that has the word "model"
-        return _roberta(path)
-    try:
-        return tokenizers.Tokenizer.from_str(content)
+        return tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises nothing narrower
         raise _invalid(path, str(error)) from None
 
@@ -238,51 +229,53 @@ def _bert(vocabulary: dict[str, int], lowercase: bool) -> Any:
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(wordpiece.PREFIX)
-    _add_special_tokens(backend, vocabulary, pair="[CLS] $A [SEP] $B:1 [SEP]:1")
+    _add_special_tokens(
+        backend, vocabulary, single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1"
+    )
     return backend
 
 
-def _roberta(path: Path) -> Any:
-    """Returns RoBERTa's byte-level BPE tokenizer."""
+def _roberta(folder: Path, prefix: str) -> Any:
+    """Returns RoBERTa's byte-level BPE tokenizer; `prefix` begins the names of its two files."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
 
-    merges = path.with_name(f"{path.name.removesuffix('vocab.json')}merges.txt")
-    if not path.name.endswith("vocab.json") or not merges.is_file() or not path.is_file():
+    vocabulary, merges = folder / f"{prefix}vocab.json", folder / f"{prefix}merges.txt"
+    if not (vocabulary.is_file() and merges.is_file()):
         raise FileNotFoundError(
-            f"{path.parent} needs both {merges.name} and {path.name} of a byte-level tokenizer."
+            f"{folder} needs both {merges.name} and {vocabulary.name} of a byte-level tokenizer."
         )
     try:
-        backend = tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges)))
+        backend = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises nothing narrower
-        raise _invalid(path, str(error)) from None
+        raise _invalid(vocabulary, str(error)) from None
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    _add_special_tokens(backend, backend.get_vocab(), pair="<s> $A </s> </s> $B </s>")
+    single, pair = "<s> $A </s>", "<s> $A </s> </s> $B </s>"
+    _add_special_tokens(backend, backend.get_vocab(), single=single, pair=pair)
     return backend
 
 
-def _add_special_tokens(backend: Any, vocabulary: Mapping[str, int], *, pair: str) -> None:
-    """Marks the vocabulary's special tokens; `pair` is the template that joins two texts."""
+def _add_special_tokens(
+    backend: Any, vocabulary: Mapping[str, int], *, single: str, pair: str
+) -> None:
+    """Marks the vocabulary's special tokens; `single` and `pair` are templates for one and two texts."""
     import tokenizers
     from tokenizers import processors
 
-    tokens = [
-        token for tokens in SPECIAL_TOKENS.values() for token in tokens if token in vocabulary
-    ]
     backend.add_special_tokens(
         [  # as in RoBERTa, the mask replaces a word and the space before it
             tokenizers.AddedToken(token, lstrip=token == "<mask>", normalized=False)
-            for token in tokens
+            for token in itertools.chain.from_iterable(SPECIAL_TOKENS.values())
+            if token in vocabulary
         ]
     )
-    around = [token for token in pair.replace(":1", "").split() if not token.startswith("$")]
+    around = sorted(token for token in set(single.split()) if token != "$A")
     if vocabulary.keys() >= set(around):
-        single, _, _ = pair.replace("</s> </s>", "</s>").partition(" $B")
         backend.post_processor = processors.TemplateProcessing(
             single=single,
             pair=pair,
-            special_tokens=[(token, vocabulary[token]) for token in sorted(set(around))],
+            special_tokens=[(token, vocabulary[token]) for token in around],
         )
 
 
@@ -303,7 +296,7 @@ def _word_mark(description: Mapping[str, Any], origin: str) -> str:
             if part in parts:
                 return mark
     raise ValueError(
-        f"The tokenizer {origin} does not say where words begin: it needs WordPiece with"
+        f"The tokenizer {origin} does not mark where words begin: it needs WordPiece with"
         f" {wordpiece.PREFIX}, byte-level BPE with Ġ, or a model with ▁."
     )
 
@@ -316,7 +309,7 @@ def _bert_vocabulary(path: Path) -> dict[str, int]:
         raise _invalid(path, "it is not UTF-8 text") from None
     vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
     if "[UNK]" not in vocabulary or len(vocabulary) != len(tokens):
-        raise _invalid(path, "a vocab.txt needs one token per line, each once, [UNK] among them")
+        raise _invalid(path, "a vocab.txt needs one token per line without repeats, and [UNK]")
     return vocabulary
 
 

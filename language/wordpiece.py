@@ -1,12 +1,12 @@
-"""Learns a WordPiece vocabulary from the counts of words.
+"""Learns a WordPiece vocabulary from word counts by byte-pair encoding.
 
-The most frequent pair of adjacent pieces is merged to a piece, repeatedly: byte-pair encoding. A
-WordPiece tokenizer then matches the pieces greedily, the longest first.
+The most frequent pair of adjacent pieces is merged into a new piece, repeatedly. A WordPiece tokenizer
+then matches pieces greedily, the longest first.
 
 Source: `tokenizers.trainers.WordPieceTrainer` (huggingface/tokenizers, models/bpe/trainer.rs).
-Differs from it: the same words give the same vocabulary. The library numbers the pieces of one letter
-in the order of a hash table, which differs between processes, and of equally frequent pairs merges the
-one of smaller numbers. Here a pair may also occur more than 2^31 times.
+Differs from it: the same words always give the same vocabulary. The library numbers the letters in the
+order of a hash table, which differs between processes, and breaks ties between pairs by these numbers.
+Here a pair may also occur more than 2^31 times.
 """
 
 import heapq
@@ -16,23 +16,18 @@ from itertools import pairwise
 
 PREFIX = "##"  # begins a piece that continues a word
 
-# The rarest letters, up to this share of the text, are dropped; words with them are unknown.
+# The rarest letters, up to this share of the text, are dropped; words that contain them are unknown.
 _RARE = 1e-4
 
 
 def learn(counts: Mapping[str, int], vocab_size: int, first: Sequence[str]) -> list[str]:
-    """Returns the vocabulary: `first`, then letters, then longer pieces in the order of their merges.
+    """Returns the vocabulary: special tokens (`first`), letters, and longer pieces in order of merging.
 
-    It is smaller than `vocab_size` if no pair occurs twice any more.
-
-    Args:
-      counts: Count of every word.
-      vocab_size: Size of the vocabulary, `first` and letters included.
-      first: Special tokens.
+    It has fewer than `vocab_size` entries if no pair occurs twice any more.
     """
     letters = _letters(counts)
     words = [word for word in counts if letters.issuperset(word)]
-    # Of equally frequent pairs the one of smaller numbers is merged first.
+    # Ties between pairs are broken by these numbers, the smaller first.
     symbols = sorted(letters) + sorted({PREFIX + c for word in words for c in word[1:]})
     if vocab_size < len(first) + len(symbols):
         raise ValueError(
@@ -47,7 +42,7 @@ def learn(counts: Mapping[str, int], vocab_size: int, first: Sequence[str]) -> l
 
 
 def _letters(counts: Mapping[str, int]) -> set[str]:
-    """Returns the characters of the text without the rarest ones, which make up `_RARE` of it."""
+    """Returns the characters of the words, without the rarest ones that make up `_RARE` of them."""
     occurrences: Counter[str] = Counter()
     for word, count in counts.items():
         for character in word:
@@ -67,14 +62,14 @@ def _merged(
 ) -> list[str]:
     """Returns `symbols` and the pieces merged from them, at most `size` in all.
 
-    A word is a string with one character per piece: piece number i is `chr(i)`. So a pair is a string of
-    two characters, and merging it in a word is `str.replace`.
+    A word is stored as a string with one character per piece, `chr(i)` for piece i. A pair is then a
+    string of two characters, and `str.replace` merges it in a word.
     """
     pieces = list(symbols)
     numbers = {piece: chr(i) for i, piece in enumerate(pieces)}
     spelled = [numbers[word[0]] + "".join(numbers[PREFIX + c] for c in word[1:]) for word in words]
     occurrences: defaultdict[str, int] = defaultdict(int)
-    holders: defaultdict[str, list[int]] = defaultdict(list)  # words of a pair, possibly outdated
+    holders: defaultdict[str, list[int]] = defaultdict(list)  # words with a pair; may be outdated
     for row, (word, count) in enumerate(zip(spelled, counts, strict=True)):
         for pair in map("".join, pairwise(word)):
             occurrences[pair] += count
@@ -83,7 +78,7 @@ def _merged(
     heapq.heapify(queue)
     while queue and len(pieces) < size:
         count, pair = heapq.heappop(queue)
-        if -count != occurrences[pair]:  # outdated; increased counts were queued again
+        if -count != occurrences[pair]:  # outdated; higher counts were queued again
             if -count > occurrences[pair] > 0:
                 heapq.heappush(queue, (-occurrences[pair], pair))
             continue

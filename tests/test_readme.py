@@ -1,4 +1,4 @@
-"""README is short, its two commands are where CI looks for them, and its numbers are those of the results."""
+"""README is short, CI finds its two commands, and its numbers come from the stored results."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def test_the_commands_that_ci_runs_are_one_line_each(marker):
 
 
 def test_the_first_python_block_needs_the_library_alone():
-    """CI runs it beside the wheel, where nothing else is installed."""
+    """CI runs it with only the wheel installed."""
     block = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert block is not None
     assert set(re.findall(r"^(?:from|import) (\w+)", block[1], re.MULTILINE)) == {

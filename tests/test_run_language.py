@@ -47,7 +47,7 @@ def refusal(program, *arguments):
 
 def test_one_command_pretrains_and_says_where(pretrained):
     folder, output = pretrained
-    assert output.startswith("Guessed ")
+    assert output.startswith("Predicted ")
     assert f"the model in {folder / 'run/model'}" in output
     assert {file.name for file in (folder / "run/model").iterdir()} >= {
         "config.json",

@@ -6,16 +6,16 @@
 The module has projections, but no convolution, mask or dropout. Each attention is compiled ahead of time
 for each length, batch and pass. Memory is the compiler's figure: arguments, results and temporaries. A
 CPU's compiler does not count the temporaries of fused operations (largest for exact attention of a
-batch), so on a CPU the peak of the process is used if it is larger. Devices that count memory have one
-peak for the whole process, which cannot be reset, so it is not used.
+batch), so on a CPU the peak of the process is used if it is larger. On other devices the peak is not used,
+because it is counted for the whole process and cannot be reset.
 
-Programs that need more than `--memory_limit` are not run, and are shown as such. The others of one
+Programs that need more than `--memory_limit` are not run, and the table says so. The others of one
 length, batch and pass are timed in turn. The JSON is rewritten after every length; the same command
 resumes an interrupted run. An attention added later is timed without the earlier ones; `--fresh` times
 all of them together.
 
 Source: Xiong et al. 2021, arXiv:2102.03902, Table 1.
-Differs: the module is BERT-base's, 12 heads of 64, our choice. Gradients are measured beside inference.
+Differs: the module has the sizes of BERT-base, 12 heads of 64. Gradients are measured, too.
 """
 
 import argparse

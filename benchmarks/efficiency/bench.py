@@ -73,8 +73,8 @@ class Bench:
           head_dim: D; the module has width H · D.
           dtype: Of activations; parameters are float32.
           repeats: Rounds of all attentions.
-          memory_limit: In GiB; programs that need more are not run. None for the memory reserved on the
-            device, or three quarters of the memory that the machine has free.
+          memory_limit: In GiB; programs that need more are not run. None: the memory reserved on the
+            device, or three quarters of the machine's free memory.
           topology: Compiles for this TPU topology and runs nothing.
 
         Raises:
@@ -163,7 +163,7 @@ class Bench:
         return compile_ahead(gradient, (params, x, x), self.device)
 
     def _time(self, rows: dict[str, dict[str, Any]], programs: Mapping[str, Compiled]) -> None:
-        """Writes the seconds, or the reason why there are none, into `rows`."""
+        """Writes the seconds, or the reason why they are missing, into `rows`."""
         cases, inputs = {}, None
         for attention, row in rows.items():
             run = programs[attention].run

@@ -1,4 +1,4 @@
-"""The corpus of pretraining: from text to pairs of tokens, without jax."""
+"""Corpora for pretraining: from text to pairs of token sequences. Imports no jax."""
 
 from language.corpus.data import Corpus, CorpusConfig, load
 from language.corpus.pairs import Pairs

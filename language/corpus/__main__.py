@@ -14,6 +14,7 @@ from cli import run_to_end
 from dataprep import cache
 from language import corpus
 from language.corpus import Corpus, CorpusConfig
+from reporting.tables import Table
 
 PERCENTILES = (5, 50, 95)
 
@@ -29,20 +30,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("source", "documents"):
         parser.add_argument(f"--{name}", choices=choices[name], default="auto")
     parser.add_argument(
-        "--tokenizer", default="", help="path of a tokenizer; empty: train one on the corpus"
+        "--tokenizer", default="", help="a tokenizer's path; empty: train one on the corpus"
     )
-    parser.add_argument("--cased", action="store_true", help="train one that keeps capital letters")
+    parser.add_argument(
+        "--cased", action="store_true", help="train a tokenizer that keeps capital letters"
+    )
     for name, description in (
-        ("vocab_size", "tokens of a trained tokenizer"),
+        ("vocab_size", "size of a trained tokenizer's vocabulary"),
         ("max_len", "tokens per pair, special tokens included"),
         ("short_rate", "share of pairs with a smaller target length"),
-        ("held_out", "share of documents for validation"),
+        ("held_out", "share of documents held out for validation"),
         ("seed", "seed of the split and of the pairs"),
-        ("workers", "processes; 0: one per core"),
+        ("workers", "number of processes; 0: one per core"),
     ):
         value = getattr(default, name)
         parser.add_argument(f"--{name}", type=type(value), default=value, help=description)
-    parser.add_argument("--show", type=int, default=2, help="pairs to print")
+    parser.add_argument("--show", type=int, default=2, help="number of pairs to print")
     args = vars(parser.parse_args(arguments))
     show, cased = args.pop("show"), args.pop("cased")
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
@@ -69,25 +72,30 @@ def _report(config: CorpusConfig, show: int) -> None:
 
 def table(found: Corpus) -> str:
     """Returns a Markdown table of each split's documents, tokens and lengths."""
-    rows = [
-        "| split | documents | left out | sentences | tokens | unknown, % | pairs"
-        f" | length: {', '.join(f'{p} %' for p in PERCENTILES)}, longest |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for split, pairs in found.splits.items():
         counts = found.statistics[split]
         lengths = np.diff(pairs.offsets)
         quantiles = [*np.percentile(lengths, PERCENTILES), lengths.max()]
         rows.append(
-            f"| {split} | {counts.documents:,} | {counts.left_out:,} | {counts.sentences:,}"
-            f" | {counts.tokens:,} | {100 * counts.unknown / max(counts.tokens, 1):.2f} | {counts.pairs:,}"
-            f" | {', '.join(f'{length:,.0f}' for length in quantiles)} |"
+            {
+                "split": split,
+                "documents": f"{counts.documents:,}",
+                "left out": f"{counts.left_out:,}",
+                "sentences": f"{counts.sentences:,}",
+                "tokens": f"{counts.tokens:,}",
+                "unknown, %": f"{100 * counts.unknown / max(counts.tokens, 1):.2f}",
+                "pairs": f"{counts.pairs:,}",
+                f"length: {', '.join(f'{p} %' for p in PERCENTILES)}, longest": ", ".join(
+                    f"{length:,.0f}" for length in quantiles
+                ),
+            }
         )
-    return "\n".join([*rows, ""])
+    return Table.from_rows({"": rows}).markdown()
 
 
 def _rename_keys(message: str) -> str:
-    """Replaces keys of a config by the flags of this command."""
+    """Replaces config keys in a message with the flags of this command."""
     keys = "|".join(field.name for field in dataclasses.fields(CorpusConfig))
     return re.sub(
         rf"(?<![\w./-])(?:--config\.)?data\.({keys})\b",

@@ -1,8 +1,8 @@
-"""Prepares the corpus of pretraining: documents to pairs of texts.
+"""Prepares a corpus for pretraining: documents to pairs of texts.
 
-A corpus is a text file, a folder of them, JSON lines, or a data set of tensorflow-datasets. Its
-sentences are found by rules. Its tokenizer is read, or trained on the training documents. Its pairs
-are written once into a hashed folder of the cache, where every process of every host opens them.
+A corpus is a text file, a folder of them, JSON lines, or a data set of tensorflow-datasets. Rules split
+it into sentences. Its tokenizer is read, or trained on the training documents. Its pairs are written
+once to a hashed folder of the cache, which all processes open.
 """
 
 import dataclasses
@@ -38,18 +38,18 @@ class CorpusConfig:
       source: "text"; "jsonl", JSON objects with a document as `text`, one per line; "tfds", the folder
         of a data set that tensorflow-datasets prepared; "auto" infers it from the names.
       documents: What separates documents. "blank_line": empty lines. "heading": lines like
-        `= Title =`, as in WikiText; `= = Section = =` is dropped. "file": files. "line": lines, as
-        always with JSON and tfds. "auto": headings if the text begins with one, else blank lines if
-        there are any, else files if there are several, else lines.
+        `= Title =`, as in WikiText; lines like `= = Section = =` are dropped. "file": each file is a
+        document. "line": each line is one, as always for JSON and tfds. "auto": headings if the text
+        begins with one, else blank lines if it has any, else files if there are several, else lines.
       tokenizer: A path, see `language.tokenizer.load_tokenizer`; empty trains one on the documents.
       vocab_size: Tokens of a trained tokenizer.
       lowercase: If True, a trained tokenizer, or one of a `vocab.txt`, converts text to lower case.
       max_len: Tokens per pair, special tokens included.
       short_rate: Share of pairs with a smaller target length.
       held_out: Share of documents for validation, chosen by each document's hash with the seed.
-      examples: Takes only the first training pairs; 0 takes all.
+      examples: Number of training pairs, the first ones; 0: all.
       seed: Seed of the split and of the pairs, but not of the training.
-      workers: Processes that prepare; 0: one per core. The data do not depend on it.
+      workers: Processes that prepare the data; 0: one per core. It does not change the data.
     """
 
     dir: str
@@ -75,7 +75,7 @@ class CorpusConfig:
             raise ValueError(f"data.short_rate: needs a share from 0 to 1, got {self.short_rate}.")
         if not 0 < self.held_out < 1:
             raise ValueError(
-                f"data.held_out: needs a share between 0 and 1, both splits are used; got"
+                f"data.held_out: needs a share between 0 and 1, because both splits are used; got"
                 f" {self.held_out}."
             )
         if not 0 < self.vocab_size <= 1_000_000:
@@ -101,9 +101,7 @@ class Corpus:
 
 
 def load(config: CorpusConfig) -> Corpus:
-    """Opens a corpus; prepares it first unless that was done before.
-
-    An interrupted preparation resumes after its finished pieces.
+    """Opens a corpus, and prepares it first if needed. An interrupted preparation resumes.
 
     Raises:
       FileNotFoundError: The corpus or the tokenizer is missing.
@@ -130,16 +128,10 @@ def load(config: CorpusConfig) -> Corpus:
     def build(folder: Path) -> None:
         pieces_folder = cache.pieces_of(cache.folder_of("corpus", fingerprint))
         tokenizer.save(pieces_folder / "tokenizer")
-        make = PairMaker(
-            source=source,
-            tokenizer_file=pieces_folder / "tokenizer" / TOKENIZER_FILE,
-            max_len=config.max_len,
-            short_rate=config.short_rate,
-            held_out=config.held_out,
-            seed=config.seed,
-        )
-        num_pieces = source.num_pieces
-        made = pieces.make_pieces(make, num_pieces, pieces_folder, config.workers, "Pairs")
+        file = pieces_folder / "tokenizer" / TOKENIZER_FILE
+        options = (config.max_len, config.short_rate, config.held_out, config.seed)
+        make = PairMaker(source, file, *options)
+        made = pieces.make_pieces(make, source.num_pieces, pieces_folder, config.workers, "Pairs")
         statistics = pieces.read_statistics(made)
         _require_pairs(statistics, config)
         pieces.write_arrays(folder, made, statistics, pieces.token_dtype(tokenizer))
@@ -149,7 +141,7 @@ def load(config: CorpusConfig) -> Corpus:
         (folder / _VOCABULARY).write_text(json.dumps(tokenizer.vocabulary), encoding="utf-8")
         counts = statistics.values()
         _logger.info(
-            "%s of %s documents have fewer than two sentences and give no pairs.",
+            "%s of %s documents have fewer than two sentences, so they give no pairs.",
             f"{sum(split.left_out for split in counts):,}",
             f"{sum(split.documents for split in counts):,}",
         )
@@ -171,7 +163,7 @@ def load(config: CorpusConfig) -> Corpus:
 
 
 def _train_tokenizer(config: CorpusConfig, source: Source) -> Tokenizer:
-    """Opens the trained tokenizer of a corpus; trains it first unless that was done before."""
+    """Opens the trained tokenizer of a corpus, and trains it first if needed."""
     stamp = source.stamp()
     fingerprint = {
         "data": "tokenizer",
@@ -186,15 +178,14 @@ def _train_tokenizer(config: CorpusConfig, source: Source) -> Tokenizer:
     def build(folder: Path) -> None:
         pieces_folder = cache.pieces_of(cache.folder_of("tokenizer", fingerprint))
         make = WordCounter(source, config.lowercase, config.held_out, config.seed)
-        num_pieces = source.num_pieces
-        made = pieces.make_pieces(make, num_pieces, pieces_folder, config.workers, "Words")
+        made = pieces.make_pieces(make, source.num_pieces, pieces_folder, config.workers, "Words")
         documents, words = pieces.read_words(made)
         if not documents:
             raise _no_text(config)
         if not words:
             raise ValueError(
                 f"{config.dir} leaves no text for training: data.held_out={config.held_out} holds out"
-                f" its {documents:,} documents. Lower it, or read more text."
+                f" all of its {documents:,} documents. Lower it, or add text."
             )
         train_tokenizer(words, config.vocab_size, config.lowercase).save(folder)
 
@@ -208,19 +199,19 @@ def _require_pairs(statistics: Mapping[str, SplitStatistics], config: CorpusConf
         raise _no_text(config)
     if not any(found.pairs for found in statistics.values()):
         raise ValueError(
-            f"{config.dir} gives no pairs: each of its {documents:,} documents has only one"
-            f" sentence. Are documents separated in another way than data.documents={config.documents}?"
+            f"{config.dir} gives no pairs: each of its {documents:,} documents has only one sentence."
+            f" Are its documents separated in another way than data.documents={config.documents}?"
         )
     for split, change in (("train", "Lower"), ("valid", "Raise")):
         if not statistics[split].pairs:
             raise ValueError(
                 f"{config.dir} gives no pairs for the split {split}, which got"
                 f" {statistics[split].documents:,} of {documents:,} documents: {change} data.held_out,"
-                f" now {config.held_out}, or read more text."
+                f" now {config.held_out}, or add text."
             )
 
 
 def _no_text(config: CorpusConfig) -> ValueError:
     return ValueError(
-        f"{config.dir} holds no text: set --config.data.dir to a file or a folder that does."
+        f"{config.dir} contains no text: set --config.data.dir to a file or a folder with text."
     )

@@ -1,7 +1,7 @@
 """Reads documents from text files, JSON lines, or a data set of tensorflow-datasets.
 
-A source is read in numbered pieces of a few megabytes, in any order and by several processes. All pieces
-in order give every document once, in order. Only one document at a time is in memory.
+A source is divided into numbered pieces of a few megabytes, which several processes can read in any
+order. All pieces together give every document once, in order. Only one document at a time is in memory.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ from dataprep.tfds_reader import INFO, PreparedByTfds
 PIECE_BYTES = 2**23
 EXAMPLES_PER_PIECE = 4_000
 MAX_DOCUMENT_BYTES = 2**26
-SAMPLE_BYTES = 2**20  # from which the separator of documents is inferred
+SAMPLE_BYTES = 2**20  # of the first file, to infer what separates documents
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
 
 _BOM = b"\xef\xbb\xbf"  # byte-order mark
 
-# `= Title =` begins a document; `= = Section = =`, with two marks or more, is inside it.
+# `= Title =` begins a document; `= = Section = =`, with two marks or more, is a heading inside it.
 _TITLE = re.compile(rb"\s*= (?!=)(?:.*[^=\s])? =\s*")
 _SECTION_MARKS = (b"==", b"= =")
 
-# Whether a line ends the document before it, given the next line. A heading or a "line" also begins the
+# True if a line, given the one after it, ends the document before it. A heading or a "line" also begins the
 # next document. WikiText has empty lines after its headings, and broken formulas that look like headings.
 _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
     "blank_line": lambda line, following: not line.strip(),
@@ -83,7 +83,7 @@ class TextFiles:
         return len(self.pieces)
 
     def stamp(self) -> Mapping[str, object]:
-        """Identifies the files and their division into documents, without reading files."""
+        """Returns what identifies the files and their documents, without reading the files."""
         kind = "json lines" if self.is_json else "text"
         return {"kind": kind, "documents": self.documents, **archives.stamp(self.files)}
 
@@ -100,8 +100,12 @@ class TextFiles:
                 raise OSError(f"{section.path} cannot be read ({error.strerror}).") from error
 
     def _documents(self, section: Section) -> Iterator[str]:
+        where = str(section.path)
         for lines in _split_documents(section, self.documents):
-            content = _decode(section.path, lines)
+            content = "".join(
+                archives.decode(line, where, "Convert it, or remove it.", at=at)
+                for at, line in lines
+            )
             if self.is_json and content.strip():
                 content = _json_text(content, section.path, byte=lines[0][0] + 1)
             if document := _strip_lines(content):
@@ -110,13 +114,13 @@ class TextFiles:
 
 @dataclasses.dataclass(frozen=True)
 class TfdsTexts:
-    """A corpus of the `text` of every example of the split `train`, in numbered pieces."""
+    """A corpus of tensorflow-datasets: the `text` of every training example, in numbered pieces."""
 
     reader: PreparedByTfds
 
     @functools.cached_property
     def num_examples(self) -> int:
-        """N; a property because importing tfds takes seconds."""
+        """Number of training examples; lazy, because importing tensorflow-datasets takes seconds."""
         return self.reader.num_examples("train")
 
     @property
@@ -135,15 +139,8 @@ class TfdsTexts:
         for row, example in zip(rows, self.reader.examples("train", ("text",), rows), strict=True):
             where = f"Example {row} of {self.reader.path}"
             if not isinstance(example["text"], bytes):
-                raise ValueError(f"{where} needs a string as its text.")
-            try:
-                content = example["text"].decode()
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{where} is not UTF-8 text: byte {error.start + 1} of it is"
-                    f" 0x{error.object[error.start]:02x}."
-                ) from None
-            if document := _strip_lines(content):
+                raise ValueError(f"{where} needs a feature `text` that is a string.")
+            if document := _strip_lines(archives.decode(example["text"], where)):
                 yield document
 
 
@@ -158,8 +155,8 @@ def _open(path: Path) -> IO[bytes]:
 def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[int, bytes]]]:
     """Yields the lines of every document of a section, each with its position in the file.
 
-    A document belongs to the section in which the border before it begins, so that neighboring sections
-    agree. The first document of a file belongs to its first section.
+    A document belongs to the section in which the border before it begins, and the first document of a
+    file to the first section. So neighboring sections agree.
     """
     is_border = _BORDERS[documents]
     with _open(section.path) as file:
@@ -189,7 +186,7 @@ def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[in
                 if size >= MAX_DOCUMENT_BYTES:
                     raise ValueError(
                         f"{section.path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, from"
-                        f" byte {document[0][0] + 1} on, with data.documents={documents}: are documents"
+                        f" byte {document[0][0] + 1} on, with data.documents={documents}: are its documents"
                         " separated in another way?"
                     )
             at += len(line)
@@ -206,19 +203,6 @@ def _is_heading(line: bytes, following: bytes, documents: str) -> bool:
     return is_section or bool(_BORDERS[documents](line, following))
 
 
-def _decode(path: Path, lines: list[tuple[int, bytes]]) -> str:
-    decoded = []
-    for at, line in lines:
-        try:
-            decoded.append(line.decode())
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path} is not UTF-8 text: byte {at + error.start + 1} is"
-                f" 0x{line[error.start]:02x}. Convert it, or remove it."
-            ) from None
-    return "".join(decoded)
-
-
 def _json_text(line: str, path: Path, *, byte: int) -> str:
     """Returns the document of a JSON line."""
     try:
@@ -229,7 +213,7 @@ def _json_text(line: str, path: Path, *, byte: int) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(
             f'{path} needs a JSON object with a string under "text" in every line; the line at byte'
-            f" {byte} has none."
+            f" {byte} is something else."
         ) from None
     return text
 
@@ -249,7 +233,8 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
     path = cache.user_path(dir)
     if not path.exists():
         raise FileNotFoundError(
-            f"There is no corpus {path}: set --config.data.dir to a text file, or to a folder of them."
+            f"The corpus {path} does not exist: set --config.data.dir to a text file, or to a folder of"
+            " them."
         )
     try:
         is_tfds = (path / INFO).is_file() or any(path.glob(f"*/{INFO}"))
@@ -265,8 +250,8 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
         suffixes = {name.endswith(JSON_SUFFIXES) for name in files}
         if source == "auto" and len(suffixes) == 2:
             raise ValueError(
-                f"{path} holds both JSON lines and other files: set data.source to jsonl or text, which"
-                " ignores the others."
+                f"{path} contains both JSON lines and other files: set data.source to jsonl or text, to"
+                " read only these."
             )
         is_json = source == "jsonl" or (source == "auto" and suffixes == {True})
         if path.is_dir():
@@ -276,10 +261,8 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
                 if name.endswith(JSON_SUFFIXES) == is_json
             }
         if not files:
-            kind = "JSON lines (.jsonl)" if is_json else "text"
-            raise FileNotFoundError(
-                f"{path} holds no file of {kind}: set --config.data.dir to one."
-            )
+            kind = "JSON lines (.jsonl)" if is_json else "text file"
+            raise FileNotFoundError(f"{path} contains no {kind}: set --config.data.dir to one.")
         if is_json:
             _require_lines(documents, "JSON lines")
             return TextFiles.from_files(files, "line", is_json=True)
@@ -305,22 +288,20 @@ def _list_files(path: Path) -> dict[str, Path]:
 def _require_lines(documents: str, kind: str) -> None:
     if documents not in ("auto", "line"):
         raise ValueError(
-            f"data.documents is {documents}, but every entry of {kind} is a document: leave it at auto."
+            f"data.documents={documents}: every entry of {kind} is a document; leave the key at auto."
         )
 
 
 def _infer_documents(files: Mapping[str, Path], documents: str) -> str:
-    """Returns what separates documents, from a sample of the first file.
+    """Returns what separates documents, from a sample of the first file; see `CorpusConfig`.
 
-    Documents are separated by headings if the text begins with one, by blank lines if there are any, or
-    else by files. A single file without blank lines has a document per line. With `documents` "heading"
-    the sample only shows whether headings have empty lines after them.
+    With `documents` "heading" the sample only shows whether headings are followed by empty lines.
     """
     path = next(iter(files.values()))
     with _open(path) as file:
         try:
             sample = file.read(SAMPLE_BYTES).removeprefix(_BOM)
-        except (EOFError, zlib.error, gzip.BadGzipFile):  # reading the file will raise it
+        except (EOFError, zlib.error, gzip.BadGzipFile):  # reading the file raises it again
             return "line"
     lines = sample.strip().splitlines()
     titles = [i for i, line in enumerate(lines[:-1]) if _TITLE.fullmatch(line)]

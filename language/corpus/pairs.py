@@ -1,13 +1,13 @@
-"""Pairs of consecutive texts, A and B, from documents: the training examples of BERT and ALBERT.
+"""Pairs of consecutive texts, A and B, of a document: the training examples of BERT and ALBERT.
 
     [CLS] A [SEP] B [SEP]
 
-A and B are whole sentences of one document, and B follows A. They are stored in this order: swapping and
-masking are random in training.
+A and B are whole sentences, and B follows A. They are stored in this order, because training swaps and
+masks them at random.
 
 Source: Devlin et al. 2019 (A.2) and Lan et al. 2020; google-research/bert, create_pretraining_data.py
 at eedf571, and mlpen/Nystromformer, reorganized_code/BERT at 5689313.
-Differs from them: no token is dropped. A sentence that does not fit begins the next pair.
+Differs from them: no token is dropped; a sentence that does not fit begins the next pair.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Pair(NamedTuple):
 def draw_split(document: str, seed: int, held_out: float) -> tuple[str, random.Random]:
     """Returns a document's split, "valid" for a share `held_out`, and an RNG for its pairs.
 
-    Both depend only on the document's text and the seed.
+    Both depend only on the document's text and `seed`.
     """
     digest = hashlib.sha256(b"%d\n%b" % (seed, document.encode())).digest()
     is_valid = int.from_bytes(digest[:8]) < held_out * 2**64
@@ -53,23 +53,16 @@ def pack(
     """Packs the sentences of a document into pairs of at most `max_tokens` tokens, in order.
 
     Sentences are added while they fit. With probability `short_rate` a pair has a smaller target length,
-    at least 2, and is closed as soon as it reaches it. A pair is divided at random between two of its
-    sentences. Every token is in exactly one pair, and no text is empty:
+    at least 2, and is closed as soon as it reaches it. A pair is divided between two of its sentences,
+    drawn at random. Every token is in exactly one pair, and no text is empty:
 
-    * A sentence is cut in the middle if it alone would fill a pair, and where the pair is full if it is
-      the second and does not fit.
+    * A sentence that alone would fill a pair is cut in the middle. The second sentence of a pair is cut
+      where the pair is full.
     * A last sentence that is left alone joins the pair before it if it fits there. Otherwise it takes
       the last sentence of that pair if two remain, or half of that sentence if it is the longer one.
       Otherwise it is cut in the middle. A single token for which none of this is possible is dropped.
 
-    Args:
-      sentences: Token ids of each sentence; none is empty.
-      max_tokens: At least 2.
-      short_rate: Between 0 and 1.
-      rng: Draws the target lengths and the borders.
-
-    Yields:
-      The pairs; none for fewer than two sentences.
+    Fewer than two sentences give no pair. Sentences must not be empty, and `max_tokens` is at least 2.
     """
     if len(sentences) < 2:
         return
@@ -91,7 +84,7 @@ def pack(
 
 
 def _fill(waiting: list[list[int]], max_tokens: int, target: int) -> list[list[int]]:
-    """Takes the texts of a pair from the end of `waiting`, at least two if there are as many."""
+    """Removes the texts of a pair from the end of `waiting`, at least two if possible."""
     texts: list[list[int]] = []
     length = 0
     while waiting and (length < target or len(texts) < 2):
@@ -111,7 +104,7 @@ def _fill(waiting: list[list[int]], max_tokens: int, target: int) -> list[list[i
 
 
 def _join_last(packed: list[list[list[int]]], max_tokens: int) -> None:
-    """Pairs the single text of the last pair with another; see `pack`."""
+    """Completes a last pair of a single text; see `pack`."""
     [text] = packed.pop()
     before = packed[-1]
     neighbor = before[-1]
@@ -129,7 +122,7 @@ def _join_last(packed: list[list[list[int]]], max_tokens: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """The pairs of a split; pair i is `tokens[offsets[i]:offsets[i + 1]]`, A and then B."""
+    """The pairs of a split; pair i is `tokens[offsets[i]:offsets[i + 1]]`, A followed by B."""
 
     tokens: npt.NDArray[np.unsignedinteger[Any]]  # [total], memory mapped
     offsets: npt.NDArray[np.int64]  # [N + 1]
@@ -140,7 +133,7 @@ class Pairs:
         return len(self.first_lens)
 
     def __getitem__(self, index: int) -> Pair:
-        self._require(np.array([index]))
+        cache.require_rows(np.array([index]), len(self))
         stored = self.tokens[self.offsets[index] : self.offsets[index + 1]].tolist()
         first_len = int(self.first_lens[index])
         return Pair(stored[:first_len], stored[first_len:])
@@ -152,22 +145,21 @@ class Pairs:
 
         Returns:
           inputs: [B, max_len], `[CLS] A [SEP] B [SEP]` and padding.
-          first_len: [B], tokens of A.
-          second_len: [B], tokens of B.
+          first_len, second_len: [B], number of tokens of A and B.
           example: [B], the indices.
         """
         indices = np.asarray(indices)
-        self._require(indices)
+        cache.require_rows(indices, len(self))
         starts = self.offsets[indices][:, None]
         first = self.first_lens[indices][:, None]
         both = (self.offsets[indices + 1] - self.offsets[indices])[:, None]
         if len(indices) and both.max() + NUM_SPECIAL > max_len:
             raise ValueError(
                 f"A pair of {both.max()} tokens and {NUM_SPECIAL} special ones does not fit into rows"
-                f" of {max_len}: ask for rows of data.max_len or more."
+                f" of {max_len}: pass max_len={both.max() + NUM_SPECIAL} or more."
             )
         place = np.arange(max_len)[None, :]
-        # [CLS] precedes A, and another [SEP] precedes B; clipped where a row has no token.
+        # [CLS] precedes A, and another [SEP] precedes B. Clipped, because rows end in padding.
         source = starts + place - 1 - (place > first)
         taken = self.tokens[np.clip(source, 0, max(len(self.tokens) - 1, 0))]
         inputs = np.where(place <= both + 1, taken.astype(np.int32), self.tokenizer.pad_id)
@@ -203,10 +195,3 @@ class Pairs:
             for part in ("tokens", "offsets", "first_lens")
         )
         return cls(tokens, offsets, first_lens, tokenizer)
-
-    def _require(self, indices: npt.NDArray[np.integer[Any]]) -> None:
-        if len(indices) and not (indices.min() >= 0 and indices.max() < len(self)):
-            raise IndexError(
-                f"A batch needs pairs 0 to {len(self) - 1} of this split; it got pairs"
-                f" {indices.min()} to {indices.max()}."
-            )

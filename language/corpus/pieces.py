@@ -1,8 +1,7 @@
 """Prepares a corpus piece by piece: counts its words, and packs its sentences into pairs.
 
-Each piece of the source is written atomically to a folder that depends only on the piece. So the data
-are the same for any number of processes, and an interrupted preparation resumes after its finished
-pieces.
+Each piece of the source is written atomically to its own folder. So the data are the same for any number
+of processes, and an interrupted preparation resumes after its finished pieces.
 """
 
 import contextlib
@@ -29,9 +28,9 @@ from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
 from language.tokenizer import Tokenizer, bert_words, load_tokenizer
 from nystromformer_jax.durable import sync
 
-MAX_WORDS = 500_000  # the most frequent ones, from which the vocabulary is learned
+MAX_WORDS = 500_000  # the vocabulary is learned from the most frequent ones
 
-_BATCH_CHARACTERS = 2**18  # that are tokenized at a time
+_BATCH_CHARACTERS = 2**18  # tokenized at a time
 _COUNTS = "counts.json"
 
 _logger = logging.getLogger(__name__)
@@ -44,9 +43,9 @@ class SplitStatistics:
 
     documents: int = 0
     left_out: int = 0  # documents with fewer than two sentences, which give no pair
-    sentences: int = 0  # of the other documents
-    tokens: int = 0  # of the pairs, without special tokens
-    unknown: int = 0  # tokens among these
+    sentences: int = 0  # in the other documents
+    tokens: int = 0  # in the pairs, without special tokens
+    unknown: int = 0  # unknown tokens among these
     pairs: int = 0
 
 
@@ -60,7 +59,7 @@ class WordCounter:
     seed: int
 
     def __call__(self, piece: int, folder: Path) -> None:
-        """Writes the number of documents, and the count of each of BERT's words."""
+        """Writes the number of documents, and the count of each word as BERT splits them."""
         documents = 0
         raw: Counter[str] = Counter()
         words: Counter[str] = Counter()
@@ -71,7 +70,7 @@ class WordCounter:
             if len(raw) > MAX_WORDS:
                 words += bert_words(raw, self.lowercase)
                 raw.clear()
-                if len(words) > 4 * MAX_WORDS:  # a compressed file is a piece of any size
+                if len(words) > 4 * MAX_WORDS:  # a compressed file is one piece of any size
                     words = Counter(_most_frequent(words, 2 * MAX_WORDS))
         words += bert_words(raw, self.lowercase)
         counts = {"documents": documents, "words": _most_frequent(words)}
@@ -98,7 +97,7 @@ def _most_frequent(words: Mapping[str, int], count: int = MAX_WORDS) -> dict[str
 
 @dataclasses.dataclass(frozen=True)
 class PairMaker:
-    """Writes the pairs of a piece; see `CorpusConfig`."""
+    """Writes the pairs of a piece; `CorpusConfig` explains the options."""
 
     source: Source
     tokenizer_file: Path
@@ -108,7 +107,7 @@ class PairMaker:
     seed: int
 
     def __call__(self, piece: int, folder: Path) -> None:
-        """Writes tokens, lengths, first lengths and counts of each split."""
+        """Writes the tokens, lengths and counts of each split."""
         if multiprocessing.parent_process():  # each core already has a process
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
         tokenizer = _load_tokenizer(self.tokenizer_file)
@@ -130,7 +129,7 @@ class PairMaker:
         self, documents: Sequence[str], tokenizer: Tokenizer
     ) -> Iterator[tuple[str, dict[str, int], dict[str, npt.NDArray[Any]]]]:
         """Yields the split, the counts and the arrays of every document."""
-        # A byte-level word begins with the space before it, except at the start of a text.
+        # In byte-level tokenizers a word includes the space before it, except at the start of a text.
         space = " " if tokenizer.word_mark == "Ġ" else ""
         texts = [sentences.split(document) for document in documents]
         encoded = iter(
@@ -143,7 +142,6 @@ class PairMaker:
             pairs = list(pack(ids, self.max_len - NUM_SPECIAL, self.short_rate, rng))
             tokens = np.array([id for pair in pairs for part in pair for id in part], dtype)
             first_lens = np.array([len(pair.first) for pair in pairs], np.int32)
-            second_lens = np.array([len(pair.second) for pair in pairs], np.int32)
             count = {
                 "documents": 1,
                 "left_out": int(not pairs),
@@ -152,13 +150,12 @@ class PairMaker:
                 "unknown": 0 if unk_id is None else int(np.count_nonzero(tokens == unk_id)),
                 "pairs": len(pairs),
             }
-            lengths = first_lens + second_lens
-            columns = {"tokens": tokens, "lengths": lengths, "first_lens": first_lens}
-            yield split, count, columns
+            lengths = np.array([len(first) + len(second) for first, second in pairs], np.int32)
+            yield split, count, {"tokens": tokens, "lengths": lengths, "first_lens": first_lens}
 
 
 def token_dtype(tokenizer: Tokenizer) -> npt.DTypeLike:
-    """Returns the smaller dtype, of two, that holds every token."""
+    """Returns the smallest dtype for the token ids, uint16 or uint32."""
     return np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
 
 
@@ -194,7 +191,7 @@ def write_arrays(
 def make_pieces(
     make: Callable[[int, Path], None], count: int, folder: Path, workers: int, title: str
 ) -> list[Path]:
-    """Makes the missing ones of pieces 0 to `count` - 1, each in its own folder; returns the folders.
+    """Makes the missing ones of `count` pieces, and returns the folders of all.
 
     Args:
       make: Writes the files of a piece into an empty folder; must be picklable.
@@ -206,7 +203,7 @@ def make_pieces(
     folder.mkdir(exist_ok=True)
     for partial in folder.glob("*.partial"):
         shutil.rmtree(partial)
-    # The count is in the names, so that pieces of another division are not reused.
+    # The names contain the count, so that pieces of another division are not reused.
     pieces = [folder / f"{piece:06d}-of-{count:06d}" for piece in range(count)]
     missing = [piece for piece, path in enumerate(pieces) if not path.exists()]
     if 0 < len(missing) < count:
@@ -236,7 +233,7 @@ def _make_piece(
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Groups documents for the tokenizer."""
+    """Groups documents into batches for the tokenizer."""
     batch: list[str] = []
     size = 0
     for document in documents:
@@ -250,7 +247,7 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _map_file(path: Path, dtype: Any) -> npt.NDArray[Any]:
-    """Maps a file of numbers; an empty file cannot be mapped."""
-    if not path.stat().st_size:
+    """Memory-maps a file of numbers."""
+    if not path.stat().st_size:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, "r"))

@@ -1,7 +1,7 @@
-"""Splits text into sentences by rules for English, raw or tokenized as in WikiText.
+"""Splits English text, raw or tokenized as in WikiText, into sentences by rules.
 
-The rules need neither a model nor a download. In doubt two sentences stay together: a pair of halves of
-one sentence is worse for training than a missing sentence border.
+In doubt two sentences stay together: for training, a pair of halves of one sentence is worse than a
+missing border.
 """
 
 import re
@@ -12,7 +12,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 # A stop, closing marks directly after it, and closing marks that are separate tokens, as in ` . " `.
-# It never follows another stop and never backtracks, so that a long row of dots takes linear time.
+# It neither follows another stop nor backtracks, so that a long row of dots takes linear time.
 _STOP = re.compile(
     r"(?<![.!?…])(?<![.!?…]\ )(?P<stop>[.!?…](?:\ ?[.!?…])*+)(?P<close>[\"'”’»)\]}]*+)"
     r"(?P<apart>(?:\ (?:[\"”»)\]}]|'')(?=\s))*)(?=\s)"
@@ -22,17 +22,17 @@ _NEXT = re.compile(rf"[\s{re.escape(_OPENING)}]*(\S*)")
 _BEGINS = "$£€#<*•¿¡"  # besides letters and digits; < is <unk>
 _ACRONYM = re.compile(r"[^\W\d_]{1,3}(?:\.[^\W\d_]{1,3})+")  # U.S, e.g, Ph.D
 
-# Abbreviations before a name or within a sentence; their full stop ends no sentence.
+# Abbreviations whose full stop never ends a sentence: before a name, or within a sentence.
 _INSIDE = _words(
     "Mr Mrs Ms Messrs Mme Mlle Dr Drs Prof Rev Fr St Mt Ft Hon Gov Sen Rep Pres Supt Adm Brig Gen Maj"
     " Col Capt Cmdr Cpl Lt Sgt Pvt mr mrs ms dr prof v vs Vs cf viz lit approx fl e.g i.e E.g I.e"
 )
-# Abbreviations before a number.
+# Abbreviations whose full stop ends no sentence if a number follows.
 _NUMBERED = _words(
     "No Nos no nos Vol Vols vol vols p pp P Pp Fig Figs fig figs Art art Sec sec Ch ch Op op Eq eq c ca"
     " ver Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
 )
-# Abbreviations that end a sentence if a word of `_OPENERS` follows.
+# Abbreviations whose full stop ends a sentence only if a word of `_OPENERS` follows.
 _EITHER = _words(
     "Inc Ltd Co Corp Bros Jr Sr Esq al Ave Blvd Rd Dept Univ Assn Jan Feb Mar Apr Jun Jul Aug Sep Sept"
     " Oct Nov Dec"
@@ -47,10 +47,7 @@ _OPENERS = _words(
 
 
 def split(text: str) -> list[str]:
-    """Returns the sentences of `text`, in order, stripped.
-
-    A line break ends a sentence. No character except white space is lost.
-    """
+    """Returns the stripped sentences of `text`, in order; a line break always ends a sentence."""
     return [sentence for line in text.splitlines() for sentence in _of_line(line)]
 
 
@@ -63,7 +60,7 @@ def _of_line(line: str) -> list[str]:
         if '"' in match["apart"]:
             quotes += line.count('"', counted, match.start("apart"))
             counted = match.start("apart")
-            if quotes % 2 == 0:  # no quotation is open, so this mark opens one
+            if quotes % 2 == 0:  # no quotation is open: this mark opens the next one
                 end = counted
         following = _NEXT.match(line, end)
         assert following is not None  # it also matches an empty string
@@ -79,16 +76,16 @@ def _ends(line: str, match: re.Match[str], following: str, cased: bool) -> bool:
 
     Args:
       line: The line.
-      match: Match of `_STOP`.
+      match: Match of `_STOP` in it.
       following: The next word without opening marks; "" at the end of the line.
-      cased: True if the line has capital letters, so that a lower-case letter begins no sentence.
+      cased: True if the line has capital letters; sentences then begin with one.
     """
     if not following or (cased and following[0].islower()):
         return False
     if not (following[0].isalnum() or following[0] in _BEGINS):
         return False
     if match["stop"] != ".":
-        return True  # ! and ?, or an ellipsis before a capital letter
+        return True  # !, ?, or an ellipsis
     before = line[max(0, match.start() - 40) : match.start()].split()
     if not before:
         return False
@@ -102,6 +99,6 @@ def _ends(line: str, match: re.Match[str], following: str, cased: bool) -> bool:
         return is_opener
     is_token = line[match.start() - 1].isspace()
     if len(word) == 1 and word.isupper() and not is_token:
-        return False  # an initial; a tokenizer does not split its full stop off
+        return False  # an initial, whose full stop a tokenizer keeps attached
     # "1. First" is an item of a list.
     return not (word.isdecimal() and len(before) == 1 and match.start() < 10)

@@ -1,4 +1,4 @@
-"""GLUE's tasks and IMDb: reading, tokenization, metrics and submissions, without jax."""
+"""GLUE's tasks and IMDb: reading, tokenization, metrics and submissions. Imports no jax."""
 
 from language.glue.data import GlueConfig, GlueData, load
 from language.glue.examples import EncodedSplit

@@ -1,15 +1,12 @@
 """Reads a task's files and prints statistics and examples: `python -m language.glue sst2 --dir=GLUE`.
 
-With `--tokenizer` the data are prepared as for fine-tuning; without, lengths are counted in words.
+With `--tokenizer` the data are prepared as for fine-tuning. Without it, lengths are in words.
 """
 
 import argparse
 import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from cli import run_to_end
 from dataprep import cache
@@ -17,6 +14,7 @@ from language.glue import statistics
 from language.glue.data import GlueConfig, find_files, load, notes_of, read_files
 from language.glue.tables import Example
 from language.glue.tasks import TASKS, GlueTask, describe
+from reporting.tables import Table
 
 MAX_CHARACTERS = 400  # of a text that is printed
 
@@ -34,14 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--max_len", type=int, default=128, help="tokens per example")
     parser.add_argument("--seed", type=int, default=0, help="seed of IMDb's validation split")
     parser.add_argument("--workers", type=int, default=0, help="threads; 0: one per core")
-    parser.add_argument("--show", type=int, default=2, help="training examples to print")
+    parser.add_argument("--show", type=int, default=2, help="number of training examples to print")
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     return run_to_end("language.glue", lambda: _report(args), _rename_keys)
 
 
 def _rename_keys(message: str) -> str:
-    """Replaces keys of a config by the flags of this command."""
+    """Replaces config keys in a message with the flags of this command."""
     message = message.replace("--config.data.dir", "--dir")
     return message.replace("data.tokenizer", "--tokenizer")
 
@@ -49,6 +47,8 @@ def _rename_keys(message: str) -> str:
 def _report(args: argparse.Namespace) -> None:
     task = describe(args.task)
     found = read_files(task, find_files(task, cache.user_path(args.dir)), args.seed)
+    notes = notes_of(found)
+    different = notes["different"]
     if args.tokenizer:
         from language.tokenizer import load_tokenizer
 
@@ -58,25 +58,24 @@ def _report(args: argparse.Namespace) -> None:
         num_bytes = cache.check(data.folder)
         print(f"{task.title}: {num_bytes / 2**20:,.1f} MiB in {data.folder}, all hashes match.")
         print(f"SHA-256 {data.sha256}\n")
-        splits = {
-            name: statistics.of_tokens(split, task, args.max_len)
+        rows = {
+            name: statistics.of_tokens(task, split, different[name], args.max_len)
             for name, split in data.splits.items()
         }
-        print(statistics.markdown(task, splits, data.notes, args.max_len))
     else:
-        splits = {name: _of_words(examples, task) for name, examples in found.splits.items()}
-        print(statistics.markdown(task, splits, notes_of(found)))
+        rows = {
+            name: statistics.of_words(task, examples, different[name])
+            for name, examples in found.splits.items()
+        }
+    print(
+        Table.from_rows({"": [{task.title: name, **row} for name, row in rows.items()]}).markdown()
+    )
+    shared = ", ".join(f"{name} {count:,}" for name, count in notes["shared"].items())
+    print(f"Different examples that two splits share, labels aside: {shared}.\n")
+    for name, lines in notes["left_out"].items():
+        print(f"Torn or empty rows skipped in {name}: {len(lines):,}.\n")
     for example in found.splits["train"][: args.show]:
         print(_format_example(example, task))
-
-
-def _of_words(examples: Sequence[Example], task: GlueTask) -> dict[str, Any]:
-    labels = [example.label for example in examples if example.label is not None]
-    dtype = np.float32 if task.is_regression else np.int32
-    lengths = [sum(len(text.split()) for text in example.texts) for example in examples]
-    return statistics.of_lengths(
-        np.array(lengths), np.array(labels).astype(dtype) if labels else None, task
-    )
 
 
 def _format_example(example: Example, task: GlueTask) -> str:

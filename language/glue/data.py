@@ -1,4 +1,4 @@
-"""Config section of a task, and its data, which are prepared once and then opened."""
+"""The config section of a GLUE task, and its data, which are prepared once."""
 
 import dataclasses
 import itertools
@@ -34,15 +34,15 @@ class GlueConfig:
     Args:
       task: A name in `language.glue.TASKS`.
       dir: The task's folder, or the one above it.
-      max_len: Tokens per example, special tokens and padding included. The longer text of a pair loses
-        a token until both fit.
-      examples: Maximum number of training examples, a random sample stratified by label; 0 takes all.
-        A larger sample of the same seed begins with the smaller one.
+      max_len: Tokens per example, including special tokens and padding. The longer text of a pair loses
+        tokens until both fit.
+      examples: Maximum number of training examples, a random sample stratified by label; 0: all. A larger
+        sample of the same seed begins with the smaller one.
       truncation: Tokens that are kept of a text that is too long: "head", the first ones; "head_tail",
         a quarter from its head and the rest from its tail (Sun et al. 2019, arXiv:1905.05583, 5.3.1: 128
         and 382).
       seed: Seed of that sample and of IMDb's validation split, but not of the training.
-      workers: Threads that tokenize; 0: one per core. The data do not depend on it.
+      workers: Threads that tokenize; 0: one per core. It does not change the data.
     """
 
     task: str
@@ -58,13 +58,13 @@ class GlueConfig:
         least = 2 * len(task.texts) + 1
         if self.max_len < least:
             raise ValueError(
-                f"data.max_len is {self.max_len}; an example of {task.title} needs {least} tokens"
-                " or more: the special ones, and one of each text."
+                f"data.max_len={self.max_len}: an example of {task.title} needs at least {least} tokens,"
+                " the special ones and one of each text."
             )
         for name in ("examples", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(
-                    f"data.{name} is {getattr(self, name)}; pass 0 for all, or a positive number."
+                    f"data.{name}: needs 0 for all, or a positive number; got {getattr(self, name)}."
                 )
 
 
@@ -92,7 +92,7 @@ def read_files(task: GlueTask, source: RawFiles, seed: int = 0) -> Examples:
 
 
 def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
-    """Opens a task's splits; tokenizes its files first unless that was done before.
+    """Opens a task's splits, and tokenizes its files first if needed.
 
     Raises:
       FileNotFoundError: The files are missing.
@@ -140,10 +140,9 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
 
 
 def notes_of(found: Examples) -> dict[str, Any]:
-    """Returns statistics of the texts, in which labels and the order of a pair's texts are ignored.
+    """Returns counts of the texts: "different" examples per split, examples that two splits "shared".
 
-    They are the number of "different" examples of each split, the number of examples that two splits have
-    in common ("shared"), and the lines that were skipped ("left_out").
+    Labels and the order of a pair's texts are ignored. "left_out" has the lines that were skipped.
     """
     contents = {
         name: {tuple(sorted(example.texts)) for example in examples}

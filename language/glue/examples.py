@@ -1,4 +1,4 @@
-"""Tokenized splits, gathered into padded batches."""
+"""Tokenized splits, and their padded batches."""
 
 import dataclasses
 import hashlib
@@ -29,8 +29,8 @@ class EncodedSplit:
     starts: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], first token of each text in `tokens`
     lengths: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], tokens per text
     labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None  # [N], scores float32
-    label_dtype: npt.DTypeLike  # of a batch, also if `labels` is None
-    ids: npt.NDArray[np.str_]  # [N], in a submission
+    label_dtype: npt.DTypeLike  # dtype of a batch's labels, also if `labels` is None
+    ids: npt.NDArray[np.str_]  # [N], as in a submission
     tokenizer: Tokenizer
     truncation: Truncation = "head"
 
@@ -46,7 +46,8 @@ class EncodedSplit:
           types: int32 [B, L], 1 at the second text and the [SEP] after it, else 0.
           labels: [B]; zeros if the split has none.
         """
-        indices = self._require_rows(np.asarray(indices))
+        indices = np.asarray(indices)
+        cache.require_rows(indices, len(self))
         lengths = self.lengths[indices]
         kept = keep(lengths, max_len)
         positions = np.arange(max_len)
@@ -56,7 +57,7 @@ class EncodedSplit:
         begin = np.ones((len(indices), 1), np.int64)  # position of the text in its row
         for text in range(lengths.shape[1]):
             length, room = lengths[:, text, None], kept[:, text, None]
-            rank = positions - begin  # of the token among those kept of its text
+            rank = positions - begin  # position of the token among those kept of its text
             from_head = room // 4 if self.truncation == "head_tail" else room
             skipped = np.where(rank < from_head, 0, length - room)
             source = self.starts[indices, text, None] + rank + skipped
@@ -70,7 +71,7 @@ class EncodedSplit:
         return {"inputs": inputs, "mask": positions < begin, "types": types, "labels": labels}
 
     def take(self, rows: npt.NDArray[np.integer]) -> Self:
-        """Returns a split of these rows, in this order."""
+        """Returns a split with these rows, in this order."""
         return dataclasses.replace(
             self,
             starts=self.starts[rows],
@@ -79,19 +80,12 @@ class EncodedSplit:
             ids=self.ids[rows],
         )
 
-    def _require_rows(self, indices: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-        if len(indices) and not (indices.min() >= 0 and indices.max() < len(self)):
-            raise IndexError(
-                f"A batch needs rows 0 to {len(self) - 1} of this split; it got rows"
-                f" {indices.min()} to {indices.max()}."
-            )
-        return indices
-
 
 def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
     """Returns how many tokens of each text fit into `max_len`, together with the special tokens.
 
-    The longer text of a pair loses a token until both fit; of two equally long ones the second does.
+    The longer text of a pair loses tokens until both fit; of two equally long ones the second loses
+    one first.
 
     Source: google-research/bert, run_classifier.py at eedf571, _truncate_seq_pair; here in one step.
     Differs from the library `tokenizers`, which gives the odd token of two texts that are both too long
@@ -105,8 +99,8 @@ def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
     room = max_len - 1 - texts
     if room < texts:
         raise ValueError(
-            f"Rows of {max_len} tokens have no room for a token of each text and the special ones:"
-            f" pass max_len={2 * texts + 1} or more."
+            f"max_len={max_len} is too small for the special tokens and one token of each text: pass"
+            f" {2 * texts + 1} or more."
         )
     if texts == 1:
         return np.minimum(lengths, room)
@@ -126,7 +120,7 @@ def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
     order = np.argsort(keys, kind="stable")
     if split.labels is None or split.labels.dtype != np.int32:
         return order[:count]
-    rank = np.empty(len(split))  # in its class, from 0 to 1, so that classes alternate
+    rank = np.empty(len(split))  # within the class, from 0 to 1, so that classes alternate
     for label in np.unique(split.labels):
         own = order[split.labels[order] == label]
         rank[own] = (np.arange(len(own)) + 0.5) / len(own)

@@ -46,8 +46,8 @@ def score(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]
 def standard_error(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]:
     """Returns the standard errors of `score` over samples of examples, for one training run.
 
-    They are binomial for accuracy, by the delta method for F1, Matthews and Pearson, and Bonett and
-    Wright's for Spearman; 0 for constant predictions or labels.
+    Accuracy: binomial. F1, Matthews and Pearson: the delta method. Spearman: Bonett and Wright's. Errors
+    for constant predictions or labels are 0.
     """
     return {name: _standard_error(name, predicted, labels) for name in task.metrics}
 

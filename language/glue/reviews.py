@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataprep.archives import RawFiles
+from dataprep.archives import RawFiles, decode
 from dataprep.holdout import held_out
 from language.glue.tables import Example, Examples
 from language.glue.tasks import GlueTask
@@ -18,7 +18,7 @@ _UNPACK_AGAIN = f"Unpack a fresh {ARCHIVE}."
 
 
 def find(task: GlueTask, folder: Path) -> RawFiles:
-    """Finds the reviews: `folder` is theirs, the one above it, the archive's, or the archive itself."""
+    """Finds the reviews: `folder` is their folder or one above it, the archive's folder, or the archive."""
     subfolders = tuple(f"{split}/{name}/" for split in ("train", "test") for name in task.labels)
     if source := RawFiles.find(folder, ROOT, ARCHIVE, subfolders, r"\d+_\d+\.txt"):
         return source
@@ -30,21 +30,14 @@ def find(task: GlueTask, folder: Path) -> RawFiles:
 
 
 def read(task: GlueTask, source: RawFiles, seed: int) -> Examples:
-    """Reads the reviews, and holds out a tenth of the training reviews for validation.
+    """Reads the reviews; `seed` selects a tenth of the training reviews for validation.
 
-    They are ordered by their hashes, so the order is the same from a folder and an archive. Another `seed`
-    holds out other reviews.
+    They are sorted by their hashes, so the order is the same from a folder and an archive.
     """
     splits: dict[str, list[Example]] = {"train": [], "test": []}
     for name, content in source.read():
         split, label, _ = name.split("/")
-        try:
-            text = content.decode().strip()
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name} of {source.path} is not UTF-8 text: byte {error.start + 1} is"
-                f" 0x{content[error.start]:02x}. {_UNPACK_AGAIN}"
-            ) from None
+        text = decode(content, f"{name} of {source.path}", _UNPACK_AGAIN).strip()
         if not text:
             raise ValueError(f"{name} of {source.path} is empty. {_UNPACK_AGAIN}")
         id = name.removesuffix(".txt")

@@ -1,4 +1,4 @@
-"""Files of predictions, in the format of GLUE's server."""
+"""Reads and writes predictions in the format of GLUE's server."""
 
 import math
 from collections.abc import Sequence
@@ -36,13 +36,12 @@ def write_predictions(
 ) -> Path:
     """Writes the columns `index`, `prediction` and, with labels, `label`; returns the file.
 
-    Classes are written by their names in the task's files. Scores without labels are clipped to the
-    range of labels; with labels they are not, so that all metrics can be computed from the file. The file
-    is replaced atomically.
+    Classes are written by name. Scores are clipped to the range of labels unless labels are written, too,
+    because then metrics can be computed from the file. The file is replaced atomically.
 
     Args:
       task: The task.
-      split: Name of the split, which gives the file's name.
+      split: Name of the split; see `file_name`.
       ids: [N], ids of the examples.
       predicted: [N], classes or scores.
       folder: Created if missing.
@@ -66,7 +65,8 @@ def read_predictions(task: GlueTask, file: Path) -> Predictions:
     header, *rows = [line.split("\t") for line in text.split("\n")]
     if header not in (["index", "prediction"], ["index", "prediction", "label"]):
         raise ValueError(
-            f"{file} holds no predictions: its first line must be index, prediction and optionally label."
+            f"{file} contains no predictions: its first line must be index, prediction and optionally"
+            " label."
         )
     for number, cells in enumerate(rows, 2):
         if len(cells) != len(header):
@@ -82,7 +82,7 @@ def read_predictions(task: GlueTask, file: Path) -> Predictions:
 
 
 def _format(task: GlueTask, values: npt.NDArray[Any]) -> list[str]:
-    """Returns names of classes, or scores with enough digits to read float32 back exactly."""
+    """Returns class names, or scores with enough digits to restore float32 exactly."""
     return [f"{x:.9g}" if task.is_regression else task.labels[x] for x in values.tolist()]
 
 

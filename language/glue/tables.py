@@ -1,7 +1,7 @@
-"""Reads GLUE's tables.
+"""Reads GLUE's tables, whose quotation marks are part of the text.
 
-Quotation marks are part of the text; cells are never quoted. MRPC is read from its prepared tables, or from
-Microsoft's two files with GLUE's `dev_ids.tsv`, which give the same examples.
+MRPC is read from prepared tables, or from Microsoft's two files and GLUE's `dev_ids.tsv`, which give the same
+examples.
 """
 
 import io
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from dataprep.archives import RawFiles
+from dataprep.archives import RawFiles, decode
 from language.glue.tasks import MAX_SCORE, GlueTask
 
 # Source: nyu-mll/GLUE-baselines, download_glue_data.py, which makes MRPC's tables from these three files.
@@ -28,13 +28,13 @@ _logger = logging.getLogger(__name__)
 class Example(NamedTuple):
     """One example."""
 
-    id: str  # in a submission
+    id: str  # as in a submission
     texts: tuple[str, ...]  # one text, or two for a pair, stripped
-    label: float | None  # number of the class, or the score; None if the file has none
+    label: float | None  # class number or score; None if the file has no labels
 
 
 class Examples(NamedTuple):
-    """A task's splits, and for each the numbers of the lines that were skipped."""
+    """A task's splits, and the numbers of the lines that were skipped in each."""
 
     splits: Mapping[str, list[Example]]
     left_out: Mapping[str, list[int]]
@@ -48,7 +48,7 @@ class Table(NamedTuple):
 
 
 def find(task: GlueTask, folder: Path) -> RawFiles:
-    """Finds the task's tables in `folder`, which is its own or the one above it."""
+    """Finds the task's tables; `folder` is the task's or the one above it."""
     required = [name for split, name in task.files.items() if split not in task.optional]
     layouts = [required, *([list(MSR_FILES.values())] if task.name == "mrpc" else [])]
     folders = (folder / task.title, folder)
@@ -62,8 +62,8 @@ def find(task: GlueTask, folder: Path) -> RawFiles:
     partial = next((p for p in folders if any((p / name).is_file() for name in required)), None)
     missing = next(name for name in required if not ((partial or folder) / name).is_file())
     raise FileNotFoundError(
-        f"{task.title} needs the files {', '.join(required)}, and there is no {missing} in"
-        f" {partial or f'{folders[0]} or {folder}'}. Unpack {task.title} of"
+        f"{task.title} needs the files {', '.join(required)}, and {missing} is missing in"
+        f" {partial or f'{folders[0]} and {folder}'}. Unpack {task.title} of"
         " https://gluebenchmark.com/tasks, and set --config.data.dir to its folder, or to the one"
         " above."
     )
@@ -90,10 +90,7 @@ def read(task: GlueTask, source: RawFiles) -> Examples:
 def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example], list[int]]:
     """Returns the examples of one table, and the numbers of the lines that are skipped as torn.
 
-    Args:
-      task: The task.
-      split: Test splits have no labels, and no row of theirs is skipped.
-      table: The file.
+    Test splits have no labels, and none of their rows is skipped.
     """
     is_test = split.startswith("test")
     lines = _lines(table)
@@ -101,8 +98,8 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
     for column in (*task.texts, *(() if is_test else (task.label,))):
         if column not in columns:
             raise ValueError(
-                f"{table.path}, line 1: {task.title} needs a column {column!r}, and the line has"
-                f" {', '.join(columns) or 'nothing'}: is this another task's file?"
+                f"{table.path}, line 1: {task.title} needs a column {column!r}, but the columns are"
+                f" {', '.join(columns) or 'missing'}: is this another task's file?"
             )
     text_places = [columns.index(column) for column in task.texts]
     index_place = columns.index(task.index) if task.index in columns else None
@@ -133,7 +130,7 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
 
 
 def _label(task: GlueTask, cell: str, where: str) -> float:
-    """Returns the number of a class, or a score."""
+    """Returns a class number, or a score."""
     if not task.is_regression:
         if cell not in task.labels:
             known = " or ".join(map(repr, task.labels))
@@ -153,14 +150,8 @@ def _label(task: GlueTask, cell: str, where: str) -> float:
 def _lines(table: Table) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yields the number and the cells of each line; only a newline ends a line."""
     for number, line in enumerate(io.BytesIO(table.content.removeprefix(b"\xef\xbb\xbf")), 1):
-        try:
-            text = line.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{table.path}, line {number}, is not UTF-8 text: its byte {error.start + 1} is"
-                f" 0x{line[error.start]:02x}."
-            ) from None
-        yield number, tuple(text.split("\t"))
+        text = decode(line, f"{table.path}, line {number},")
+        yield number, tuple(text.removesuffix("\n").removesuffix("\r").split("\t"))
 
 
 def _from_msr(task: GlueTask, training: Table, ids: Table, test: Table) -> dict[str, list[Example]]:
@@ -171,8 +162,8 @@ def _from_msr(task: GlueTask, training: Table, ids: Table, test: Table) -> dict[
     keys = [cells[1:3] for _, cells in rows]
     if missing := valid_keys - set(keys):
         raise ValueError(
-            f"{ids.path} names {len(missing)} pairs that are not in {training.path}: they are not"
-            " of one release."
+            f"{ids.path} names {len(missing)} pairs that are not in {training.path}: the files are from"
+            " different releases."
         )
     splits: dict[str, list[Example]] = {"train": [], "valid": []}
     for example, key in zip(examples, keys, strict=True):

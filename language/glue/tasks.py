@@ -18,19 +18,19 @@ class GlueTask:
     Args:
       name: Name in a config.
       title: GLUE's name, which is also that of its folder.
-      layout: Layout of its files: GLUE's tables, or the folders of IMDb's reviews.
+      layout: GLUE's tables, or the folders of IMDb's reviews.
       files: File of each split in the task's folder.
       optional: Splits that may be missing.
-      texts: Columns of the texts, one, or two for a pair.
+      texts: Columns of the texts: one, or two for a pair.
       label: Column of the label; test splits of tables have none.
-      index: Column of the id in a submission; without it rows are counted from 0.
-      headerless: Columns of the files that have no header.
+      index: Column of the id in a submission; rows are counted from 0 without it.
+      headerless: Columns of files that have no header.
       labels: Labels as in the files, in the order of their numbers; empty for a score.
-      metrics: Metrics; the first one selects a checkpoint and is reported in tables.
-      submissions: File name that GLUE's server needs for a split.
-      sizes: Examples in each split of the benchmark.
-      torn_rows: How many training or validation rows may be skipped because they are split over several
-        lines, as some are in the benchmark's own file.
+      metrics: Metrics; the first one selects checkpoints.
+      submissions: File names that GLUE's server needs, by split.
+      sizes: Number of examples in each split of the benchmark.
+      torn_rows: Maximum number of training or validation rows that may be skipped because they are split
+        over several lines, as some are in the benchmark's own file.
     """
 
     name: str
@@ -79,9 +79,9 @@ _ENTAILMENT = ("entailment", "not_entailment")
 
 # Source: Wang et al. 2019 (arXiv:1804.07461), Table 1, for metrics and sizes; gluebenchmark.com/faq for the
 # names of submissions. The order of labels is that of huggingface/transformers,
-# data/processors/glue.py at 00e12e7, through which the authors' run_glue.py reads the files.
-# Differs from it: for RoBERTa's tokenizer, theirs, that code swaps two of MNLI's numbers, to suit weights
-# that were fine-tuned elsewhere.
+# data/processors/glue.py at 00e12e7, with which the authors' run_glue.py reads the files.
+# Differs from it: with RoBERTa's tokenizer, which the authors use, that code swaps two of MNLI's numbers, to
+# suit weights that were fine-tuned elsewhere.
 TASKS: Mapping[str, GlueTask] = {
     task.name: task
     for task in (
@@ -197,7 +197,7 @@ TASKS: Mapping[str, GlueTask] = {
 
 
 def describe(name: str) -> GlueTask:
-    """Returns the task called `name`; an unknown name is a ValueError."""
+    """Returns a task by name; an unknown name is a ValueError."""
     if name not in TASKS:
-        raise ValueError(f"There is no task called {name!r}{nearest(name, TASKS)}")
+        raise ValueError(f"The task {name!r} is unknown{nearest(name, TASKS)}")
     return TASKS[name]

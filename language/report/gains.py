@@ -1,4 +1,4 @@
-"""Gains of pretraining: fine-tuned models beside the same from scratch, on the same examples."""
+"""Gains of pretraining: fine-tuned models compared with the same models from scratch."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from language.report.groups import Group
 from language.report.results import Run
 from reporting.tables import Table
 
-START = ("init", "init.from_scratch")  # keys of a setting in which the two may differ
+START = ("init", "init.from_scratch")  # keys in which the two settings may differ
 
 
 class Gain(NamedTuple):
@@ -31,7 +31,7 @@ class Gain(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Accuracy of the pretrained model minus that from scratch."""
+        """Accuracy pretrained minus from scratch."""
         return self.accuracies[0] - self.accuracies[1]
 
 

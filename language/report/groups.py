@@ -1,4 +1,4 @@
-"""Runs of one task and setting that differ in their seed: rows and cells of the tables."""
+"""Groups of runs that differ only in their seed: rows and cells of the tables."""
 
 import dataclasses
 import math
@@ -34,11 +34,11 @@ class Group:
 
     @property
     def is_partial(self) -> bool:
-        """True if a run saw or evaluated fewer examples than there are, or trained too few steps."""
+        """True if any run is partial; see `Run.is_partial`."""
         return any(run.is_partial for run in self.runs)
 
     def cell(self, split: str, metric: str) -> Cell | None:
-        """Returns a metric over the seeds, or None if a run does not have it."""
+        """Returns a metric over the seeds, or None if a run lacks it."""
         scores = [run.scores.get(split) for run in self.runs]
         known = [found for found in scores if found and metric in found.values]
         if len(known) < len(self.runs):
@@ -50,9 +50,8 @@ class Group:
 def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
     """Returns the groups of all finished runs at or below `folders`.
 
-    Returns:
-      The groups, sorted by task in the order of the tables, then by label; and a sentence for each run that
-      was left out, because another one has its setting and seed.
+    They are sorted by task in the order of the tables, then by label. A sentence is returned for each run
+    that was left out because another one has its setting and seed.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
@@ -73,7 +72,7 @@ def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
 
 
 def best(groups: Sequence[Group]) -> Group:
-    """Returns the best of several settings of a task: whole before partial, then by validation."""
+    """Returns the best setting of a task by validation; whole runs precede partial ones."""
     metric = TASKS[groups[0].task].select_by
 
     def rank(group: Group) -> tuple[bool, float]:
@@ -84,7 +83,7 @@ def best(groups: Sequence[Group]) -> Group:
 
 
 def _differences(run: Run, others: Sequence[Run]) -> list[str]:
-    """Returns the values of a run's setting that are not the same in all others of its model."""
+    """Returns the values of a run's setting that differ between the runs `others`."""
     keys = sorted({key for other in others for key in other.setting})
     return [
         f"{key.rpartition('.')[2]}={run.setting.get(key, 'default')}"

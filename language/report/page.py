@@ -1,4 +1,4 @@
-"""The report as a page of Markdown, and its numbers for programs."""
+"""The report as a page of Markdown, and its numbers as JSON values."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,18 +33,18 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> st
     if tasks:
         parts += [
             "## Fine-tuning beside the paper",
-            "Validation sets, but the test set for IMDb, whose test reviews have labels; at the step with the"
-            " best validation score, in percent. Ours: mean ± standard deviation over n seeds, or of one seed"
-            " the standard error over examples (s.e.). If a model was tuned, the setting that is best on"
-            " validation, as in the paper, which makes the number slightly too good.",
+            "Scores in percent on the validation set (IMDb: on the test set, which has labels), at the step"
+            " with the best validation score. Ours are the mean ± standard deviation over n seeds, or for"
+            " one seed the standard error over examples (s.e.). If several settings were run, the one that"
+            " is best on validation is shown, as in the paper. This makes the score slightly too high.",
             tables.table_2(groups).markdown(),
             f"[{SOURCE}]({URL}). {REMARK}",
         ]
     if found := gains.find_gains(groups):
         parts += [
             "## Gains of pretraining",
-            "The same runs from the checkpoint and from scratch: means over the seeds that both have, and"
-            " the standard error of the paired difference over examples.",
+            "The same fine-tuning from the checkpoint and from scratch: means over the seeds that both have,"
+            " and the standard error of the paired difference over examples.",
             gains.table(found).markdown(),
         ]
     if pretraining := [group for group in groups if not group.task]:
@@ -52,7 +52,8 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> st
         description = "Masked tokens, loss and sentence orders on held-out text against steps"
         parts += [
             "## Pretraining",
-            "On held-out text, at the step with the smallest loss. Mean ± standard deviation over seeds.",
+            "Metrics on held-out text, at the step with the smallest loss: mean ± standard deviation over"
+            " seeds.",
             tables.pretraining_table(pretraining).markdown(),
             picture(picture_file(path), f"{description}: {labels}."),
         ]
@@ -71,7 +72,7 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> st
 
 
 def numbers(groups: Sequence[Group]) -> dict[str, Any]:
-    """Returns every number of the tables, as in the results: accuracies in [0, 1]."""
+    """Returns every number of the tables; accuracies are in [0, 1]."""
     rows = []
     for model, own in tables.by_model(groups).items():
         row: dict[str, Any] = {"model": model}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from language.report.groups import Group
 from reporting.plotting import (
@@ -19,17 +19,11 @@ from reporting.plotting import (
 LINES = ("-", "--", ":", "-.")  # the next one each time the colors repeat
 
 
-class Panel(NamedTuple):
-    """Title of a metric on its axis, and the factor of its values."""
-
-    title: str
-    scale: float
-
-
-PANELS: Mapping[str, Panel] = {
-    "mlm_accuracy": Panel("masked tokens guessed, %", 100),
-    "mlm_loss": Panel("cross-entropy, nats per masked token", 1),
-    "order_accuracy": Panel("sentence orders guessed, %", 100),
+# Title of the axis and factor of the values of each metric.
+PANELS: Mapping[str, tuple[str, float]] = {
+    "mlm_accuracy": ("masked tokens guessed, %", 100),
+    "mlm_loss": ("cross-entropy, nats per masked token", 1),
+    "order_accuracy": ("sentence orders guessed, %", 100),
 }
 
 
@@ -42,22 +36,19 @@ def plot_pretraining(groups: Sequence[Group], baselines: Mapping[str, float], pa
     columns = 3
     figure = new_figure(12.5, 3.9 + 0.24 * math.ceil((len(groups) + 1) / columns))
     handles: dict[str, Any] = {}
-    for axes, (metric, panel) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+    panels = figure.subplots(1, len(PANELS))
+    for axes, (metric, (title, scale)) in zip(panels, PANELS.items(), strict=True):
         for number, group in enumerate(groups):
-            curve = seeds_together(
-                [run.curve(f"valid/{metric}") for run in group.runs], panel.scale
-            )
+            curve = seeds_together([run.curve(f"valid/{metric}") for run in group.runs], scale)
             if curve.steps:
                 style: dict[str, Any] = {"linewidth": 1.8, "marker": "o", "markersize": 2.5}
                 style["linestyle"] = LINES[number // len(COLORS) % len(LINES)]
                 draw_curve(axes, curve.steps, curve, color=COLORS[number % len(COLORS)], **style)
                 handles[group.label] = axes.get_lines()[-1]
         if metric in baselines:
-            level = panel.scale * baselines[metric]
-            handles["without context"] = axes.axhline(
-                level, color=GREY, linewidth=1, linestyle="--", zorder=1
-            )
-        axes.set(xlabel="step", ylabel=panel.title)
+            level, style = scale * baselines[metric], {"linewidth": 1, "linestyle": "--"}
+            handles["without context"] = axes.axhline(level, color=GREY, zorder=1, **style)
+        axes.set(xlabel="step", ylabel=title)
         format_steps(axes)
     band = ", band: over seeds" if any(len(group.runs) > 1 for group in groups) else ""
     figure.suptitle(f"Pretraining, on held-out text{band}", fontsize=11)

@@ -1,4 +1,4 @@
-"""Finished runs of pretraining and fine-tuning: their folders, read and checked."""
+"""Reads and validates finished runs of pretraining and fine-tuning."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -48,23 +48,16 @@ class Scores(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(reporting.runs.Run):
-    """A finished run; the task of pretraining is empty.
-
-    Attributes:
-      kind: Fine-tuning or pretraining.
-      scores: Metrics of each split with labels.
-      setting: Values of the config by dotted keys, without the seed, and the run's start and data.
-      result: Values of `result.json`.
-    """
+    """A finished run; the task of pretraining is empty."""
 
     kind: Literal["glue", "pretrain"]
-    scores: Mapping[str, Scores]
-    setting: Mapping[str, str]
-    result: Mapping[str, Any]
+    scores: Mapping[str, Scores]  # metrics of each split with labels
+    setting: Mapping[str, str]  # values of the config by dotted key, with the run's start and data
+    result: Mapping[str, Any]  # values of `result.json`
 
     @property
     def model(self) -> str:
-        """The attention, its landmarks, and the start of the run."""
+        """The attention, its landmarks, and the checkpoint that the run started from."""
         landmarks = self.setting.get("attention.num_landmarks")
         attention = f"{self.result['attention']}{f'-{landmarks}' if landmarks else ''}"
         init = self.setting["init"]
@@ -74,7 +67,7 @@ class Run(reporting.runs.Run):
 
     @property
     def is_partial(self) -> bool:
-        """True if it saw or evaluated fewer examples than there are, or trained too few steps."""
+        """True if the run saw or evaluated fewer examples than the task has, or trained too few steps."""
         return bool(self.result.get("partial"))
 
 
@@ -85,7 +78,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run | None:
-    """Returns the finished run in a folder; None if it holds none, or one of another kind.
+    """Returns the finished run in a folder; None if the folder has none, or one of another kind.
 
     Raises:
       ValueError: A file of the run is invalid.
@@ -99,7 +92,7 @@ def read_run(folder: Path) -> Run | None:
         return None
     task = str(result.get("task", "")) if kind == "glue" else ""
     if kind == "glue" and task not in TASKS:
-        raise ValueError(f"{file}: there is no task called {task!r}{nearest(task, TASKS)}")
+        raise ValueError(f"{file}: the task {task!r} is unknown{nearest(task, TASKS)}")
     check_kinds(file, result, NEEDED, required=True)
     scores = {split: _scores(file, result, split) for split in SPLITS if result.get(split)}
     for metric in TASKS[task].metrics if task else PRETRAINING:
@@ -145,7 +138,7 @@ def _scores(file: Path, result: Mapping[str, Any], split: str) -> Scores:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a config by dotted keys as text, without keys that do not change a run's numbers."""
+    """Returns a config's values as text by dotted key, except keys that do not change a run's numbers."""
     return {
         f"{section}.{key}": str(value)
         for section, values in config.items()
@@ -156,6 +149,6 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _origin(checkpoint: str) -> str:
-    """Returns the name of a checkpoint without its folder; of a run's model the name of the run."""
+    """Returns the name of a checkpoint's folder, or of the run whose model it is."""
     path = Path(checkpoint)
     return path.parent.name or path.name if path.name == "model" else path.name

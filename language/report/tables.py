@@ -40,14 +40,14 @@ def table_2(groups: Sequence[Group]) -> Table:
 def of_column(
     groups: Sequence[Group], task: str, split: str, metric: str
 ) -> tuple[Group, Cell, int] | None:
-    """Returns a model's best setting on a task, its metric, and the number of settings; None if missing."""
+    """Returns a model's best setting on a task, its metric, and the number of settings; None if not run."""
     own = [group for group in groups if group.task == task]
     cell = best(own).cell(split, metric) if own else None
     return (best(own), cell, len(own)) if cell else None
 
 
 def by_model(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Returns the groups of fine-tuning by model, those with most tasks first."""
+    """Returns the groups of fine-tuning by model; models with most tasks come first."""
     found: dict[str, list[Group]] = {}
     for group in groups:
         if group.task:
@@ -133,7 +133,7 @@ def baselines(groups: Sequence[Group]) -> Mapping[str, float]:
 
 
 def cell_words(found: tuple[Group, Cell, int] | None) -> str:
-    """Returns a cell of Table 2: mean and deviation over seeds, or for one the error over examples."""
+    """Returns a cell of Table 2: mean and deviation over seeds, or the error over examples of one seed."""
     if found is None:
         return NOT_RUN
     group, cell, settings = found
@@ -179,9 +179,8 @@ def _of_seeds(cell: Cell | None, metric: str = "") -> str:
 def _with_error(run: Run, split: str, metric: str) -> str:
     if split not in run.scores or metric not in run.scores[split].values:
         return NOTHING
-    words = f"{100 * run.scores[split].values[metric]:.2f}"
-    error = run.scores[split].errors.get(metric)
-    return words if error is None else f"{words} ± {100 * error:.2f}"
+    scores = run.scores[split]
+    return format_spread(100 * scores.values[metric], 100 * scores.errors.get(metric, math.nan))
 
 
 def _label(group: Group) -> str:

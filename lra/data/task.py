@@ -201,7 +201,7 @@ class Split:
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Returns the token ids of a row's sequence, or of both sequences, and its label."""
-        self._require(np.array([index]))
+        cache.require_rows(np.array([index]), len(self))
         numbers = [index] if self.pairs is None else self.pairs[index].tolist()
         return *(self.sequences[number] for number in numbers), int(self.labels[index])
 
@@ -214,7 +214,7 @@ class Split:
           labels: int32 [B].
         """
         indices = np.asarray(indices)
-        self._require(indices)
+        cache.require_rows(indices, len(self))
         columns = {"": indices}
         if self.pairs is not None:
             columns = {"1": self.pairs[indices, 0], "2": self.pairs[indices, 1]}
@@ -246,13 +246,6 @@ class Split:
         if documents is None:
             return cls(Sequences.open(folder, name, first_id=first_id), labels)
         return cls(documents, labels, cache.open_array(folder / f"{name}_pairs.npy"))
-
-    def _require(self, indices: npt.NDArray[np.integer]) -> None:
-        if len(indices) and not (indices.min() >= 0 and indices.max() < len(self)):
-            raise IndexError(
-                f"This split has rows 0 to {len(self) - 1};"
-                f" got rows {indices.min()} to {indices.max()}."
-            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from nystromformer_jax import nystrom_attention
 from tests.helpers import OTHER_FRAMEWORK, assert_close, random_inputs
 
 
-def test_a_literal_port_is_the_same_function(rngs):
+def test_literal_port_equals_nystrom_attention(rngs):
     inputs = random_inputs(rngs, 2, 48, 3, 8)
     kernel = jax.random.normal(next(rngs), (3, 5))
     options = {"num_landmarks": 12, "pinv_start": "batch_max", "conv_kernel": kernel}
@@ -17,13 +17,13 @@ def test_a_literal_port_is_the_same_function(rngs):
     assert_close(actual, expected, OTHER_FRAMEWORK)
 
 
-def test_half_precision_is_checked_against_the_processor():
+def test_bfloat16_is_checked_against_the_cpu():
     row = check("bfloat16", masked=True)
     assert row["passed"]
     assert 0 < row["forward_error"] < 1e-2
 
 
-def test_a_name_may_have_a_dot_in_it(tmp_path, monkeypatch):
+def test_output_name_may_contain_a_dot(tmp_path, monkeypatch):
     row = {"passed": True}
     monkeypatch.setattr(accelerator, "check", lambda dtype, masked: row)
     monkeypatch.setattr(accelerator, "attention", lambda *_: [row])

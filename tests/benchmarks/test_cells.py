@@ -1,4 +1,4 @@
-"""Cells run in their own processes; one that runs out of memory is measured again as told."""
+"""Cells run in their own processes, and are measured again with other options if memory runs out."""
 
 import json
 
@@ -38,14 +38,14 @@ def collect(folder, monkeypatch, *names):
     )
 
 
-def test_a_killed_cell_is_measured_again_as_told(tmp_path, monkeypatch):
+def test_killed_cell_is_measured_again_with_other_options(tmp_path, monkeypatch):
     assert collect(tmp_path, monkeypatch, "one", "two") == 0
     results = json.loads((tmp_path / "out/table.json").read_text())
     assert results["rows"] == [{"name": name, "size": 2, "fits": True} for name in ("one", "two")]
     assert (tmp_path / "out/table.md").read_text() == "2 rows\n"
 
 
-def test_a_table_that_was_not_written_is_made_of_the_rows_that_are_there(tmp_path, monkeypatch):
+def test_missing_table_is_written_from_stored_rows(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     row = {"name": "one", "size": 2, "fits": True}
@@ -55,7 +55,7 @@ def test_a_table_that_was_not_written_is_made_of_the_rows_that_are_there(tmp_pat
 
 
 @pytest.mark.parametrize(("name", "code"), [("broken", 3), ("silent", -9)])
-def test_a_cell_that_says_nothing_ends_the_table_with_its_code(
+def test_stops_with_the_exit_code_of_a_cell_without_output(
     tmp_path, monkeypatch, capsys, name, code
 ):
     assert collect(tmp_path, monkeypatch, "one", name, "two") == 1

@@ -7,7 +7,7 @@ from benchmarks import compiled
 from nystromformer_jax.training.topology import topology_devices
 
 
-def test_a_program_tells_what_it_needs_and_runs():
+def test_compiled_program_has_figures_and_runs():
     shapes = (jax.ShapeDtypeStruct((5, 7), jnp.float32), jax.ShapeDtypeStruct((7, 3), jnp.float32))
     program = compiled.compile_ahead(jnp.matmul, shapes, jax.devices()[0])
     figures = program.figures
@@ -21,7 +21,7 @@ def test_a_program_tells_what_it_needs_and_runs():
     np.testing.assert_array_equal(output, a @ b)
 
 
-def test_a_tpus_compiler_counts_and_refuses():
+def test_tpu_compiler_counts_flops_and_reports_out_of_memory():
     pytest.importorskip("libtpu")
     device = topology_devices("v5e:1x1")[0]
     x = jax.ShapeDtypeStruct((1024, 512), jnp.float32)
@@ -36,7 +36,7 @@ def test_a_tpus_compiler_counts_and_refuses():
     assert refused.figures["peak_bytes"] >= 4 * 2**34
 
 
-def test_a_refusal_tells_how_much_was_needed():
+def test_reads_the_needed_memory_from_the_error():
     message = "the total memory required for HLO temporaries (1.50G) exceeds available HBM (1.00G)."
     assert compiled.needed_memory(message, 100, 10) == {
         "argument_bytes": 100,
@@ -47,7 +47,7 @@ def test_a_refusal_tells_how_much_was_needed():
     assert compiled.needed_memory("too much", 100, 10)["peak_bytes"] is None
 
 
-def test_an_estimate_loses_a_second_an_operation_without_one_and_gets_it_back():
+def test_corrects_estimates_for_operations_without_one():
     assert compiled.decoded_seconds(0.25) == 0.25
     assert compiled.decoded_seconds(-2.75) == 0.25
     assert compiled.decoded_seconds(-3.0) is None

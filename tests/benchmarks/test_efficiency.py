@@ -65,7 +65,7 @@ def run(tmp_path, *arguments):
     return efficiency.main([*TINY, "--out", str(tmp_path / "out" / "cpu"), *arguments])
 
 
-def test_every_case_has_a_row_and_softmax_alone_is_quadratic(tmp_path, capsys):
+def test_every_case_has_a_row_and_only_softmax_is_quadratic(tmp_path, capsys):
     arguments = ["--attentions", "softmax", "nystrom-4", "--lengths", "64", "32"]
     assert run(tmp_path, *arguments) == 0
     results = json.loads((tmp_path / "out" / "cpu.json").read_text())
@@ -104,7 +104,7 @@ def test_the_gradient_costs_more_than_the_forward_pass_alone():
     assert gradient["output_bytes"] >= params + x
 
 
-def test_what_needs_more_than_the_limit_does_not_fit_and_is_not_run(tmp_path, monkeypatch):
+def test_programs_above_the_memory_limit_are_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(Bench, "_params", lambda *_: pytest.fail("was run"))
     arguments = ["--attentions", "softmax", "--lengths", "32", "--memory_limit", "1e-6"]
     assert run(tmp_path, *arguments) == 0
@@ -116,7 +116,7 @@ def test_what_needs_more_than_the_limit_does_not_fit_and_is_not_run(tmp_path, mo
     assert "MiB, does not fit |" in (tmp_path / "out" / "cpu.md").read_text()
 
 
-def test_what_ran_out_of_memory_needed_more_than_the_compiler_said(monkeypatch):
+def test_running_out_of_memory_makes_the_memory_unknown(monkeypatch):
     def fail(self, *_):
         raise JaxRuntimeError("INTERNAL: YNNPACK operation failed: error")
 
@@ -128,14 +128,14 @@ def test_what_ran_out_of_memory_needed_more_than_the_compiler_said(monkeypatch):
     assert tables.figure_of(row, "peak_bytes") is None
 
 
-def test_a_picture_is_drawn_without_pyplot_and_its_state(tmp_path, monkeypatch):
+def test_plot_does_not_use_pyplot(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     rows = [made_row(name, length) for name in ("softmax", "new") for length in (512, 1024)]
     plot.plot(made_results(rows), tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_power_of_the_length_is_its_slope():
+def test_slope_of_a_power_of_the_length_is_its_exponent():
     rows = [
         made_row("softmax", length, mebibytes=3 * length**2, ms=0.1 * length**0.5)
         for length in (1024, 512, 4096)
@@ -149,7 +149,7 @@ def test_a_power_of_the_length_is_its_slope():
     assert alone["peak_bytes"] is None
 
 
-def test_a_slope_is_the_least_squares_one_and_doublings_tell_where_it_bends():
+def test_slope_is_by_least_squares_and_doublings_are_between_lengths():
     rows = [made_row("softmax", n, mebibytes=m) for n, m in ((1, 1), (2, 2), (4, 8), (8, 32))]
     (grown,) = tables.slopes(rows)
     assert grown["peak_bytes"]["doublings"] == pytest.approx([1, 2, 2])
@@ -169,7 +169,7 @@ def made_table():
     )
 
 
-def test_ratios_are_softmaxs_over_each_ones_with_the_papers_beside_them():
+def test_ratios_are_softmax_over_each_attention_with_rows_of_the_paper():
     lines = tables.markdown(made_table()).splitlines()
     assert "| softmax | 30.0 MiB, 8.00 ms | 8,000 MiB, does not fit |" in lines
     assert "| nystrom-64 | 20.0 MiB (1.50×), 10.0 ms (0.80×) | 400 MiB (20.0×), 123 ms |" in lines
@@ -178,7 +178,7 @@ def test_ratios_are_softmaxs_over_each_ones_with_the_papers_beside_them():
     assert "Abacus, 3 threads; jax 1.2.3." in lines[0]
 
 
-def test_the_papers_ratios_stand_beside_inference_of_one_sequence_only():
+def test_ratios_of_the_paper_appear_only_for_inference_of_one_sequence():
     results = made_table()
     for row in results["rows"]:
         row["batch"] = 8
@@ -197,7 +197,7 @@ def test_a_table_without_softmax_has_no_ratios():
     assert "| nystrom-64 | 20.0 MiB, 10.0 ms |" in text
 
 
-def test_a_second_run_measures_only_what_is_missing(tmp_path, measured):
+def test_second_run_measures_only_missing_cases(tmp_path, measured):
     assert run(tmp_path, "--attentions", "softmax", "--lengths", "32") == 0
     assert measured == [("softmax", 32, kind) for kind in PASSES]
     measured.clear()
@@ -227,7 +227,7 @@ def test_a_second_run_measures_only_what_is_missing(tmp_path, measured):
         ),
     ],
 )
-def test_what_stops_a_run_is_a_sentence_and_leaves_its_whole_lengths(
+def test_stopped_run_prints_one_line_and_keeps_finished_lengths(
     tmp_path, measured, monkeypatch, capsys, error, code, words
 ):
     measure = Bench.measure
@@ -249,7 +249,7 @@ def test_what_stops_a_run_is_a_sentence_and_leaves_its_whole_lengths(
     assert measured == [("softmax", 64, kind) for kind in PASSES]
 
 
-def test_figures_of_other_settings_are_refused(tmp_path, measured, capsys):
+def test_rejects_results_of_other_settings(tmp_path, measured, capsys):
     arguments = ["--attentions", "softmax", "--lengths", "32"]
     assert run(tmp_path, *arguments) == 0
     file = tmp_path / "out" / "cpu.json"
@@ -276,7 +276,7 @@ def test_figures_of_other_settings_are_refused(tmp_path, measured, capsys):
         (["--attentions", "softmax", "--topology", "v5e"], "such as v5e:1x1; got 'v5e'"),
     ],
 )
-def test_bad_input_is_a_sentence_and_nothing_is_written(tmp_path, capsys, arguments, sentence):
+def test_invalid_arguments_print_one_line_and_write_nothing(tmp_path, capsys, arguments, sentence):
     assert run(tmp_path, *arguments) == 2
     error = capsys.readouterr().err
     assert sentence in error
@@ -284,19 +284,19 @@ def test_bad_input_is_a_sentence_and_nothing_is_written(tmp_path, capsys, argume
     assert not (tmp_path / "out").exists()
 
 
-def test_every_attention_of_the_table_is_one_that_make_core_knows():
+def test_make_core_knows_every_attention_of_the_table():
     for attention in ATTENTIONS:
         make_core(**core_options(attention))
     assert core_options("nystrom-13") == {"name": "nystrom", "num_landmarks": 13}
 
 
-def test_what_the_process_held_counts_where_it_is_more_than_the_compiler_saw():
+def test_memory_is_the_larger_of_compiled_and_measured():
     less, more = (made_row("linear", 512, mebibytes=8) for _ in range(2))
     less["measured_bytes"], more["measured_bytes"] = 7 * 2**20, 9 * 2**20
     assert tables.figure_of(less, "peak_bytes") == 8 * 2**20
     assert tables.figure_of(more, "peak_bytes") == 9 * 2**20
 
 
-def test_fused_operations_without_memory_do_not_fit():
+def test_failed_fused_operation_counts_as_out_of_memory():
     assert is_out_of_memory(JaxRuntimeError("INTERNAL: YNNPACK operation failed: error"))
     assert not is_out_of_memory(JaxRuntimeError("INTERNAL: something else"))

@@ -10,7 +10,7 @@ GIB = 2**30
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """A compiler whose memory grows in a straight line, refusing what is over 20 GiB."""
+    """A compiler whose memory figure is linear in the batch, and which rejects more than 20 GiB."""
     asked = []
 
     def make(base, slope, bump=0):
@@ -49,7 +49,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(compiler, base, slope, bum
     assert len(asked) < 8
 
 
-def test_a_table_of_costs():
+def test_table_of_costs():
     rows = [
         {
             "length": 512,
@@ -79,7 +79,7 @@ def test_a_table_of_costs():
     assert table[3] == "| 1,024 | 4.0 · 1.0 | does not fit |  |"
 
 
-def test_a_table_of_batches():
+def test_table_of_batches():
     rows = [
         {"length": 512, "attention": "nystrom", "largest_batch": 60},
         {"length": 512, "attention": "softmax", "largest_batch": 40},
@@ -92,7 +92,7 @@ def test_a_table_of_batches():
 
 @pytest.mark.slow(minutes=0.2)
 def test_a_step_of_the_real_model_runs(monkeypatch):
-    """The real loss, optimizer and batch; two layers of 12 in the place of BERT-base."""
+    """The real loss, optimizer and batch; two layers of width 12 in place of BERT-base."""
     import jax
 
     from nystromformer_jax import NystromformerConfig

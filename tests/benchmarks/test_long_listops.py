@@ -11,7 +11,7 @@ from lra.data import listops
 
 
 @pytest.mark.parametrize("length", [2000, 5003])
-def test_trees_fill_the_length_and_are_worth_their_value(length):
+def test_trees_fill_the_length_and_have_their_values(length):
     tokens, value = long_listops.long_tree(length, seed=0)
     assert length / 2 < len(tokens) <= length
     assert listops.evaluate(listops.decode(np.asarray(tokens, np.uint8))) == value
@@ -27,7 +27,7 @@ def test_trees_fill_the_length_and_are_worth_their_value(length):
         (["--length=2048", "--devices=3"], "cannot be divided by mesh.sequence=3"),
     ],
 )
-def test_what_cannot_be_run_is_one_sentence(monkeypatch, capsys, arguments, words):
+def test_invalid_arguments_print_one_line(monkeypatch, capsys, arguments, words):
     jax.devices()  # these stay: `main` asks for another number of them
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(sys, "argv", ["long_listops", *arguments])

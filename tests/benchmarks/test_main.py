@@ -9,7 +9,7 @@ from benchmarks import report
 
 
 @pytest.mark.parametrize("config", ["retrieval", "glue", "common", "listop"])
-def test_a_config_without_another_implementation_is_an_error(config, monkeypatch, capsys):
+def test_rejects_a_config_without_another_implementation(config, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["benchmarks", "--config", config])
     with pytest.raises(SystemExit) as stop:
         benchmarks.main()
@@ -17,7 +17,7 @@ def test_a_config_without_another_implementation_is_an_error(config, monkeypatch
     assert f"invalid choice: '{config}' (choose from" in capsys.readouterr().err
 
 
-def test_a_name_may_have_a_dot_in_it(tmp_path):
+def test_output_name_may_contain_a_dot(tmp_path):
     machine = dict.fromkeys(("cores", "processor", "huge_pages", "python"), 2) | {"versions": {}}
     times = {name: {"median": 0.5} for name in ("ours", "Hugging Face")}
     step = {"task": "listops", "batch_size": 3, "length": 7, "step": times}

@@ -23,13 +23,13 @@ def test_every_config_is_planned_for_every_topology():
 
 
 @pytest.mark.usefixtures("results")
-def test_both_ways_to_grow_are_planned_for_every_number_of_chips():
+def test_both_scalings_are_planned_for_every_number_of_chips():
     covered = {(row["fixed"], row["chips"]) for row in rows_of("scaling.json")}
     assert covered == set(itertools.product(plans.FIXED, plans.SCALES))
 
 
 @pytest.mark.usefixtures("results")
-def test_what_is_unknown_stays_empty():
+def test_unknown_numbers_are_empty_cells():
     unknown = {"collectives": None, "compute_seconds": None, "link_seconds": None}
     table = plans.markdown({"rows": [rows_of("table.json")[0] | unknown]})
     assert table.endswith(" |  |  |  |\n")
@@ -40,12 +40,12 @@ def test_what_is_unknown_stays_empty():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out=x"], "it needs libtpu"),
+        (["--out=x"], "libtpu is not installed"),
         (["--cell", "listops", "v5e:2x2"], "--topology needs libtpu"),
         (["--cell", "lisstops", "v5e:2x2"], "No module named 'configs.lisstops'"),
     ],
 )
-def test_what_cannot_be_planned_is_one_sentence(monkeypatch, capsys, arguments, words):
+def test_impossible_plans_print_one_line(monkeypatch, capsys, arguments, words):
     find_spec = plans.importlib.util.find_spec
     monkeypatch.setattr(
         plans.importlib.util,

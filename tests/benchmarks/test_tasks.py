@@ -21,7 +21,7 @@ def row(task, attention, **changes):
     return made | changes
 
 
-def test_a_cell_says_speed_and_memory_and_what_was_made_smaller():
+def test_cell_has_speed_memory_and_the_reduced_batch():
     rows = [
         row("listops", "nystrom"),
         row("text", "nystrom", batch_size=4, step_seconds=0.125),
@@ -35,7 +35,7 @@ def test_a_cell_says_speed_and_memory_and_what_was_made_smaller():
     ]
 
 
-def test_figures_of_another_machine_are_not_mixed_in(tmp_path, monkeypatch, capsys):
+def test_rejects_results_of_another_machine(tmp_path, monkeypatch, capsys):
     out = tmp_path / "cpu"
     out.with_suffix(".json").write_text(json.dumps({"machine": {}, "memory": 16.0, "rows": []}))
     monkeypatch.setattr("sys.argv", ["tasks", "--out", str(out)])
@@ -52,7 +52,7 @@ class Loss(float):
 
 
 def compile_to(monkeypatch, held, example=30e6):
-    """Steps that need `example` bytes an example, where a process may hold `held`."""
+    """Steps that need `example` bytes per example, in a process that may use `held` bytes."""
 
     def compiled_step(config):
         needed = example * config["train"]["batch_size"]
@@ -70,7 +70,7 @@ def compile_to(monkeypatch, held, example=30e6):
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1e15, 8), (120e9, 4), (1.0, 1)])
-def test_the_batch_is_halved_until_the_compiler_says_that_it_fits(limit, expected, monkeypatch):
+def test_batch_is_halved_until_the_compiled_step_fits(limit, expected, monkeypatch):
     compile_to(monkeypatch, held=1e12, example=30e9)
     found = tasks.measure("listops", "nystrom", limit)
     assert (found["batch_size"], found["fits"]) == (expected, limit > 1)
@@ -84,14 +84,14 @@ def test_a_step_that_runs_out_of_memory_does_not_fit_at_its_batch(monkeypatch, c
     assert tasks.measure("listops", "nystrom", 1e12, batch_size=2)["fits"]
 
 
-def test_a_step_that_takes_more_than_the_compiler_said_does_not_fit(monkeypatch):
+def test_step_that_uses_more_memory_than_the_limit_does_not_fit(monkeypatch):
     compile_to(monkeypatch, held=1e12)
     assert not tasks.measure("listops", "nystrom", 40e6, batch_size=1)[
         "fits"
     ]  # Python alone has more
 
 
-def test_other_errors_of_a_step_are_not_taken_for_want_of_memory(monkeypatch):
+def test_other_errors_of_a_step_are_raised(monkeypatch):
     def fail(config):
         def step(*_):
             raise JaxRuntimeError("INTERNAL: something else")

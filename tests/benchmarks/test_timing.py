@@ -7,7 +7,7 @@ from benchmarks.timing import added_bytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process set its mark back")
-def test_what_a_call_holds_and_gives_back_is_counted():
+def test_counts_memory_that_a_call_frees_again():
     def run():
         return np.ones(2**27, np.uint8).sum()  # 128 MiB, gone at the end
 

@@ -11,7 +11,7 @@ script = load("classify_text")
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two classes with a word in a hundred of their own; each text has a word that no other has."""
+    """Two classes, each with a word of its own once in a hundred; each text has a unique word."""
     rng = np.random.default_rng(0)
     for label in ("cats", "dogs"):
         (tmp_path / label).mkdir()
@@ -22,7 +22,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_word_tells_the_classes_apart(folder, capsys):
+def test_learns_classes_that_differ_in_one_word(folder, capsys):
     script.main([str(folder), "--length=53", "--epochs=6"])
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "cats, dogs: 24 pieces to train, 8 to validate"
@@ -30,7 +30,7 @@ def test_a_word_tells_the_classes_apart(folder, capsys):
     assert printed[-1] == "the constant answer: 50.0%"
 
 
-def test_files_are_validated_that_were_not_trained_on(folder):
+def test_validation_uses_other_files_than_training(folder):
     names, (inputs, labels), (valid_inputs, valid_labels) = script.read(folder, 101)
     assert names == ["cats", "dogs"]
     assert (np.bincount(labels).tolist(), np.bincount(valid_labels).tolist()) == ([6, 6], [2, 2])
@@ -39,7 +39,7 @@ def test_files_are_validated_that_were_not_trained_on(folder):
     assert (valid_inputs[:, -1] == script.UNKNOWN).all()
 
 
-def test_pieces_hold_every_word_once_and_in_order():
+def test_pieces_contain_every_word_once_and_in_order():
     texts = [(list("abcde"), 0), (list("fg"), 1)]
     vocabulary = {letter: ord(letter) for letter in "abcdefg"}
     inputs, labels = script.cut(texts, vocabulary, 3)
@@ -54,7 +54,7 @@ def test_python_itself_has_files_of_every_class():
 @pytest.mark.parametrize(
     ("texts", "found"), [({}, "none"), ({"one": 2}, r"one \(2\)"), ({"one": 2, "two": 1}, "two")]
 )
-def test_a_folder_without_classes_is_refused_in_a_sentence(tmp_path, texts, found):
+def test_rejects_a_folder_without_classes(tmp_path, texts, found):
     for label, count in texts.items():
         (tmp_path / label).mkdir()
         for i in range(count):

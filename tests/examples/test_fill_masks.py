@@ -46,7 +46,7 @@ def test_masks_are_filled_with_the_words_of_the_largest_logits(tmp_path, capsys)
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-def test_the_row_is_one_of_the_map_of_the_layer_asked_for(tmp_path, capsys, layer):
+def test_prints_a_row_of_the_selected_layers_map(tmp_path, capsys, layer):
     tiny.published(tmp_path)
     ids = write_tokenizer(tmp_path)
     script.main([str(tmp_path), "--text", TEXT, f"--layer={layer}"])
@@ -63,9 +63,7 @@ def test_the_row_is_one_of_the_map_of_the_layer_asked_for(tmp_path, capsys, laye
 
 @pytest.mark.peers
 @pytest.mark.parametrize("kind", ["Bert", "Nystromformer"])
-def test_words_are_those_of_transformers_and_rows_too_where_attention_is_exact(
-    kind, tmp_path, capsys
-):
+def test_words_and_exact_rows_equal_those_of_transformers(kind, tmp_path, capsys):
     torch = pytest.importorskip("torch", reason="needs the extra `peers`")
     transformers = pytest.importorskip("transformers", reason="needs the extra `peers`")
     torch.manual_seed(0)
@@ -97,7 +95,7 @@ def test_a_missing_folder_says_where_to_get_one(tmp_path):
         script.main([str(tmp_path / "none")])
 
 
-def test_weights_that_pytorch_pickled_are_told_to_be_converted(tmp_path):
+def test_pickled_weights_need_conversion(tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps(tiny.config_of("nystromformer", "ForMaskedLM"))
     )
@@ -107,7 +105,7 @@ def test_weights_that_pytorch_pickled_are_told_to_be_converted(tmp_path):
         script.main([str(tmp_path)])
 
 
-def test_other_heads_texts_and_layers_are_refused_in_a_sentence(tmp_path):
+def test_rejects_unsupported_models_texts_and_layers(tmp_path):
     write_tokenizer(tmp_path)
     tiny.folder_of(tmp_path, "bert", "ForTokenClassification")
     with pytest.raises(SystemExit, match="NystromformerForTokenClassification, which fills no"):

@@ -11,7 +11,7 @@ def errors(printed):
     return [float(line[22:27]) for line in printed.splitlines()[1:]]
 
 
-def test_a_recording_is_the_signal_and_one_offset_and_the_references_are_zero(rngs):
+def test_recording_is_signal_plus_offset_and_references_are_zero(rngs):
     read, true = script.recordings(next(rngs), 5, 257, noise=0)
     reference = read[..., 1] == 1
     assert reference.any(axis=1).all()
@@ -41,7 +41,7 @@ def test_only_attention_to_all_samples_sees_the_far_end(rngs):
 
 
 @pytest.mark.slow(minutes=2)
-def test_far_references_take_most_of_the_error_away(capsys):
+def test_far_references_remove_most_of_the_error(capsys):
     script.main(["--length=1024"])
     as_read, near, all_samples = errors(capsys.readouterr().out)
     assert all_samples < near / 2 < as_read / 2

@@ -9,7 +9,7 @@ from tests.helpers import REFERENCE, assert_close, mask_of_lengths
 script = load("swap_attention")
 
 
-def test_softmax_in_place_of_flax_attention_gives_its_numbers(rngs, monkeypatch):
+def test_softmax_core_equals_flax_attention(rngs, monkeypatch):
     x = jax.random.normal(next(rngs), (2, 13, 20))
     mask = mask_of_lengths([13, 7], 13)
     theirs = script.Encoder()
@@ -19,14 +19,14 @@ def test_softmax_in_place_of_flax_attention_gives_its_numbers(rngs, monkeypatch)
     assert_close(ours, theirs.apply(variables, x, mask), REFERENCE, where=mask)
 
 
-def test_the_mapped_parameters_are_all_that_ours_has():
+def test_mapped_parameters_are_complete():
     x, mask = jnp.ones((1, 13, 20)), jnp.ones((1, 13), bool)
     theirs, ours = script.Encoder(), script.Encoder(num_landmarks=3)
     shapes = jax.eval_shape(lambda: script.to_ours(theirs.init(jax.random.key(0), x, mask)))
     assert shapes == jax.eval_shape(lambda: ours.init(jax.random.key(0), x, mask))
 
 
-def test_the_table_has_no_difference_where_there_are_as_many_landmarks_as_tokens(capsys):
+def test_difference_is_zero_with_as_many_landmarks_as_tokens(capsys):
     script.main(["--lengths", "13", "37", "--num_landmarks=16", "--embed_dim=20"])
     header, short, long = (line.split() for line in capsys.readouterr().out.splitlines())
     assert header[0] == "length"
@@ -36,6 +36,6 @@ def test_the_table_has_no_difference_where_there_are_as_many_landmarks_as_tokens
 
 
 @pytest.mark.slow(minutes=1)
-def test_landmarks_are_the_faster_at_length(capsys):
+def test_landmarks_are_faster_for_long_inputs(capsys):
     script.main(["--lengths", "4096"])
     assert float(capsys.readouterr().out.splitlines()[-1].split()[3].rstrip("×")) > 2

@@ -24,7 +24,7 @@ PRETRAIN = {
 
 @contextlib.contextmanager
 def cache_in(folder):
-    """For fixtures that outlive a test, whose own cache is not there yet."""
+    """Sets the cache for fixtures that outlive a test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NYSTROMFORMER_JAX_CACHE", str(folder / "cache"))
         yield
@@ -41,7 +41,7 @@ def changed(config, changes):
 
 
 def merged(*changes):
-    """Sections of changes, later ones over earlier ones."""
+    """Merges sections; later changes override earlier ones."""
     sections = {}
     for part in changes:
         for name, values in part.items():
@@ -58,7 +58,7 @@ def pretrain_sections(folder, argument="demo", **changes):
 
 
 def pretrained(folder, workdir, argument="demo", **changes):
-    """Runs it; gives the result and the corpus."""
+    """Runs pretraining; returns the result and the corpus."""
     config = pretrain_sections(folder, argument, **changes)
     run = pretrain.prepare(config)
     data = corpus.load(run.data)

@@ -1,4 +1,4 @@
-"""A tokenizer and a checkpoint belong together, and a folder is a model's or a run's."""
+"""Tokenizers must match their checkpoint, and folders of runs are not folders of models."""
 
 import json
 
@@ -32,7 +32,7 @@ def prepared(folder, task="rte", **changes):
     )
 
 
-def test_a_tokenizer_of_as_many_tokens_and_the_same_padding_belongs(tmp_path):
+def test_accepts_a_matching_tokenizer(tmp_path):
     assert finetune.open_tokenizer(prepared(checkpoint(tmp_path))).vocab_size == tiny.VOCAB
 
 
@@ -45,14 +45,14 @@ def test_a_tokenizer_of_as_many_tokens_and_the_same_padding_belongs(tmp_path):
         ([*SPECIAL, *WORDS], {"mask_token_id": 9}, r"mask_token_id = 9 .* tokenizer has 4"),
     ],
 )
-def test_a_tokenizer_of_another_checkpoint_is_refused(tmp_path, tokens, changes, sentence):
+def test_rejects_a_tokenizer_of_another_checkpoint(tmp_path, tokens, changes, sentence):
     run = prepared(checkpoint(tmp_path, tokens, **changes))
     with pytest.raises(ValueError, match=sentence) as error:
         finetune.open_tokenizer(run)
     assert "do not match" in str(error.value)
 
 
-def test_rows_that_round_the_vocabulary_up_are_no_other_vocabulary(tmp_path):
+def test_accepts_rows_that_round_the_vocabulary_up(tmp_path):
     folder = checkpoint(tmp_path, [*SPECIAL, *WORDS], vocab_size=16)
     tensors = tiny.tensors_of("bert", "ForMaskedLM")
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
@@ -61,12 +61,12 @@ def test_rows_that_round_the_vocabulary_up_are_no_other_vocabulary(tmp_path):
     assert finetune.open_tokenizer(prepared(folder)).vocab_size == 11
 
 
-def test_who_takes_the_sizes_alone_may_bring_another_tokenizer(tmp_path):
+def test_from_scratch_accepts_another_tokenizer(tmp_path):
     run = prepared(checkpoint(tmp_path, [*SPECIAL, *WORDS[:-1]]), init={"from_scratch": True})
     assert finetune.open_tokenizer(run).vocab_size == tiny.VOCAB - 1
 
 
-def test_pretraining_refuses_other_words_than_the_checkpoints_own(tmp_path):
+def test_pretraining_rejects_a_vocabulary_other_than_the_checkpoints(tmp_path):
     folder = checkpoint(tmp_path / "bert")
     other = tmp_path / "vocab.txt"
     other.write_text("".join(f"{token}\n" for token in [*SPECIAL, *reversed(WORDS)]))
@@ -95,7 +95,7 @@ def test_pretraining_refuses_other_words_than_the_checkpoints_own(tmp_path):
     ],
 )
 def test_a_fine_tuned_model_has_the_labels_of_its_task(tmp_path, task, problem_type, labels):
-    """Of pairs, with a RoBERTa of one type: its tokenizer gives the second text the first one's."""
+    """With pairs, and a RoBERTa of one token type, in which both texts have the same type."""
     folder = tmp_path / "roberta"
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *map(chr, range(97, 103))]
     (tmp_path / "roberta").mkdir()
@@ -120,7 +120,7 @@ def test_a_fine_tuned_model_has_the_labels_of_its_task(tmp_path, task, problem_t
     assert load_tokenizer(tmp_path / "run/model").vocab_size == tiny.VOCAB
 
 
-def test_a_folder_of_a_run_is_called_one(tmp_path):
+def test_error_says_that_a_folder_is_a_runs(tmp_path):
     run = tmp_path / "pre"
     run.mkdir()
     sections = {name: {} for name in ("data", "model", "optimizer", "train")}

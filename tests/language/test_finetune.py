@@ -39,7 +39,7 @@ def finetuned(tmp_path, checkpoint, task="mrpc", argument="", **changes):
 
 
 @pytest.mark.parametrize("task", ["mnli", "stsb", "cola"])
-def test_a_run_leaves_predictions_that_give_its_scores(tmp_path, checkpoint, task):
+def test_predictions_of_a_run_give_its_scores(tmp_path, checkpoint, task):
     result, _, data, _ = finetuned(tmp_path, checkpoint, task)
     assert json.loads((tmp_path / "run/result.json").read_text()) == result
     for split in data.splits:
@@ -58,7 +58,7 @@ def test_a_run_leaves_predictions_that_give_its_scores(tmp_path, checkpoint, tas
             assert set(result[f"{split}_standard_error"]) == set(scores)
 
 
-def test_a_finished_run_is_scored_again_and_exported_by_one_process_and_whole(
+def test_finished_run_is_evaluated_again_and_exported_atomically(
     tmp_path, checkpoint, no_annotations, monkeypatch
 ):
     result, run, data, workdir = finetuned(tmp_path, checkpoint)
@@ -78,8 +78,8 @@ def test_a_finished_run_is_scored_again_and_exported_by_one_process_and_whole(
     assert_close(logits, model.apply(variables, *arguments, deterministic=True), OTHER_FRAMEWORK)
 
 
-def test_a_run_starts_from_the_checkpoint_unless_told_not_to(tmp_path, checkpoint):
-    """At a rate of nearly nothing the encoder is the checkpoint's, or another one."""
+def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint):
+    """With a rate of almost zero the encoder stays the checkpoint's, or a new one."""
     still = {"optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}}
     _, trained = from_pretrained(checkpoint)
     for from_scratch in (False, True):
@@ -95,7 +95,7 @@ def test_a_run_starts_from_the_checkpoint_unless_told_not_to(tmp_path, checkpoin
         assert (np.abs(words[0] - words[1]).max() > 1e-3) == from_scratch
 
 
-def test_attention_can_be_another_than_the_checkpoints(tmp_path, checkpoint):
+def test_attention_can_differ_from_the_checkpoints(tmp_path, checkpoint):
     result, _, _, _ = finetuned(
         tmp_path, checkpoint, "mrpc", ",attention=softmax,conv_kernel_size=3"
     )
@@ -103,13 +103,13 @@ def test_attention_can_be_another_than_the_checkpoints(tmp_path, checkpoint):
 
 
 @pytest.mark.parametrize("remat", [False, True])
-def test_layers_are_computed_again_if_told(tmp_path, checkpoint, remat):
+def test_remat_recomputes_layers(tmp_path, checkpoint, remat):
     argument, changes = ",attention=softmax", {"train": {"remat": remat}}
     config = runs.glue_sections("mrpc", tmp_path, checkpoint, argument, **changes)
     assert rematerialises(finetune.make_spec(finetune.prepare(config), 40)) == remat
 
 
-def test_a_run_is_partial_by_what_it_saw_and_scored(tmp_path, checkpoint):
+def test_run_is_partial_if_it_saw_or_evaluated_less(tmp_path, checkpoint):
     run = finetune.prepare(runs.glue_sections("mrpc", tmp_path, checkpoint))
     task = glue.TASKS["mrpc"]
 
@@ -140,7 +140,7 @@ def test_a_run_is_partial_by_what_it_saw_and_scored(tmp_path, checkpoint):
         assert is_partial(**part), part
 
 
-def test_the_best_of_a_search_is_the_first_of_the_best():
+def test_best_of_a_search_is_the_first_of_equals():
     def result(f1, batch_size):
         valid = {"f1": f1, "accuracy": 0.5}
         return {
@@ -159,7 +159,7 @@ def test_the_best_of_a_search_is_the_first_of_the_best():
     )
 
 
-def test_passes_over_the_data_become_steps():
+def test_epochs_are_converted_to_steps():
     assert BudgetConfig(epochs=4.0, batch_size=32).in_steps(3_668).total_steps == 459
     assert BudgetConfig(epochs=0.5, batch_size=32).in_steps(3_668).total_steps == 58
     assert BudgetConfig(epochs=4.0, batch_size=32, total_steps=7).in_steps(3_668).total_steps == 7
@@ -187,7 +187,7 @@ def test_passes_over_the_data_become_steps():
         (lambda: ScoringConfig(every_steps=-1), r"eval\.every_steps: needs 0 or more, got -1"),
     ],
 )
-def test_budgets_that_make_no_sense_are_refused(make, sentence):
+def test_rejects_invalid_budgets(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
 
@@ -197,18 +197,16 @@ def test_budgets_that_make_no_sense_are_refused(make, sentence):
     [
         ({"init": {"checkpoint": ""}}, r"init\.checkpoint: needs the folder of a pretrained model"),
         ({"data": {"max_len": 31}}, r"data\.max_len=31 is more than the 29 positions of"),
-        ({"data": {"task": "mrcp"}}, r"There is no task called 'mrcp'; did you mean mrpc"),
+        ({"data": {"task": "mrcp"}}, r"The task 'mrcp' is unknown; did you mean mrpc"),
     ],
 )
-def test_configs_that_cannot_work_are_refused_before_any_data(
-    tmp_path, checkpoint, changes, sentence
-):
+def test_rejects_invalid_configs_before_reading_data(tmp_path, checkpoint, changes, sentence):
     config = runs.glue_sections("mrpc", tmp_path, checkpoint, **changes)
     with pytest.raises(ValueError, match=sentence):
         finetune.prepare(config)
 
 
-def test_the_loss_of_a_validation_is_the_cross_entropy():
+def test_validation_loss_is_the_cross_entropy():
     task = glue.TASKS["mrpc"]
     logits = np.array([[2.0, 0.0], [1.0, 1.0]], np.float32)
     expected = (math.log(1 + math.exp(-2)) + math.log(2)) / 2

@@ -1,4 +1,4 @@
-"""What a model's description cannot hold is refused by the keys that a config has."""
+"""Errors in a model's config name the keys of the run's config."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from language.initial import InitConfig, model_config
     ],
 )
 @pytest.mark.parametrize("of_checkpoint", [False, True])
-def test_what_is_wrong_in_attention_is_named_as_attentions(values, sentence, of_checkpoint):
+def test_errors_name_keys_of_the_section_attention(values, sentence, of_checkpoint):
     init = InitConfig(checkpoint="anywhere" if of_checkpoint else "")
     attention = {"name": "nystrom", **values}
     with pytest.raises(ValueError, match=sentence):

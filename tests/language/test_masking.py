@@ -1,4 +1,4 @@
-"""The masks and the order of pairs: properties of one draw, and shares over many."""
+"""Masks and order of pairs: properties of one draw, and shares over many draws."""
 
 import functools
 
@@ -16,7 +16,7 @@ LENGTH, ROWS = 61, 37
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    """Every third token goes on with the word before it."""
+    """Every third token continues the word before it."""
     starts = np.arange(SIZE) % 3 != 1
     starts[list(SPECIAL)] = True
     return Vocabulary.create(mask_id=MASK, special_ids=SPECIAL, word_starts=starts)
@@ -64,7 +64,7 @@ def sentences(tokens, mask):
 
 
 def restored(pairs):
-    """The inputs with the answers put back."""
+    """The inputs with the original tokens restored."""
     inputs = np.array(pairs.inputs)
     for row, positions, targets in zip(inputs, pairs.positions, pairs.targets, strict=True):
         row[np.asarray(positions)] = targets
@@ -97,7 +97,7 @@ def test_without_an_order_loss_nothing_is_swapped(batch, draw):
     assert (restored(pairs) == np.asarray(batch["inputs"])).all()
 
 
-def test_only_ordinary_tokens_are_predicted_each_once(draw):
+def test_only_ordinary_tokens_are_predicted_once_each(draw):
     pairs = draw()
     for row in range(ROWS):
         counted = np.asarray(pairs.weights[row]) > 0
@@ -107,7 +107,7 @@ def test_only_ordinary_tokens_are_predicted_each_once(draw):
         assert np.asarray(pairs.mask[row])[positions[counted]].all()
 
 
-def test_positions_that_do_not_count_keep_their_tokens(draw):
+def test_unused_positions_keep_their_tokens(draw):
     pairs = draw()
     rest = np.asarray(pairs.weights) == 0
     there = np.take_along_axis(np.asarray(pairs.inputs), np.asarray(pairs.positions), axis=1)
@@ -128,7 +128,7 @@ def test_words_are_predicted_whole(draw, vocabulary):
                 assert (place in chosen) == (place - 1 in chosen)
 
 
-def test_pieces_are_predicted_alone_where_words_may_be_cut(draw, vocabulary):
+def test_pieces_are_predicted_alone_without_whole_words(draw, vocabulary):
     pairs = draw(whole_words=False)
     cut = 0
     for tokens, positions, weights in zip(
@@ -142,8 +142,8 @@ def test_pieces_are_predicted_alone_where_words_may_be_cut(draw, vocabulary):
 
 
 @pytest.mark.parametrize("whole_words", [True, False])
-def test_the_share_is_predicted(batch, draw, whole_words):
-    """Exactly with single tokens; with whole words at most that, and on average a word less."""
+def test_predicts_the_configured_share(batch, draw, whole_words):
+    """Exactly with single tokens; with whole words at most that, on average one word less."""
     lengths = np.asarray(batch["first_len"] + batch["second_len"] + 3)
     wanted = np.maximum(1, np.round(0.15 * lengths))
     predicted = np.mean(
@@ -157,8 +157,8 @@ def test_the_share_is_predicted(batch, draw, whole_words):
         assert (predicted == ordinary).all()
 
 
-def test_every_word_is_predicted_as_often(draw):
-    """Over many draws of a row, the same row, the counts of its places are binomial."""
+def test_every_word_is_predicted_equally_often(draw):
+    """Over many draws of one row, the counts of its positions are binomial."""
     draws = 400
     counts = np.zeros(LENGTH)
     single = [draw(seed, first=3, last=4, whole_words=False) for seed in range(draws)]
@@ -177,7 +177,7 @@ def test_every_word_is_predicted_as_often(draw):
     assert np.abs(ordinary - unswapped * rate).max() < 5 * sd
 
 
-def test_most_are_masked_some_replaced_some_left(draw):
+def test_predicted_tokens_are_masked_replaced_or_unchanged(draw):
     kept = masked = total = 0
     for seed in range(60):
         pairs = draw(seed)
@@ -192,7 +192,7 @@ def test_most_are_masked_some_replaced_some_left(draw):
         assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / total)
 
 
-def test_a_row_is_a_function_of_its_own_number_and_the_key(draw):
+def test_row_depends_only_on_its_index_and_the_rng(draw):
     whole, part = draw(7), draw(7, first=5, last=11)
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
         assert (np.asarray(one)[5:11] == np.asarray(other)).all()
@@ -200,8 +200,8 @@ def test_a_row_is_a_function_of_its_own_number_and_the_key(draw):
 
 
 def test_a_word_longer_than_the_share_is_not_cut(vocabulary):
-    """Ten pieces of one word, two of which the share would allow."""
-    inputs = jnp.array([[CLS, 5, *[4] * 9, SEP, 8, SEP]])  # 4 goes on with the word before it
+    """A word of ten pieces, of which the share allows two."""
+    inputs = jnp.array([[CLS, 5, *[4] * 9, SEP, 8, SEP]])  # 4 continues the word before it
     lengths = {"first_len": 10, "second_len": 1, "example": 0}
     draw = jax.jit(
         functools.partial(
@@ -218,7 +218,7 @@ def test_a_word_longer_than_the_share_is_not_cut(vocabulary):
         assert targets in ([], [8])
 
 
-def test_sentences_are_swapped_by_hand():
+def test_swaps_sentences():
     tokens = jnp.array([CLS, 11, 12, SEP, 21, 22, 23, SEP, PAD])
     swapped, mask, types = swap_sentences(tokens, jnp.int32(2), jnp.int32(3), jnp.int32(1))
     assert swapped.tolist() == [CLS, 21, 22, 23, SEP, 11, 12, SEP, PAD]
@@ -234,6 +234,6 @@ def test_sentences_are_swapped_by_hand():
         ({"order_weight": -1.0}, r"objective\.order_weight: needs 0 or more, got -1\.0"),
     ],
 )
-def test_objectives_that_make_no_sense_are_refused(options, sentence):
+def test_rejects_invalid_objectives(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         ObjectiveConfig(**options)

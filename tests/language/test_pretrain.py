@@ -1,4 +1,4 @@
-"""Pretraining from text to a folder that others read, on corpora of a few sentences."""
+"""Pretraining from text to a model folder, on corpora of a few sentences."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def small(tmp_path):
     params = pretrain._make_params(run, model)()
 
     def moved(leaf):
-        """Away from the start, where all guesses are equally likely."""
+        """Moves parameters away from the start, where all predictions are equally likely."""
         return leaf + 0.1 * jnp.sin(jnp.arange(leaf.size)).reshape(leaf.shape)
 
     return model, jax.tree.map(moved, params), data
@@ -49,8 +49,8 @@ def batch_of(data, rows):
 
 
 @pytest.mark.parametrize("order_weight", [0.0, 0.7])
-def test_the_loss_is_what_it_says(small, order_weight):
-    """Token by token and pair by pair, from the model's own logits over all positions."""
+def test_loss_equals_its_formula(small, order_weight):
+    """Computed token by token and pair by pair, from the model's logits at all positions."""
     model, params, data = small
     objective = ObjectiveConfig(order_weight=order_weight)
     vocabulary = pretrain.vocabulary_of(data.tokenizer)
@@ -93,8 +93,8 @@ def test_the_loss_is_what_it_says(small, order_weight):
     assert_close(sums["loss"], (expected, sum(wanted)), REFERENCE)
 
 
-def test_the_parts_of_a_batch_add_up(small):
-    """Sums and gradients of two halves are those of the whole, which is what accumulation needs."""
+def test_losses_of_parts_add_up_to_the_batch(small):
+    """Sums and gradients of two halves add up to those of the whole, as accumulation needs."""
     model, params, data = small
     loss_fn = pretrain.make_loss(model, pretrain.vocabulary_of(data.tokenizer), ObjectiveConfig())
     batch = batch_of(data, 8)
@@ -107,7 +107,7 @@ def test_the_parts_of_a_batch_add_up(small):
     assert_close(jax.tree.map(jnp.add, *halves), whole, REFERENCE)
 
 
-def test_training_asks_something_else_every_step_and_evaluation_never(small):
+def test_masks_change_every_training_step_and_never_in_evaluation(small):
     model, params, data = small
     vocabulary = pretrain.vocabulary_of(data.tokenizer)
     loss_fn, again = (
@@ -119,7 +119,7 @@ def test_training_asks_something_else_every_step_and_evaluation_never(small):
     assert float(loss_fn(params, batch, None)[0]) == float(again(params, batch, None)[0])
 
 
-def test_a_run_leaves_a_result_and_a_folder_to_load(finished):
+def test_run_writes_a_result_and_a_model_folder(finished):
     folder, result, data = finished
     assert json.loads((folder / "run/result.json").read_text()) == result
     assert result["kind"] == "pretrain"
@@ -134,7 +134,7 @@ def test_a_run_leaves_a_result_and_a_folder_to_load(finished):
     assert again == result
 
 
-def test_a_run_is_partial_by_the_pairs_and_steps_that_it_saw(finished, tmp_path):
+def test_run_is_partial_with_fewer_pairs_or_steps(finished, tmp_path):
     config = runs.pretrain_sections(tmp_path, train={"total_steps": 3_000})
     run, data = pretrain.prepare(config), finished[2]
 
@@ -150,7 +150,7 @@ def test_a_run_is_partial_by_the_pairs_and_steps_that_it_saw(finished, tmp_path)
     assert pretrain.is_partial(dataclasses.replace(run, fit=fit), data)
 
 
-def test_scoring_again_gives_the_same_numbers(finished, tmp_path):
+def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path):
     folder, result, data = finished
     config = runs.pretrain_sections(folder / "text")
     run = pretrain.prepare(config)
@@ -164,8 +164,8 @@ def test_scoring_again_gives_the_same_numbers(finished, tmp_path):
         pretrain.evaluate_checkpoint(run, data, workdir)
 
 
-def test_a_run_goes_on_from_the_model_of_another(finished, tmp_path):
-    """Its first state is the other's model: at a rate of nearly nothing so is its last."""
+def test_run_starts_from_the_model_of_another(finished, tmp_path):
+    """With a rate of almost zero its last state is still the other model."""
     text, _, data = finished
     folder = text / "run/model"
     config = runs.changed(
@@ -190,7 +190,7 @@ def test_a_run_goes_on_from_the_model_of_another(finished, tmp_path):
     assert_close(second, first, SAME_ARITHMETIC)
 
 
-def test_sizes_beside_a_checkpoint_are_refused(finished, tmp_path):
+def test_rejects_sizes_with_a_checkpoint(finished, tmp_path):
     checkpoint = str(finished[0] / "run/model")
     config = runs.pretrain_sections(tmp_path / "text", init={"checkpoint": checkpoint})
     with pytest.raises(
@@ -199,7 +199,7 @@ def test_sizes_beside_a_checkpoint_are_refused(finished, tmp_path):
         pretrain.prepare(config)
 
 
-def test_a_tokenizer_that_the_checkpoint_has_no_rows_for_is_refused(finished, tmp_path):
+def test_rejects_a_tokenizer_larger_than_the_checkpoint(finished, tmp_path):
     config = runs.pretrain_sections(tmp_path / "other", data={"vocab_size": 80})
     larger = corpus.load(pretrain.prepare(config).data)
     larger.tokenizer.save(tmp_path / "larger")
@@ -221,13 +221,13 @@ def test_a_tokenizer_that_the_checkpoint_has_no_rows_for_is_refused(finished, tm
         pretrain.train(run, corpus.load(run.data), workdir)
 
 
-def test_other_data_in_the_same_folder_are_refused(finished):
+def test_rejects_other_data_in_the_same_folder(finished):
     folder, _, _ = finished
     with pytest.raises(ConfigDiffers, match=r"data\.vocab_size: 60 in the run, 70 now"):
         runs.pretrained(folder / "text", folder / "run", data={"vocab_size": 70})
 
 
-def test_the_baselines_are_those_of_counts(finished):
+def test_baselines_are_computed_from_counts(finished):
     _, _, data = finished
     special = set(data.tokenizer.special_ids)
     counts = {}

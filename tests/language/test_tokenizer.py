@@ -26,7 +26,7 @@ def write_roberta(folder, prefix=""):
 
 
 def metaspace():
-    """A Unigram model that holds "[MASK]" as a word, as ALBERT's does."""
+    """A Unigram model with "[MASK]" as a word, as in ALBERT."""
     special = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
     scores = [
         *((token, 0.0) for token in special),
@@ -59,7 +59,7 @@ def trained():
 # --- Files
 
 
-def test_a_vocabulary_of_bert(tmp_path):
+def test_reads_a_bert_vocabulary(tmp_path):
     tokenizer = load_tokenizer(write_bert(tmp_path))
     assert tokenizer.vocab_size == len(BERT)
     assert (tokenizer.pad_id, tokenizer.unk_id) == (0, 1)
@@ -69,7 +69,7 @@ def test_a_vocabulary_of_bert(tmp_path):
     assert tokenizer.decode([5, 13, 6]) == "ab b"
 
 
-def test_a_vocabulary_of_bert_keeps_capitals_when_it_is_told(tmp_path):
+def test_bert_vocabulary_keeps_capitals_if_configured(tmp_path):
     path = write_bert(tmp_path)
     assert tokens(load_tokenizer(path, lowercase=False), "A a") == ["[UNK]", "a"]
     texts.write(tmp_path / "tokenizer_config.json", '{"do_lower_case": false}')
@@ -77,7 +77,7 @@ def test_a_vocabulary_of_bert_keeps_capitals_when_it_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "", "x.vocab.json", "x.merges.txt"])
-def test_a_byte_level_vocabulary(tmp_path, name):
+def test_reads_a_byte_level_vocabulary(tmp_path, name):
     write_roberta(tmp_path, "x." if name.startswith("x.") else "")
     tokenizer = load_tokenizer(tmp_path / name)
     assert tokenizer.vocab_size == len(ROBERTA) + 1
@@ -87,7 +87,7 @@ def test_a_byte_level_vocabulary(tmp_path, name):
     assert tokenizer.decode([4, 10]) == "the the"
 
 
-def test_a_tokenizer_json_is_read_without_what_would_cut_and_pad(tmp_path):
+def test_tokenizer_json_is_read_without_truncation_and_padding(tmp_path):
     backend = metaspace()
     backend.save(str(tmp_path / "plain.json"))
     backend.enable_truncation(2)
@@ -99,7 +99,7 @@ def test_a_tokenizer_json_is_read_without_what_would_cut_and_pad(tmp_path):
     assert tokenizer.special_ids == (0, 1, 2, 3, 4)
 
 
-def test_ids_end_before_the_size_where_some_are_missing():
+def test_vocab_size_is_the_largest_id_plus_one():
     backend = metaspace()
     backend.add_tokens(["added"])
     tokenizer = Tokenizer.from_backend(backend, "x")
@@ -110,7 +110,7 @@ def test_ids_end_before_the_size_where_some_are_missing():
 # --- What it knows
 
 
-def test_where_words_begin(tmp_path):
+def test_word_starts(tmp_path):
     bert = load_tokenizer(write_bert(tmp_path / "bert"))
     assert starts(bert) == {token for token in BERT if not token.startswith("##")}
     roberta = load_tokenizer(write_roberta(tmp_path / "roberta"))
@@ -121,7 +121,7 @@ def test_where_words_begin(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "metaspace", "trained"])
-def test_no_text_makes_a_special_token(tmp_path, kind, trained):
+def test_no_text_encodes_to_special_tokens(tmp_path, kind, trained):
     tokenizer = trained
     if kind == "metaspace":
         metaspace().save(str(tmp_path / "tokenizer.json"))
@@ -135,7 +135,7 @@ def test_no_text_makes_a_special_token(tmp_path, kind, trained):
     assert encoded[1]
 
 
-def test_the_name_of_a_special_token_is_text_like_any_other(tmp_path):
+def test_name_of_a_special_token_is_encoded_as_text(tmp_path):
     bert = load_tokenizer(write_bert(tmp_path))
     assert tokens(bert, "a[MASK]b") == ["a", "[", "[UNK]", "]", "b"]
 
@@ -175,7 +175,7 @@ def test_a_trained_tokenizer_knows_its_words(trained):
     assert trained.decode(trained.encode(["the cat sat."])[0]) == "the cat sat."
 
 
-def test_capitals_are_kept_when_asked_for():
+def test_cased_tokenizer_keeps_capitals():
     cased = texts.trained_tokenizer(texts.documents(97), 211, lowercase=False)
     assert tokens(cased, "café") == ["café"]
     assert tokens(cased, "The cat") == ["The", "cat"]
@@ -189,7 +189,7 @@ def test_every_part_of_the_training_text_has_tokens(trained):
 
 
 @pytest.mark.peers
-def test_what_is_saved_is_what_transformers_opens(tmp_path, trained):
+def test_transformers_opens_a_saved_tokenizer(tmp_path, trained):
     transformers = pytest.importorskip("transformers")
     trained.save(tmp_path)
     assert load_tokenizer(tmp_path).sha256 == trained.sha256
@@ -205,8 +205,8 @@ def test_what_is_saved_is_what_transformers_opens(tmp_path, trained):
 # --- Faults
 
 
-def test_no_tokenizer_is_one_clear_sentence(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no tokenizer .*/x: set data\.tokenizer to tok"):
+def test_rejects_a_missing_tokenizer(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"/x does not exist: set data\.tokenizer to tok"):
         load_tokenizer(tmp_path / "x")
     with pytest.raises(FileNotFoundError, match=r"holds no tokenizer: it needs tokenizer\.json"):
         load_tokenizer(tmp_path)
@@ -229,7 +229,7 @@ def test_no_tokenizer_is_one_clear_sentence(tmp_path):
         ("vocab.txt", b""),
     ],
 )
-def test_a_file_that_is_no_tokenizer_is_named(tmp_path, name, content):
+def test_rejects_files_that_are_not_tokenizers(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(
         ValueError, match=rf"/{name} is not a tokenizer \(.*\): it needs to be"
@@ -238,23 +238,23 @@ def test_a_file_that_is_no_tokenizer_is_named(tmp_path, name, content):
     assert "\n" not in str(caught.value)
 
 
-def test_special_tokens_that_are_missing_are_named(tmp_path):
+def test_error_names_missing_special_tokens(tmp_path):
     texts.write(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\na\n")
     with pytest.raises(ValueError, match=r"no token \[SEP\] or </s> and \[MASK\] or <mask>, which"):
         load_tokenizer(tmp_path / "vocab.txt")
 
 
-def test_a_tokenizer_that_does_not_say_where_words_begin_is_refused(tmp_path):
+def test_rejects_a_tokenizer_without_word_marks(tmp_path):
     vocabulary = {token: i for i, token in enumerate(BERT)}
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, []))
     backend.post_processor = processors.TemplateProcessing()
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match="does not say where words begin"):
+    with pytest.raises(ValueError, match="does not mark where words begin"):
         load_tokenizer(tmp_path)
 
 
-def test_too_small_a_vocabulary_and_no_text_are_one_clear_sentence():
+def test_rejects_a_small_vocabulary_and_empty_text():
     with pytest.raises(ValueError, match=r"of 20 tokens is too small .* Raise data\.vocab_size"):
         texts.trained_tokenizer(texts.documents(97), 20)
-    with pytest.raises(ValueError, match="no text to train"):
+    with pytest.raises(ValueError, match="needs text to be trained on"):
         texts.trained_tokenizer([" \n"], 20)

@@ -16,7 +16,7 @@ def words(count, seed=0, letters="abcdefg"):
 
 
 def by_the_book(counts, vocab_size, first):
-    """Counts all pairs of all words anew for every piece."""
+    """Recounts all pairs of all words for every piece."""
     spelt = {word: [word[0], *(f"##{c}" for c in word[1:])] for word in counts}
     pieces = sorted({c for word in counts for c in word})
     pieces += sorted({f"##{c}" for word in counts for c in word[1:]})
@@ -42,7 +42,7 @@ def by_the_book(counts, vocab_size, first):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("letters", ["a", "ab", "abcdefg"])
-def test_the_pieces_are_those_of_counting_all_pairs_anew(seed, letters):
+def test_pieces_equal_those_of_a_naive_algorithm(seed, letters):
     counts = words(211, seed, letters)
     assert wordpiece.learn(counts, 97, SPECIAL) == by_the_book(counts, 97, SPECIAL)
 
@@ -54,19 +54,19 @@ def test_the_order_of_the_words_does_not_matter():
     assert wordpiece.learn(dict(shuffled), 307, SPECIAL) == wordpiece.learn(counts, 307, SPECIAL)
 
 
-def test_the_vocabulary_has_the_size_asked_for_and_no_token_twice():
+def test_vocabulary_has_the_requested_size_and_no_repeats():
     vocabulary = wordpiece.learn(words(1009), 211, SPECIAL)
     assert len(vocabulary) == len(set(vocabulary)) == 211
     assert vocabulary[:2] == SPECIAL
 
 
-def test_letters_that_look_like_our_marks_make_no_token_twice():
+def test_letters_like_the_prefix_repeat_no_token():
     vocabulary = wordpiece.learn({"##a": 50, "xa": 40}, 100, [])
     assert len(vocabulary) == len(set(vocabulary))
     assert "xa" in vocabulary
 
 
-def test_a_pair_that_occurs_once_makes_no_piece():
+def test_pair_that_occurs_once_is_not_merged():
     assert wordpiece.learn({"ab": 1, "cd": 2}, 100, []) == [
         *"abcd",
         *("##b", "##d"),
@@ -74,12 +74,12 @@ def test_a_pair_that_occurs_once_makes_no_piece():
     ]
 
 
-def test_the_rarest_letters_are_left_out():
+def test_rarest_letters_are_dropped():
     counts = {"ab": 30_000, "aç": 3, "é": 4}
     assert wordpiece.learn(counts, 100, []) == ["a", "b", "é", "##b", "ab"]
 
 
-def test_more_letters_than_tokens_are_one_clear_sentence():
+def test_rejects_a_vocabulary_smaller_than_the_letters():
     with pytest.raises(
         ValueError, match=r"of 15 tokens is too small.* 2 special tokens and 14 .* need 16\. Raise"
     ):

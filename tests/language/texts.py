@@ -1,4 +1,4 @@
-"""Small corpora in every form that a corpus comes in."""
+"""Small corpora in every supported format."""
 
 import collections
 import gzip
@@ -28,7 +28,7 @@ def sentence(rng):
 
 
 def documents(count, seed=0, most_lines=3):
-    """Documents as the readers give them: lines of a few sentences each."""
+    """Documents as the readers yield them: lines of a few sentences each."""
     rng = random.Random(seed)
     return [
         "\n".join(

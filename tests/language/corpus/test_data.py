@@ -52,7 +52,7 @@ def contents(found):
 
 
 def files(found):
-    """All bytes of a prepared folder, but for the manifest, which has the time in it."""
+    """All bytes of a prepared folder, except the manifest, which contains the time."""
     return {
         path.name: path.read_bytes()
         for path in found.folder.iterdir()
@@ -89,8 +89,8 @@ def test_all_text_is_in_pairs_once_and_in_order(path):
     assert tokenizer.unk_id not in kept
 
 
-def test_a_pair_is_of_one_document(path):
-    """Each has a word of its own, over and over."""
+def test_a_pair_is_from_one_document(path):
+    """Each document repeats a word of its own."""
     docs = [f"D{i} " * 7 + f"d{i}. " + f"D{i} d{i}. " * (i % 5) for i in range(61)]
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *(f"d{i}" for i in range(61))]
     file = texts.write(path.parent / "vocab.txt", "\n".join(words))
@@ -100,7 +100,7 @@ def test_a_pair_is_of_one_document(path):
     assert sum(found.statistics[name].left_out for name in found.splits) == 13
 
 
-def test_the_statistics_are_those_of_the_pairs(path):
+def test_statistics_describe_the_pairs(path):
     found = load(path)
     assert sum(of.documents for of in found.statistics.values()) == len(DOCS)
     for name, pairs in contents(found).items():
@@ -117,17 +117,17 @@ def test_the_statistics_are_those_of_the_pairs(path):
 
 
 def write_vocabulary(folder):
-    """Of BERT's kind, with no word that our documents have."""
+    """Writes a BERT vocabulary without any word of the documents."""
     return texts.write(folder / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nx\n")
 
 
 @pytest.mark.parametrize("form", ["heading", "close_heading", "file", "jsonl", "jsonl.gz"])
-def test_the_form_of_the_corpus_does_not_matter(tmp_path, path, form):
+def test_the_format_of_the_corpus_does_not_matter(tmp_path, path, form):
     other = texts.in_form(form, DOCS, tmp_path)
     assert load(other).sha256 == load(path).sha256
 
 
-def test_the_vocabulary_decides_the_type_of_a_token(path):
+def test_dtype_of_tokens_depends_on_the_vocabulary(path):
     vocabulary = [f"w{i}" for i in range(70_000)]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     for words, dtype in ((vocabulary[:99], np.uint16), (vocabulary, np.uint32)):
@@ -137,7 +137,7 @@ def test_the_vocabulary_decides_the_type_of_a_token(path):
         assert load(path, tokenizer=str(file)).splits["train"].tokens.dtype == dtype
 
 
-def test_bytes_in_the_middle_of_a_text_come_with_their_space(tmp_path, path):
+def test_byte_level_sentences_keep_the_space_before_them(tmp_path, path):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -161,7 +161,7 @@ def test_another_seed_moves_documents_and_borders(path):
     assert contents(first)["train"] != contents(second)["train"]
 
 
-def test_a_document_is_held_out_wherever_it_stands(tmp_path, path):
+def test_held_out_documents_do_not_depend_on_their_position(tmp_path, path):
     found = load(path)
     other = load(texts.in_form("blank_line", DOCS[::-1], tmp_path / "turned"))
     assert other.tokenizer.sha256 == found.tokenizer.sha256
@@ -169,8 +169,8 @@ def test_a_document_is_held_out_wherever_it_stands(tmp_path, path):
         assert sorted(contents(other)[name]) == sorted(contents(found)[name])
 
 
-def test_the_validation_documents_train_no_tokenizer(path):
-    """A word of theirs alone: it has no piece of its own."""
+def test_validation_documents_do_not_train_the_tokenizer(path):
+    """A word that only they contain is not a piece."""
     docs = [doc + (" Zzz zzz zzz." * 9 if is_valid(doc) else "") for doc in DOCS]
     assert not all(map(is_valid, docs))  # the hash has changed with the text
     held = [doc for doc in docs if is_valid(doc)]
@@ -193,7 +193,7 @@ def test_fewer_examples_are_the_first_ones_of_the_same_data(path):
 
 
 def test_prepared_data_never_change(path):
-    """Golden: another hash is other data, and every result on record would be of others."""
+    """Golden: another hash means other data than those of the stored results."""
     found = load(path)
     assert found.sha256 == "54a2909826269f5fdfe90fe7d38c1404b0d8addb5f7110c32c697e97767d5a1d"
 
@@ -201,7 +201,7 @@ def test_prepared_data_never_change(path):
 # --- Pieces
 
 
-def test_pieces_and_processes_make_the_same_bytes(path, monkeypatch):
+def test_number_of_pieces_and_processes_changes_no_byte(path, monkeypatch):
     found = load(path)
     for piece_bytes, workers in ((500, 1), (4_000, 2), (9_000, 3)):
         monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / f"{piece_bytes}"))
@@ -212,7 +212,7 @@ def test_pieces_and_processes_make_the_same_bytes(path, monkeypatch):
 
 
 @pytest.mark.parametrize("maker", [pieces.PairMaker, pieces.WordCounter])
-def test_a_stopped_preparation_goes_on_from_its_pieces(
+def test_resumes_a_stopped_preparation_from_its_pieces(
     path, monkeypatch, small_pieces, caplog, maker
 ):
     monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "undisturbed"))
@@ -234,7 +234,7 @@ def test_a_stopped_preparation_goes_on_from_its_pieces(
     assert not [name for name in data_folders() if "." in name]
 
 
-def test_a_killed_preparation_goes_on_from_its_pieces(path, monkeypatch, small_pieces, tmp_path):
+def test_resumes_a_killed_preparation_from_its_pieces(path, monkeypatch, small_pieces, tmp_path):
     expected = load(path)
     monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "killed"))
     script = texts.write(tmp_path / "preparer.py", PREPARER)
@@ -258,7 +258,7 @@ def test_a_killed_preparation_goes_on_from_its_pieces(path, monkeypatch, small_p
 
 
 def note_pieces(monkeypatch, maker, stop_at=None):
-    """The numbers of the pieces that are made from now on."""
+    """Records the numbers of the pieces that are made from now on."""
     make, made = maker.__call__, []
 
     def note(self, piece, folder):
@@ -273,7 +273,7 @@ def note_pieces(monkeypatch, maker, stop_at=None):
     return made
 
 
-def test_pieces_of_another_division_are_not_taken(path, monkeypatch, small_pieces):
+def test_pieces_of_another_division_are_not_reused(path, monkeypatch, small_pieces):
     with monkeypatch.context() as context:
         context.setenv("NYSTROMFORMER_JAX_CACHE", str(path.parent / "undisturbed"))
         expected = files(load(path))
@@ -285,7 +285,7 @@ def test_pieces_of_another_division_are_not_taken(path, monkeypatch, small_piece
     assert files(load(path)) == expected
 
 
-def test_data_are_prepared_once_and_again_after_a_change(path, caplog):
+def test_prepares_data_once_and_again_after_a_change(path, caplog):
     caplog.set_level(logging.INFO)
     first = load(path)
     assert load(path, workers=2).folder == first.folder
@@ -311,7 +311,7 @@ def test_data_are_prepared_once_and_again_after_a_change(path, caplog):
     ],
 )
 def test_the_corpus_is_never_held_in_memory(tmp_path, suffix, many, allowed):
-    """Many times the text takes little more memory: a process of its own each, and its peak."""
+    """Compares the peak memory of processes that prepare a small and a much larger text."""
     script = (
         "import pathlib, re, sys\n"
         "from language import corpus\n"
@@ -345,20 +345,20 @@ def failing(match, error=ValueError):
 
 
 def left_behind():
-    """What a preparation that cannot be finished leaves of the pairs."""
+    """Folders of pairs that a failed preparation leaves."""
     return [name for name in data_folders() if name.startswith("corpus")]
 
 
 @pytest.mark.parametrize("form", ["text", "empty", "spaces"])
-def test_no_text_is_one_clear_sentence(tmp_path, form):
+def test_rejects_a_corpus_without_text(tmp_path, form):
     path = texts.write(tmp_path / "x.txt", {"text": "", "empty": "\n\n", "spaces": " \n\t\n"}[form])
     for tokenizer in ("", str(write_vocabulary(tmp_path / "t"))):
-        with failing(r"x\.txt holds no text: set --config\.data\.dir to a file"):
+        with failing(r"x\.txt contains no text: set --config\.data\.dir to a file"):
             load(path, tokenizer=tokenizer)
     assert data_folders() == []
 
 
-def test_documents_of_one_sentence_are_one_clear_sentence(tmp_path):
+def test_rejects_documents_of_one_sentence(tmp_path):
     lines = [sentence for doc in DOCS for sentence in sentences.split(doc)]
     path = texts.write(tmp_path / "x.txt", "\n".join(lines))
     with failing(rf"each of its {len(lines):,} documents has only one sentence.*=auto\?"):
@@ -366,7 +366,7 @@ def test_documents_of_one_sentence_are_one_clear_sentence(tmp_path):
     assert left_behind() == []
 
 
-def test_a_split_without_a_pair_is_one_clear_sentence(path):
+def test_rejects_a_split_without_pairs(path):
     with failing(
         r"no pairs for the split valid, which got 0 of 211 documents: Raise data\.held_out"
     ):
@@ -378,14 +378,14 @@ def test_a_split_without_a_pair_is_one_clear_sentence(path):
     assert left_behind() == []
 
 
-def test_too_small_a_vocabulary_is_one_clear_sentence(path):
+def test_rejects_a_vocabulary_that_is_too_small(path):
     with failing(r"vocabulary of 20 tokens is too small .* Raise data\.vocab_size"):
         load(path, vocab_size=20)
     assert data_folders() == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_fault_in_the_text_comes_from_any_process_and_leaves_nothing_behind(path, workers):
+def test_invalid_text_is_an_error_in_any_process_and_leaves_no_files(path, workers):
     path.write_bytes(path.read_bytes() + b"\n\nNa\xefve. And more.")
     with failing("is not UTF-8 text: byte .* is 0xef"):
         load(path, workers=workers)
@@ -395,13 +395,13 @@ def test_a_fault_in_the_text_comes_from_any_process_and_leaves_nothing_behind(pa
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_one_clear_sentence(path):
+def test_rejects_an_unreadable_file(path):
     path.chmod(0)
     with failing(r"all\.txt cannot be read \(Permission denied\)", OSError):
         load(path)
 
 
-def test_a_changed_file_is_found(path):
+def test_detects_a_changed_file(path):
     found = load(path)
     tokens = np.load(found.folder / "train_tokens.npy")
     np.save(found.folder / "train_tokens.npy", tokens[::-1])
@@ -422,12 +422,12 @@ def test_a_changed_file_is_found(path):
         ({"workers": -2}, r"data\.workers: .* got -2"),
     ],
 )
-def test_a_config_that_cannot_be_is_one_clear_sentence(change, sentence):
+def test_rejects_invalid_configs(change, sentence):
     with failing(sentence):
         dataclasses.replace(CorpusConfig(dir="x"), **change)
 
 
-def test_a_config_is_made_of_plain_values():
+def test_config_is_read_from_plain_values():
     from nystromformer_jax.training.config import from_mapping
 
     plain = json.loads(json.dumps(dataclasses.asdict(CorpusConfig(dir="x"))))

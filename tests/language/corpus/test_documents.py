@@ -21,7 +21,7 @@ DOCS = texts.documents(53)
 
 
 def expected(form):
-    """What a form keeps of the documents."""
+    """The documents as they are read from a format."""
     return [doc.replace("\n", " ") for doc in DOCS] if form == "line" else DOCS
 
 
@@ -52,7 +52,7 @@ def test_every_document_is_read_once_however_the_files_are_divided(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_form_is_found_out(tmp_path, form):
+def test_infers_what_separates_documents(tmp_path, form):
     path = texts.in_form(form, DOCS, tmp_path)
     kinds = {"jsonl": "line", "jsonl.gz": "line", "heading": "spaced_heading"}
     assert kind(path) == kinds.get(form, how(form))
@@ -70,7 +70,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
 
 @pytest.mark.parametrize("documents", ["blank_line", "heading", "line", "file"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_marks_and_spaces_of_other_systems_are_not_text(tmp_path, documents, end):
+def test_byte_order_marks_and_carriage_returns_are_not_text(tmp_path, documents, end):
     path = tmp_path / "x.txt"
     path.write_bytes(b"\xef\xbb\xbf" + f" Ä text. \t{end}".encode())
     assert read(path, documents=documents) == ["Ä text."]
@@ -86,9 +86,7 @@ def test_headings_of_documents_and_of_sections_are_dropped(tmp_path):
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 10**9])
-def test_what_only_looks_like_a_heading_stays_text_where_headings_are_spaced(
-    tmp_path, monkeypatch, piece_bytes
-):
+def test_lines_like_headings_are_text_if_headings_are_spaced(tmp_path, monkeypatch, piece_bytes):
     monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
     text = " \n = One = \n \n Key : G \n = Goals ; A = \n Points . \n \n = = P = = \n \n More .\n"
     path = texts.write(tmp_path / "wiki.tokens", text + " = Two = \n \n = = 2 = = \nEnd . ")
@@ -98,7 +96,7 @@ def test_what_only_looks_like_a_heading_stays_text_where_headings_are_spaced(
     assert read(path) == read(path, documents="heading") == [first, "End ."]
 
 
-def test_text_and_json_of_one_folder_are_told_apart_by_the_source(tmp_path):
+def test_source_selects_text_or_json_of_one_folder(tmp_path):
     texts.write(tmp_path / "a.txt", "Text.")
     texts.write(tmp_path / "b.jsonl", '{"text": "Json."}\n\n{"text": ""}\n')
     assert read(tmp_path, "text") == ["Text."]
@@ -108,7 +106,7 @@ def test_text_and_json_of_one_folder_are_told_apart_by_the_source(tmp_path):
     assert read(tmp_path / "b.json", "jsonl") == ["Json."]
 
 
-def test_the_stamp_changes_with_the_text_and_with_the_form(tmp_path):
+def test_stamp_depends_on_text_and_separator(tmp_path):
     path = texts.write(tmp_path / "a.txt", "One.\n\nTwo.")
     stamps = [open_source(str(path)).stamp(), open_source(str(path), documents="line").stamp()]
     path.write_text("One.\n\nTwo. Three.")
@@ -116,8 +114,8 @@ def test_the_stamp_changes_with_the_text_and_with_the_form(tmp_path):
     assert len({json.dumps(stamp) for stamp in stamps}) == 3
 
 
-def test_only_the_document_at_hand_is_held(tmp_path):
-    """A source gives the first document of a file before it has read the rest."""
+def test_reads_one_document_at_a_time(tmp_path):
+    """The first document of a file is yielded before the rest is read."""
     path = tmp_path / "x.jsonl.gz"
     line = b'{"text": "A text."}\n'
     path.write_bytes(gzip.compress(line * 50_000)[:-100])
@@ -149,14 +147,12 @@ def write_tfds(data_dir, docs, file_format="array_record", name="corpus"):
     return data_dir / name
 
 
-def test_a_data_set_of_tfds_is_read(tmp_path, monkeypatch):
+def test_reads_a_tensorflow_dataset(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "EXAMPLES_PER_PIECE", 7)
     path = write_tfds(tmp_path, [*DOCS, " \n"])
     assert read(path) == read(path / "1.0.0") == read(path, "tfds", "line") == DOCS
     assert open_source(str(path)).num_pieces == 8
-    with pytest.raises(
-        ValueError, match=r"data\.documents is heading, but every entry of a data set"
-    ):
+    with pytest.raises(ValueError, match=r"data\.documents=heading: every entry of a data set"):
         open_source(str(path), documents="heading")
     info = path / "1.0.0" / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
@@ -172,7 +168,7 @@ def test_a_data_set_of_tfds_is_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("piece_bytes", [7, 10**9])
 @pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
-def test_a_byte_that_is_not_utf_8_is_named_with_its_file(
+def test_error_names_file_and_position_of_an_invalid_byte(
     tmp_path, monkeypatch, suffix, piece_bytes
 ):
     monkeypatch.setattr(documents, "PIECE_BYTES", piece_bytes)
@@ -189,7 +185,7 @@ def test_a_byte_that_is_not_utf_8_is_named_with_its_file(
     "line",
     ["{", "[]", "5", '"text"', '{"txt": "a"}', '{"text": 5}', '{"text": "\\ud800"}', "[" * 99_999],
 )
-def test_a_line_that_is_not_what_it_needs_is_named_by_its_byte(tmp_path, line):
+def test_error_names_position_of_an_invalid_json_line(tmp_path, line):
     path = texts.write(tmp_path / "x.jsonl", f'{{"text": "ä"}}\n{line}\n')
     with pytest.raises(
         ValueError,
@@ -198,7 +194,7 @@ def test_a_line_that_is_not_what_it_needs_is_named_by_its_byte(tmp_path, line):
         read(path)
 
 
-def test_a_damaged_archive_is_named(tmp_path):
+def test_error_names_a_corrupt_archive(tmp_path):
     path = texts.in_form("jsonl.gz", DOCS, tmp_path)
     content = path.read_bytes()
     for damaged in (content[:-50], content[:100] + b"xxxxx" + content[105:], b"no archive"):
@@ -209,41 +205,40 @@ def test_a_damaged_archive_is_named(tmp_path):
             read(path)
 
 
-def test_a_document_without_end_is_named(tmp_path, monkeypatch):
+def test_error_names_a_document_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 2**20)
-    path = texts.write(tmp_path / "x.txt", "Short.\n\n" + "A line that goes on.\n" * 60_000)
+    path = texts.write(tmp_path / "x.txt", "Short.\n\n" + "A line without an end.\n" * 60_000)
     with pytest.raises(
         ValueError,
-        match=r"more than 1 MiB, from byte 9 on, with data\.documents=blank_line: are docu",
+        match=r"more than 1 MiB, from byte 9 on, with data\.documents=blank_line: are its doc",
     ):
         read(path)
     assert len(read(path, documents="line")) == 60_001
 
 
-def test_no_corpus_is_one_clear_sentence(tmp_path):
+def test_rejects_a_missing_corpus(tmp_path):
     with pytest.raises(ValueError, match=r"corpus is needed: set --config\.data\.dir"):
         open_source("")
     with pytest.raises(
-        FileNotFoundError, match=r"no corpus .*/x: set --config\.data\.dir to a text"
+        FileNotFoundError,
+        match=r"The corpus .*/x does not exist: set --config\.data\.dir to a text",
     ):
         open_source(str(tmp_path / "x"))
-    with pytest.raises(FileNotFoundError, match="holds no file of text"):
+    with pytest.raises(FileNotFoundError, match="contains no text file"):
         open_source(str(tmp_path))
     texts.write(tmp_path / "a.txt", "Text.")
-    with pytest.raises(FileNotFoundError, match=r"holds no file of JSON lines \(\.jsonl\)"):
+    with pytest.raises(FileNotFoundError, match=r"contains no JSON lines \(\.jsonl\)"):
         open_source(str(tmp_path), "jsonl")
     with pytest.raises(FileNotFoundError, match=r"Pretraining needs .* by tensorflow-datasets"):
         open_source(str(tmp_path), "tfds")
 
 
-def test_what_does_not_go_together_is_one_clear_sentence(tmp_path):
+def test_rejects_mixed_formats(tmp_path):
     texts.write(tmp_path / "a.txt", "Text.")
     texts.write(tmp_path / "b.jsonl", '{"text": "Json."}')
     with pytest.raises(
-        ValueError, match=r"holds both JSON lines and other files: set data\.source"
+        ValueError, match=r"contains both JSON lines and other files: set data\.source"
     ):
         open_source(str(tmp_path))
-    with pytest.raises(
-        ValueError, match="documents is file, but every entry of JSON lines is a doc"
-    ):
+    with pytest.raises(ValueError, match="documents=file: every entry of JSON lines is a document"):
         open_source(str(tmp_path), "jsonl", "file")

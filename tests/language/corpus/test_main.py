@@ -26,7 +26,7 @@ def test_a_corpus_is_prepared_checked_and_described(path, capsys):
     captured = capsys.readouterr()
     assert "documents by spaced_heading; saved to " in captured.err
     assert "all hashes match.\nSHA-256 " in captured.out
-    train, valid = captured.out.split("\n| ")[2:4]
+    train, valid = captured.out.split("\n| ")[3:5]
     assert train.startswith("train | ")
     counts = [line.split(" | ") for line in (train, valid)]
     assert sum(int(row[1]) for row in counts) == 97
@@ -66,7 +66,7 @@ def test_every_flag_reaches_the_corpus(path, capsys, monkeypatch):
     assert "Training pair" not in capsys.readouterr().out
 
 
-def test_changed_data_are_refused(path, capsys):
+def test_rejects_changed_data(path, capsys):
     main([path, *SMALL])
     [folder] = (cache.cache_dir() / "data").glob("corpus-????????????")
     lengths = np.load(folder / "train_first_lens.npy")
@@ -78,7 +78,7 @@ def test_changed_data_are_refused(path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nowhere"], "There is no corpus nowhere: set DIR to a text file"),
+        (["nowhere"], "The corpus nowhere does not exist: set DIR to a text file"),
         ([""], "A corpus is needed: set DIR to a text file"),
         (["PATH", "--max_len=4"], "--max_len: needs at least 5 tokens"),
         (
@@ -88,12 +88,12 @@ def test_changed_data_are_refused(path, capsys):
         (["PATH", "--held_out=1e-9"], "Raise --held_out, now 1e-09"),
         (
             ["PATH", "--tokenizer=nowhere"],
-            "no tokenizer nowhere: set --tokenizer to tokenizer.json",
+            "The tokenizer nowhere does not exist: set --tokenizer to tokenizer.json",
         ),
         (["PATH", "--documents=line", "--vocab_size=9"], "is too small for this text"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(path, arguments, sentence, capsys):
+def test_errors_name_the_flags_of_the_command(path, arguments, sentence, capsys):
     given = [argument.replace("PATH", path) for argument in arguments]
     assert main([given[0], *SMALL, *given[1:]]) == 2
     error = capsys.readouterr().err
@@ -101,7 +101,7 @@ def test_what_cannot_be_is_one_sentence(path, arguments, sentence, capsys):
     assert error.splitlines()[-1].startswith("language.corpus: ")
 
 
-def test_a_stopped_preparation_says_nothing_and_keeps_its_pieces(path):
+def test_stopped_preparation_prints_no_traceback_and_keeps_its_pieces(path):
     script = (
         "import sys, time\n"
         "from language.corpus import documents, pieces\n"

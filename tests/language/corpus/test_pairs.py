@@ -85,15 +85,15 @@ def test_long_sentences_are_cut_where_there_is_room(lengths, expected):
     assert lengths_of(packed(lengths, 10)) == expected
 
 
-def test_a_last_sentence_takes_its_neighbour_over():
+def test_last_sentence_takes_its_neighbor():
     for seed in range(20):
         pairs = packed([3, 3, 3, 5], 10, seed=seed)
         assert sum(lengths_of(pairs)[0]) == 6
         assert lengths_of(pairs)[1] == (3, 5)
 
 
-def test_a_last_sentence_joins_a_pair_that_was_to_be_short():
-    """With the target reached it stood alone, and there is room."""
+def test_last_sentence_joins_a_short_pair():
+    """It is left alone because the target was reached, and the pair still has room."""
     for seed in range(50):
         assert all(min(pair) > 1 for pair in lengths_of(packed([2, 2, 2], 10, 1.0, seed)))
 
@@ -104,8 +104,8 @@ def test_pairs_are_divided_between_any_two_sentences():
 
 
 @pytest.mark.parametrize("short_rate", [0, 0.1, 0.5, 1])
-def test_the_share_of_short_pairs_is_as_asked_for(short_rate):
-    """All sentences have one token, so that a pair has its target: 2 to 40, or 40."""
+def test_share_of_short_pairs_is_short_rate(short_rate):
+    """All sentences have one token, so every pair has its target length: 2 to 40, or 40."""
     totals = np.array([sum(pair) for pair in lengths_of(packed([1] * 100_000, 40, short_rate))])
     share = (totals < 40).mean()
     assert abs(share - short_rate * 38 / 39) < 0.02
@@ -118,7 +118,7 @@ def test_the_share_of_short_pairs_is_as_asked_for(short_rate):
 # --- What is drawn
 
 
-def test_a_document_is_drawn_by_its_text_and_the_seed_alone():
+def test_split_depends_only_on_text_and_seed():
     (split, rng), (same_split, same_rng) = (draw_split("A text.", 3, 0.5) for _ in range(2))
     assert split == same_split
     numbers = [rng.random() for _ in range(3)]
@@ -128,7 +128,7 @@ def test_a_document_is_drawn_by_its_text_and_the_seed_alone():
 
 
 @pytest.mark.parametrize("held_out", [0.01, 0.3, 0.99])
-def test_the_held_out_share_is_as_asked_for_and_grows_with_it(held_out):
+def test_held_out_share_is_as_configured_and_nested(held_out):
     texts = [f"Document {i}." for i in range(10_000)]
     valid = [draw_split(text, 0, held_out)[0] == "valid" for text in texts]
     assert abs(np.mean(valid) - held_out) < 0.02
@@ -148,7 +148,7 @@ def row_by_row(pairs, indices, max_len):
     return rows
 
 
-def test_a_batch_is_its_rows():
+def test_batch_equals_its_rows():
     texts = [(3, 5), (1, 1), (7, 2), (2, 7), (1, 8), (8, 1)]
     pairs = stored(texts)
     for indices in ([0], [5], [4, 1, 1, 3], list(range(6))):
@@ -161,7 +161,7 @@ def test_a_batch_is_its_rows():
             assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
 
 
-def test_a_batch_of_nothing_has_its_shape():
+def test_empty_batch_has_the_right_shape():
     batch = stored([(3, 5)]).batch(np.array([], np.int64), 13)
     assert {name: array.shape for name, array in batch.items()} == {
         "inputs": (0, 13),
@@ -171,18 +171,18 @@ def test_a_batch_of_nothing_has_its_shape():
     }
 
 
-def test_the_first_pairs_are_pairs_of_their_own():
+def test_first_returns_an_independent_split():
     pairs = stored([(3, 5), (1, 1), (7, 2)])
     first = pairs.first(2)
     assert len(first) == 2
     assert [first[i] for i in range(2)] == [pairs[i] for i in range(2)]
     assert first.batch(np.arange(2), 13)["inputs"].tolist() == row_by_row(pairs, [0, 1], 13)
-    with pytest.raises(IndexError, match="0 to 1 of this split; it got pairs 2 to 2"):
+    with pytest.raises(IndexError, match="has rows 0 to 1; got rows 2 to 2"):
         first[2]
     assert len(pairs.first(7)) == 3
 
 
-def test_tokens_are_counted_in_the_pairs_alone(monkeypatch):
+def test_token_counts_include_only_the_pairs(monkeypatch):
     monkeypatch.setattr("language.corpus.pairs._TOKENS_PER_COUNT", 7)
     pairs = dataclasses.replace(stored([(3, 5), (1, 1), (7, 2), (99, 99), (99, 99)]))
     for count in (5, 2):
@@ -191,17 +191,17 @@ def test_tokens_are_counted_in_the_pairs_alone(monkeypatch):
         assert part.token_counts().tolist() == np.bincount(tokens, minlength=VOCAB).tolist()
 
 
-def test_rows_that_are_too_short_are_one_clear_sentence():
+def test_rejects_rows_that_are_too_short():
     pairs = stored([(3, 5), (1, 1)])
     with pytest.raises(
         ValueError,
-        match=r"pair of 8 tokens and 3 special ones does not fit into rows of 10: ask for",
+        match=r"pair of 8 tokens and 3 special ones does not fit into rows of 10: pass max_len=11",
     ):
         pairs.batch(np.arange(2), 8 + NUM_SPECIAL - 1)
     pairs.batch(np.array([1]), 5)
 
 
 @pytest.mark.parametrize("index", [-1, 2])
-def test_a_pair_that_is_not_there_is_one_clear_sentence(index):
-    with pytest.raises(IndexError, match=rf"needs pairs 0 to 1 .* got pairs {index} to {index}"):
+def test_rejects_an_index_out_of_range(index):
+    with pytest.raises(IndexError, match=rf"has rows 0 to 1; got rows {index} to {index}"):
         stored([(3, 5), (1, 1)]).batch(np.array([index]), 13)

@@ -44,7 +44,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sentences_end_where_a_reader_ends_them(case):
+def test_splits_sentences_as_a_reader_does(case):
     expected = [sentence.strip() for sentence in case.split("|")]
     assert sentences.split(case.replace("|", " ")) == expected
 
@@ -55,7 +55,7 @@ def test_a_line_break_ends_a_sentence(ending):
 
 
 @pytest.mark.parametrize("text", ["", " \n\t\n", "\u00a0"])
-def test_nothing_has_no_sentences(text):
+def test_empty_text_has_no_sentences(text):
     assert sentences.split(text) == []
 
 
@@ -83,7 +83,7 @@ def test_no_character_is_lost_added_or_moved():
 
 
 @pytest.mark.parametrize("part", [".", ". ", "! ", ' . "', "a. ", "1. ", '" . "', ". A" * 3, "(."])
-def test_the_time_grows_with_the_text_alone(part):
+def test_time_is_linear_in_the_length(part):
     start = time.perf_counter()
     sentences.split(part * 100_000 + "x")
     assert (

@@ -76,13 +76,13 @@ class Words:
 
 
 def text(split, row, part=0):
-    """Of 1 to 13 words, with an odd quotation mark, another for every row and part."""
+    """A text of 1 to 13 words with an unbalanced quotation mark, unique for each row and part."""
     words = [f'"{split}', str(row), "ab"[part], *("film" * (1 + row % 3) for _ in range(10))]
     return " ".join(words[: 3 + (row * 7 + part * 4) % 11])
 
 
 def label(task, row):
-    """As the file spells it."""
+    """A label as written in the file."""
     if task.is_regression:
         return f"{row % 5}.{row % 4}00"
     return task.labels[row % len(task.labels)]
@@ -125,7 +125,7 @@ def write_reviews(folder, per_class=20):
 
 
 def archive(folder, file):
-    """Packs aclImdb as the download has it."""
+    """Packs aclImdb as in the download."""
     with tarfile.open(file, "w:gz") as packed:
         packed.add(folder, "aclImdb")
     return file

@@ -1,4 +1,4 @@
-"""A task is prepared once, from whatever layout, and opened as its files say."""
+"""Tasks are prepared once from every layout, and have the content of their files."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from tests.language.glue.fakes import (
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Several pieces of texts, so that their order counts."""
+    """Tokenizes in several pieces, so that their order matters."""
     monkeypatch.setattr("language.glue.examples.TEXTS_PER_CALL", 3)
 
 
@@ -71,7 +71,7 @@ def test_the_archive_and_any_number_of_threads_give_the_same_hash(tmp_path):
     assert one.sha256 == other.sha256
 
 
-def test_data_are_prepared_once_and_again_for_what_changes_them(tmp_path, monkeypatch):
+def test_prepares_data_once_and_again_for_other_inputs(tmp_path, monkeypatch):
     folder = write_task(tmp_path, "rte")
     reads = []
     original = glue_data.read_files
@@ -93,7 +93,7 @@ def test_another_seed_holds_out_other_reviews(tmp_path):
     assert held[0] != held[1]
 
 
-def test_fewer_examples_are_a_sample_of_training_alone(tmp_path, caplog):
+def test_examples_samples_only_the_training_split(tmp_path, caplog):
     write_task(tmp_path, "mnli")
     whole = load_task("mnli", tmp_path)
     few = load_task("mnli", tmp_path, examples=9)
@@ -105,7 +105,7 @@ def test_fewer_examples_are_a_sample_of_training_alone(tmp_path, caplog):
     assert "MNLI has 31 of 392,702 examples for train" in caplog.text
 
 
-def test_the_notes_count_what_only_texts_can_tell(tmp_path):
+def test_notes_count_different_shared_and_skipped_examples(tmp_path):
     folder = write_task(tmp_path, "qqp")
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     rows = ["0\t1\t2\tA b\tC d\t0", "1\t1\t2\tC d\tA b\t1", "torn", "3\t1\t2\tE\tF\t0"]
@@ -117,7 +117,7 @@ def test_the_notes_count_what_only_texts_can_tell(tmp_path):
     assert data.notes["left_out"] == {"train": [4]}
 
 
-def test_a_broken_file_leaves_nothing_behind(tmp_path):
+def test_invalid_file_leaves_no_prepared_data(tmp_path):
     folder = write_task(tmp_path, "rte")
     good = (folder / "train.tsv").read_text()
     (folder / "train.tsv").write_text(good + "torn\n")
@@ -131,22 +131,22 @@ def test_a_broken_file_leaves_nothing_behind(tmp_path):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"task": "rt"}, "There is no task called 'rt'; did you mean rte"),
-        ({"max_len": 4}, "data.max_len is 4; an example of RTE needs 5 tokens or more"),
-        ({"task": "sst2", "max_len": 2}, "an example of SST-2 needs 3 tokens or more"),
-        ({"examples": -1}, "data.examples is -1; pass 0 for all"),
-        ({"workers": -2}, "data.workers is -2; pass 0 for all"),
+        ({"task": "rt"}, "The task 'rt' is unknown; did you mean rte"),
+        ({"max_len": 4}, "data.max_len=4: an example of RTE needs at least 5 tokens"),
+        ({"task": "sst2", "max_len": 2}, "an example of SST-2 needs at least 3 tokens"),
+        ({"examples": -1}, "data.examples: needs 0 for all, or a positive number; got -1"),
+        ({"workers": -2}, "data.workers: needs 0 for all, or a positive number; got -2"),
         ({"truncation": "tail"}, "data.truncation: 'tail' is not a choice"),
         ({"path": "x"}, "data.path: no such key"),
     ],
 )
-def test_a_section_of_a_config_becomes_a_checked_one(values, words):
+def test_rejects_invalid_config_sections(values, words):
     with pytest.raises(ValueError, match=words):
         from_mapping(GlueConfig, {"task": "rte", **values}, "data")
     assert from_mapping(GlueConfig, {"task": "rte"}, "data") == GlueConfig(task="rte")
 
 
-def test_no_folder_is_a_sentence_too(tmp_path, monkeypatch):
+def test_rejects_a_missing_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         FileNotFoundError, match=r"RTE needs the files train\.tsv, dev\.tsv, test\.tsv"

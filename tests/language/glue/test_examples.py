@@ -1,4 +1,4 @@
-"""Batches hold what reading token by token gives; samples keep the shares of labels."""
+"""Batches equal truncation token by token; samples are stratified by label."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def split_of(texts, labels=None, truncation="head"):
 
 
 def cut_pair(first, second, room):
-    """A token at a time, as BERT's code does it."""
+    """Truncates one token at a time, as in BERT's code."""
     first, second = list(first), list(second)
     while len(first) + len(second) > room:
         (first if len(first) > len(second) else second).pop()
@@ -46,7 +46,7 @@ def pairs():
 
 
 @pytest.mark.parametrize("max_len", [5, 6, 13, 16, 31])
-def test_a_batch_of_pairs_is_what_cutting_token_by_token_gives(pairs, max_len):
+def test_batch_of_pairs_equals_truncation_token_by_token(pairs, max_len):
     batch = split_of(pairs).batch(np.arange(len(pairs)), max_len)
     for row, (first, second) in enumerate(pairs):
         a, b = cut_pair(first, second, max_len - 3)
@@ -79,7 +79,7 @@ def test_head_tail_keeps_a_quarter_of_the_head():
     assert batch["inputs"][2].tolist() == [CLS, 50, 51, 52, SEP, *[PAD] * 10]
 
 
-def test_types_and_dtypes_are_those_a_model_takes(pairs):
+def test_batch_has_the_types_and_dtypes_of_model_inputs(pairs):
     scores = np.linspace(0, 5, len(pairs), dtype=np.float32)
     batch = split_of(pairs, scores).batch(np.array([60, 1]), 7)
     assert {name: str(array.dtype) for name, array in batch.items()} == {
@@ -101,16 +101,16 @@ def test_a_row_does_not_depend_on_its_batch(pairs):
             np.testing.assert_array_equal(together[name][place], array[0])
 
 
-def test_what_has_no_room_or_no_row_is_refused(pairs):
+def test_rejects_short_rows_and_indices_out_of_range(pairs):
     with pytest.raises(ValueError, match="pass max_len=5 or more"):
         keep(np.array([[3, 4]]), 4)
     with pytest.raises(ValueError, match="pass max_len=3 or more"):
         keep(np.array([[3]]), 2)
-    with pytest.raises(IndexError, match="rows 0 to 60 of this split; it got rows 3 to 61"):
+    with pytest.raises(IndexError, match="has rows 0 to 60; got rows 3 to 61"):
         split_of(pairs).batch(np.array([3, 61]), 13)
 
 
-def test_a_sample_has_the_shares_of_the_labels(pairs):
+def test_sample_is_stratified_by_label(pairs):
     labels = np.array([0] * 40 + [1] * 15 + [2] * 6, np.int32)
     split = split_of(pairs, labels)
     for count in range(1, 62):
@@ -144,7 +144,7 @@ def test_take_follows_all_columns(pairs):
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(101, "uint16"), (2**16 + 1, "int32")])
-def test_what_is_saved_comes_back(tmp_path, vocab_size, dtype):
+def test_saved_split_can_be_opened(tmp_path, vocab_size, dtype):
     tokenizer = Words(vocab_size)
     examples = [
         Example("x7", ("a b c", "d"), 2.5),

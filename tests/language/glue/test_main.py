@@ -1,4 +1,4 @@
-"""The command prints a task's statistics and examples, or one line about what is wrong."""
+"""The command prints a task's statistics and examples, or a one-line error."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_without_a_tokenizer_words_are_counted(name, tmp_path, capsys):
     assert '"train 0 a' in page
 
 
-def test_reviews_are_shown_cut(tmp_path, capsys):
+def test_long_reviews_are_printed_truncated(tmp_path, capsys):
     folder = write_reviews(tmp_path)
     for file in (folder / "train" / "pos").iterdir():
         file.write_text(f"{file.name} {'x' * 1000}")
@@ -37,19 +37,20 @@ def test_with_a_tokenizer_the_data_are_prepared(tmp_path, capsys):
     page = capsys.readouterr().out
     assert "all hashes match" in page
     assert "truncated at 16 |" in page
+    assert "Different examples that two splits share, labels aside: train/valid 0, " in page
     assert "Training example" not in page
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["sst-2"], "There is no task called 'sst-2'; did you mean sst2"),
-        (["rte"], "no train.tsv in"),
+        (["sst-2"], "The task 'sst-2' is unknown; did you mean sst2"),
+        (["rte"], "train.tsv is missing in"),
         (["rte"], "set --dir to its folder"),
         (["imdb"], "neither aclImdb nor"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments, words, tmp_path, capsys):
+def test_errors_are_one_line(arguments, words, tmp_path, capsys):
     assert main([*arguments, f"--dir={tmp_path}"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("language.glue: ")
@@ -61,5 +62,5 @@ def test_a_missing_tokenizer_is_one_line(tmp_path, capsys):
     write_task(tmp_path, "rte")
     assert main(["rte", f"--dir={tmp_path}", f"--tokenizer={tmp_path / 'none.json'}"]) == 2
     error = capsys.readouterr().err
-    assert "There is no tokenizer" in error
+    assert "none.json does not exist" in error
     assert "set --tokenizer to" in error

@@ -1,4 +1,4 @@
-"""Scores beside numbers worked out by hand; standard errors beside a bootstrap."""
+"""Compares scores with numbers computed by hand, and standard errors with a bootstrap."""
 
 import math
 
@@ -35,7 +35,7 @@ def logits_of(guesses, classes):
         ("cola", {"matthews": MATTHEWS, "accuracy": 9 / 12}),
     ],
 )
-def test_classes_are_scored_by_the_tasks_metrics_its_own_first(name, expected):
+def test_metrics_of_classes_in_the_order_of_the_task(name, expected):
     task = TASKS[name]
     found = score(task, predictions(task, logits_of(GUESSES, 2)), LABELS)
     assert list(found) == list(expected)
@@ -49,7 +49,7 @@ def test_three_classes():
     assert score(TASKS["mnli"], predicted, labels) == {"accuracy": 0.6}
 
 
-def test_scores_are_correlated():
+def test_metrics_of_scores_are_correlations():
     x, y = SCORES.astype(float), GIVEN.astype(float)
     pearson = ((x - x.mean()) * (y - y.mean())).sum() / math.sqrt(
         ((x - x.mean()) ** 2).sum() * ((y - y.mean()) ** 2).sum()
@@ -60,7 +60,7 @@ def test_scores_are_correlated():
 
 
 @pytest.mark.parametrize("constant", [0, 1])
-def test_constant_classes_score_without_a_warning(constant, caplog):
+def test_matthews_of_constant_classes_is_zero_with_a_warning(constant, caplog):
     guesses = np.full(12, constant, np.int32)
     assert score(TASKS["cola"], guesses, LABELS)["matthews"] == 0
     assert "Matthews correlation counts as 0: all 12 predictions are the same" in caplog.text
@@ -75,7 +75,7 @@ def test_constant_classes_score_without_a_warning(constant, caplog):
         )
 
 
-def test_constant_scores_correlate_with_nothing(caplog):
+def test_correlation_of_constant_scores_is_zero(caplog):
     for same in (np.zeros(5), np.full(5, 3.1), 3.1 + 1e-12 * np.arange(5.0)):
         assert score(TASKS["stsb"], same, GIVEN) == {"pearson": 0, "spearman": 0}
         assert score(TASKS["stsb"], GIVEN, same) == {"pearson": 0, "spearman": 0}
@@ -97,7 +97,7 @@ def test_standard_errors_in_closed_form():
     assert spearman == pytest.approx((1 - r**2) * math.sqrt((1 + r**2 / 2) / 2))
 
 
-def test_a_correlations_error_is_the_normal_ones_for_normal_data():
+def test_error_of_a_correlation_for_normal_data():
     rng = np.random.default_rng(0)
     x = rng.normal(size=200_000)
     y = 0.6 * x + 0.8 * rng.normal(size=200_000)
@@ -106,7 +106,7 @@ def test_a_correlations_error_is_the_normal_ones_for_normal_data():
 
 
 @pytest.mark.parametrize("name", ["mrpc", "cola", "stsb"])
-def test_standard_errors_are_those_of_a_bootstrap(name):
+def test_standard_errors_agree_with_a_bootstrap(name):
     task, rng = TASKS[name], np.random.default_rng(5)
     labels = rng.normal(size=300)
     guesses = 0.7 * labels + 0.6 * rng.normal(size=300)

@@ -18,7 +18,7 @@ def folder(tmp_path):
     return write_reviews(tmp_path / "raw")
 
 
-def test_folder_parent_archive_and_its_folder_are_the_same(folder, tmp_path):
+def test_folder_parent_and_archive_give_the_same_reviews(folder, tmp_path):
     splits = read(folder)
     (tmp_path / "packed").mkdir()
     packed = archive(folder, tmp_path / "packed" / "aclImdb_v1.tar.gz")
@@ -26,7 +26,7 @@ def test_folder_parent_archive_and_its_folder_are_the_same(folder, tmp_path):
         assert read(place) == splits
 
 
-def test_a_tenth_of_each_class_is_held_out_by_the_seed(folder):
+def test_holds_out_a_tenth_of_each_class_by_seed(folder):
     splits = read(folder)
     assert {name: len(rows) for name, rows in splits.items()} == {
         "train": 36,
@@ -48,14 +48,14 @@ def test_a_review_keeps_its_name_label_and_text(folder):
         assert row.texts[0] == (folder / f"{index}.txt").read_text(encoding="utf-8").strip()
 
 
-def test_any_first_part_is_mixed(folder):
-    """Files come by class; what is read must not."""
+def test_any_prefix_has_both_classes(folder):
+    """Files are sorted by class; reviews must not be."""
     labels = [row.label for row in read(folder)["test"]]
     assert sorted(labels) != labels
     assert len(set(labels[:8])) == 2
 
 
-def test_broken_reviews_are_named(folder):
+def test_error_names_an_invalid_review(folder):
     file = folder / "train" / "pos" / "3_9.txt"
     for content, words in ((b" \n", "is empty"), (b"caf\xe9", "is not UTF-8 text: byte 4 is 0xe9")):
         file.write_bytes(content)
@@ -63,14 +63,14 @@ def test_broken_reviews_are_named(folder):
             read(folder)
 
 
-def test_a_class_without_reviews_is_named(folder):
+def test_error_names_a_class_without_reviews(folder):
     for file in (folder / "test" / "neg").iterdir():
         file.unlink()
     with pytest.raises(ValueError, match="has no review in test/neg"):
         read(folder)
 
 
-def test_missing_reviews_are_asked_for(tmp_path):
+def test_missing_reviews_error_says_where_to_download(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"neither aclImdb nor .* is in {tmp_path}"):
         read(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"is in .*nowhere"):

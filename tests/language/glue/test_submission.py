@@ -27,7 +27,7 @@ IDS = np.array(["0", "1", "2", "3"])
         ("stsb", "test", "STS-B.tsv", [-0.25, 5.5, 3.25, 0.1], "0 5 3.25 0.1"),
     ],
 )  # fmt: skip
-def test_the_server_gets_its_own_format(name, split, file, outputs, lines, tmp_path):
+def test_submissions_have_the_format_of_the_server(name, split, file, outputs, lines, tmp_path):
     outputs = np.array(outputs, np.float64 if name == "stsb" else np.int32)
     path = write_predictions(TASKS[name], split, IDS, outputs, tmp_path / "new" / "folder")
     assert path == tmp_path / "new" / "folder" / file
@@ -36,7 +36,7 @@ def test_the_server_gets_its_own_format(name, split, file, outputs, lines, tmp_p
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_what_is_written_is_read_back(name, tmp_path):
+def test_written_predictions_can_be_read(name, tmp_path):
     task, rng = TASKS[name], np.random.default_rng(2)
     outputs = predictions(task, rng.normal(2.5, 2, (4, task.num_labels)).astype(np.float32))
     labels = rng.integers(0, task.num_labels, 4).astype(np.int32)
@@ -53,8 +53,8 @@ def test_what_is_written_is_read_back(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_scikit_learn_finds_the_same_scores_in_the_file(name, tmp_path):
-    """Nothing of ours reads it: the file alone is enough."""
+def test_scikit_learn_computes_the_same_scores_from_the_file(name, tmp_path):
+    """Reads the file without this package."""
     task, rng = TASKS[name], np.random.default_rng(8)
     outputs = predictions(task, rng.normal(2.5, 2, (97, task.num_labels)).astype(np.float32))
     labels = rng.integers(0, task.num_labels, 97).astype(np.int32)
@@ -88,7 +88,7 @@ def test_rejects_columns_of_different_lengths_and_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
+def test_file_is_replaced_atomically(tmp_path, monkeypatch):
     task = TASKS["rte"]
     file = write_predictions(task, "test", IDS, np.zeros(4, np.int32), tmp_path)
     before = file.read_bytes()
@@ -113,7 +113,7 @@ def test_a_file_is_whole_or_the_old_one(tmp_path, monkeypatch):
         ("stsb", "index\tprediction\n0\tgood\n", "line 2: 'good' is not a score"),
     ],
 )
-def test_a_file_that_holds_no_predictions_is_refused(name, content, words, tmp_path):
+def test_rejects_files_that_are_not_predictions(name, content, words, tmp_path):
     file = tmp_path / "x.tsv"
     file.write_text(content)
     with pytest.raises(ValueError, match=words):

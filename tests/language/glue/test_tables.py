@@ -1,4 +1,4 @@
-"""Tables are read as GLUE wrote them; what is broken is named by file and line."""
+"""Tables are read as in GLUE's release; errors name file and line."""
 
 import re
 
@@ -15,7 +15,7 @@ def read(name, folder):
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_every_official_layout_is_read_whole(name, tmp_path):
+def test_reads_every_official_layout(name, tmp_path):
     task, own = TASKS[name], write_task(tmp_path, name)
     splits = read(name, tmp_path)
     assert splits == read(name, own)  # the folder itself, or the one above it
@@ -33,7 +33,7 @@ def test_every_official_layout_is_read_whole(name, tmp_path):
                 assert task.labels[example.label] == label(task, row)
 
 
-def test_a_quotation_mark_a_byte_order_mark_and_a_carriage_return_are_no_words(tmp_path):
+def test_quotation_marks_are_text_and_other_marks_are_not(tmp_path):
     file = write_task(tmp_path, "sst2") / "train.tsv"
     file.write_bytes(b'\xef\xbb\xbfsentence\tlabel\r\n "a film \t1\r\na\x0bb\xc2\x85c"\t0\r\n')
     examples = read("sst2", tmp_path)["train"]
@@ -41,13 +41,13 @@ def test_a_quotation_mark_a_byte_order_mark_and_a_carriage_return_are_no_words(t
     assert [example.label for example in examples] == [1, 0]
 
 
-def test_the_last_line_needs_no_newline(tmp_path):
+def test_last_line_needs_no_newline(tmp_path):
     file = write_task(tmp_path, "cola") / "dev.tsv"
     file.write_bytes(b"a\t1\t\tHe went.\nb\t0\t*\tHe goed.")
     assert [row.label for row in read("cola", tmp_path)["valid"]] == [1, 0]
 
 
-def test_submissions_name_rows_as_the_test_file_does(tmp_path):
+def test_ids_are_those_of_the_test_file(tmp_path):
     file = write_task(tmp_path, "qqp") / "test.tsv"
     file.write_text("id\tquestion1\tquestion2\n17\tWhy?\tWhy not?\n5\tWho?\tWho else?\n")
     assert [row.id for row in read("qqp", tmp_path)["test"]] == ["17", "5"]
@@ -65,7 +65,7 @@ def test_the_diagnostic_set_may_be_missing(tmp_path):
     ]
 
 
-def test_a_file_in_anothers_place_is_passed_over(tmp_path):
+def test_files_of_other_tasks_are_ignored(tmp_path):
     folder = write_task(tmp_path, "mnli")
     before = read("mnli", folder)
     (folder / "diagnostic.tsv").write_text("a copy, where nobody looks for it\n")
@@ -102,11 +102,13 @@ def test_mrpc_is_the_same_from_microsofts_files(tmp_path):
     assert read("mrpc", tmp_path) == before
     with (folder / "dev_ids.tsv").open("a") as file:
         file.write("7\t7\n")
-    with pytest.raises(ValueError, match=r"names 1 pairs that are not in .*not of one release"):
+    with pytest.raises(
+        ValueError, match=r"names 1 pairs that are not in .*from different releases"
+    ):
         read("mrpc", tmp_path)
 
 
-def test_a_torn_row_of_qqp_is_left_out_and_counted(tmp_path, caplog):
+def test_skips_and_counts_torn_rows_of_qqp(tmp_path, caplog):
     folder = write_task(tmp_path, "qqp")
     whole = read("qqp", tmp_path)["train"]
     lines = (folder / "train.tsv").read_text().splitlines()
@@ -120,7 +122,7 @@ def test_a_torn_row_of_qqp_is_left_out_and_counted(tmp_path, caplog):
     assert "skipped 2 torn or empty rows" in caplog.text
 
 
-def test_no_more_rows_are_left_out_than_the_release_has(tmp_path):
+def test_rejects_more_torn_rows_than_the_release_has(tmp_path):
     file = write_task(tmp_path, "qqp") / "dev.tsv"
     text = file.read_text()
     file.write_text(text + "0\t1\t2\tWhy?\t\t0\n" * 100)
@@ -131,7 +133,7 @@ def test_no_more_rows_are_left_out_than_the_release_has(tmp_path):
             read("qqp", tmp_path)
 
 
-def test_a_submission_loses_no_row_of_qqp(tmp_path):
+def test_test_rows_of_qqp_are_never_skipped(tmp_path):
     file = write_task(tmp_path, "qqp") / "test.tsv"
     file.write_text("id\tquestion1\tquestion2\n0\tWhy?\t\n1\tWho?\tWho else?\n")
     assert [row.texts for row in read("qqp", tmp_path)["test"]] == [
@@ -159,19 +161,19 @@ STSB = b"sentence1\tsentence2\tscore\n"
             "rte",
             "train.tsv",
             RTE + b"0\ta\t\xff\tx\n",
-            ", line 2, is not UTF-8 text: its byte 5 is",
+            ", line 2, is not UTF-8 text: byte 5 is",
         ),
         (
             "rte",
             "train.tsv",
             b"a\tb\n",
-            ", line 1: RTE needs a column 'sentence1', and the line has",
+            ", line 1: RTE needs a column 'sentence1', but the columns are",
         ),
         (
             "rte",
             "train.tsv",
             b"",
-            ", line 1: RTE needs a column 'sentence1', and the line has nothing",
+            ", line 1: RTE needs a column 'sentence1', but the columns are missing",
         ),
         ("rte", "train.tsv", RTE, " has no rows"),
         ("cola", "train.tsv", b"sentence\tlabel\n", ", line 1, has 2 columns instead of 4"),
@@ -185,7 +187,7 @@ STSB = b"sentence1\tsentence2\tscore\n"
         ("stsb", "dev.tsv", STSB + b"a\tb\thigh\n", "not 'high'."),
     ],
 )
-def test_a_broken_row_is_one_sentence_with_its_line(name, file, content, words, tmp_path):
+def test_error_names_the_line_of_an_invalid_row(name, file, content, words, tmp_path):
     path = write_task(tmp_path, name) / file
     path.write_bytes(content)
     with pytest.raises(ValueError, match=re.escape(words)) as refusal:
@@ -194,20 +196,22 @@ def test_a_broken_row_is_one_sentence_with_its_line(name, file, content, words, 
     assert "\n" not in str(refusal.value)
 
 
-def test_a_missing_file_is_named_and_where_it_was_looked_for(tmp_path):
+def test_error_names_a_missing_file_and_the_folders_searched(tmp_path):
     with pytest.raises(
-        FileNotFoundError, match=rf"no train.tsv in {tmp_path}/QNLI or {tmp_path}\. "
+        FileNotFoundError, match=rf"train.tsv is missing in {tmp_path}/QNLI and {tmp_path}\. "
     ):
         read("qnli", tmp_path)
     folder = write_task(tmp_path, "qnli")
     (folder / "dev.tsv").unlink()
-    with pytest.raises(FileNotFoundError, match=rf"no dev.tsv in {folder}\. .*config.data.dir"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"dev.tsv is missing in {folder}\. .*config.data.dir"
+    ):
         read("qnli", tmp_path)
 
 
-def test_a_folder_in_a_files_place_is_refused(tmp_path):
+def test_rejects_a_folder_in_place_of_a_file(tmp_path):
     folder = write_task(tmp_path, "wnli")
     (folder / "dev.tsv").unlink()
     (folder / "dev.tsv").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"no dev.tsv in"):
+    with pytest.raises(FileNotFoundError, match=r"dev\.tsv is missing in"):
         read("wnli", tmp_path)

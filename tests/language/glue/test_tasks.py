@@ -1,4 +1,4 @@
-"""The table of tasks says what GLUE says."""
+"""The table of tasks agrees with GLUE's documentation."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_every_task_selects_by_its_first_metric():
     }
 
 
-def test_the_server_gets_all_its_files_under_its_names():
+def test_submissions_have_the_names_of_the_server():
     files = {name: list(task.submissions.values()) for name, task in TASKS.items()}
     assert files == {
         "sst2": ["SST-2.tsv"],
@@ -55,6 +55,6 @@ def test_splits_have_files_sizes_and_columns():
             assert set(task.texts) <= set(header.split("\t"))
 
 
-def test_an_unknown_task_gets_the_nearest_names():
-    with pytest.raises(ValueError, match=r"no task called 'sst-2'; did you mean sst2"):
+def test_unknown_task_suggests_the_nearest_name():
+    with pytest.raises(ValueError, match=r"The task 'sst-2' is unknown; did you mean sst2"):
         describe("sst-2")

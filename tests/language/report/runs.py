@@ -1,4 +1,4 @@
-"""Handmade runs: folders as `run_pretrain.py` and `run_glue.py` leave them, without any training."""
+"""Handmade runs: folders as `run_pretrain.py` and `run_glue.py` write them, without training."""
 
 import json
 
@@ -9,7 +9,7 @@ EXAMPLES = 400
 
 
 def write_glue(folder, task="sst2", *, seed=3, value=0.9, config=None, **result):
-    """Writes a finished fine-tuning: `value` is every metric, `config` goes over the handmade one."""
+    """Writes a finished fine-tuning: `value` is every metric, `config` overrides the handmade one."""
     metrics = dict.fromkeys(TASKS[task].metrics, value)
     values = {
         "kind": "glue",

@@ -15,7 +15,7 @@ LABELS = np.array([0, 1, 0, 1, 1, 0, 1])
 def write_run(
     folder, right, *, task="sst2", split="valid", seed=0, scratch=False, ids=None, **more
 ):
-    """A run that got the examples in `right` right."""
+    """A run whose predictions are correct for the examples in `right`."""
     write_glue(folder, task, seed=seed, from_scratch=scratch, **more)
     guesses = np.where(np.isin(np.arange(len(LABELS)), right), LABELS, 1 - LABELS)
     ids = np.array([str(i) for i in range(len(LABELS))] if ids is None else ids)
@@ -26,8 +26,8 @@ def scratch_config(**optimizer):
     return {"init": {"from_scratch": True}, "optimizer": optimizer}
 
 
-def test_the_error_is_of_differences_on_the_same_examples(tmp_path):
-    """Seeds 0 and 1 of both; what only one has does not count."""
+def test_error_is_of_paired_differences(tmp_path):
+    """Seeds 0 and 1 of both; a seed of only one group is ignored."""
     write_run(tmp_path / "a0", [0, 1, 2, 3, 4, 5])
     write_run(tmp_path / "a1", [0, 1, 2, 3, 4], seed=1)
     write_run(tmp_path / "a2", [], seed=2)
@@ -44,7 +44,7 @@ def test_the_error_is_of_differences_on_the_same_examples(tmp_path):
     assert "| 0, 1 | 7 | 42.86 | 78.57 | +35.71 ± 21.03 |" in text
 
 
-def test_examples_are_paired_by_their_names_and_not_by_their_places(tmp_path):
+def test_examples_are_paired_by_id(tmp_path):
     write_run(tmp_path / "a", [0, 1, 2])
     names = ["3", "1", "2", "0", "4", "5", "6"]
     write_run(tmp_path / "b", [3, 1, 2], scratch=True, config=scratch_config(), ids=names)
@@ -52,14 +52,14 @@ def test_examples_are_paired_by_their_names_and_not_by_their_places(tmp_path):
     assert gain.error == 0
 
 
-def test_other_examples_are_refused(tmp_path):
+def test_rejects_predictions_of_different_examples(tmp_path):
     write_run(tmp_path / "a", [0])
     write_run(tmp_path / "b", [0], scratch=True, config=scratch_config(), ids=list("bcdefgh"))
     with pytest.raises(ValueError, match="predicted different examples"):
         gains.find_gains(groups_in(tmp_path))
 
 
-def test_only_the_start_may_differ(tmp_path):
+def test_gains_need_equal_settings_except_the_start(tmp_path):
     write_run(tmp_path / "a", [0])
     config = scratch_config(learning_rate=1e-3)
     write_run(tmp_path / "b", [0], scratch=True, config=config)
@@ -72,7 +72,7 @@ def test_without_predictions_there_is_no_gain(tmp_path):
     assert gains.find_gains(groups_in(tmp_path)) == []
 
 
-def test_imdbs_are_of_the_test_set_and_stand_in_the_report(tmp_path):
+def test_gain_of_imdb_is_of_the_test_set_and_in_the_report(tmp_path):
     write_run(tmp_path / "a", [0, 1], task="imdb", split="test")
     write_run(tmp_path / "b", [0], task="imdb", split="test", scratch=True, config=scratch_config())
     groups = groups_in(tmp_path)

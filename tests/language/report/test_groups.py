@@ -9,7 +9,7 @@ from language.report.groups import best, read_groups
 from tests.language.report.runs import groups_in, write_glue, write_pretraining
 
 
-def test_seeds_together_have_a_mean_a_spread_and_an_interval(tmp_path):
+def test_cell_of_several_seeds_has_mean_deviation_and_interval(tmp_path):
     for seed, value in enumerate((0.90, 0.92, 0.91)):
         write_glue(tmp_path / f"{seed}", seed=seed, value=value)
     (group,) = groups_in(tmp_path)
@@ -23,7 +23,7 @@ def test_seeds_together_have_a_mean_a_spread_and_an_interval(tmp_path):
     assert group.cell("test", "accuracy") is None
 
 
-def test_one_seed_has_no_spread_but_an_error(tmp_path):
+def test_cell_of_one_seed_has_an_error_but_no_deviation(tmp_path):
     write_glue(tmp_path / "run")
     cell = groups_in(tmp_path)[0].cell("valid", "accuracy")
     assert math.isnan(cell.deviation)
@@ -31,7 +31,7 @@ def test_one_seed_has_no_spread_but_an_error(tmp_path):
     assert cell.error == 0.015
 
 
-def test_settings_are_told_apart_by_what_differs_alone(tmp_path):
+def test_labels_contain_only_differing_values(tmp_path):
     for rate in (2e-5, 5e-5):
         for batch in (16, 32):
             config = {"optimizer": {"learning_rate": rate}, "train": {"batch_size": batch}}
@@ -52,14 +52,14 @@ def test_settings_are_told_apart_by_what_differs_alone(tmp_path):
     ]
 
 
-def test_the_best_is_whole_and_best_on_validation(tmp_path):
+def test_best_setting_is_whole_and_best_on_validation(tmp_path):
     for number, (value, partial) in enumerate([(0.8, False), (0.85, False), (0.99, True)]):
         config = {"optimizer": {"learning_rate": (number + 1) * 1e-5}}
         write_glue(tmp_path / f"{number}", "mrpc", value=value, partial=partial, config=config)
     assert best(groups_in(tmp_path)).cell("valid", "f1").mean == 0.85
 
 
-def test_the_same_setting_and_seed_twice_is_left_out_with_a_sentence(tmp_path):
+def test_duplicate_runs_are_left_out_with_a_sentence(tmp_path):
     write_glue(tmp_path / "a-short", total_steps=200)
     write_glue(tmp_path / "b-long")
     groups, left_out = read_groups([tmp_path])

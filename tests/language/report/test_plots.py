@@ -21,7 +21,7 @@ def groups(tmp_path):
     return groups_in(tmp_path / "runs")
 
 
-def test_the_figure_has_a_panel_a_metric_and_room_for_its_legend(groups, tmp_path):
+def test_figure_has_a_panel_per_metric_and_room_for_its_legend(groups, tmp_path):
     plot_pretraining(groups, {"mlm_accuracy": 0.05}, tmp_path / "few.png")
     width, height = size_of(tmp_path / "few.png")
     assert width > len(PANELS) * 300

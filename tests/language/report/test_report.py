@@ -27,7 +27,7 @@ def many(tmp_path):
     return folder
 
 
-def test_everything_is_on_the_page_and_in_the_numbers(many, tmp_path, capsys):
+def test_page_and_numbers_are_complete(many, tmp_path, capsys):
     assert run(many, "--out", tmp_path / "out" / "language") == 0
     assert written(tmp_path / "out") == [
         f"language{end}" for end in ("-pretraining.png", ".json", ".md")
@@ -78,7 +78,7 @@ def test_without_fine_tuning_there_is_no_table_2(tmp_path):
     assert "BERT-base" not in (tmp_path / "run" / "report.md").read_text()
 
 
-def test_a_run_twice_is_said_on_the_page_and_beside_it(tmp_path, capsys):
+def test_duplicate_runs_are_reported_on_the_page_and_on_stderr(tmp_path, capsys):
     write_glue(tmp_path / "a")
     write_glue(tmp_path / "b")
     assert run(tmp_path, "--out", tmp_path / "out" / "x") == 0
@@ -87,7 +87,7 @@ def test_a_run_twice_is_said_on_the_page_and_beside_it(tmp_path, capsys):
     assert "* " + captured.err.removeprefix("language.report: ") in captured.out
 
 
-def test_what_cannot_be_read_is_refused_in_a_sentence_and_nothing_is_written(tmp_path, capsys):
+def test_unreadable_runs_print_one_line_and_write_nothing(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (write_glue(tmp_path / "broken") / "result.json").write_text('{"kind": "gl')
     good = write_glue(tmp_path / "good")
@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence_and_nothing_is_written(tmp
         run(good, "--out", ".")
 
 
-def test_a_report_that_fails_leaves_the_old_one(many, tmp_path, monkeypatch, capsys):
+def test_failed_report_keeps_the_old_one(many, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     assert run(many, "--out", out / "x") == 0
     before = {name: (out / name).read_bytes() for name in written(out)}

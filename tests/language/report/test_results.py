@@ -1,4 +1,4 @@
-"""Runs are found at any depth and checked as they are read."""
+"""Runs are found at any depth and validated when they are read."""
 
 import json
 
@@ -15,7 +15,7 @@ def change(folder, **values):
     return folder
 
 
-def test_runs_of_both_kinds_are_found_once_and_others_passed_over(tmp_path):
+def test_finds_runs_of_both_kinds_and_ignores_others(tmp_path):
     glue = write_glue(tmp_path / "b" / "deep" / "sst2")
     pretraining = write_pretraining(tmp_path / "a")
     (tmp_path / "listops").mkdir()
@@ -27,7 +27,7 @@ def test_runs_of_both_kinds_are_found_once_and_others_passed_over(tmp_path):
     assert [(run.kind, run.task) for run in runs] == [("pretrain", ""), ("glue", "sst2")]
 
 
-def test_a_run_is_read_with_its_errors(tmp_path):
+def test_reads_a_run_with_its_standard_errors(tmp_path):
     run = read_run(write_glue(tmp_path / "mnli", "mnli", value=0.8))
     assert run.scores["valid"].errors == {"accuracy": 0.015}  # as the result has it
     mismatched = run.scores["valid_mismatched"]
@@ -37,7 +37,7 @@ def test_a_run_is_read_with_its_errors(tmp_path):
     assert run.device == "1 × cpu, 2 threads"
 
 
-def test_a_model_is_named_by_its_attention_and_what_it_started_from(tmp_path):
+def test_model_name_has_attention_and_checkpoint(tmp_path):
     assert read_run(write_glue(tmp_path / "a")).model == "nystrom-64 from pretrain-small"
     named = write_glue(
         tmp_path / "b", init="bert-base/", config={"attention": {"num_landmarks": 32}}
@@ -51,7 +51,7 @@ def test_a_model_is_named_by_its_attention_and_what_it_started_from(tmp_path):
     assert read_run(write_pretraining(tmp_path / "d", attention="softmax")).model == "softmax"
 
 
-def test_places_and_seeds_make_no_setting(tmp_path):
+def test_paths_and_seeds_are_not_part_of_the_setting(tmp_path):
     one = read_run(write_glue(tmp_path / "a", seed=1))
     other = read_run(
         write_glue(
@@ -71,7 +71,7 @@ def test_places_and_seeds_make_no_setting(tmp_path):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"task": "sst-2"}, "no task called 'sst-2'; did you mean sst2"),
+        ({"task": "sst-2"}, "the task 'sst-2' is unknown; did you mean sst2"),
         ({"valid": {"loss": 0.3}}, "valid.accuracy must be a number"),
         ({"valid": {"accuracy": "high"}}, "valid.accuracy must be a number, not 'high'"),
         ({"valid": 0.9}, "valid must hold metrics by name, not 0.9"),
@@ -80,14 +80,14 @@ def test_places_and_seeds_make_no_setting(tmp_path):
         ({"attention": 3}, "attention must be a text"),
     ],
 )
-def test_a_result_that_cannot_be_one_is_refused_by_its_file(values, words, tmp_path):
+def test_rejects_invalid_results(values, words, tmp_path):
     folder = change(write_glue(tmp_path / "run"), **values)
     with pytest.raises(ValueError, match=words) as refusal:
         read_run(folder)
     assert str(folder / "result.json") in str(refusal.value)
 
 
-def test_what_cannot_be_read_or_is_not_there_is_a_sentence(tmp_path):
+def test_rejects_unreadable_and_missing_runs(tmp_path):
     folder = write_pretraining(tmp_path / "run")
     (folder / "result.json").write_text('{"kind": "pre')
     with pytest.raises(ValueError, match=r"result.json cannot be read as JSON"):

@@ -8,7 +8,7 @@ from language.report.published import COLUMNS, TABLE_2
 from tests.language.report.runs import groups_in, write_glue, write_pretraining
 
 
-def test_the_papers_rows_as_printed(tmp_path):
+def test_rows_of_the_paper_are_as_printed(tmp_path):
     write_glue(tmp_path / "run")
     page = tables.table_2(groups_in(tmp_path)).markdown()
     assert "| model | SST-2 | MRPC, F1 | QNLI | QQP, F1 | MNLI-m | MNLI-mm | IMDb, test |" in page
@@ -23,7 +23,7 @@ def test_columns_are_metrics_that_their_tasks_have():
         assert column.split in {"test", *TASKS[column.task].sizes}
 
 
-def test_cells_of_seeds_of_one_run_of_a_search_and_of_none(tmp_path):
+def test_cells_of_seeds_single_runs_searches_and_missing_runs(tmp_path):
     for seed, value in enumerate((0.90, 0.92)):
         write_glue(tmp_path / f"sst2-{seed}", seed=seed, value=value)
     for number in range(3):
@@ -64,7 +64,7 @@ def test_a_task_has_a_row_for_each_setting_and_each_run(tmp_path):
     assert runs[0][5:] == ["400", "200 of 300", "0.123", "1 × cpu, 2 threads"]
 
 
-def test_pretraining_stands_over_what_knows_no_context(tmp_path):
+def test_pretraining_table_has_baselines_without_context(tmp_path):
     for seed, accuracy in enumerate((0.30, 0.32)):
         write_pretraining(tmp_path / f"{seed}", seed=seed, accuracy=accuracy)
     write_pretraining(tmp_path / "linear", attention="linear", partial=True)
