@@ -230,7 +230,7 @@ def test_swaps_sentences():
     ("options", "sentence"),
     [
         ({"mask_rate": 0.0}, r"objective\.mask_rate: needs a number between 0 and 1, got 0\.0"),
-        ({"mask_share": 0.8, "random_share": 0.3}, r"add up to at most 1, got 0\.8 and 0\.3"),
+        ({"mask_share": 0.8, "random_share": 0.3}, r"whose sum is at most 1, got 0\.8 and 0\.3"),
         ({"order_weight": -1.0}, r"objective\.order_weight: needs 0 or more, got -1\.0"),
     ],
 )
