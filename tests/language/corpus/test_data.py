@@ -294,7 +294,9 @@ def test_prepares_data_once_and_again_after_a_change(path, caplog):
         f"Preparing a tokenizer of {path}, documents by blank_line; saved to "
     )
     assert preparing.endswith(f"; saved to {first.folder}")
-    assert left_out.endswith("of 211 documents have fewer than two sentences, so they give no pairs.")
+    assert left_out.endswith(
+        "of 211 documents have fewer than two sentences, so they give no pairs."
+    )
     path.write_text(path.read_text() + "\n\nOne more. And more.\n")
     assert load(path).sha256 != first.sha256
     folders = {load(path, **change).folder for change in ({}, {"max_len": 37}, {"short_rate": 0.5})}
