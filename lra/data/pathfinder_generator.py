@@ -40,11 +40,8 @@ RESOLUTIONS = (32, 64, 128, 256)
 DIFFICULTIES: Mapping[str, int] = {"easy": 6, "intermediate": 9, "hard": 14}  # paddles of a target
 
 ANTIALIAS = 2  # pixels of the fine canvas per pixel
-PADDLE_TRIES = 3
-DISTRACTOR_TRIES = 5
 MAX_OVERLAP = 1.8  # a paddle fits where the sum of the occupancies is below this
-DEAD_END = 1e-4  # total weight of the candidates below which a path cannot grow
-WEIGHT_ONE = 2**24
+WEIGHT_ONE = 2**24  # also the unit of `pathfinder_kernels.DEAD_END`
 
 _SUPPORT = 6  # pixels that the Lanczos filter reaches from the edge of a disc, borders included
 
@@ -193,10 +190,7 @@ def _tables(
         contour_length=chosen.contour_length,
         distractor_length=chosen.distractor_length,
         num_distractors=chosen.num_distractors,
-        distractor_tries=DISTRACTOR_TRIES,
-        paddle_tries=PADDLE_TRIES,
         num_margins=len(stamps),
-        dead_end=math.ceil(DEAD_END * 255 * WEIGHT_ONE),
         ring=_steps(degrees, chosen.seed_distance),
         max_addable=_max_addable(),
         marker=_marker_stamps(chosen.marker_radius) / 255,

@@ -16,6 +16,10 @@ import numpy.typing as npt
 
 SEED_POSES = 360  # poses below are the degrees -180 to 179, the others are candidates
 FREE = 76  # a pixel is free for seeds if its occupancy is at most 0.3
+PADDLE_TRIES, DISTRACTOR_TRIES = 3, 5
+DEAD_END = math.ceil(
+    1e-4 * 255 * 2**24
+)  # total weight of candidates below which a path cannot grow
 BLIND_TRIES = 256  # random draws of a free seed before all free seeds are counted
 
 # Columns of the state of a growing path.
@@ -62,10 +66,7 @@ class Scene(NamedTuple):
     contour_length: int
     distractor_length: int
     num_distractors: int
-    distractor_tries: int
-    paddle_tries: int
     num_margins: int
-    dead_end: int  # total weight of the candidates below which a path cannot grow
     ring: _Floats  # [360, 2] from the first tail to the second
     max_addable: _Bytes  # [256] the largest occupancy that fits on an occupancy
     marker: _Floats  # [E, E, E, E] brightness of a disc at (y, x) of E × E pixels
@@ -228,9 +229,9 @@ def _extend(
         if weight > 0 and _inside(y, x, scene.resolution):
             total += weight * (255 - _max_occupancy(mask, stamps.disc, y, x))
         cumulative[k] = total
-    if total < scene.dead_end:
+    if total < DEAD_END:
         return False
-    for _ in range(scene.paddle_tries):
+    for _ in range(PADDLE_TRIES):
         drawn = below(rng, total)
         k = 0
         while cumulative[k] <= drawn:
@@ -253,7 +254,7 @@ def _seed_targets(rng: _Words, scene: Scene, stamps: Stamps, paths: _Ints) -> bo
     """Places the first paddles of both targets: one far from the borders, one near the first."""
     size = scene.resolution
     found = False
-    for _ in range(scene.paddle_tries):
+    for _ in range(PADDLE_TRIES):
         direction = below(rng, SEED_POSES)
         u = stamps.stamp_of[direction]
         if stamps.has_no_seed[u]:
@@ -271,7 +272,7 @@ def _seed_targets(rng: _Words, scene: Scene, stamps: Stamps, paths: _Ints) -> bo
             break
     if not found:
         return False
-    for _ in range(scene.paddle_tries):
+    for _ in range(PADDLE_TRIES):
         direction = below(rng, SEED_POSES)
         place = below(rng, 360)
         y = int(np.rint(paths[0, BASE_Y] + scene.ring[place, 0]))
@@ -360,7 +361,7 @@ def _seed_distractor(rng: _Words, scene: Scene, stamps: Stamps, mask: _Bytes, pa
             free += mask[y, x] <= FREE
     if 100 * free < size * size:
         return False
-    for _ in range(scene.paddle_tries):
+    for _ in range(PADDLE_TRIES):
         direction = below(rng, SEED_POSES)
         u = stamps.stamp_of[direction]
         tail = -1 if stamps.has_no_seed[u] else _free_tail(rng, mask, stamps.room[u])
@@ -461,7 +462,7 @@ def draw(
 
         num_distractors = 0
         for _ in range(scene.num_distractors):
-            for _ in range(scene.distractor_tries):
+            for _ in range(DISTRACTOR_TRIES):
                 _copy(mask, attempt)
                 if _grow_distractor(rng, scene, stamps, attempt, paths[0], distractor, cumulative):
                     mask, attempt = attempt, mask
