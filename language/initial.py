@@ -98,7 +98,13 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
     """
     model, options = config["model"], dict(config["attention"])
     name = options.pop("name", "")
-    _check_attention(name, options)
+    if name not in ("", *CORES):
+        raise ValueError(f"attention.name: {name!r} is unknown{nearest(str(name), CORES)}")
+    for key in options:
+        if key not in OF_ATTENTION:
+            hint = nearest(key, OF_ATTENTION, "attention.")
+            raise ValueError(f"attention.{key}: no such key{hint}")
+    from_mapping(NystromformerConfig, {"vocab_size": 1, **options}, "attention")  # to validate
     if not init.checkpoint:
         if not name:
             raise ValueError(
@@ -130,17 +136,6 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
         how = "repeats them" if ours > theirs else "uses the first ones"
         _logger.info("%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, ours, how)
     return description
-
-
-def _check_attention(name: str, options: Mapping[str, Any]) -> None:
-    """Validates the section "attention", with its own keys in the errors instead of the model's."""
-    if name not in ("", *CORES):
-        raise ValueError(f"attention.name: {name!r} is unknown{nearest(str(name), CORES)}")
-    for key in options:
-        if key not in OF_ATTENTION:
-            hint = nearest(key, OF_ATTENTION, "attention.")
-            raise ValueError(f"attention.{key}: no such key{hint}")
-    from_mapping(NystromformerConfig, {"vocab_size": 1, **options}, "attention")
 
 
 def read_params(

@@ -66,27 +66,21 @@ class CorpusConfig:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_len < NUM_SPECIAL + 2:
-            raise ValueError(
-                f"data.max_len: needs at least {NUM_SPECIAL + 2} tokens, for [CLS] a [SEP] b [SEP]; got"
-                f" {self.max_len}."
-            )
-        if not 0 <= self.short_rate <= 1:
-            raise ValueError(f"data.short_rate: needs a share from 0 to 1, got {self.short_rate}.")
-        if not 0 < self.held_out < 1:
-            raise ValueError(
-                f"data.held_out: needs a share between 0 and 1, because both splits are used; got"
-                f" {self.held_out}."
-            )
-        if not 0 < self.vocab_size <= 1_000_000:
-            raise ValueError(
-                f"data.vocab_size: needs 1 to 1,000,000 tokens, got {self.vocab_size:,}."
-            )
-        for name in ("examples", "workers"):
-            if getattr(self, name) < 0:
-                raise ValueError(
-                    f"data.{name}: needs 0 for all, or a positive number; got {getattr(self, name)}."
-                )
+        least = NUM_SPECIAL + 2
+        for name, is_valid, needs in (
+            (
+                "max_len",
+                self.max_len >= least,
+                f"{least} tokens or more, for [CLS] a [SEP] b [SEP]",
+            ),
+            ("short_rate", 0 <= self.short_rate <= 1, "a share from 0 to 1"),
+            ("held_out", 0 < self.held_out < 1, "a share between 0 and 1 (both splits are used)"),
+            ("vocab_size", 0 < self.vocab_size <= 1_000_000, "1 to 1,000,000 tokens"),
+            ("examples", self.examples >= 0, "0 for all, or a positive number"),
+            ("workers", self.workers >= 0, "0 for one per core, or a positive number"),
+        ):
+            if not is_valid:
+                raise ValueError(f"data.{name}: needs {needs}, got {getattr(self, name)}.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,10 +61,13 @@ class GlueConfig:
                 f"data.max_len={self.max_len}: an example of {task.title} needs at least {least} tokens,"
                 " the special ones and one of each text."
             )
-        for name in ("examples", "workers"):
-            if getattr(self, name) < 0:
+        for name, value, zero in (
+            ("examples", self.examples, "all"),
+            ("workers", self.workers, "one per core"),
+        ):
+            if value < 0:
                 raise ValueError(
-                    f"data.{name}: needs 0 for all, or a positive number; got {getattr(self, name)}."
+                    f"data.{name}: needs 0 for {zero}, or a positive number, got {value}."
                 )
 
 
@@ -96,7 +99,7 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
 
     Raises:
       FileNotFoundError: The files are missing.
-      ValueError: An invalid example or label, or a token id out of range.
+      ValueError: An example or label is invalid.
       OSError: A file cannot be read, or the cache cannot be written.
     """
     task = describe(config.task)

@@ -414,13 +414,13 @@ def test_detects_a_changed_file(path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"max_len": 4}, r"data\.max_len: needs at least 5 tokens, .* got 4\."),
+        ({"max_len": 4}, r"data\.max_len: needs 5 tokens or more, .* got 4\."),
         ({"short_rate": 1.5}, r"data\.short_rate: needs a share from 0 to 1, got 1\.5"),
         ({"held_out": 0}, r"data\.held_out: needs a share between 0 and 1"),
         ({"held_out": 1}, r"data\.held_out"),
         ({"held_out": float("nan")}, r"data\.held_out"),
         ({"vocab_size": 0}, r"data\.vocab_size: needs 1 to 1,000,000 tokens, got 0"),
-        ({"examples": -1}, r"data\.examples: needs 0 for all, or a positive number; got -1"),
+        ({"examples": -1}, r"data\.examples: needs 0 for all, or a positive number, got -1"),
         ({"workers": -2}, r"data\.workers: .* got -2"),
     ],
 )

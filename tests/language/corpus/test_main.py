@@ -80,7 +80,7 @@ def test_rejects_changed_data(path, capsys):
     [
         (["nowhere"], "The corpus nowhere does not exist: set DIR to a text file"),
         ([""], "A corpus is needed: set DIR to a text file"),
-        (["PATH", "--max_len=4"], "--max_len: needs at least 5 tokens"),
+        (["PATH", "--max_len=4"], "--max_len: needs 5 tokens or more"),
         (
             ["PATH", "--held_out=1e-9"],
             "/data.seed/heading/all.txt gives no pairs for the split valid",
