@@ -4,7 +4,7 @@ Names are imported on first use, so that modules without jax, such as those of c
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -94,13 +94,18 @@ __all__ = [
 ]
 
 
-def lazy_names(package: str, modules: Sequence[str]) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a package that takes names from `modules`, imported on first use."""
+def lazy_names(
+    package: str, modules: Sequence[str], names: Collection[str] | None = None
+) -> Callable[[str], Any]:
+    """Returns a `__getattr__` for a package that takes names from `modules`, imported on first use.
+
+    It finds the modules themselves and `names`; by default, all public names in the modules.
+    """
 
     def find(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
-        if not name.startswith("_"):
+        if name in names if names is not None else not name.startswith("_"):
             for module in modules:
                 found = vars(importlib.import_module(f"{package}.{module}"))
                 if name in found:
@@ -125,4 +130,9 @@ if not TYPE_CHECKING:  # a type checker reports unknown names
             "modules",
             "models",
         ),
+        __all__,
     )
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

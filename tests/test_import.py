@@ -48,6 +48,8 @@ def test_all_public_names_exist():
     import nystromformer_jax
 
     assert all(hasattr(nystromformer_jax, name) for name in nystromformer_jax.__all__)
+    assert set(nystromformer_jax.__all__) <= set(dir(nystromformer_jax))
+    assert not hasattr(nystromformer_jax, "jax")  # what its modules import
 
 
 def test_training_names_the_extra_that_it_needs():
