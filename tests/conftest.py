@@ -1,14 +1,16 @@
 """Strict settings: eight CPU devices, no silent rank promotion, shapes checked against annotations."""
 
+import gc
 import importlib.metadata
 import logging
 import os
 import pathlib
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-flags = ["--xla_force_host_platform_device_count=8"]
+# Small programs compile faster in one piece than in parts.
+flags = ["--xla_force_host_platform_device_count=8", "--xla_cpu_parallel_codegen_split_count=1"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
-    # Compiles in half the time what runs a little slower; later versions have one kind of emitters.
+    # These emitters compile in half the time what runs a little slower. Later versions do not have them.
     flags.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
 # XLA sizes its CPU thread pool by NPROC; with fewer threads than devices a collective can wait forever.
@@ -76,8 +78,26 @@ def no_annotations():
     config.update("jaxtyping_disable", False)
 
 
-def pytest_collection_modifyitems(items):
-    """Starts the longest tests first, so that no process is left with a long one at the end."""
+def pytest_collection_finish():
+    """Keeps Python's collector from scanning the imported modules again and again."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Marks the cases that `slow_except` does not name as slow, and sorts the longest tests to the front."""
+    kept = {}
+    for item in items:
+        if marker := item.get_closest_marker("slow_except"):
+            keep = item.callspec.id in marker.args
+            function = item.nodeid.partition("[")[0]
+            kept[function] = kept.get(function, False) or keep
+            if not keep:
+                item.add_marker(pytest.mark.slow(minutes=0.1))
+    forgotten = [function for function, any_kept in kept.items() if not any_kept]
+    if forgotten and not any("[" in argument for argument in config.args):
+        raise pytest.UsageError(f"slow_except names no case of {', '.join(forgotten)}.")
 
     def minutes(item):
         marker = item.get_closest_marker("slow")

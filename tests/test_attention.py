@@ -86,6 +86,7 @@ def test_every_length_from_1_to_130_is_the_papers_formula_alone_and_in_a_padded_
         assert_close(output[b, :length], expected, REFERENCE)
 
 
+@pytest.mark.slow_except("13", "64")
 @pytest.mark.parametrize("length", [1, 2, 6, 7, 8, 13, 64, 129, 130, 1000])
 def test_a_length_alone_is_the_papers_formula_forward_and_gradient(rngs, length):
     inputs = random_inputs(rngs, 1, length, HEADS, DIM)
@@ -150,6 +151,7 @@ def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
     assert_close([g[:, positions] for g in gradients], list(expected_gradients), GRADIENT)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_a_batch_of_five_is_five_batches_of_one(rngs):
     inputs = random_inputs(rngs, 5, 61, HEADS, DIM)
     mask = jax.random.bernoulli(next(rngs), 0.7, (5, 61)).at[2, 5:].set(False)
@@ -224,6 +226,7 @@ def test_an_example_without_a_real_token_is_finite_forward_and_backward(rngs):
         assert all(jnp.isfinite(gradient).all() for gradient in gradients)
 
 
+@pytest.mark.slow_except("False-ragged", "True-short")
 @pytest.mark.parametrize("mask_kind", ["none", "ragged", "short"])
 @pytest.mark.parametrize("cross", [False, True])
 def test_gradients_equal_finite_differences_in_float64(rngs, mask_kind, cross):
@@ -395,6 +398,7 @@ def test_any_number_of_landmarks_is_the_papers_formula(rngs, num_landmarks):
     assert_close(actual[0], expected, Tolerance(1e-4))  # 256 landmarks of 301: ill-conditioned
 
 
+@pytest.mark.slow_except("bfloat16-9")
 @pytest.mark.parametrize(
     ("dtype", "width"), [(jnp.bfloat16, 0), (jnp.bfloat16, 9), (jnp.float16, 9)]
 )
@@ -423,6 +427,7 @@ def assert_relative(actual, expected, tolerance):
     assert_close(actual.astype(jnp.float32) / scale, expected / scale, tolerance)
 
 
+@pytest.mark.slow_except("False-True")
 @pytest.mark.parametrize("query_mask", [False, True])
 @pytest.mark.parametrize("normalize_rows", [False, True])
 def test_no_program_has_a_conditional(query_mask, normalize_rows):

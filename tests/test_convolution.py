@@ -125,6 +125,7 @@ def test_both_forms_are_the_sum_that_the_docstring_writes(rngs, form, length, wi
     assert_close(form(value, kernel), expected, REFERENCE)
 
 
+@pytest.mark.slow_except("1 devices-channel")
 @per_head_and_channel
 def test_its_gradient_can_be_differentiated(rngs, devices, groups):
     value = jax.random.normal(next(rngs), (2, 11, HEADS, DIM))
@@ -156,6 +157,7 @@ def test_bfloat16_stays_bfloat16_and_sums_in_float32(groups):
     assert float(output[0, 512, 0, 0]) == 512  # 513 rounds to 512; a bfloat16 sum stops at 256
 
 
+@pytest.mark.slow(minutes=0.1)
 @per_head_and_channel
 def test_a_bfloat16_gradient_is_near_the_float32_one(rngs, devices, groups):
     value, tangent = (
@@ -172,6 +174,7 @@ def test_a_bfloat16_gradient_is_near_the_float32_one(rngs, devices, groups):
     assert_close((of_value, of_kernel), expected, HALF_GRADIENT)
 
 
+@pytest.mark.slow_except("1 devices-channel")
 @per_head_and_channel
 def test_vmap_and_jit_change_nothing(rngs, devices, groups):
     """With a kernel per row of the mapped axis, forward and backward."""

@@ -118,6 +118,7 @@ def test_a_run_of_the_benchmark_leaves_the_same_bits_twice(task, argument, tmp_p
     assert lra_run(task, argument, tmp_path / "other", monkeypatch) == one
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_another_seed_changes_order_dropout_hashes_and_features(tmp_path):
     """Each option alone, with everything else unchanged."""
     examples = training.Examples(17, lambda indices: {"inputs": indices})

@@ -51,6 +51,7 @@ def pages_with(pattern, pages):
     )
 
 
+@pytest.mark.slow_except("README.md", "docs/use.md", "docs/scaling.md", "docs/index.md")
 @pages_with(PYTHON, [README, *PAGES])
 def test_python_blocks_of_a_page_run_in_order_and_print_what_it_says(page, capsys):
     names = {}

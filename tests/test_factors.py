@@ -17,6 +17,7 @@ def full_map(factors):
     return factors.kernel_1 @ factors.inverse @ factors.kernel_3
 
 
+@pytest.mark.slow_except("True-7", "False-64")
 @pytest.mark.parametrize("num_landmarks", [1, 7, 64])
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_factors_multiply_to_the_output_short_examples_included(rngs, num_landmarks, masked):

@@ -137,6 +137,7 @@ def test_tasks_train_alike_on_every_mesh(one_device, name, mesh, dropout_rate):
     assert_close(own_params, params, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.2)
 @pytest.mark.parametrize(
     "name", ["listops", pytest.param("retrieval", marks=pytest.mark.slow(minutes=0.1))]
 )

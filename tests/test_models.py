@@ -94,6 +94,7 @@ def parameters(model, inputs=(1, 7)):
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
+@pytest.mark.slow_except("3-nystrom")
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
 @pytest.mark.parametrize("conv_kernel_size", [0, 3])
 def test_padding_at_either_end_changes_nothing_at_real_tokens(rngs, attention, conv_kernel_size):
@@ -243,6 +244,7 @@ class TestParameterCounts:
         assert parameters(NystromformerForMaskedLM(nystrom)) == 109_514_298 + 12 * 12 * 33
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_half_precision_is_near_float32(rngs):
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
     # At BERT's own initialisation: logits of some size, no sharp attention.
@@ -257,6 +259,7 @@ def test_half_precision_is_near_float32(rngs):
     assert_close(actual, expected, HALF, where=mask)
 
 
+@pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
 def test_gradients_are_finite_where_all_is_padding(rngs, attention):
     model = NystromformerForSequenceClassification(config(attention=attention))

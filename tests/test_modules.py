@@ -113,6 +113,7 @@ def test_pre_norm_and_post_norm_are_what_they_say(rngs):
         assert_close(block.apply(variables, x, deterministic=True), expected, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_the_encoders_output_at_real_tokens_ignores_padding(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
@@ -287,6 +288,7 @@ def test_an_encoder_becomes_a_module_of_nnx_with_all_its_parameters(rngs):
     assert parameters(nnx.state(bridged, nnx.Param)) == parameters(own)
 
 
+@pytest.mark.slow_except("attention")
 @pytest.mark.parametrize("name", ["attention", "block", "stem"])
 def test_gradients_of_parameters_do_not_see_what_padding_holds(rngs, name):
     make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)

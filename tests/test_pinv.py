@@ -47,6 +47,7 @@ def test_pinv_of_one_example_ignores_its_batch_mates(rngs):
     assert_close(iterative_pinv(kernel)[:1], iterative_pinv(kernel[:1]), SAME_ARITHMETIC)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_the_authors_start_does_not():
     one = jax.nn.softmax(jnp.arange(16.0).reshape(1, 1, 4, 4) / 8, axis=-1)
     mate = jnp.zeros((1, 1, 4, 4)).at[..., 0].set(1.0)  # its largest column sum is 4
@@ -61,6 +62,7 @@ def test_the_authors_start_divides_by_the_largest_column_sum():
     np.testing.assert_allclose(start, kernel.mT / 1.5, rtol=1e-6)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_zero_rows_columns_and_matrices_stay_zero_with_finite_gradients(rngs):
     kernel = random_kernel(rngs, 2, 1, 7)
     kernel = kernel.at[0, :, 3].set(0).at[0, :, :, 5].set(0).at[1].set(0)
@@ -71,6 +73,7 @@ def test_zero_rows_columns_and_matrices_stay_zero_with_finite_gradients(rngs):
     assert jnp.isfinite(pull_back(jnp.ones_like(inverse))[0]).all()
 
 
+@pytest.mark.slow_except("exact")
 @pytest.mark.parametrize("start", ["exact", "batch_max"])
 def test_the_gradient_is_that_of_the_iteration(rngs, start):
     def of_logits(logits):  # of logits: the rows of a softmax all have one sum, a tie of norms

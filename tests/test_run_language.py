@@ -118,6 +118,7 @@ def test_a_corpus_without_pairs_is_one_sentence(here, tmp_path, content, sentenc
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_a_tokenizer_of_another_model_is_one_sentence(here, pretrained, tmp_path):
     folder, _ = pretrained
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *texts.WORDS, "."]

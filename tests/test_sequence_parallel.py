@@ -107,6 +107,7 @@ def assert_same(
     assert_close(gradients, expected_gradients, HALF_GRADIENT if half else GRADIENT)
 
 
+@pytest.mark.slow_except("a length that devices do not divide")
 @pytest.mark.parametrize(
     ("shape", "length", "num_landmarks"),
     [
@@ -121,6 +122,7 @@ def test_every_mesh_gives_one_devices_result(rngs, shape, length, num_landmarks)
     assert_same(rngs, mesh_of(*shape), inputs, width=5, num_landmarks=num_landmarks)
 
 
+@pytest.mark.slow_except("shape0-61-float32")
 @pytest.mark.parametrize(
     ("shape", "length", "dtype"), [((1, 8), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)]
 )
@@ -129,6 +131,7 @@ def test_any_mask_will_do(rngs, shape, length, dtype):
     assert_same(rngs, mesh_of(*shape), inputs, width=5, mask=masks_of_all_kinds(length))
 
 
+@pytest.mark.slow_except("shape1-61-float32")
 @pytest.mark.parametrize(
     ("shape", "length", "dtype"),
     [((1, 8), 64, jnp.float32), ((2, 4), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)],
@@ -145,6 +148,7 @@ def test_queries_may_have_a_mask_of_their_own(rngs):
     assert_same(rngs, mesh_of(2, 4), inputs, width=5, **masks, mask_conv=False)
 
 
+@pytest.mark.slow_except("61-40")
 @pytest.mark.parametrize(("length", "key_length"), [(64, 43), (61, 40)])
 def test_keys_may_have_a_length_of_their_own(rngs, length, key_length):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
@@ -160,6 +164,7 @@ def test_rows_may_be_normalized_where_there_are_keys(rngs):
     assert_same(rngs, mesh_of(2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
 
 
+@pytest.mark.slow_except("hf")
 @pytest.mark.parametrize(
     ("shape", "length", "num_landmarks", "options"),
     [
@@ -356,6 +361,7 @@ def received_bytes(mesh, length, heads, dim, width, dtype, *, masked, backwards,
     return sum(found.nbytes for found in find_collectives(compiled.as_text()).values())
 
 
+@pytest.mark.slow_except("True-True")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_devices_exchange_landmarks_and_edges_whatever_the_length(masked, backwards):

@@ -65,6 +65,7 @@ def assert_answered(program, answer, arguments):
     assert len(answer.errors.split()) > 3, said
 
 
+@pytest.mark.slow_except("run_lra", "run_pretrain", "run_glue")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_sentence_or_a_good_config(name, here, checkpoint, no_annotations):
     program, codes = Program(name), collections.Counter()

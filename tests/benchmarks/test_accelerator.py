@@ -17,6 +17,7 @@ def test_literal_port_equals_nystrom_attention(rngs):
     assert_close(actual, expected, OTHER_FRAMEWORK)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_bfloat16_is_checked_against_the_cpu():
     row = check("bfloat16", masked=True)
     assert row["passed"]

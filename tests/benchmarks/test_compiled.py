@@ -21,6 +21,7 @@ def test_compiled_program_has_figures_and_runs():
     np.testing.assert_array_equal(output, a @ b)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_tpu_compiler_counts_flops_and_reports_out_of_memory():
     pytest.importorskip("libtpu")
     device = topology_devices("v5e:1x1")[0]

@@ -65,6 +65,7 @@ def run(tmp_path, *arguments):
     return efficiency.main([*TINY, "--out", str(tmp_path / "out" / "cpu"), *arguments])
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_every_case_has_a_row_and_only_softmax_is_quadratic(tmp_path, capsys):
     arguments = ["--attentions", "softmax", "nystrom-4", "--lengths", "64", "32"]
     assert run(tmp_path, *arguments) == 0

@@ -68,6 +68,7 @@ def test_shape_and_dtype_are_the_querys(name, rngs):
         assert output.dtype == dtype
 
 
+@pytest.mark.slow_except("nystrom", "linear")
 @every_core
 def test_bfloat16_is_near_float32(name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=jnp.bfloat16)
@@ -103,6 +104,7 @@ def test_padding_at_the_ends_changes_nothing(name, rngs):
     assert_close(actual[:, front:-8], core(*inputs, mask), REFERENCE, where=mask)
 
 
+@pytest.mark.slow_except("nystrom", "reformer")
 @every_core
 def test_an_example_ignores_its_batch_mates(name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
@@ -131,6 +133,7 @@ def test_same_input_same_bits(name, rngs):
     assert (core(*inputs) == core(*inputs)).all()
 
 
+@pytest.mark.slow(minutes=0.1)
 @every_core
 def test_jit_changes_nothing(name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
@@ -298,6 +301,7 @@ def test_nystrom_sows_the_residual_of_its_pseudoinverse_when_asked(rngs):
     assert_close(output, core.apply({}, *inputs, mask, deterministic=True), SAME_ARITHMETIC)
 
 
+@pytest.mark.slow_except("hf-True")
 @pytest.mark.parametrize(("layout", "sees"), [("real", False), ("mlpen", False), ("hf", True)])
 def test_the_residual_is_of_the_landmarks_that_the_layout_makes(rngs, layout, sees):
     """Hugging Face's landmarks also average the values of padding."""

@@ -82,6 +82,7 @@ def test_the_product_of_features_is_the_exponential_on_average(orthogonal, rngs)
     assert (np.abs(found.mean(axis=0) - 1) < 4 * error).all()
 
 
+@pytest.mark.slow(minutes=0.1)
 @both_ways
 def test_its_error_falls_like_one_over_the_root_of_the_features(orthogonal, rngs):
     # Whole blocks of eight are independent of each other, so that orthogonal rows obey it exactly.

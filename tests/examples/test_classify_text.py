@@ -22,6 +22,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_learns_classes_that_differ_in_one_word(folder, capsys):
     script.main([str(folder), "--length=53", "--epochs=6"])
     printed = capsys.readouterr().out.splitlines()

@@ -61,6 +61,7 @@ def test_prints_a_row_of_the_selected_layers_map(tmp_path, capsys, layer):
     assert shown == expected
 
 
+@pytest.mark.slow_except("Nystromformer")
 @pytest.mark.peers
 @pytest.mark.parametrize("kind", ["Bert", "Nystromformer"])
 def test_words_and_exact_rows_equal_those_of_transformers(kind, tmp_path, capsys):

@@ -11,6 +11,7 @@ def errors(printed):
     return [float(line[22:27]) for line in printed.splitlines()[1:]]
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_recording_is_signal_plus_offset_and_references_are_zero(rngs):
     read, true = script.recordings(next(rngs), 5, 257, noise=0)
     reference = read[..., 1] == 1

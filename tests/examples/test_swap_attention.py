@@ -26,6 +26,7 @@ def test_mapped_parameters_are_complete():
     assert shapes == jax.eval_shape(lambda: ours.init(jax.random.key(0), x, mask))
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_difference_is_zero_with_as_many_landmarks_as_tokens(capsys):
     script.main(["--lengths", "13", "37", "--num_landmarks=16", "--embed_dim=20"])
     header, short, long = (line.split() for line in capsys.readouterr().out.splitlines())

@@ -149,6 +149,7 @@ def test_a_second_damaged_checkpoint_of_a_step_is_kept_beside_the_first(run):
     assert (run / "checkpoints/30.damaged.2").is_dir()
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_a_damaged_best_checkpoint_is_told_of_when_the_run_goes_on_and_refused_at_its_end(
     tmp_path, caplog
 ):

@@ -4,6 +4,7 @@ import json
 import time
 
 import numpy as np
+import pytest
 
 from tests.training import tiny
 
@@ -11,6 +12,7 @@ from tests.training import tiny
 JUMP_SECONDS = 60
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_a_clock_that_jumps_changes_no_bit_and_no_duration(tmp_path, monkeypatch):
     tiny.train(tmp_path / "steady")
     wall, rng = time.time, np.random.default_rng(0)

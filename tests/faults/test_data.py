@@ -33,6 +33,7 @@ def changed(tmp_path, monkeypatch):
     return config, prepared, task
 
 
+@pytest.mark.slow(minutes=0.4)
 def test_a_file_that_changes_under_a_run_leaves_no_result_then_or_later(changed, tmp_path):
     config, prepared, task = changed
     with (

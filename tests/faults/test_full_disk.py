@@ -45,6 +45,7 @@ def assert_one_sentence(stopped, workdir):
     assert "\n" not in str(stopped.value)
 
 
+@pytest.mark.slow_except("False-metrics.jsonl")
 @pytest.mark.parametrize(("events", "full"), [(False, "metrics.jsonl"), (True, "events/*")])
 def test_what_cannot_be_written_ends_the_run_in_a_sentence_and_later_it_goes_on(
     uninterrupted, tmp_path, events, full
@@ -63,6 +64,7 @@ def test_what_cannot_be_written_ends_the_run_in_a_sentence_and_later_it_goes_on(
     )
 
 
+@pytest.mark.slow_except("3000")
 @pytest.mark.parametrize("size", [1000, 3000])  # too small for Orbax's files, for the hashes
 def test_a_checkpoint_that_cannot_be_written_gets_no_name(tmp_path, size):
     with files_of_at_most(size), pytest.raises(CannotWrite) as stopped:
@@ -168,6 +170,7 @@ def test_the_command_on_a_disk_that_fills_up_or_becomes_read_only(tmp_path, faul
     assert (tmp_path / "result.json").exists()
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_a_finished_run_is_evaluated_on_a_read_only_disk(tmp_path):
     if not can_mount():
         pytest.skip("no user may mount a file system here")

@@ -72,6 +72,7 @@ def both(inputs, kernel, cotangent, **options):
     return run("pallas_tpu", *inputs, kernel), run("xla", *wide)
 
 
+@pytest.mark.slow_except("shape0")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_they_are_the_plain_steps(rngs, short_blocks, shape):
     assert_same(rngs, shape)
@@ -84,6 +85,7 @@ def test_they_are_the_plain_steps_of_other_shapes(rngs, short_blocks, shape):
 
 
 # The benchmarks' shapes and block lengths, except for the batch and the number of heads.
+@pytest.mark.slow(minutes=0.3)
 @pytest.mark.parametrize(
     ("length", "masked"),
     [
@@ -111,6 +113,7 @@ def assert_same(rngs, shape):
     assert_close(actual[1], expected[1], REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.4)
 def test_one_kernel_per_channel_is_added_outside_of_them(rngs, short_blocks, caplog):
     choice.warn_once.cache_clear()
     inputs = random_inputs(rngs, 4, 300, 2, 32)
@@ -124,6 +127,7 @@ def test_one_kernel_per_channel_is_added_outside_of_them(rngs, short_blocks, cap
     assert not caplog.records
 
 
+@pytest.mark.slow(minutes=0.4)
 @pytest.mark.parametrize("masked", [True, pytest.param(False, marks=pytest.mark.slow(minutes=0.2))])
 def test_half_precision(rngs, masked):
     inputs = random_inputs(rngs, 4, 512, 2, 64, dtype=jnp.bfloat16)
@@ -138,6 +142,7 @@ def test_half_precision(rngs, masked):
     assert_close(actual[1], expected[1], HALF_GRADIENT)
 
 
+@pytest.mark.slow(minutes=0.4)
 @pytest.mark.parametrize("width", [5, pytest.param(0, marks=pytest.mark.slow(minutes=0.2))])
 def test_queries_may_have_a_mask_of_their_own(rngs, short_blocks, width):
     inputs = random_inputs(rngs, 4, 300, 2, 64)
@@ -152,6 +157,7 @@ def test_queries_may_have_a_mask_of_their_own(rngs, short_blocks, width):
     assert_close(actual[1], expected[1], REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_keys_may_be_longer_than_queries(rngs, short_blocks):
     inputs = random_inputs(rngs, 4, 200, 2, 64, key_length=300)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
@@ -164,6 +170,7 @@ def test_keys_may_be_longer_than_queries(rngs, short_blocks):
     assert_close(actual[1], expected[1], REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_what_padding_holds_is_never_seen(rngs, short_blocks):
     inputs = random_inputs(rngs, 4, 300, 2, 64)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)

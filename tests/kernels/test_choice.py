@@ -161,6 +161,7 @@ def test_a_split_length_goes_plain_and_is_told(caplog):
     assert "a length split over devices" in caplog.records[0].getMessage()
 
 
+@pytest.mark.slow_except("AxisType.Explicit-groups3")
 @pytest.mark.parametrize(
     ("kind", "groups"), [(AUTO, (2,)), (EXPLICIT, (2,)), (AUTO, (2, 32)), (EXPLICIT, (2, 32))]
 )

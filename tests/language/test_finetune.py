@@ -38,6 +38,7 @@ def finetuned(tmp_path, checkpoint, task="mrpc", argument="", **changes):
         return result, run, data, workdir
 
 
+@pytest.mark.slow_except("cola")
 @pytest.mark.parametrize("task", ["mnli", "stsb", "cola"])
 def test_predictions_of_a_run_give_its_scores(tmp_path, checkpoint, task):
     result, _, data, _ = finetuned(tmp_path, checkpoint, task)
@@ -78,6 +79,7 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(
     assert_close(logits, model.apply(variables, *arguments, deterministic=True), OTHER_FRAMEWORK)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint):
     """With a rate of almost zero the encoder stays the checkpoint's, or a new one."""
     still = {"optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0}}
@@ -95,6 +97,7 @@ def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint
         assert (np.abs(words[0] - words[1]).max() > 1e-3) == from_scratch
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_attention_can_differ_from_the_checkpoints(tmp_path, checkpoint):
     result, _, _, _ = finetuned(
         tmp_path, checkpoint, "mrpc", ",attention=softmax,conv_kernel_size=3"

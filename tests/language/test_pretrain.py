@@ -48,6 +48,7 @@ def batch_of(data, rows):
     return {**batch, "weights": np.ones(rows, np.float32)}
 
 
+@pytest.mark.slow_except("0.7")
 @pytest.mark.parametrize("order_weight", [0.0, 0.7])
 def test_loss_equals_its_formula(small, order_weight):
     """Computed token by token and pair by pair, from the model's logits at all positions."""
@@ -93,6 +94,7 @@ def test_loss_equals_its_formula(small, order_weight):
     assert_close(sums["loss"], (expected, sum(wanted)), REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_losses_of_parts_add_up_to_the_batch(small):
     """Sums and gradients of two halves add up to those of the whole, as accumulation needs."""
     model, params, data = small
@@ -107,6 +109,7 @@ def test_losses_of_parts_add_up_to_the_batch(small):
     assert_close(jax.tree.map(jnp.add, *halves), whole, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_masks_change_every_training_step_and_never_in_evaluation(small):
     model, params, data = small
     vocabulary = pretrain.vocabulary_of(data.tokenizer)

@@ -64,6 +64,7 @@ def encode(core, params, inputs, mask):
     return ENCODE[core]({"params": params["params"]["sequence_encoder"]}, inputs, mask)
 
 
+@pytest.mark.slow_except("softmax")
 @every_core
 def test_logits_are_the_head_over_two_calls_of_one_encoder(rngs, core):
     texts = pairs(rngs, 5, 23)
@@ -83,6 +84,7 @@ def test_swapped_texts_swap_their_features(rngs):
     assert float(jnp.abs(swapped - run(params, *texts)).max()) > 1e-2
 
 
+@pytest.mark.slow_except("softmax")
 @every_core
 def test_a_batch_of_five_pairs_is_five_batches_of_one(rngs, core):
     texts = pairs(rngs, 5, 23)
@@ -91,6 +93,7 @@ def test_a_batch_of_five_pairs_is_five_batches_of_one(rngs, core):
     assert_close(run(params, *texts), jnp.concatenate(alone), REFERENCE)
 
 
+@pytest.mark.slow_except("softmax")
 @every_core
 def test_padding_of_either_text_changes_nothing(rngs, core):
     texts = pairs(rngs, 5, 23)
@@ -117,6 +120,7 @@ def test_padding_of_either_text_changes_nothing(rngs, core):
     assert_close(gradients, expected_gradients, GRADIENT)
 
 
+@pytest.mark.slow(minutes=0.3)
 @every_core
 def test_gradients_are_finite_and_come_through_both_texts(rngs, core):
     """The tokens 1 to 5 stand in the first text alone, 6 to 10 in the second alone."""
@@ -154,6 +158,7 @@ def on_mesh(run, params, texts, devices):
     return jax.jit(run).lower(*arguments).compile(), arguments
 
 
+@pytest.mark.slow_except("softmax")
 @every_core
 def test_eight_devices_equal_one(rngs, core):
     texts = pairs(rngs, 16, 37)
@@ -166,6 +171,7 @@ def test_eight_devices_equal_one(rngs, core):
     assert_close(logits[8], logits[1], REFERENCE)
 
 
+@pytest.mark.slow_except("softmax")
 @every_core
 def test_no_device_sends_activations_to_another(rngs, core):
     """Forwards they agree on whether any text is short, one bit a layer; backwards they sum gradients."""
@@ -185,6 +191,7 @@ def test_no_device_sends_activations_to_another(rngs, core):
     assert "all-reduce" in backward.as_text()
 
 
+@pytest.mark.slow(minutes=0.4)
 def test_a_concatenation_goes_through_one_layer_more(rngs):
     sizes = dataclasses.replace(SIZES, pair_features="concatenation", pooling="first")
     model = DualEncoder(sizes, CORES["softmax"], num_classes=3)
@@ -208,6 +215,7 @@ def test_a_concatenation_goes_through_one_layer_more(rngs):
     assert_close(actual, head(variables, features), REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_a_stem_and_the_ends_go_with_pairs(rngs):
     sizes = dataclasses.replace(SIZES, stem=(3,), pooling="ends")
     model = DualEncoder(sizes, CORES["nystrom"], num_classes=3)

@@ -23,6 +23,7 @@ def small_model(attention="nystrom", sizes=None, **options):
     return Classifier(config, make_core(attention, **options), num_classes=3)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_the_authors_mean_divides_by_the_padded_length(rngs):
     """Their logits are those of the mean over real tokens, scaled by the share of real ones."""
     inputs = jax.random.randint(next(rngs), (2, 20), 1, 11)
@@ -47,6 +48,7 @@ def pooled_by(pooling, inputs, mask, **sizes):
     return encoder.apply(params, inputs, mask, deterministic=True), params
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_the_mean_over_all_positions_is_the_mean_over_real_ones_where_all_are(rngs):
     inputs = jax.random.randint(next(rngs), (3, 19), 1, 11)
     everywhere = jnp.ones((3, 19), bool)
@@ -57,6 +59,7 @@ def test_the_mean_over_all_positions_is_the_mean_over_real_ones_where_all_are(rn
     assert jnp.abs(one - other).max() > 1e-3
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_a_class_token_stands_in_front_of_the_sequence(rngs):
     """With one layer what it becomes is the same for the same tokens in any order, positions aside."""
     inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
@@ -206,6 +209,7 @@ def test_token_embeddings_may_start_from_sinusoids_of_the_id():
     assert jnp.abs(tables["normal"]).max() < 0.2
 
 
+@pytest.mark.slow_except("softmax-sizes1")
 @pytest.mark.parametrize(
     ("attention", "sizes"),
     [("nystrom", {}), ("softmax", {}), ("nystrom", {"stem": (5, 3), "pooling": "ends"})],
@@ -232,6 +236,7 @@ def test_logits_and_gradients_ignore_what_is_padded(rngs, attention, sizes):
     assert_close(gradients, expected_gradients, GRADIENT)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_the_order_of_tokens_matters(rngs):
     model = small_model("softmax")
     inputs, mask = jnp.arange(1, 9)[None], jnp.ones((1, 8), bool)
@@ -241,6 +246,7 @@ def test_the_order_of_tokens_matters(rngs):
     assert float(jnp.abs(forwards - backwards).max()) > 1e-5
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_dropout_also_falls_on_the_embeddings(rngs):
     model = small_model(num_landmarks=5)
     inputs, mask = jnp.ones((1, 23), jnp.int32), jnp.ones((1, 23), bool)

@@ -120,6 +120,7 @@ def compare(rngs, theirs, params, config, lengths):
     assert_close(apply({"params": params}, *texts), expected, OTHER_FRAMEWORK)
 
 
+@pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("attention", ARGUMENTS)
 def test_one_sequence(rngs, tmp_path, attention):
     theirs = Lra(attention, classes=10)

@@ -57,6 +57,7 @@ def test_pairs_that_are_not_the_releases_make_a_partial_run(tmp_path, caplog):
     assert not data.describe("retrieval").has_all(task)
 
 
+@pytest.mark.slow_except("nystrom,num_landmarks=4,conv_kernel_size=3")
 @pytest.mark.parametrize("argument", ["nystrom,num_landmarks=4,conv_kernel_size=3", "softmax"])
 def test_pairs_train_and_are_scored_every_one(tmp_path, argument):
     write_pairs(tmp_path / "tsv_data", 29)
@@ -67,6 +68,7 @@ def test_pairs_train_and_are_scored_every_one(tmp_path, argument):
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_pictures_train_and_are_scored(tmp_path):
     config = small("pathfinder", examples=23, workers=1)
     result = run(config, tmp_path / "run")

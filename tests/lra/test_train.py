@@ -50,6 +50,7 @@ def finished(tmp_path_factory):
         return config, folder / "run", run(config, folder / "run")
 
 
+@pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("argument", ["nystrom", "softmax"])
 def test_a_run_ends_with_a_test_accuracy_and_all_that_tells_how(argument, finished, tmp_path):
     _, folder, result = finished
@@ -94,6 +95,7 @@ def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(f
     assert now == written
 
 
+@pytest.mark.slow(minutes=0.3)
 def test_the_test_set_is_scored_with_the_best_parameters_not_the_last(tmp_path, monkeypatch):
     """Forty trees by heart: validation is best long before the end."""
     config = small_config(train__total_steps=80, eval__every_steps=5, log__every_steps=5)
@@ -182,6 +184,7 @@ def ragged_task(prepared):
     return dataclasses.replace(data.load(prepared.data), splits=splits)
 
 
+@pytest.mark.slow_except("nystrom,num_landmarks=4,conv_kernel_size=3")
 @pytest.mark.parametrize(
     "argument",
     ["nystrom,num_landmarks=4,conv_kernel_size=3", "linformer,projection_size=4", "none"],
@@ -200,6 +203,7 @@ def test_batches_of_similar_length_are_evaluated_as_fully_padded_ones(argument):
     assert scores[16]["loss"] == pytest.approx(scores[0]["loss"], rel=1e-5)
 
 
+@pytest.mark.slow(minutes=0.3)
 def test_a_run_on_batches_of_similar_length_ends_with_its_result(tmp_path):
     config = small_config(data__pad_to_multiple_of=16)
     prepared = train.prepare(config)
@@ -223,6 +227,7 @@ def test_an_unfinished_run_cannot_be_scored(tmp_path):
         train.evaluate_checkpoint(prepared, data.load(prepared.data), workdir)
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_training_and_evaluation_are_traced_once_on_ragged_data(tmp_path, monkeypatch):
     config = small_config(train__total_steps=12, eval__every_steps=6, log__every_steps=6)
     prepared = train.prepare(config)
@@ -255,6 +260,7 @@ def test_the_data_reach_the_model_whole(tmp_path):
     assert listops.evaluate(text) == batch["labels"][0]
 
 
+@pytest.mark.slow(minutes=0.3)
 def test_eight_trees_are_learnt_by_heart(tmp_path):
     config = small_config(
         data__examples=8, train__total_steps=60, eval__every_steps=60, log__every_steps=10
@@ -308,6 +314,7 @@ def test_an_unknown_or_missing_section_is_refused():
         train.prepare(config)
 
 
+@pytest.mark.slow(minutes=0.3)
 def test_the_authors_quirks_are_switched_on_together_and_train(tmp_path):
     """Fifty steps with their layout, start, pooling and momentum; 64 tokens make 4 segments."""
     config = small_config(

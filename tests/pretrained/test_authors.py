@@ -182,6 +182,7 @@ def test_a_classifier(rngs, tmp_path):
     assert_close(run(ours, variables, inputs, types), expected, OTHER_FRAMEWORK)
 
 
+@pytest.mark.slow_except("True")
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_reorganized_code(rngs, tmp_path, shared):
     """Its order head has spare classes for GLUE; the first two belong to the order."""

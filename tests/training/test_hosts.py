@@ -59,6 +59,7 @@ def alone(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow(minutes=0.4)
 def test_a_signal_to_one_stops_both_at_a_step_and_four_go_on(alone, tmp_path):
     run = start(2, tmp_path, seconds=0.05)
     second = pid_of(run, 1)

@@ -61,6 +61,7 @@ def one_update(mesh, accumulation=1, loss=without_dropout, weights=None):
     return np.asarray(state.params["kernel"]), jax.device_get(totals), float(loss_value)
 
 
+@pytest.mark.slow_except("3-8", "2-1")
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("accumulation", [2, 3, 6])
 def test_accumulation_equals_the_undivided_batch(devices, accumulation):
@@ -170,6 +171,7 @@ def scripted(scores):
     return lambda params, batch: {"accuracy": (np.float32(next(left)), np.float32(1))}
 
 
+@pytest.mark.slow_except("scores1-10")
 @pytest.mark.parametrize(
     ("scores", "best"),
     [((0.2, 0.7, 0.7), 20), ((0.7, 0.2, 0.7), 10), ((0.1, 0.2, 0.3), 30), ((np.nan, 0.1, 0), 20)],
@@ -276,6 +278,7 @@ def test_one_compilation_of_each_step(tmp_path, caplog):
     assert sorted(compiled) == ["eval_step", "train_step"]
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_time_adds_up_over_processes(tmp_path):
     def give_up(indices):
         raise KeyError("validation")

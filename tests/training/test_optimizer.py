@@ -125,6 +125,7 @@ def update_of(params, gradient, **config):
     return optimizer.update(gradient, optimizer.init(params), params)[0]
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_muon_makes_the_update_of_each_dense_kernel_orthogonal(rngs):
     params = {
         "dense": {"kernel": jnp.zeros((7, 5)), "bias": jnp.zeros(5)},

@@ -83,6 +83,7 @@ def signal_at_call(call, numbers=(signal.SIGTERM,)):
     return on_call
 
 
+@pytest.mark.slow_except("3")
 @pytest.mark.parametrize("call", [3, 10, 17])
 def test_signal_between_log_steps(uninterrupted_here, tmp_path, call):
     with pytest.raises(Interrupted) as stopped:
@@ -95,6 +96,7 @@ def test_signal_between_log_steps(uninterrupted_here, tmp_path, call):
     same_run(uninterrupted_here, tmp_path, 30)
 
 
+@pytest.mark.slow_except("6")
 @pytest.mark.parametrize("call", [0, 6, 11])  # five batches an evaluation: steps 10, 20, 30
 def test_signal_in_an_evaluation_evaluates_after_the_resume(uninterrupted_here, tmp_path, call):
     validation = tiny.examples(37, seed=1, seconds=0.02, on_batch=signal_at_call(call))

@@ -303,6 +303,7 @@ def test_prepares_data_once_and_again_after_a_change(path, caplog):
     assert len(folders) == 3
 
 
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="reads /proc")
 @pytest.mark.parametrize(
     ("suffix", "many", "allowed"),

@@ -105,6 +105,7 @@ def test_error_of_a_correlation_for_normal_data():
     assert found == pytest.approx((1 - 0.6**2) / math.sqrt(200_000), rel=0.02)
 
 
+@pytest.mark.slow(minutes=0.2)
 @pytest.mark.parametrize("name", ["mrpc", "cola", "stsb"])
 def test_standard_errors_agree_with_a_bootstrap(name):
     task, rng = TASKS[name], np.random.default_rng(5)

@@ -56,6 +56,7 @@ def test_a_picture_of_a_short_map_is_the_map():
     np.testing.assert_array_equal(approximation.block_means(x, edges, edges), x)
 
 
+@pytest.mark.slow_except("True-real")
 @pytest.mark.parametrize("layout", ["real", "mlpen"])
 @pytest.mark.parametrize("normalize_rows", [False, True])
 def test_the_maps_times_the_values_are_the_attentions(layout, normalize_rows, rngs):
@@ -127,6 +128,7 @@ def test_the_error_falls_to_nothing_with_as_many_landmarks_as_tokens(rngs):
         assert low <= errors.min() <= errors.max() <= high
 
 
+@pytest.mark.slow_except("batch_max")
 @pytest.mark.parametrize("start", ["exact", "batch_max"])
 def test_residuals_are_those_of_float64(start, rngs):
     layers = [tokens_of(rngs, 2, 29), tokens_of(rngs, 2, 29)]
@@ -163,6 +165,7 @@ def test_after_its_iterations_the_error_is_that_of_the_attention(normalize_rows,
     assert np.abs(errors[5] - expected).max() > 1e-3
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_the_curves_meet_where_they_show_the_same(rngs, monkeypatch):
     monkeypatch.setattr(approximation, "LANDMARKS", (2, 5, 8, 64))
     monkeypatch.setattr(approximation, "FIXED_LANDMARKS", (8, 5))

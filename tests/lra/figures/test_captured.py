@@ -23,6 +23,7 @@ def core_params(params, layer):
     return params["sequence_encoder"]["encoder"][f"layer_{layer}"]["attention"].get("core", {})
 
 
+@pytest.mark.slow_except("softmax")
 @pytest.mark.parametrize("name", ["nystrom,num_landmarks=7", "softmax"])
 def test_what_a_core_received_gives_its_output(name, rngs):
     """The convolution of each layer fits that layer only, so that the order is tested too."""
@@ -64,6 +65,7 @@ def test_padding_is_left_out_wherever_it_lies(rngs):
     assert tokens.first(3).value.shape == (1, 3, 2, 3)
 
 
+@pytest.mark.slow_except("False-5")
 @pytest.mark.parametrize(("finished", "step"), [(True, BEST), (False, LATEST)])
 def test_the_best_checkpoint_of_a_finished_run_else_the_latest(finished, step, tmp_path):
     config = small_config()
@@ -162,6 +164,7 @@ def test_the_data_may_have_moved(tmp_path):
         open_run(folder, data_dir=str(tmp_path / "nowhere"), max_len=100)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_what_cannot_be_opened_is_refused_in_a_sentence(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="is not a run"):
         open_run(tmp_path, max_len=100)

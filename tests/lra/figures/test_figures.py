@@ -47,6 +47,7 @@ def numbers_in(values):
     return [values] if isinstance(values, int | float) else []
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_a_nystrom_run_gives_three_pictures_and_all_their_numbers(
     tmp_path, few_numbers, named, capsys, monkeypatch
 ):

@@ -84,6 +84,7 @@ def test_many_runs_give_a_page_that_is_whole(many, capsys):
     assert len(checker.loads) == len(FIVE) + 2  # and the other task's, and the speeds
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_the_numbers_of_the_tables_are_in_the_json(many):
     assert run(many, "--out", many / "out" / "report") == 0
     numbers = set()

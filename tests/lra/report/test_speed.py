@@ -76,6 +76,7 @@ def test_settings_timed_on_a_loaded_machine_are_not_in_the_picture_of_speed(tmp_
     assert points == ["* ListOps, nystrom-32: 0.250 to 0.650 s per step."]
 
 
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize("count", [3, 12])
 def test_titles_and_discs_of_the_picture_of_speed_are_whole_and_apart(
     tmp_path, count, drawn_figures
