@@ -64,7 +64,16 @@ def grouped_convolution(value, kernel):
 @per_head_and_channel
 @pytest.mark.parametrize(
     ("length", "width"),
-    [(1, 1), (1, 35), (7, 3), (31, 67), (127, 35), (128, 33), (129, 35), (263, 301)],
+    [
+        (1, 35),
+        (31, 67),
+        (128, 33),
+        (263, 301),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.slow(minutes=0.1))
+            for sizes in ((1, 1), (7, 3), (127, 35), (129, 35))
+        ),
+    ],
 )
 def test_agrees_with_the_grouped_convolution_forward_and_gradient(
     rngs, devices, length, width, groups

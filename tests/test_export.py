@@ -46,7 +46,7 @@ def batch(rngs, rows):
     return inputs, mask, types
 
 
-@pytest.mark.slow_except("nystrom-5", "softmax-1")
+@pytest.mark.slow_except("nystrom-5")
 @pytest.mark.parametrize("rows", [1, 5])
 def test_the_same_logits_after_a_round_trip_through_bytes(model, rngs, rows):
     module, variables = model

@@ -199,6 +199,9 @@ def test_a_length_that_devices_do_not_divide_comes_back_whole(rngs, axis_type):
     assert output.sharding.is_fully_replicated
 
 
+@pytest.mark.slow_except(
+    "a length that devices divide-False-False", "a length that devices do not divide-True-True"
+)
 @pytest.mark.parametrize(("placed", "per_channel"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize(
     ("length", "num_landmarks"),

@@ -58,7 +58,8 @@ def capture_cores(model: Model, params: Any, inputs: Sequence[Array]) -> tuple[C
     def capture(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         output = call(*args, **kwargs)
         module = context.module
-        if isinstance(module.parent, MultiHeadAttention) and module.name == "core":
+        is_core = isinstance(module.parent, MultiHeadAttention) and module.name == "core"
+        if is_core and context.method_name == "__call__":
             query, key, value, mask = args[:4]
             calls.append(CoreCall(query, key, value, mask, output))
         return output

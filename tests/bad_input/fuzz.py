@@ -1,7 +1,7 @@
 """How the fuzz tests draw arrays (few shapes, any values, any padding), and which errors are valid.
 
-Each test draws 10 examples; `FUZZ_EXAMPLES=500` changes that. Shapes, options and dtypes come from short lists, so
-that few programs are compiled; values, masks and mistakes are free.
+Each test draws 10 examples; `FUZZ_EXAMPLES=500` changes that. Shapes, options and dtypes come from short
+lists, so that few programs are compiled; values, masks and mistakes are free.
 """
 
 import functools

@@ -20,10 +20,10 @@ from tests.programs import Program, assert_refused, finish, start
 CHECK = ("--mode=check",)
 # The config of each, and the end of its command line: run_plan.py plans, the others check configs.
 PROGRAMS = {
-    "run_lra": ("listops", CHECK, EXAMPLES // 2),
-    "run_pretrain": ("pretrain", CHECK, EXAMPLES),
-    "run_glue": ("glue", CHECK, EXAMPLES // 2),
-    "run_plan": ("listops", ("--nolargest_batch",), EXAMPLES // 8),
+    "run_lra": ("listops", CHECK, EXAMPLES),
+    "run_pretrain": ("pretrain", CHECK, 2 * EXAMPLES),
+    "run_glue": ("glue", CHECK, EXAMPLES),
+    "run_plan": ("listops", ("--nolargest_batch",), EXAMPLES // 4),
 }
 PROCESSES = 30
 

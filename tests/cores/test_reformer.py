@@ -92,6 +92,7 @@ def test_one_bucket_in_one_chunk_is_softmax_attention_to_all_others(rngs, num_ha
     )
 
 
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(("num_hashes", "chunk_len", "num_buckets"), SIZES)
 def test_tokens_attend_to_those_they_meet_as_often_as_they_meet(
     rngs, num_hashes, chunk_len, num_buckets

@@ -33,6 +33,7 @@ def best(weights, words):
     return [words[i] for i in np.argsort(-np.asarray(weights))[: script.TOP]]
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_masks_are_filled_with_the_words_of_the_largest_logits(tmp_path, capsys):
     tiny.published(tmp_path)
     ids = write_tokenizer(tmp_path)

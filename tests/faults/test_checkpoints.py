@@ -83,6 +83,7 @@ def test_the_one_before_a_damaged_checkpoint_is_used_and_no_bit_changes(
     same_end(finished, run)
 
 
+@pytest.mark.slow_except("flip", "remove")
 @pytest.mark.parametrize("damage", [flip, drop_last_byte, empty, remove])
 def test_damage_to_any_file_of_a_step_is_found(run, damage, caplog):
     checkpoints = run / "checkpoints"

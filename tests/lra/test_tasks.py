@@ -76,6 +76,7 @@ def test_pictures_train_and_are_scored(tmp_path):
     assert result["partial"]
 
 
+@pytest.mark.slow(minutes=0.4)
 def test_the_authors_mask_reaches_the_model():
     argument = "nystrom,num_landmarks=4,conv_kernel_size=3,quirks=mlpen"
     config = small("pathfinder", argument, examples=23, workers=1)
@@ -95,6 +96,11 @@ def test_what_a_task_needs_is_said_before_anything_is_compiled(tmp_path, caplog)
     assert "Compiling" not in caplog.text
 
 
+@pytest.mark.slow_except(
+    "retrieval-nystrom,num_landmarks=4,conv_kernel_size=3",
+    "retrieval-linformer,projection_size=8",
+    "retrieval-none,conv_kernel_size=3,conv_groups=channel",
+)
 @pytest.mark.parametrize(
     "argument",
     [

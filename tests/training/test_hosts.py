@@ -128,6 +128,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow_except("1")
 @pytest.mark.parametrize("number", [0, 1])
 def test_processes_that_never_meet_say_so(number):
     with socket.socket() as probe:

@@ -187,6 +187,7 @@ def test_best_step_is_kept_and_ties_go_to_the_earliest(tmp_path, scores, best):
     assert kept == {best_of_the_one_before, 25, best, 30}
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_a_loss_is_selected_by_its_lowest(tmp_path):
     left = iter((0.5, 0.2, 0.3))
     outcome = tiny.train(

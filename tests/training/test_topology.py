@@ -24,6 +24,7 @@ def test_a_missing_libtpu_is_a_sentence(monkeypatch):
         topology.topology_devices("v5e:1x1")
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_an_unknown_topology_is_a_sentence():
     pytest.importorskip("libtpu")
     with pytest.raises(

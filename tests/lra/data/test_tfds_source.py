@@ -113,7 +113,7 @@ def test_a_data_set_that_is_not_there_is_one_clear_sentence_at_once(tmp_path, lo
     start = time.monotonic()
     with pytest.raises(
         FileNotFoundError,
-        match=rf"needs {name} prepared by .* none under {tmp_path}/no\..* run python -c .*"
+        match=rf"needs {name} prepared by .* {tmp_path}/no has none\..* run python -c .*"
         rf"tfds\.builder\('{name}', data_dir='FOLDER', file_format='array_record'\)",
     ):
         load(tmp_path / "no")

@@ -45,6 +45,7 @@ def test_what_a_core_received_gives_its_output(name, rngs):
         np.testing.assert_array_equal(mask, inputs[1])
 
 
+@pytest.mark.slow(minutes=0.2)
 def test_of_a_pair_the_first_text_comes_first(rngs):
     config = small_config("softmax", data__task="retrieval", model__vocab_size=257)
     run = train.prepare(config)
