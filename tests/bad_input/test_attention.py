@@ -81,7 +81,7 @@ attentions = pytest.mark.parametrize(
 
 @pytest.mark.slow_except("nystrom", "softmax")
 @attentions
-def test_any_numbers_give_a_finite_output_that_padding_does_not_change(attend, cases):
+def test_output_is_finite_and_independent_of_padding(attend, cases):
     @fuzz()
     @given(attention_inputs(cases), st.sampled_from(FILLERS))
     def holds(drawn, filler):
@@ -96,7 +96,7 @@ def test_any_numbers_give_a_finite_output_that_padding_does_not_change(attend, c
 
 
 @attentions
-def test_an_output_is_the_same_whatever_the_batch_mates_are(attend, cases):
+def test_output_is_independent_of_the_rest_of_the_batch(attend, cases):
     @fuzz()
     @given(attention_inputs(cases), st.data())
     def holds(drawn, data):
@@ -120,7 +120,7 @@ def test_an_output_is_the_same_whatever_the_batch_mates_are(attend, cases):
 
 
 @pytest.mark.parametrize("attend", [nystrom, normalized, sharded])
-def test_with_few_real_tokens_nystrom_attention_is_softmax_attention(attend):
+def test_few_real_tokens_get_softmax_attention(attend):
     @fuzz()
     @given(attention_inputs(SHARDED_CASES, ORDINARY))
     def holds(drawn):
@@ -137,7 +137,7 @@ def test_with_few_real_tokens_nystrom_attention_is_softmax_attention(attend):
 
 @pytest.mark.slow_except("nystrom", "normalized")
 @attentions
-def test_ordinary_numbers_have_finite_gradients_and_padding_has_none(attend, cases):
+def test_gradients_are_finite_and_zero_at_padding(attend, cases):
     @functools.cache
     def gradients(case):
         def total(inputs, kernel, masks, cotangent):
@@ -165,7 +165,7 @@ def test_ordinary_numbers_have_finite_gradients_and_padding_has_none(attend, cas
 
 @fuzz()
 @given(attention_inputs(), st.sampled_from(FILLERS))
-def test_factors_and_rows_are_finite_and_padding_gets_no_weight(drawn, filler):
+def test_factors_and_rows_are_finite_and_zero_at_padding(drawn, filler):
     case, masks = drawn.case, masks_of(drawn)
     query, key, _ = drawn.filled(filler).inputs
     factors = compiled(nystrom_factors, num_landmarks=case.num_landmarks)(query, key, **masks)
@@ -189,7 +189,7 @@ def test_factors_and_rows_are_finite_and_padding_gets_no_weight(drawn, filler):
 
 @fuzz()
 @given(attention_inputs(kinds=ORDINARY))
-def test_rows_are_those_of_the_map(drawn):
+def test_rows_equal_rows_of_the_full_map(drawn):
     case, masks = drawn.case, masks_of(drawn)
     query, key, _ = drawn.inputs
     factors = compiled(nystrom_factors, num_landmarks=case.num_landmarks)(query, key, **masks)

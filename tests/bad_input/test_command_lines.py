@@ -67,7 +67,9 @@ def assert_answered(program, answer, arguments):
 
 @pytest.mark.slow_except("run_lra", "run_pretrain", "run_glue")
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_one_sentence_or_a_good_config(name, here, checkpoint, no_annotations):
+def test_any_command_line_is_rejected_or_gives_a_valid_config(
+    name, here, checkpoint, no_annotations
+):
     program, codes = Program(name), collections.Counter()
 
     @fuzz(PROGRAMS[name][2])
@@ -86,7 +88,7 @@ def test_one_sentence_or_a_good_config(name, here, checkpoint, no_annotations):
 
 
 @pytest.mark.slow(minutes=2)
-def test_so_it_is_for_processes(checkpoint):
+def test_processes_reject_or_accept_any_command_line(checkpoint):
     lines = []
 
     @fuzz(PROCESSES // 3)

@@ -47,7 +47,7 @@ WIDTHS = (7, 67, 1, 3)
 
 @fuzz()
 @given(attention_inputs(SEQUENCES), st.sampled_from(FILLERS), st.booleans())
-def test_means_are_of_real_tokens_and_within_their_range(drawn, filler, masked):
+def test_segment_means_lie_within_the_range_of_real_tokens(drawn, filler, masked):
     count, x = drawn.case.num_landmarks, drawn.filled(filler).inputs[0]
     x = x if masked else drawn.inputs[0]
     mask = drawn.mask if masked else None
@@ -76,7 +76,7 @@ def matrices(draw):
 
 @fuzz()
 @given(matrices(), st.sampled_from(some([6, 0, 1, 12], 1)), st.sampled_from(["exact", "batch_max"]))
-def test_a_pseudoinverse_is_finite_and_that_of_zeros_is_zero(kernel, num_iters, start):
+def test_pseudoinverse_is_finite_and_zero_for_a_zero_matrix(kernel, num_iters, start):
     inverse = compiled(iterative_pinv, num_iters=num_iters, start="exact")(kernel)
     assert inverse.shape == kernel.mT.shape
     assert inverse.dtype == jnp.float32
@@ -92,7 +92,7 @@ def test_a_pseudoinverse_is_finite_and_that_of_zeros_is_zero(kernel, num_iters, 
 
 @fuzz()
 @given(st.sampled_from(programs(SEQUENCES)), st.sampled_from(some(WIDTHS, 2)), st.booleans(), SEEDS)
-def test_a_convolution_is_the_sum_that_it_says(program, width, per_channel, seed):
+def test_convolution_equals_its_formula(program, width, per_channel, seed):
     case, dtype = program
     value = values(seed, "ordinary", (case.batch, case.length, case.heads, case.dim), dtype)
     groups = value.shape[2:] if per_channel else (case.heads,)
@@ -111,7 +111,7 @@ def test_a_convolution_is_the_sum_that_it_says(program, width, per_channel, seed
 
 @fuzz()
 @given(attention_inputs(), SEEDS)
-def test_collecting_in_two_parts_is_collecting_at_once(drawn, seed):
+def test_collect_in_two_parts_equals_collect_at_once(drawn, seed):
     query, key, value = drawn.filled(0).inputs
     landmarks = query[:, : drawn.case.num_landmarks]
     whole = compiled(collect)(landmarks, key, value, mask=drawn.mask)
@@ -129,7 +129,7 @@ def test_collecting_in_two_parts_is_collecting_at_once(drawn, seed):
 
 @fuzz()
 @given(attention_inputs(), st.data())
-def test_distributing_mixes_living_landmarks_alone(drawn, data):
+def test_distribute_ignores_dead_landmarks(drawn, data):
     query, key, value = drawn.filled(0).inputs
     count = min(drawn.case.num_landmarks, key.shape[1])
     alive = data.draw(masks(drawn.case.batch, count)) | (np.arange(count) == 0)
@@ -144,7 +144,7 @@ def test_distributing_mixes_living_landmarks_alone(drawn, data):
 
 @fuzz()
 @given(attention_inputs(kinds=ORDINARY))
-def test_distributing_with_a_kernel_adds_the_convolution(drawn):
+def test_distribute_with_a_kernel_adds_the_convolution(drawn):
     if drawn.case.length != drawn.case.key_length or not drawn.case.width:
         return
     query, key, value = (x.astype(jnp.float32) for x in drawn.filled(0).inputs)

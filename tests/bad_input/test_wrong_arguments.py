@@ -251,7 +251,7 @@ def mistakes(draw, arguments):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_one_sentence_or_a_program(name, no_annotations):
+def test_changed_arguments_are_traced_or_raise_one_sentence(name, no_annotations):
     """Traced, not run: valid arguments give a shape, and invalid ones raise before compilation."""
     call, arguments = CALLS[name]
     assert refusal(call, **arguments) is None
@@ -270,7 +270,7 @@ def test_one_sentence_or_a_program(name, no_annotations):
 ANY_RANK = {("iterative_pinv", "kernel"), ("pinv_residual", "kernel"), ("reformer", "key")}
 
 
-def plainly_wrong(value):
+def invalid_values(value):
     """Returns values that are invalid in place of this one."""
     if isinstance(value, jax.Array):
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
@@ -281,11 +281,11 @@ def plainly_wrong(value):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_plainly_wrong_is_refused(name, no_annotations):
+def test_rejects_invalid_arguments(name, no_annotations):
     """One argument at a time is wrong, and all others are valid."""
     call, arguments = CALLS[name]
     for argument, value in arguments.items():
-        for wrong in plainly_wrong(value) if (name, argument) not in ANY_RANK else []:
+        for wrong in invalid_values(value) if (name, argument) not in ANY_RANK else []:
             changed = arguments | {argument: wrong}
             arrays = {name: x for name, x in changed.items() if isinstance(x, jax.Array)}
             others = {name: x for name, x in changed.items() if name not in arrays}

@@ -55,12 +55,12 @@ def make(name, rngs, inputs, mask, **options):
     return functools.partial(core.apply, variables, deterministic=True)
 
 
-def test_every_core_has_options_here():
+def test_every_core_has_options():
     assert OPTIONS.keys() == CORES.keys()
 
 
 @every_core
-def test_shape_and_dtype_are_the_querys(name, rngs):
+def test_output_has_the_shape_and_dtype_of_the_query(name, rngs):
     for dtype in (jnp.float32, jnp.bfloat16):
         inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=dtype)
         output = make(name, rngs, inputs, None)(*inputs)
@@ -81,7 +81,7 @@ def test_bfloat16_is_near_float32(name, rngs):
 @every_core
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("length", [42, 43])  # a multiple of seven landmarks, and not
-def test_types_are_never_promoted_silently(name, dtype, length, rngs):
+def test_dtypes_are_never_promoted_implicitly(name, dtype, length, rngs):
     inputs = random_inputs(rngs, 2, length, HEADS, DIM, dtype=dtype)
     mask = mask_of_lengths([length, 29], length)
     with jax.numpy_dtype_promotion("strict"):
@@ -106,7 +106,7 @@ def test_padding_at_the_ends_changes_nothing(name, rngs):
 
 @pytest.mark.slow_except("nystrom", "reformer")
 @every_core
-def test_an_example_ignores_its_batch_mates(name, rngs):
+def test_an_example_is_independent_of_its_batch(name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
     core = make(name, rngs, inputs, mask)
@@ -149,7 +149,7 @@ def test_jit_changes_nothing(name, rngs):
 
 
 @every_core
-def test_queries_and_keys_of_different_lengths(name, rngs):
+def test_queries_and_keys_may_differ_in_length(name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, key_length=59)
     mask = mask_of_lengths([59, 31, 11], 59)
     query_mask = mask_of_lengths([43, 17, 29], LENGTH)
@@ -169,13 +169,13 @@ def test_queries_and_keys_of_different_lengths(name, rngs):
 
 
 @cores_with_convolution
-def test_the_convolution_needs_equal_lengths(name, rngs):
+def test_convolution_rejects_different_lengths(name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, key_length=59)
     with pytest.raises(ValueError, match="equal lengths"):
         make(name, rngs, inputs, None)
 
 
-def test_softmax_drops_attention_weights_only_when_asked(rngs):
+def test_softmax_drops_attention_weights_only_if_configured(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     core = make_core("softmax", dropout_rate=0.5)()
     still = core.apply({}, *inputs, deterministic=True)
@@ -190,7 +190,7 @@ def test_softmax_drops_attention_weights_only_when_asked(rngs):
     assert float(jnp.abs(sum(many) / 100 - still).mean()) < 0.1  # unbiased
 
 
-def test_unknown_names_and_options_name_the_nearest():
+def test_errors_about_names_and_options_suggest_the_nearest():
     with pytest.raises(ValueError, match="did you mean nystrom"):
         make_core("nystrm")
     with pytest.raises(ValueError, match="did you mean num_landmarks"):
@@ -199,14 +199,14 @@ def test_unknown_names_and_options_name_the_nearest():
         make_core("softmax", num_landmarks=64)
 
 
-def test_a_core_is_never_causal_and_says_why():
+def test_rejects_causal_attention():
     for option in ("causal", "is_causal"):
         with pytest.raises(ValueError, match=r"mix all tokens.*jax\.nn\.dot_product_attention"):
             make_core("nystrom", **{option: True})
 
 
 @pytest.mark.parametrize("name", [None, 3])
-def test_a_name_that_is_not_a_string_is_refused(name, no_annotations):
+def test_rejects_a_name_that_is_not_a_string(name, no_annotations):
     with pytest.raises(ValueError, match=f"Unknown attention {name}"):
         make_core(name)
 
@@ -232,7 +232,7 @@ def test_sizes_may_be_numpy_integers(rngs, no_annotations):
 
 @cores_with_convolution
 @pytest.mark.parametrize("width", [4, -1])
-def test_a_kernel_without_a_centre_is_refused(name, width, rngs):
+def test_rejects_a_kernel_of_even_width(name, width, rngs):
     inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
     core = make_core(name, conv_kernel_size=width)()
     with pytest.raises(ValueError, match="must be odd"):
@@ -241,7 +241,7 @@ def test_a_kernel_without_a_centre_is_refused(name, width, rngs):
 
 @cores_with_convolution
 @pytest.mark.parametrize("width", [0, 5])
-def test_unknown_groups_of_the_convolution_are_refused(name, width, rngs, no_annotations):
+def test_rejects_unknown_conv_groups(name, width, rngs, no_annotations):
     inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
     core = make_core(name, conv_kernel_size=width, conv_groups="heads")()
     with pytest.raises(ValueError, match="conv_groups must be one of 'head', 'channel', got 'he"):
@@ -250,9 +250,7 @@ def test_unknown_groups_of_the_convolution_are_refused(name, width, rngs, no_ann
 
 @cores_with_convolution
 @pytest.mark.parametrize(("groups", "shape"), [("head", (31, 35)), ("channel", (31, 7, 35))])
-def test_the_convolution_starts_uniform_within_one_over_the_root_of_its_width(
-    name, groups, shape, rngs
-):
+def test_initial_convolution_kernel_is_uniform(name, groups, shape, rngs):
     inputs = random_inputs(rngs, 1, 3, 31, 7)
     core = make_core(name, conv_kernel_size=35, conv_groups=groups)()
     kernel = core.init(next(rngs), *inputs, deterministic=True)["params"]["conv_kernel"]
@@ -262,7 +260,7 @@ def test_the_convolution_starts_uniform_within_one_over_the_root_of_its_width(
 
 
 @cores_with_convolution
-def test_one_kernel_per_channel_is_added_to_the_attention(name, rngs):
+def test_convolution_per_channel_is_added_to_the_attention(name, rngs):
     query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
     options = OPTIONS[name] | {"conv_groups": "channel"}
@@ -275,7 +273,7 @@ def test_one_kernel_per_channel_is_added_to_the_attention(name, rngs):
     assert_close(actual, attended + convolved, REFERENCE, where=mask)
 
 
-def test_no_attention_is_the_convolution_of_the_value_alone(rngs):
+def test_attention_none_is_the_convolution_of_the_value(rngs):
     query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
     kernel = jax.random.normal(next(rngs), (HEADS, 5))
@@ -289,7 +287,7 @@ def test_no_attention_is_the_convolution_of_the_value_alone(rngs):
     assert (nothing.apply({}, query, key, value, mask, deterministic=True) == 0).all()
 
 
-def test_nystrom_sows_the_residual_of_its_pseudoinverse_when_asked(rngs):
+def test_nystrom_sows_the_pseudoinverse_residual(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 17], LENGTH)
     core = make_core("nystrom", num_landmarks=7)()
@@ -303,7 +301,7 @@ def test_nystrom_sows_the_residual_of_its_pseudoinverse_when_asked(rngs):
 
 @pytest.mark.slow_except("hf-True")
 @pytest.mark.parametrize(("layout", "sees"), [("real", False), ("mlpen", False), ("hf", True)])
-def test_the_residual_is_of_the_landmarks_that_the_layout_makes(rngs, layout, sees):
+def test_residual_uses_the_landmark_layout(rngs, layout, sees):
     """Hugging Face's landmarks also average the values of padding."""
     query, key, value = random_inputs(rngs, BATCH, 42, HEADS, DIM)
     mask = mask_of_lengths([42, 29, 17], 42)

@@ -37,7 +37,7 @@ def gradients(attend, inputs):
     return pull_back(jnp.cos(jnp.arange(output.size, dtype=jnp.float32)).reshape(output.shape))
 
 
-def test_it_is_its_quadratic_form_of_the_real_tokens(rngs):
+def test_equals_its_quadratic_form(rngs):
     inputs = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
     lengths, query_lengths = [43, 17, 1], [31, 5, 23]
     mask, query_mask = mask_of_lengths(lengths, KEYS), mask_of_lengths(query_lengths, QUERIES)
@@ -48,7 +48,7 @@ def test_it_is_its_quadratic_form_of_the_real_tokens(rngs):
         assert_close(output[b, :asking], expected, REFERENCE)
 
 
-def test_so_is_its_gradient(rngs):
+def test_gradient_equals_that_of_the_quadratic_form(rngs):
     inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
     mask = mask_of_lengths([43, 17, 1], KEYS)
     attend = lambda *inputs: linear_attention(*inputs, mask=mask) * mask[..., None, None]
@@ -56,7 +56,7 @@ def test_so_is_its_gradient(rngs):
     assert_close(gradients(attend, inputs), gradients(expected, inputs), GRADIENT)
 
 
-def test_a_constant_value_comes_out_as_it_went_in(rngs):
+def test_a_constant_value_is_preserved(rngs):
     query, key, value = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
     constant = jnp.broadcast_to(value[:, :1], value.shape)
     expected = jnp.broadcast_to(value[:, :1], query.shape)
@@ -64,7 +64,7 @@ def test_a_constant_value_comes_out_as_it_went_in(rngs):
 
 
 @pytest.mark.parametrize("which", ["queries", "keys", "both", "apart"])
-def test_features_below_the_smallest_float_lose_nothing(which, rngs):
+def test_tiny_features_do_not_underflow(which, rngs):
     query, key, value = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS)
     if which in ("queries", "both"):
         query = query - 80
@@ -81,7 +81,7 @@ def test_features_below_the_smallest_float_lose_nothing(which, rngs):
     assert jnp.abs(found[0]).max() > 1e-4  # and not because the gradient died
 
 
-def test_with_no_real_key_the_output_is_zero(rngs):
+def test_output_without_real_keys_is_zero(rngs):
     inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
     mask = mask_of_lengths([43, 0, 5], KEYS)
     output = linear_attention(*inputs, mask=mask, query_mask=jnp.ones_like(mask))
@@ -89,7 +89,7 @@ def test_with_no_real_key_the_output_is_zero(rngs):
     assert (output[0] != 0).any()
 
 
-def test_it_makes_no_map_of_length_squared():
+def test_never_allocates_a_quadratic_map():
     length = 4096
     shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
     jaxpr = jax.make_jaxpr(linear_attention)(shape, shape, shape)
@@ -97,7 +97,7 @@ def test_it_makes_no_map_of_length_squared():
     assert max(sizes) == length * 8
 
 
-def test_half_precision_is_half_at_the_ends_only(rngs):
+def test_bfloat16_is_computed_in_float32(rngs):
     inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS, dtype=jnp.bfloat16)
     output = linear_attention(*inputs)
     expected = linear_attention(*(x.astype(jnp.float32) for x in inputs))
@@ -105,7 +105,7 @@ def test_half_precision_is_half_at_the_ends_only(rngs):
     assert (output == expected.astype(jnp.bfloat16)).all()
 
 
-def test_a_mask_of_the_keys_says_nothing_about_queries_of_another_length(rngs):
+def test_rejects_queries_of_another_length_without_query_mask(rngs):
     inputs = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
     mask = mask_of_lengths([43, 17, 1], KEYS)
     with pytest.raises(ValueError, match="pass query_mask"):

@@ -35,7 +35,7 @@ def sharp_projection(rngs, length=KEY_LENGTH):
     return jax.random.normal(next(rngs), (HEADS, ROWS, length)) / 2
 
 
-def test_the_identity_makes_it_softmax_attention(rngs):
+def test_identity_projection_gives_softmax_attention(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
     identity = jnp.broadcast_to(jnp.eye(KEY_LENGTH), (HEADS, KEY_LENGTH, KEY_LENGTH))
     actual, pull_back = jax.vjp(lambda *x: linformer_attention(*x, identity), *inputs)
@@ -45,7 +45,7 @@ def test_the_identity_makes_it_softmax_attention(rngs):
     assert_close(pull_back(cotangent), expected_pull_back(cotangent), GRADIENT)
 
 
-def test_agrees_with_the_paper_where_padding_is_taken_out(rngs):
+def test_agrees_with_the_paper_on_real_tokens(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
     projection = sharp_projection(rngs)
     mask = jax.random.bernoulli(next(rngs), 0.6, (BATCH, KEY_LENGTH))
@@ -63,7 +63,7 @@ def test_agrees_with_the_paper_where_padding_is_taken_out(rngs):
     assert_close(actual, expected, REFERENCE, where=query_mask)
 
 
-def test_an_example_without_a_real_key_gives_zeros(rngs):
+def test_output_without_real_keys_is_zero(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([23, 0, 5], LENGTH)
     output = linformer_attention(*inputs, sharp_projection(rngs, LENGTH), mask=mask)
@@ -71,7 +71,7 @@ def test_an_example_without_a_real_key_gives_zeros(rngs):
     assert (output[0] != 0).all()
 
 
-def test_a_shorter_input_is_the_same_input_padded(rngs):
+def test_a_shorter_input_equals_the_padded_input(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     core = LinformerAttention(projection_size=ROWS, max_len=KEY_LENGTH)
     variables = core.init(next(rngs), *inputs, deterministic=True)
@@ -85,7 +85,7 @@ def test_a_shorter_input_is_the_same_input_padded(rngs):
 
 
 @pytest.mark.parametrize(("max_len", "columns"), [(None, 31), (37, 37)])
-def test_the_parameter_has_a_column_for_each_key(rngs, max_len, columns):
+def test_projection_has_one_column_per_key(rngs, max_len, columns):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
     core = LinformerAttention(projection_size=ROWS, max_len=max_len)
     variables = core.init(next(rngs), *inputs, deterministic=True)
@@ -95,7 +95,7 @@ def test_the_parameter_has_a_column_for_each_key(rngs, max_len, columns):
 
 
 @pytest.mark.parametrize("max_len", [None, LENGTH])
-def test_longer_keys_than_columns_are_refused_in_words(rngs, max_len):
+def test_rejects_more_keys_than_columns(rngs, max_len):
     core = LinformerAttention(projection_size=ROWS, max_len=max_len)
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     variables = core.init(next(rngs), *inputs, deterministic=True)
@@ -104,7 +104,7 @@ def test_longer_keys_than_columns_are_refused_in_words(rngs, max_len):
         core.apply(variables, *longer, deterministic=True)
 
 
-def test_a_projection_that_does_not_fit_is_refused_in_words(rngs, no_annotations):
+def test_rejects_a_projection_of_the_wrong_shape(rngs, no_annotations):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
     with pytest.raises(ValueError, match="H = 2 heads and T = 31 positions"):
         linformer_attention(*inputs, sharp_projection(rngs, LENGTH))
@@ -112,7 +112,7 @@ def test_a_projection_that_does_not_fit_is_refused_in_words(rngs, no_annotations
         LinformerAttention(projection_size=0).init(next(rngs), *inputs, deterministic=True)
 
 
-def test_costs_grow_with_the_length_and_not_its_square():
+def test_cost_is_linear_in_the_length():
     def cost(length):
         def total(query, key, value, projection):
             return (linformer_attention(query, key, value, projection) ** 2).sum()

@@ -50,7 +50,7 @@ def assert_same(rngs, actual, expected, inputs, mask):
 @pytest.mark.parametrize(
     ("window", "num_global"), [(45, 0), (45, 1), (999, 3), (1, 23), (5, 23), (7, 99)]
 )
-def test_all_in_the_window_or_all_global_is_softmax_attention(rngs, window, num_global):
+def test_a_full_window_or_all_global_tokens_give_softmax_attention(rngs, window, num_global):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([23, 13, 2], LENGTH)
     actual = functools.partial(
@@ -90,7 +90,7 @@ def test_agrees_with_dense_attention_under_a_mask_of_pairs(rngs, length, window,
 
 
 @pytest.mark.parametrize("changed", [3, 11, 22])
-def test_a_token_is_felt_in_its_window_and_by_global_tokens(rngs, changed):
+def test_a_token_affects_its_window_and_global_tokens(rngs, changed):
     attend = functools.partial(longformer_attention, window=7, num_global=2)
     inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
     others = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
@@ -102,7 +102,7 @@ def test_a_token_is_felt_in_its_window_and_by_global_tokens(rngs, changed):
     np.testing.assert_array_equal(felt, (abs(position - changed) <= 3) | (position < 2))
 
 
-def test_a_global_token_is_felt_by_all(rngs):
+def test_a_global_token_affects_all_tokens(rngs):
     attend = functools.partial(longformer_attention, window=3, num_global=2)
     inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
     query, key, value = inputs
@@ -117,7 +117,7 @@ def test_a_global_token_is_felt_by_all(rngs):
         assert int((output != moved).any(axis=(0, 2, 3))[5:].sum()) == min(reach, LENGTH - 5)
 
 
-def test_padding_that_only_query_mask_tells_of_is_finite(rngs):
+def test_nan_at_positions_masked_by_query_mask_is_ignored(rngs):
     query, key, value = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([23, 13, 2], LENGTH)
     core = LongformerAttention(window=5)
@@ -129,20 +129,20 @@ def test_padding_that_only_query_mask_tells_of_is_finite(rngs):
 
 
 @pytest.mark.parametrize("window", [0, 4, -3])
-def test_a_window_without_a_centre_is_refused_in_words(rngs, window):
+def test_rejects_an_even_window(rngs, window):
     inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
     with pytest.raises(ValueError, match="window must be odd"):
         longformer_attention(*inputs, window=window)
 
 
-def test_what_makes_no_sense_is_refused_in_words(rngs):
+def test_rejects_invalid_num_global_and_cross_attention(rngs):
     with pytest.raises(ValueError, match="num_global must be an integer of at least 0, got -1"):
         longformer_attention(*random_inputs(rngs, 1, LENGTH, HEADS, DIM), num_global=-1)
     with pytest.raises(ValueError, match=r"self-attention: .* L = 23 and T = 29"):
         longformer_attention(*random_inputs(rngs, 1, LENGTH, HEADS, DIM, key_length=29))
 
 
-def test_bfloat16_has_its_logits_in_float32(rngs):
+def test_bfloat16_logits_are_float32(rngs):
     # Logits of about 30, which bfloat16 holds to 0.1: such weights would be off by a tenth.
     inputs = [4 * x for x in random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=jnp.bfloat16)]
     attend = functools.partial(longformer_attention, window=7, num_global=2)
@@ -162,12 +162,12 @@ def cost(attend, length):
 
 
 @pytest.mark.parametrize(("window", "num_global"), [(17, 0), (33, 2)])
-def test_costs_grow_with_the_length_and_not_its_square(window, num_global):
+def test_cost_is_linear_in_the_length(window, num_global):
     attend = functools.partial(longformer_attention, window=window, num_global=num_global)
     assert (cost(attend, 8192) / cost(attend, 4096) < 2.05).all()
 
 
 @pytest.mark.parametrize("window", [501, 10_001])
-def test_a_window_as_long_as_the_sequence_costs_little_more_than_softmax_attention(window):
+def test_a_full_window_costs_little_more_than_softmax_attention(window):
     attend = functools.partial(longformer_attention, window=window, num_global=0)
     assert (cost(attend, 256) / cost(softmax_attention, 256) < 2).all()

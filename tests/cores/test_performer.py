@@ -57,7 +57,7 @@ def relative_estimates(rngs, dim, num_features, draws, orthogonal):
     return np.float64(jax.jit(jax.vmap(estimate))(projections)) / np.exp(logits).ravel()
 
 
-def by_its_features(query, key, value, projection, kernel):
+def from_features(query, key, value, projection, kernel):
     """Weights φ(query) · φ(key), normalised, in float64 for one example: arrays [L H D]."""
     query, key, value, projection = (np.float64(x) for x in (query, key, value, projection))
 
@@ -75,7 +75,7 @@ def by_its_features(query, key, value, projection, kernel):
 
 
 @both_ways
-def test_the_product_of_features_is_the_exponential_on_average(orthogonal, rngs):
+def test_features_are_an_unbiased_estimate_of_the_exponential(orthogonal, rngs):
     found = relative_estimates(rngs, DIM, 7, 20_000, orthogonal)  # a block of five, and two of one
     error = found.std(axis=0) / len(found) ** 0.5
     assert error.max() < 0.01
@@ -84,7 +84,7 @@ def test_the_product_of_features_is_the_exponential_on_average(orthogonal, rngs)
 
 @pytest.mark.slow(minutes=0.1)
 @both_ways
-def test_its_error_falls_like_one_over_the_root_of_the_features(orthogonal, rngs):
+def test_error_falls_with_the_square_root_of_the_number_of_features(orthogonal, rngs):
     # Whole blocks of eight are independent of each other, so that orthogonal rows obey it exactly.
     numbers, groups = [8, 32, 128, 512], 16
     errors = [relative_estimates(rngs, 8, r, 100 * groups, orthogonal) - 1 for r in numbers]
@@ -95,7 +95,7 @@ def test_its_error_falls_like_one_over_the_root_of_the_features(orthogonal, rngs
     assert abs(slopes.mean() + 0.5) < 4 * error
 
 
-def test_the_variance_of_independent_rows_is_known_and_orthogonal_rows_have_less(rngs):
+def test_variance_equals_its_formula_and_orthogonal_rows_reduce_it(rngs):
     dim, num_features = 8, 16
     orthogonal, independent = (
         relative_estimates(rngs, dim, num_features, 20_000, way).var(axis=0)
@@ -118,7 +118,7 @@ def test_every_row_is_a_standard_normal_vector(orthogonal, rngs):
     assert np.abs(fourth - 3).max() < 4.5 * (96 / draws) ** 0.5
 
 
-def test_rows_are_orthogonal_in_blocks_and_as_long_as_normal_vectors(rngs):
+def test_rows_are_orthogonal_in_blocks_with_lengths_of_normal_vectors(rngs):
     dim, blocks = 7, 600
     rows = np.float64(random_projection(next(rngs), dim * blocks + 3, dim, orthogonal=True))
     for start in range(0, len(rows), dim):
@@ -131,7 +131,7 @@ def test_rows_are_orthogonal_in_blocks_and_as_long_as_normal_vectors(rngs):
     assert abs(square.var() - 2 * dim) < 4 * ((fourth - 4 * dim**2) / len(rows)) ** 0.5
 
 
-def test_with_many_features_it_is_near_softmax_attention(rngs):
+def test_many_features_approximate_softmax_attention(rngs):
     query, key, value = random_inputs(rngs, BATCH, 17, HEADS, DIM)
     mask = mask_of_lengths([17, 11, 5], 17)
     inputs = query / 2, key / 2, value
@@ -149,7 +149,7 @@ def test_with_many_features_it_is_near_softmax_attention(rngs):
 
 
 @both_kernels
-def test_it_is_the_quadratic_form_of_its_features(kernel, rngs):
+def test_equals_the_quadratic_form_of_its_features(kernel, rngs):
     inputs = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
     query, key, value = inputs
     projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
@@ -163,12 +163,12 @@ def test_it_is_the_quadratic_form_of_its_features(kernel, rngs):
     )
     for b, (real, asking) in enumerate(zip(lengths, query_lengths, strict=True)):
         example = query[b, :asking], key[b, :real], value[b, :real]
-        expected = by_its_features(*example, projection, kernel)
+        expected = from_features(*example, projection, kernel)
         assert_close(output[b, :asking], expected, REFERENCE)
 
 
 @both_kernels
-def test_so_is_its_gradient(kernel, rngs):
+def test_gradient_equals_that_of_the_quadratic_form(kernel, rngs):
     inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
     mask = mask_of_lengths([43, 17, 1], KEYS)
     projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
@@ -186,18 +186,18 @@ def test_so_is_its_gradient(kernel, rngs):
 
 
 @both_kernels
-def test_large_inputs_neither_overflow_nor_vanish(kernel, rngs):
+def test_large_inputs_neither_overflow_nor_underflow(kernel, rngs):
     query, key, value = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS)
     inputs = 30 * query, 30 * key, value
     projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
     attend = functools.partial(performer_attention, projection=projection, kernel=kernel)
     output, pull_back = jax.vjp(attend, *inputs)
-    expected = by_its_features(*(x[0] for x in inputs), projection, kernel)
+    expected = from_features(*(x[0] for x in inputs), projection, kernel)
     assert_close(output[0], expected, OTHER_FRAMEWORK)  # the exponents are of a thousand
     assert all(jnp.isfinite(gradient).all() for gradient in pull_back(jnp.cos(output)))
 
 
-def test_it_makes_no_map_of_length_squared():
+def test_never_allocates_a_quadratic_map():
     length, num_features = 4096, 16
     shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
     projection = jax.ShapeDtypeStruct((num_features, 8), jnp.float32)
@@ -206,7 +206,7 @@ def test_it_makes_no_map_of_length_squared():
     assert max(sizes) == length * num_features
 
 
-def test_features_are_redrawn_in_training_and_only_when_asked(rngs):
+def test_features_are_redrawn_in_training_only_if_configured(rngs):
     inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM)
     dropout_rngs = [next(rngs), next(rngs)]
 
@@ -225,7 +225,7 @@ def test_features_are_redrawn_in_training_and_only_when_asked(rngs):
         assert (one == other).all()
 
 
-def test_every_layer_and_every_seed_has_features_of_its_own(rngs):
+def test_features_differ_between_layers_and_seeds(rngs):
     inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM)
 
     class Layers(nn.Module):
@@ -252,26 +252,26 @@ def test_every_layer_and_every_seed_has_features_of_its_own(rngs):
         ({"kernel": "rbf"}, "'softmax', 'relu'"),
     ],
 )
-def test_a_wrong_option_is_refused_in_words(changes, words, rngs, no_annotations):
+def test_rejects_invalid_options(changes, words, rngs, no_annotations):
     inputs = random_inputs(rngs, 1, 7, HEADS, DIM)
     with pytest.raises(ValueError, match=words):
         PerformerAttention(**changes).apply({}, *inputs, deterministic=True)
 
 
-def test_a_projection_of_another_width_is_refused_in_words(rngs, no_annotations):
+def test_rejects_a_projection_of_the_wrong_width(rngs, no_annotations):
     inputs = random_inputs(rngs, 1, 7, HEADS, DIM)
     with pytest.raises(ValueError, match="head_dim = 5"):
         performer_attention(*inputs, jnp.ones((13, 7)))
 
 
-def test_orthonormal_columns_are_those_of_qr(rngs):
+def test_orthonormal_columns_equal_those_of_qr(rngs):
     blocks = jax.random.normal(next(rngs), (5, 23, 23))
     directions, upper = np.linalg.qr(np.float64(blocks))
     signs = np.sign(np.diagonal(upper, axis1=-2, axis2=-1))
     assert_close(orthonormal_columns(blocks), directions * signs[:, None, :], OTHER_FRAMEWORK)
 
 
-def test_no_library_is_called_inside_a_step():
+def test_training_step_makes_no_library_calls():
     """A batched QR of LAPACK waits for threads of the pool that runs it, see `orthonormal_columns`."""
     draw = lambda rng: random_projection(rng, 70, 32, orthogonal=True)
     compiled = jax.jit(draw).lower(jax.random.key(0)).compile()

@@ -31,7 +31,7 @@ def ragged_mask():
     return np.stack([position >= 0, (position >= 3) & (position % 3 > 0), position < 18])
 
 
-def meetings(query, rotations, chunk_len, mask):
+def count_shared_chunks(query, rotations, chunk_len, mask):
     """Counts the rounds in which each pair of tokens meets, [B H L L], by sorting tokens one by one."""
     counts = np.zeros((BATCH, HEADS, LENGTH, LENGTH))
     for b, h in np.ndindex(BATCH, HEADS):
@@ -78,7 +78,7 @@ def assert_same_attention(attend, expect, query, value, mask):
 
 @pytest.mark.parametrize("num_hashes", [1, 3])
 @pytest.mark.parametrize("chunk_len", [43, 64])
-def test_one_bucket_in_one_chunk_is_softmax_attention_to_all_others(rngs, num_hashes, chunk_len):
+def test_one_bucket_in_one_chunk_gives_softmax_attention(rngs, num_hashes, chunk_len):
     query, value = query_and_value(rngs)
     mask = ragged_mask()
     sizes = {"num_hashes": num_hashes, "chunk_len": chunk_len, "num_buckets": 1}
@@ -94,13 +94,13 @@ def test_one_bucket_in_one_chunk_is_softmax_attention_to_all_others(rngs, num_ha
 
 @pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(("num_hashes", "chunk_len", "num_buckets"), SIZES)
-def test_tokens_attend_to_those_they_meet_as_often_as_they_meet(
+def test_pairs_are_weighted_by_the_rounds_in_which_they_share_a_chunk(
     rngs, num_hashes, chunk_len, num_buckets
 ):
     query, value = query_and_value(rngs)
     mask, rng = ragged_mask(), next(rngs)
     rotations = [np.asarray(r) for r in draw_rotations(rng, num_hashes, DIM, num_buckets)]
-    counts = meetings(np.asarray(query), rotations, chunk_len, mask)
+    counts = count_shared_chunks(np.asarray(query), rotations, chunk_len, mask)
     assert (
         (counts == 0) & mask[:, None, :, None] & mask[:, None, None, :]
     ).any()  # it approximates
@@ -114,7 +114,7 @@ def test_tokens_attend_to_those_they_meet_as_often_as_they_meet(
     )
 
 
-def test_no_mask_is_a_mask_of_ones(rngs):
+def test_no_mask_equals_a_mask_of_ones(rngs):
     query, value = query_and_value(rngs)
     rng, sizes = next(rngs), {"chunk_len": 7, "num_buckets": 4}
     ones = jnp.ones((BATCH, LENGTH), bool)
@@ -122,7 +122,7 @@ def test_no_mask_is_a_mask_of_ones(rngs):
     assert_close(without, lsh_attention(query, value, rng, mask=ones, **sizes), SAME_ARITHMETIC)
 
 
-def test_no_number_of_buckets_gives_two_to_a_chunk(rngs):
+def test_default_is_two_buckets_per_chunk(rngs):
     query, value = query_and_value(rngs)
     rng = next(rngs)
     for chunk_len, num_buckets in ((5, 16), (7, 8), (43, 2), (64, 2)):
@@ -138,13 +138,13 @@ def test_a_lone_token_attends_to_itself(rngs):
     assert_close(output, value, SAME_ARITHMETIC, where=mask)
 
 
-def test_no_real_token_gives_zero(rngs):
+def test_output_without_real_tokens_is_zero(rngs):
     query, value = query_and_value(rngs)
     mask = jnp.zeros((BATCH, LENGTH), bool)
     assert (lsh_attention(query, value, next(rngs), chunk_len=7, mask=mask) == 0).all()
 
 
-def test_vectors_of_zero_and_huge_ones_have_finite_gradients(rngs):
+def test_gradients_of_zero_and_huge_vectors_are_finite(rngs):
     query, value = query_and_value(rngs)
     rng = next(rngs)
     attend = lambda *x: lsh_attention(*x, rng, chunk_len=7, num_buckets=4)
@@ -173,7 +173,7 @@ def test_similar_vectors_share_a_bucket_more_often(rngs, num_buckets):
     assert set(np.unique(buckets(x))) == set(range(num_buckets))
 
 
-def test_the_gradient_of_a_permutation_is_that_of_a_gather(rngs):
+def test_gradient_of_a_permutation_equals_that_of_a_gather(rngs):
     x, ahead, weights = jax.random.normal(next(rngs), (3, 2, 3, 17, 5))
     order = jnp.argsort(jax.random.uniform(next(rngs), (2, 3, 17)), axis=-1)
     inverse = jnp.argsort(order, axis=-1)
@@ -203,14 +203,14 @@ def test_hashes_differ_between_seeds_and_between_training_calls(rngs):
     assert (attend(one, redraw=False) == attend()).all()
 
 
-def test_queries_are_keys_and_no_keys_are_projected(rngs):
+def test_no_keys_are_projected(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, HEADS * DIM))
     module = SelfAttention(HEADS, ReformerAttention)
     variables = jax.eval_shape(lambda: module.init(next(rngs), x, deterministic=True))
     assert set(variables["params"]) == {"query", "value", "out"}
 
 
-def test_twice_the_length_costs_twice(rngs):
+def test_cost_is_linear_in_the_length(rngs):
     rng = next(rngs)
 
     def flops(length):
@@ -222,7 +222,7 @@ def test_twice_the_length_costs_twice(rngs):
     assert 1.9 < flops(8192) / flops(4096) <= 2.1
 
 
-def test_what_does_not_fit_is_refused_in_words(rngs, no_annotations):
+def test_rejects_invalid_arguments(rngs, no_annotations):
     query, value = query_and_value(rngs)
     rng = next(rngs)
     for sizes, message in (

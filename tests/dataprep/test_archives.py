@@ -17,7 +17,7 @@ def raw_files(path):
 
 
 @pytest.mark.parametrize("prefix", ["top/", "./top/", "/top/", "../../elsewhere/top/", "x/top/"])
-def test_an_archive_reads_as_the_folder_that_it_unpacks_to(tmp_path, prefix):
+def test_an_archive_reads_like_its_unpacked_folder(tmp_path, prefix):
     everything = {**OTHERS, **FILES}
     folder = raw_files(fakes.write_folder(tmp_path / "top", everything))
     archive = raw_files(fakes.write_archive(tmp_path / "top.tar.gz", everything, prefix))
@@ -26,7 +26,7 @@ def test_an_archive_reads_as_the_folder_that_it_unpacks_to(tmp_path, prefix):
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_a_stamp_changes_with_the_files_alone(tmp_path, kind):
+def test_stamp_depends_only_on_the_files(tmp_path, kind):
     def write():
         if kind == "folder":
             return fakes.write_folder(tmp_path / "top", FILES)
@@ -48,7 +48,7 @@ def test_a_stamp_changes_with_the_files_alone(tmp_path, kind):
     assert raw_files(path).stamp() != before
 
 
-def test_a_stamp_tells_a_file_that_moved_to_another_subfolder(tmp_path):
+def test_stamp_changes_if_a_file_moves_to_another_subfolder(tmp_path):
     path = fakes.write_folder(tmp_path / "top", FILES)
     before = raw_files(path).stamp()
     (path / "a/2.txt").rename(path / "b/0.txt")  # where it stays the second of three
@@ -56,7 +56,7 @@ def test_a_stamp_tells_a_file_that_moved_to_another_subfolder(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text", "no checksum"])
-def test_a_damaged_archive_is_one_clear_sentence(tmp_path, damage):
+def test_rejects_a_corrupt_archive(tmp_path, damage):
     noise = {f"a/{i}.txt": os.urandom(5_000) for i in range(9)}
     path = fakes.write_archive(tmp_path / "top.tar.gz", noise, "top/")
     content = bytearray(path.read_bytes())
@@ -75,14 +75,14 @@ def test_a_damaged_archive_is_one_clear_sentence(tmp_path, damage):
         list(raw_files(path).read())
 
 
-def test_an_archive_that_holds_a_file_twice_is_refused(tmp_path):
+def test_rejects_an_archive_with_a_duplicate_file(tmp_path):
     both = {"top/a/1.txt": b"one", "other/top/a/1.txt": b"two"}
     path = fakes.write_archive(tmp_path / "top.tar.gz", both, "")
     with pytest.raises(ValueError, match=r"top\.tar\.gz holds a/1\.txt twice"):
         list(raw_files(path).read())
 
 
-def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(tmp_path):
+def test_an_unreadable_file_is_not_reported_as_a_full_cache(tmp_path):
     folder = fakes.write_folder(tmp_path / "top", FILES)
     (folder / "a/1.txt").unlink()
     (folder / "a/1.txt").symlink_to("1.txt")  # a loop
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["wanted", "other", "behind", "header"])
-def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, where):
+def test_rejects_an_archive_that_unpacks_to_too_many_bytes(tmp_path, monkeypatch, where):
     monkeypatch.setattr(archives, "MAX_BYTES", 20_000)
     zeros = bytes(20_001)
     contents = {"wanted": {"a/1.txt": zeros}, "other": {"a/1.txt": b"1", "c/1.txt": zeros}}

@@ -54,20 +54,20 @@ def data_folders():
     return sorted(path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir())
 
 
-def test_data_are_built_once_and_found_again():
+def test_data_are_built_once_and_reused():
     first = cache.prepared("demo", FINGERPRINT, build)
     assert cache.prepared("demo", FINGERPRINT, never_build) == first
     np.testing.assert_array_equal(cache.open_array(first.folder / "whole.npy"), np.arange(7))
 
 
-def test_another_fingerprint_is_another_folder():
+def test_another_fingerprint_gives_another_folder():
     first = cache.prepared("demo", FINGERPRINT, build)
     second = cache.prepared("demo", {**FINGERPRINT, "seed": 4}, build)
     assert first.folder != second.folder
     assert first.sha256 == second.sha256  # of the files alone
 
 
-def test_the_hash_tells_different_data_apart():
+def test_different_data_have_different_hashes():
     def build_others(folder):
         build(folder)
         cache.save_array(folder / "whole.npy", np.arange(1, 8))
@@ -76,7 +76,7 @@ def test_the_hash_tells_different_data_apart():
     assert cache.prepared("demo", {"seed": 4}, build_others).sha256 != first.sha256
 
 
-def test_a_flipped_byte_is_found_and_its_file_named():
+def test_detects_a_flipped_byte_and_names_the_file():
     path = cache.prepared("demo", FINGERPRINT, build).folder / "whole.npy"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -85,7 +85,7 @@ def test_a_flipped_byte_is_found_and_its_file_named():
         cache.prepared("demo", FINGERPRINT, build)
 
 
-def test_a_missing_file_is_named():
+def test_error_names_a_missing_file():
     folder = cache.prepared("demo", FINGERPRINT, build).folder
     (folder / "half.npy").unlink()
     with pytest.raises(FileNotFoundError, match=r"half\.npy\. Delete the folder"):
@@ -102,7 +102,7 @@ def flip_last_byte(path, *, keep_time):
 
 
 @pytest.mark.parametrize("keep_time", [False, True])
-def test_large_files_are_hashed_when_touched_and_when_asked_for(monkeypatch, keep_time):
+def test_large_files_are_hashed_if_modified_or_requested(monkeypatch, keep_time):
     monkeypatch.setattr(cache, "sha256_of", count := Counted(cache.sha256_of))
     folder = cache.prepared("demo", FINGERPRINT, build).folder
     before = count.calls
@@ -125,14 +125,14 @@ class Counted:
         return self.function(*arguments)
 
 
-def test_a_check_counts_the_bytes_it_read():
+def test_verification_reports_the_bytes_it_read():
     folder = cache.prepared("demo", FINGERPRINT, build).folder
     assert cache.check(folder) == sum(
         (folder / name).stat().st_size for name in ("half.npy", "whole.npy")
     )
 
 
-def test_pieces_make_the_array_that_they_make_together(tmp_path):
+def test_pieces_are_saved_as_one_array(tmp_path):
     array = np.arange(7 * 3, dtype=np.uint8).reshape(7, 3)
     with cache.array_file(tmp_path / "pieces.npy", (7, 3), np.uint8) as append:
         for row in range(0, 7, 2):
@@ -145,14 +145,14 @@ def test_pieces_make_the_array_that_they_make_together(tmp_path):
     "array",
     [np.float32(3.5), np.zeros((0, 5), np.int32), np.arange(5)[::-2], np.arange(6).reshape(2, 3).T],
 )
-def test_any_array_is_saved_as_numpy_would(tmp_path, array):
+def test_arrays_are_saved_as_by_numpy(tmp_path, array):
     cache.save_array(tmp_path / "ours.npy", np.asarray(array))
     np.save(tmp_path / "numpys.npy", np.ascontiguousarray(array).reshape(np.shape(array)))
     assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpys.npy").read_bytes()
 
 
 @pytest.mark.parametrize("piece", [np.zeros(3, np.int64), np.zeros(10, np.int32)])
-def test_pieces_that_are_not_the_promised_array_are_refused(tmp_path, piece):
+def test_rejects_pieces_of_the_wrong_shape_or_dtype(tmp_path, piece):
     with (
         pytest.raises(AssertionError, match=r"array\.npy (needs 40 bytes|holds int64)"),
         cache.array_file(tmp_path / "array.npy", (5,), np.int64) as append,
@@ -161,14 +161,14 @@ def test_pieces_that_are_not_the_promised_array_are_refused(tmp_path, piece):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"files": {"half.npy": 1}}'])
-def test_a_damaged_manifest_is_one_clear_sentence(content):
+def test_rejects_a_corrupt_manifest(content):
     folder = cache.prepared("demo", FINGERPRINT, build).folder
     (folder / cache.MANIFEST).write_text(content)
     with pytest.raises(ValueError, match=r"manifest\.json .* is corrupt\. Delete the folder"):
         cache.prepared("demo", FINGERPRINT, build)
 
 
-def test_a_manifest_without_sizes_is_checked_by_its_hashes():
+def test_a_manifest_without_sizes_is_verified_by_hashes():
     folder = cache.prepared("demo", FINGERPRINT, build).folder
     manifest = json.loads((folder / cache.MANIFEST).read_text())
     for entry in manifest["files"].values():
@@ -178,7 +178,7 @@ def test_a_manifest_without_sizes_is_checked_by_its_hashes():
     assert cache.check(folder) == size
 
 
-def test_a_missing_manifest_is_one_clear_sentence():
+def test_rejects_a_folder_without_manifest():
     folder = cache.prepared("demo", FINGERPRINT, build).folder
     (folder / cache.MANIFEST).unlink()
     with pytest.raises(FileNotFoundError, match=r"lack manifest\.json\. Delete the folder"):
@@ -186,7 +186,7 @@ def test_a_missing_manifest_is_one_clear_sentence():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OSError(errno.EIO, "broken")])
-def test_a_build_that_fails_leaves_nothing_behind(error):
+def test_a_failed_build_leaves_no_files(error):
     def fail(folder):
         build(folder)
         raise error
@@ -212,7 +212,7 @@ def keep_pieces_then(error):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), ChildProcessError("died")])
-def test_the_pieces_of_a_build_that_was_stopped_stay_until_the_data_are_there(error):
+def test_pieces_of_a_stopped_build_are_kept_until_it_is_finished(error):
     with pytest.raises(type(error)):
         cache.prepared("demo", FINGERPRINT, keep_pieces_then(error))
     folder = cache.folder_of("demo", FINGERPRINT)
@@ -225,14 +225,14 @@ def test_the_pieces_of_a_build_that_was_stopped_stay_until_the_data_are_there(er
 
 
 @pytest.mark.parametrize("error", [ValueError("wrong"), OSError(errno.ENOSPC, "full")])
-def test_the_pieces_of_a_build_that_cannot_be_finished_go(error):
+def test_pieces_of_a_failed_build_are_deleted(error):
     with pytest.raises(type(error)):
         cache.prepared("demo", FINGERPRINT, keep_pieces_then(error))
     assert data_folders() == []
 
 
 @pytest.mark.skipif(not DEV_FULL.exists(), reason="the system has no /dev/full")
-def test_a_full_disk_is_one_clear_sentence_and_leaves_nothing_behind():
+def test_a_full_disk_raises_a_clear_error_and_leaves_no_files():
     def fill(folder):
         build(folder)
         cache.save_array(DEV_FULL, np.zeros(100_000))
@@ -242,14 +242,14 @@ def test_a_full_disk_is_one_clear_sentence_and_leaves_nothing_behind():
     assert data_folders() == []
 
 
-def test_a_cache_that_cannot_be_written_is_one_clear_sentence(monkeypatch, tmp_path):
+def test_rejects_a_read_only_cache(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "file"))
     with pytest.raises(OSError, match=r"demo needs to write to .*set NYSTROMFORMER_JAX_CACHE"):
         cache.prepared("demo", FINGERPRINT, build)
 
 
-def test_a_killed_preparation_leaves_nothing_that_is_taken_for_data():
+def test_a_killed_preparation_leaves_no_data():
     builder = start_builder()
     assert builder.stdout.readline() == "building\n"
     builder.send_signal(signal.SIGKILL)
@@ -262,7 +262,7 @@ def test_a_killed_preparation_leaves_nothing_that_is_taken_for_data():
     assert sorted(os.listdir(prepared.folder)) == ["half.npy", cache.MANIFEST, "whole.npy"]
 
 
-def test_two_processes_at_once_build_once_and_agree():
+def test_two_processes_build_once_and_get_the_same_data():
     builders = [start_builder() for _ in range(2)]
     for builder in builders:
         builder.stdin.write("go on\n")
@@ -287,7 +287,7 @@ def test_a_second_process_waits_for_the_first():
     assert output == second_output  # the hash alone: the second one never said "building"
 
 
-def test_pickles_are_not_read(tmp_path):
+def test_rejects_pickles(tmp_path):
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}]), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
         cache.open_array(tmp_path / "objects.npy")

@@ -12,7 +12,7 @@ def chosen(contents, labels, per_class=7, seed=0):
     return {content for content, out in zip(contents, mask, strict=True) if out}
 
 
-def test_the_same_number_of_every_class_is_held_out():
+def test_holds_out_the_same_number_per_class():
     mask = held_out(CONTENTS, LABELS, 7, 0)
     assert mask.dtype == bool
     assert np.bincount(LABELS[mask]).tolist() == [7, 7, 7]
@@ -23,22 +23,22 @@ def test_order_does_not_matter():
     assert chosen([CONTENTS[i] for i in order], LABELS[order]) == chosen(CONTENTS, LABELS)
 
 
-def test_what_is_held_out_never_changes():
+def test_held_out_examples_never_change():
     """Golden: other examples held out are other data, and results on record are of these."""
     mask = held_out(CONTENTS, LABELS, 2, 0)
     assert np.flatnonzero(mask).tolist() == [1, 10, 15, 20, 32, 51]
 
 
-def test_another_seed_holds_out_others():
+def test_another_seed_holds_out_other_examples():
     assert chosen(CONTENTS, LABELS, seed=1) != chosen(CONTENTS, LABELS)
 
 
-def test_more_of_a_class_add_to_those_held_out_before():
+def test_a_larger_number_adds_to_the_held_out_examples():
     assert chosen(CONTENTS, LABELS, 5) < chosen(CONTENTS, LABELS, 7)
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_equal_contents_stay_on_one_side(label):
+def test_equal_examples_are_in_the_same_split(label):
     """Half of class 0 has a copy, in its own or in another class; whatever stands at the border."""
     contents = CONTENTS + CONTENTS[::6]
     labels = np.append(LABELS, np.full(len(CONTENTS[::6]), label))
@@ -52,14 +52,14 @@ def test_equal_contents_stay_on_one_side(label):
         assert sides[0].isdisjoint(sides[1])
 
 
-def test_a_class_with_too_few_is_one_clear_sentence():
+def test_rejects_a_class_with_too_few_examples():
     with pytest.raises(
         ValueError, match=r"20 examples of each class .* class 2 has 19, of which 19 can"
     ):
         held_out(CONTENTS, LABELS, 20, 0)
 
 
-def test_copies_that_cannot_be_parted_are_one_clear_sentence():
+def test_rejects_copies_that_cannot_be_separated():
     with pytest.raises(
         ValueError, match=r"class 0 has 4, of which 0 can be held out \(duplicates stay"
     ):

@@ -42,17 +42,17 @@ def test_pieces_come_in_order(num_processes):
     pieces.close()
 
 
-def test_a_process_for_every_core_that_we_may_use():
+def test_default_is_one_process_per_available_core():
     assert parallel.num_processes(7) == 7
     assert 1 <= parallel.num_processes(0) <= os.cpu_count()
 
 
-def test_an_error_in_a_process_is_raised_here():
+def test_raises_the_error_of_a_worker():
     with pytest.raises(TypeError):
         next(parallel.in_order(len, 2))
 
 
-def test_a_process_that_dies_is_reported():
+def test_reports_a_worker_that_died():
     with pytest.raises(ChildProcessError, match=r"process that prepares data died.*data\.workers"):
         next(parallel.in_order(os._exit, 2))
 
@@ -69,7 +69,7 @@ def start_parent(function):
     )
 
 
-def test_ctrl_c_is_left_to_the_parent():
+def test_workers_ignore_ctrl_c():
     parent = start_parent("operator.neg")
     assert len(parent.stdout.readline().split()) == 2
     time.sleep(0.3)  # until both are idle
@@ -80,7 +80,7 @@ def test_ctrl_c_is_left_to_the_parent():
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_no_process_outlives_a_killed_parent():
+def test_workers_end_if_the_parent_is_killed():
     parent = start_parent("time.sleep")
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 2
