@@ -107,7 +107,7 @@ def reported(folder):
     return {file.name: file.read_bytes() for file in folder.glob("report*")}
 
 
-def whole_steps(folder):
+def intact_step(folder):
     """Returns the latest checkpoint's step, or 0 without one; fails if it is damaged."""
     from nystromformer_jax.training.integrity import HASHES, require_intact
 
@@ -119,7 +119,7 @@ def whole_steps(folder):
     return max(steps, default=0)
 
 
-def any_state(folder):
+def no_saved_step(folder):
     """A job without a state to resume from leaves nothing to compare."""
     return 0
 
@@ -130,13 +130,13 @@ class Job:
 
     do: Callable[[Path, Any], None]
     result: Callable[[Path], dict[str, Any]]
-    saved: Callable[[Path], int] = any_state
+    saved: Callable[[Path], int] = no_saved_step
     start_share: float = 0.15  # of the kills that may fall before the work begins
     kill_within_seconds: float = 0.0  # after the work begins; 0: two fifths of its duration
 
 
 JOBS = {
-    "training": Job(train, trained, whole_steps, kill_within_seconds=1.5),
+    "training": Job(train, trained, intact_step, kill_within_seconds=1.5),
     "preparation": Job(prepare, prepared),
     "report": Job(report, reported),
 }

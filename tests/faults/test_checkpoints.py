@@ -51,12 +51,12 @@ def snapshot(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def same_end(one, other):
-    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
-    np.testing.assert_array_equal(tiny.last_params(one, 30), tiny.last_params(other, 30))
+def assert_same_end(first, second):
+    assert (first / "metrics.jsonl").read_bytes() == (second / "metrics.jsonl").read_bytes()
+    np.testing.assert_array_equal(tiny.last_params(first, 30), tiny.last_params(second, 30))
 
 
-def one(step_folder, pattern):
+def largest_file(step_folder, pattern):
     """The largest file of a kind."""
     return max(step_folder.glob(pattern), key=lambda file: file.stat().st_size)
 
@@ -69,10 +69,10 @@ def one(step_folder, pattern):
         ("record/metadata", drop_last_byte),
     ],
 )
-def test_the_one_before_a_damaged_checkpoint_is_used_and_no_bit_changes(
+def test_resumes_from_the_checkpoint_before_a_damaged_one_with_the_same_bits(
     finished, run, pattern, damage, caplog
 ):
-    damaged = one(run / "checkpoints/30", pattern)
+    damaged = largest_file(run / "checkpoints/30", pattern)
     damage(damaged)
     tiny.train(run)
     (said,) = (record.getMessage() for record in caplog.records if "damaged" in record.msg)
@@ -80,12 +80,12 @@ def test_the_one_before_a_damaged_checkpoint_is_used_and_no_bit_changes(
     assert "resuming from step 25" in said
     assert "\n" not in said
     assert (run / "checkpoints/30.damaged").is_dir()
-    same_end(finished, run)
+    assert_same_end(finished, run)
 
 
 @pytest.mark.slow_except("flip", "remove")
 @pytest.mark.parametrize("damage", [flip, drop_last_byte, empty, remove])
-def test_damage_to_any_file_of_a_step_is_found(run, damage, caplog):
+def test_detects_damage_to_any_file_of_a_step(run, damage, caplog):
     checkpoints = run / "checkpoints"
     kept = shutil.copytree(checkpoints / "30", run / "kept")
     files = [file.relative_to(checkpoints / "30") for file in hashed_files(checkpoints / "30")]
@@ -104,7 +104,7 @@ def test_damage_to_any_file_of_a_step_is_found(run, damage, caplog):
     assert not caplog.records
 
 
-def test_a_flip_at_any_byte_of_the_hashes_is_found(run):
+def test_detects_a_changed_byte_anywhere_in_the_hashes(run):
     hashes = run / "checkpoints/30/hashes.json"
     content = hashes.read_bytes()
     for place in range(0, len(content) - 1, 37):
@@ -116,19 +116,19 @@ def test_a_flip_at_any_byte_of_the_hashes_is_found(run):
         hashes.write_bytes(content)
 
 
-def test_what_has_no_hash_is_not_of_the_state(finished, run):
+def test_files_without_hashes_may_be_missing(finished, run):
     """Orbax writes two files after the hashes are made; a step without them is intact."""
     for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
         (run / "checkpoints/30" / name).unlink()
     tiny.train(run)
     assert not (run / "checkpoints/30.damaged").exists()
-    same_end(finished, run)
+    assert_same_end(finished, run)
 
 
-def test_without_a_whole_checkpoint_the_run_ends_in_a_sentence_and_touches_nothing(run):
+def test_raises_and_changes_nothing_if_no_checkpoint_is_intact(run):
     checkpoints = run / "checkpoints"
     for step in checkpoints.iterdir():
-        flip(one(step, "params/ocdbt.process_0/d/*"))
+        flip(largest_file(step, "params/ocdbt.process_0/d/*"))
     before = snapshot(run)
     with pytest.raises(CheckpointDamaged) as refused:
         tiny.train(run)
@@ -139,11 +139,11 @@ def test_without_a_whole_checkpoint_the_run_ends_in_a_sentence_and_touches_nothi
     assert snapshot(run) == before
 
 
-def test_a_second_damaged_checkpoint_of_a_step_is_kept_beside_the_first(run):
+def test_second_damaged_checkpoint_of_a_step_is_kept(run):
     checkpoints = run / "checkpoints"
     kept = shutil.copytree(checkpoints / "30", run / "kept")
     for _ in range(2):
-        flip(one(checkpoints / "30", "params/ocdbt.process_0/d/*"))
+        flip(largest_file(checkpoints / "30", "params/ocdbt.process_0/d/*"))
         integrity.quarantine_corrupt(checkpoints)
         shutil.copytree(kept, checkpoints / "30")
     assert (run / "checkpoints/30.damaged").is_dir()
@@ -151,12 +151,12 @@ def test_a_second_damaged_checkpoint_of_a_step_is_kept_beside_the_first(run):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_a_damaged_best_checkpoint_is_told_of_when_the_run_goes_on_and_refused_at_its_end(
-    tmp_path, caplog
-):
+def test_damaged_best_checkpoint_warns_on_resume_and_raises_at_the_end(tmp_path, caplog):
     outcome = tiny.train(tmp_path, tiny.config(60))
     assert outcome.best_step < 55, "the test needs a best step that is none of the latest two"
-    damaged = one(tmp_path / f"checkpoints/{outcome.best_step}", "params/ocdbt.process_0/d/*")
+    damaged = largest_file(
+        tmp_path / f"checkpoints/{outcome.best_step}", "params/ocdbt.process_0/d/*"
+    )
     flip(damaged)
     tiny.train(tmp_path, tiny.config(60))
     assert f"step {outcome.best_step}, the best until now, is damaged ({damaged}" in caplog.text
@@ -165,18 +165,16 @@ def test_a_damaged_best_checkpoint_is_told_of_when_the_run_goes_on_and_refused_a
     assert f"({damaged} is not what was written): restore it from a copy" in str(refused.value)
 
 
-def test_checkpoints_made_before_there_were_hashes_are_used_and_a_warning_says_so(
-    finished, run, caplog
-):
+def test_checkpoints_without_hashes_are_used_with_a_warning(finished, run, caplog):
     shutil.rmtree(run / "checkpoints/30")
     for file in (run / "checkpoints").glob("*/hashes.json"):
         file.unlink()
     tiny.train(run)
     assert f"{run}/checkpoints/25 has no hashes: it is used unchecked" in caplog.text
-    same_end(finished, run)
+    assert_same_end(finished, run)
 
 
-def test_a_step_gets_its_name_only_with_its_hashes(tmp_path, monkeypatch):
+def test_step_is_renamed_only_after_its_hashes_are_written(tmp_path, monkeypatch):
     def full_at_step_10(step_folder):
         if step_folder.name.startswith("10."):
             raise OSError(errno.ENOSPC, "No space left on device", str(step_folder))

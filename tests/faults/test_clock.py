@@ -13,7 +13,7 @@ JUMP_SECONDS = 60
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_a_clock_that_jumps_changes_no_bit_and_no_duration(tmp_path, monkeypatch):
+def test_clock_jumps_change_no_bits_and_no_durations(tmp_path, monkeypatch):
     tiny.train(tmp_path / "steady")
     wall, rng = time.time, np.random.default_rng(0)
     monkeypatch.setattr(time, "time", lambda: wall() + rng.uniform(-JUMP_SECONDS, JUMP_SECONDS))

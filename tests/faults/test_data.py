@@ -34,7 +34,7 @@ def changed(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow(minutes=0.4)
-def test_a_file_that_changes_under_a_run_leaves_no_result_then_or_later(changed, tmp_path):
+def test_run_has_no_result_if_its_data_change(changed, tmp_path):
     config, prepared, task = changed
     with (
         Workdir(tmp_path / "run", config) as workdir,

@@ -47,7 +47,7 @@ def assert_one_sentence(stopped, workdir):
 
 @pytest.mark.slow_except("False-metrics.jsonl")
 @pytest.mark.parametrize(("events", "full"), [(False, "metrics.jsonl"), (True, "events/*")])
-def test_what_cannot_be_written_ends_the_run_in_a_sentence_and_later_it_goes_on(
+def test_full_disk_ends_the_run_with_an_error_and_it_resumes_later(
     uninterrupted, tmp_path, events, full
 ):
     settings = every_step(events)
@@ -66,7 +66,7 @@ def test_what_cannot_be_written_ends_the_run_in_a_sentence_and_later_it_goes_on(
 
 @pytest.mark.slow_except("3000")
 @pytest.mark.parametrize("size", [1000, 3000])  # too small for Orbax's files, for the hashes
-def test_a_checkpoint_that_cannot_be_written_gets_no_name(tmp_path, size):
+def test_unfinished_checkpoint_is_not_renamed(tmp_path, size):
     with files_of_at_most(size), pytest.raises(CannotWrite) as stopped:
         tiny.train(tmp_path)
     assert_one_sentence(stopped, tmp_path)
@@ -76,7 +76,7 @@ def test_a_checkpoint_that_cannot_be_written_gets_no_name(tmp_path, size):
     assert tiny.train(tmp_path).best_step
 
 
-def test_a_result_that_cannot_be_written_is_not_there_in_part(tmp_path):
+def test_failed_write_leaves_no_partial_result(tmp_path):
     with Workdir(tmp_path, {"train": {"seed": 3}}) as run:
         with files_of_at_most(10), pytest.raises(CannotWrite, match="cannot be written"):
             run.write_result({"test_accuracy": 0.5, "task": "listops"})
@@ -86,7 +86,7 @@ def test_a_result_that_cannot_be_written_is_not_there_in_part(tmp_path):
 
 
 @pytest.mark.skipif(not NOBODYS.is_dir(), reason="the system has no /sys")
-def test_a_folder_that_nobody_may_write_is_a_sentence():
+def test_rejects_a_folder_without_write_permission():
     with pytest.raises(CannotWrite, match=f"{NOBODYS}/run cannot be written .*make it writable"):
         Workdir(NOBODYS / "run", {"train": {"seed": 3}})
 
@@ -98,7 +98,7 @@ def test_a_folder_that_nobody_may_write_is_a_sentence():
         OSError(errno.EIO, "Input/output error"),  # reads and writes raise it without a file name
     ],
 )
-def test_data_that_cannot_be_read_are_no_fault_of_the_folder(tmp_path, error):
+def test_error_of_reading_data_is_not_reported_as_a_write_error(tmp_path, error):
     def unreadable(indices):
         raise error
 
@@ -130,7 +130,7 @@ def can_mount():
 
 @pytest.mark.slow(minutes=2)
 @pytest.mark.parametrize("fault", ["full", "read-only"])
-def test_the_command_on_a_disk_that_fills_up_or_becomes_read_only(tmp_path, fault):
+def test_command_resumes_after_a_full_or_read_only_disk(tmp_path, fault):
     """The real command on a small file system: it fails with an error, resumes, and gives the same bits."""
     if not can_mount():
         pytest.skip("no user may mount a file system here")
@@ -171,7 +171,7 @@ def test_the_command_on_a_disk_that_fills_up_or_becomes_read_only(tmp_path, faul
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_a_finished_run_is_evaluated_on_a_read_only_disk(tmp_path):
+def test_evaluates_a_finished_run_on_a_read_only_disk(tmp_path):
     if not can_mount():
         pytest.skip("no user may mount a file system here")
     with Workdir(tmp_path / "run", {"train": {"seed": 3}}) as run:

@@ -10,7 +10,7 @@ from tests.faults.kill_points import kill_at_random
 
 @pytest.mark.slow(minutes=4)
 @pytest.mark.parametrize(("name", "kills"), [("training", 20), ("preparation", 5), ("report", 5)])
-def test_kills_at_random_moments_change_no_bit(request, tmp_path, name, kills):
+def test_kills_at_random_moments_change_no_bits(request, tmp_path, name, kills):
     """At the start, in steps, in evaluations, in saves and while the result is written."""
     if name == "report":
         request.getfixturevalue("results")
@@ -19,7 +19,7 @@ def test_kills_at_random_moments_change_no_bit(request, tmp_path, name, kills):
     assert tally.is_clean, tally
 
 
-def test_two_hundred_kills_of_training_lost_nothing(results):
+def test_stored_results_have_no_lost_step(results):
     """The published results have no lost step and no differing end."""
     found = [json.loads(file.read_text()) for file in (results / "faults").glob("training*.json")]
     assert sum(one["kills"] for one in found) >= 200

@@ -56,7 +56,7 @@ def masks_of_all_kinds(rngs, batch, length, num_landmarks):
     return jnp.stack([holes, few, none, short])[:batch]
 
 
-def both(inputs, kernel, cotangent, **options):
+def output_and_gradients(inputs, kernel, cotangent, **options):
     """Returns output and gradients of the kernels, and of plain jnp in float32."""
 
     def run(implementation, *arguments):
@@ -74,13 +74,13 @@ def both(inputs, kernel, cotangent, **options):
 
 @pytest.mark.slow_except("shape0")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_they_are_the_plain_steps(rngs, short_blocks, shape):
+def test_equals_plain_jnp(rngs, short_blocks, shape):
     assert_same(rngs, shape)
 
 
 @pytest.mark.slow(minutes=0.5)
 @pytest.mark.parametrize("shape", MORE_SHAPES)
-def test_they_are_the_plain_steps_of_other_shapes(rngs, short_blocks, shape):
+def test_equals_plain_jnp_at_other_shapes(rngs, short_blocks, shape):
     assert_same(rngs, shape)
 
 
@@ -96,7 +96,7 @@ def test_they_are_the_plain_steps_of_other_shapes(rngs, short_blocks, shape):
         pytest.param(16_384, True, marks=pytest.mark.slow(minutes=0.3)),
     ],
 )
-def test_they_are_the_plain_steps_at_length(rngs, length, masked):
+def test_equals_plain_jnp_at_long_lengths(rngs, length, masked):
     assert_same(rngs, (length, 2, 64, 64, 33, masked))
 
 
@@ -108,20 +108,22 @@ def assert_same(rngs, shape):
     cotangent = jax.random.normal(next(rngs), inputs[0].shape)
     real = jnp.ones((4, length), bool) if mask is None else mask
     cotangent = jnp.where(real[..., None, None], cotangent, 0)
-    actual, expected = both(inputs, kernel, cotangent, num_landmarks=num_landmarks, mask=mask)
+    actual, expected = output_and_gradients(
+        inputs, kernel, cotangent, num_landmarks=num_landmarks, mask=mask
+    )
     assert_close(actual[0], expected[0], REFERENCE, where=real)
     assert_close(actual[1], expected[1], REFERENCE)
 
 
 @pytest.mark.slow(minutes=0.4)
-def test_one_kernel_per_channel_is_added_outside_of_them(rngs, short_blocks, caplog):
+def test_convolution_per_channel_is_added_outside_the_kernels(rngs, short_blocks, caplog):
     choice.warn_once.cache_clear()
     inputs = random_inputs(rngs, 4, 300, 2, 32)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     kernel = jax.random.normal(next(rngs), (2, 32, 5))
     cotangent = jnp.where(mask[..., None, None], inputs[0] + 1, 0)
     held = [jnp.where(mask[..., None, None], x, 7.0) for x in inputs]
-    actual, expected = both(held, kernel, cotangent, num_landmarks=16, mask=mask)
+    actual, expected = output_and_gradients(held, kernel, cotangent, num_landmarks=16, mask=mask)
     assert_close(actual[0], expected[0], REFERENCE, where=mask)
     assert_close(actual[1], expected[1], REFERENCE)
     assert not caplog.records
@@ -129,14 +131,14 @@ def test_one_kernel_per_channel_is_added_outside_of_them(rngs, short_blocks, cap
 
 @pytest.mark.slow(minutes=0.4)
 @pytest.mark.parametrize("masked", [True, pytest.param(False, marks=pytest.mark.slow(minutes=0.2))])
-def test_half_precision(rngs, masked):
+def test_bfloat16_is_near_float32(rngs, masked):
     inputs = random_inputs(rngs, 4, 512, 2, 64, dtype=jnp.bfloat16)
     mask = masks_of_all_kinds(rngs, 4, 512, 64) if masked else None
     real = jnp.ones((4, 512), bool) if mask is None else mask
     kernel = jax.random.normal(next(rngs), (2, 33))
     cotangent = jax.random.normal(next(rngs), inputs[0].shape, jnp.bfloat16)
     cotangent = jnp.where(real[..., None, None], cotangent, 0)
-    actual, expected = both(inputs, kernel, cotangent, num_landmarks=64, mask=mask)
+    actual, expected = output_and_gradients(inputs, kernel, cotangent, num_landmarks=64, mask=mask)
     assert [x.dtype for x in (actual[0], *actual[1])] == 4 * [jnp.bfloat16] + [jnp.float32]
     assert_close(actual[0], expected[0], HALF, where=real)
     assert_close(actual[1], expected[1], HALF_GRADIENT)
@@ -144,13 +146,13 @@ def test_half_precision(rngs, masked):
 
 @pytest.mark.slow(minutes=0.4)
 @pytest.mark.parametrize("width", [5, pytest.param(0, marks=pytest.mark.slow(minutes=0.2))])
-def test_queries_may_have_a_mask_of_their_own(rngs, short_blocks, width):
+def test_queries_may_have_another_mask(rngs, short_blocks, width):
     inputs = random_inputs(rngs, 4, 300, 2, 64)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     query_mask = mask[jnp.array([1, 3, 0, 2])]
     kernel = jax.random.normal(next(rngs), (2, width)) if width else None
     cotangent = jnp.where(query_mask[..., None, None], inputs[0] + 1, 0)
-    actual, expected = both(
+    actual, expected = output_and_gradients(
         inputs, kernel, cotangent, num_landmarks=16, mask=mask, query_mask=query_mask
     )
     assert_close(actual[0], expected[0], REFERENCE, where=query_mask)
@@ -163,7 +165,7 @@ def test_keys_may_be_longer_than_queries(rngs, short_blocks):
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     query_mask = masks_of_all_kinds(rngs, 4, 200, 16)[jnp.array([3, 0, 2, 1])]
     cotangent = jnp.where(query_mask[..., None, None], inputs[0] + 1, 0)
-    actual, expected = both(
+    actual, expected = output_and_gradients(
         inputs, None, cotangent, num_landmarks=16, mask=mask, query_mask=query_mask
     )
     assert_close(actual[0], expected[0], REFERENCE, where=query_mask)
@@ -171,7 +173,7 @@ def test_keys_may_be_longer_than_queries(rngs, short_blocks):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_what_padding_holds_is_never_seen(rngs, short_blocks):
+def test_output_and_gradients_ignore_the_content_of_padding(rngs, short_blocks):
     inputs = random_inputs(rngs, 4, 300, 2, 64)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     real = mask[..., None, None]
@@ -202,7 +204,7 @@ def test_what_padding_holds_is_never_seen(rngs, short_blocks):
         assert (jnp.where(real, 0, gradient) == 0).all()
 
 
-def test_the_users_precision_is_not_for_bfloat16_in_a_kernel():
+def test_bfloat16_kernels_ignore_the_default_matmul_precision():
     tokens = jax.ShapeDtypeStruct((1, 140, 2, 64), jnp.bfloat16)
     attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
     with jax.default_matmul_precision("highest"):
@@ -221,7 +223,7 @@ def test_the_users_precision_is_not_for_bfloat16_in_a_kernel():
     assert found == {(jax.lax.Precision.DEFAULT, jax.lax.Precision.DEFAULT)}
 
 
-def test_an_example_is_the_same_alone(rngs):
+def test_an_example_is_independent_of_its_batch(rngs):
     inputs = random_inputs(rngs, 3, 300, 2, 64)
     mask = masks_of_all_kinds(rngs, 3, 300, 16)
     attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
@@ -232,7 +234,7 @@ def test_an_example_is_the_same_alone(rngs):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_gradients_agree_with_differences(rngs):
+def test_gradients_agree_with_finite_differences(rngs):
     inputs = random_inputs(rngs, 1, 200, 2, 32)
     direction = random_inputs(rngs, 1, 200, 2, 32)
 

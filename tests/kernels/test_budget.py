@@ -14,7 +14,7 @@ QKV = 3 * budget.BATCH * budget.HEADS * budget.DIM * 2  # bytes a position
 
 
 @pytest.mark.parametrize("length", [512, 131_072])
-def test_nothing_that_grows_with_the_length_is_kept_beside_the_arguments(length):
+def test_residuals_of_the_gradient_do_not_grow_with_the_length(length):
     function, arguments, kept = budget.program("kernels", "gradient", length)
     assert kept <= 3.1 * MIB
     passes = list(budget.pallas_calls(jax.make_jaxpr(function)(*arguments).jaxpr))
@@ -34,7 +34,7 @@ SHAPES = [
 
 @pytest.mark.slow(minutes=1)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_tpus_compiler_takes_what_they_promise_to_serve(shape):
+def test_tpu_compiler_accepts_all_supported_shapes(shape):
     """Separate masks for queries and keys, forward and backward."""
     pytest.importorskip("libtpu")
     length, heads, dim, num_landmarks, width, dtype = shape
@@ -69,7 +69,7 @@ def test_a_tpus_compiler_takes_what_they_promise_to_serve(shape):
 
 @pytest.mark.slow(minutes=0.5)
 @pytest.mark.parametrize("query_mask", [False, True])
-def test_the_plain_path_has_no_conditional_on_a_tpu(query_mask):
+def test_plain_jnp_has_no_conditional_on_a_tpu(query_mask):
     pytest.importorskip("libtpu")
     tokens = jax.ShapeDtypeStruct((2, 1024, 4, 32), jnp.float32)
     mask = jax.ShapeDtypeStruct((2, 1024), bool)
@@ -96,7 +96,7 @@ def test_the_plain_path_has_no_conditional_on_a_tpu(query_mask):
 
 @pytest.mark.slow(minutes=0.5)
 @pytest.mark.parametrize("length", budget.LENGTHS)
-def test_memory_beside_the_arguments_does_not_grow_forward(length):
+def test_forward_memory_does_not_grow_with_the_length(length):
     pytest.importorskip("libtpu")
     row = budget.cell("v5e:1x1", "kernels", "forward", length)
     assert row["temp_bytes"] <= 8 * MIB  # 7.75, at 4,096
@@ -106,7 +106,7 @@ def test_memory_beside_the_arguments_does_not_grow_forward(length):
 
 @pytest.mark.slow(minutes=1)
 @pytest.mark.parametrize(("length", "most"), [(4096, 1.2e-3), (16_384, 3.6e-3)])
-def test_the_gradient_takes_little_more_than_its_arguments(length, most):
+def test_gradient_memory_and_time_are_bounded(length, most):
     pytest.importorskip("libtpu")
     row = budget.cell("v5e:1x1", "kernels", "gradient", length)
     assert row["temp_bytes"] <= 2 / 3 * QKV * length  # two numbers for each of a token

@@ -16,7 +16,7 @@ AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
 
 
 @pytest.fixture(autouse=True)
-def said_nothing_yet():
+def no_warning_yet():
     choice.warn_once.cache_clear()
 
 
@@ -52,20 +52,20 @@ def tpus(kind="TPU v5 lite", types=(AUTO,), **axes):
     return jax.sharding.use_abstract_mesh(mesh)
 
 
-def test_a_cpu_gets_the_plain_form_unless_asked():
+def test_cpu_uses_xla_by_default():
     assert "pallas_call" not in traced()
     assert "pallas_call" not in traced(implementation="xla")
     assert traced(implementation="pallas_tpu").count("pallas_call") > 0
 
 
 @pytest.mark.parametrize("width", [35, 259])
-def test_one_kernel_per_channel_goes_beside_the_kernels(caplog, width):
+def test_convolution_per_channel_is_supported(caplog, width):
     program = traced(implementation="pallas_tpu", width=width, per_channel=True)
     assert "pallas_call" in program
     assert not caplog.records
 
 
-def test_tpus_get_the_kernels_each_for_its_own_examples(caplog):
+def test_tpus_run_the_kernels_on_their_own_examples(caplog):
     with tpus(data=4, sequence=1, types=(AUTO, AUTO)):
         program = traced()
     assert "shard_map" in program
@@ -91,7 +91,7 @@ def test_tpus_get_the_kernels_each_for_its_own_examples(caplog):
         ({"normalize_rows": True}, "normalize_rows=True"),
     ],
 )
-def test_what_they_cannot_serve_goes_plain_and_is_told_once(caplog, options, reason):
+def test_unsupported_arguments_fall_back_to_xla_with_one_warning(caplog, options, reason):
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             assert "pallas_call" not in traced(implementation="pallas_tpu", **options)
@@ -110,13 +110,13 @@ def test_what_they_cannot_serve_goes_plain_and_is_told_once(caplog, options, rea
         (functools.partial(tpus, data=3), "3 devices do not divide a batch of 4"),
     ],
 )
-def test_devices_that_they_cannot_run_on_go_plain(caplog, mesh, reason):
+def test_unsupported_devices_fall_back_to_xla(caplog, mesh, reason):
     with caplog.at_level(logging.WARNING), mesh():
         assert "pallas_call" not in traced()
     assert reason in caplog.records[0].getMessage()
 
 
-def test_arrays_of_several_types_go_plain(caplog, rngs):
+def test_mixed_dtypes_fall_back_to_xla(caplog, rngs):
     query, key, value = random_inputs(rngs, 1, 140, 2, 32)
     with caplog.at_level(logging.WARNING):
         nystrom_attention(
@@ -125,7 +125,7 @@ def test_arrays_of_several_types_go_plain(caplog, rngs):
     assert "several types, bfloat16, float32" in caplog.records[0].getMessage()
 
 
-def test_a_checked_shard_map_goes_plain_and_an_unchecked_one_does_not(caplog):
+def test_shard_map_with_check_vma_falls_back_to_xla(caplog):
     mesh = jax.make_mesh((8,), ("data",), (AUTO,))
     tokens = jax.ShapeDtypeStruct((8, 140, 2, 32), jnp.float32)
     attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
@@ -143,14 +143,14 @@ def test_a_checked_shard_map_goes_plain_and_an_unchecked_one_does_not(caplog):
     assert "check_vma=False" in caplog.records[0].getMessage()
 
 
-def test_several_devices_without_a_mesh_go_plain(caplog, monkeypatch):
+def test_several_devices_without_a_mesh_fall_back_to_xla(caplog, monkeypatch):
     monkeypatch.setattr(choice, "_target", lambda: ("tpu", "TPU v5 lite"))
     with caplog.at_level(logging.WARNING):
         assert "pallas_call" not in traced()
     assert "jax.set_mesh(mesh)" in caplog.records[0].getMessage()
 
 
-def test_a_split_length_goes_plain_and_is_told(caplog):
+def test_a_split_length_falls_back_to_xla(caplog):
     tokens = jax.ShapeDtypeStruct((4, 320, 2, 64), jnp.float32)
     mesh = jax.make_mesh((8,), ("sequence",), (AUTO,))
     attend = functools.partial(
@@ -165,7 +165,7 @@ def test_a_split_length_goes_plain_and_is_told(caplog):
 @pytest.mark.parametrize(
     ("kind", "groups"), [(AUTO, (2,)), (EXPLICIT, (2,)), (AUTO, (2, 32)), (EXPLICIT, (2, 32))]
 )
-def test_devices_together_compute_what_one_does(rngs, kind, groups):
+def test_several_devices_equal_one(rngs, kind, groups):
     inputs = random_inputs(rngs, 4, 140, 2, 32)
     mask = jax.random.bernoulli(next(rngs), 0.8, (4, 140))
     kernel = jax.random.normal(next(rngs), (*groups, 5))

@@ -43,14 +43,14 @@ def run_program(folder: Path, setting: str, tunables: str = "") -> list[str]:
 
 
 @glibc
-def test_starts_again_once_as_the_same_process_with_the_same_arguments(tmp_path):
+def test_restarts_once_with_the_same_process_id_and_arguments(tmp_path):
     first, second, end = run_program(tmp_path, "always [madvise] never\n")
     assert first == second
     assert end == f"{huge_pages.KEEP}:glibc.malloc.hugetlb=1 True ['an argument', '--flag=1'] 1"
 
 
 @glibc
-def test_keeps_the_other_tunables(tmp_path):
+def test_keeps_other_tunables(tmp_path):
     *starts, end = run_program(tmp_path, "always [madvise] never\n", "glibc.malloc.check=0")
     assert len(starts) == 2
     expected = f"{huge_pages.KEEP}:glibc.malloc.hugetlb=1:glibc.malloc.check=0 True "
@@ -58,18 +58,18 @@ def test_keeps_the_other_tunables(tmp_path):
 
 
 @pytest.mark.parametrize("choice", ["0", "2"])
-def test_leaves_who_has_decided_alone(tmp_path, choice):
+def test_keeps_a_choice_of_the_user(tmp_path, choice):
     _, end = run_program(tmp_path, "always [madvise] never\n", f"glibc.malloc.hugetlb={choice}")
     assert end.startswith(f"glibc.malloc.hugetlb={choice} False ")
 
 
 @pytest.mark.parametrize("setting", ["[always] madvise never\n", "always madvise [never]\n", ""])
-def test_leaves_a_kernel_alone_that_does_not_give_on_request(tmp_path, setting):
+def test_does_not_restart_unless_the_kernel_setting_is_madvise(tmp_path, setting):
     _, end = run_program(tmp_path, setting)
     assert end.startswith(" False ")
 
 
-def test_leaves_other_systems_alone(monkeypatch, tmp_path):
+def test_does_not_restart_on_other_systems(monkeypatch, tmp_path):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setattr(huge_pages, "KERNEL_SETTING", tmp_path / "missing")
     monkeypatch.setattr(sys, "argv", [__file__])
@@ -81,7 +81,7 @@ def test_leaves_other_systems_alone(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "library", [("", ""), ("libc", "1.2.5"), ("glibc", "2.34"), ("glibc", ""), ("glibc", "2.x")]
 )
-def test_leaves_other_libraries_alone(monkeypatch, tmp_path, library):
+def test_does_not_restart_with_other_c_libraries(monkeypatch, tmp_path, library):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     setting = tmp_path / "enabled"
     setting.write_text("always [madvise] never\n")

@@ -15,7 +15,7 @@ def split(*examples):
     return Split(Sequences.from_bytes(texts), np.array(labels, np.int32))
 
 
-def test_the_most_frequent_label_and_the_first_token(tmp_path):
+def test_scores_the_most_frequent_label_and_the_first_token(tmp_path):
     train = split((b"ab", 2), (b"ac", 2), (b"b", 1), (b"bb", 1), (b"ba", 2), (b"c", 0))
     test = split((b"az", 2), (b"bz", 1), (b"c", 0), (b"unseen", 2), (b"b", 2))
     found = baselines(task(tmp_path, train, test))
@@ -23,19 +23,19 @@ def test_the_most_frequent_label_and_the_first_token(tmp_path):
     assert found["first token alone"] == pytest.approx(4 / 5)  # the last is wrong: b is mostly 1
 
 
-def test_an_empty_sequence_is_of_a_kind_of_its_own(tmp_path):
+def test_empty_sequences_are_a_separate_case(tmp_path):
     train = split((b"", 1), (b"", 1), (b"a", 0), (b"a", 0), (b"a", 0))
     found = baselines(task(tmp_path, train, split((b"", 1), (b"a", 0))))
     assert found == {"constant answer": 0.5, "first token alone": 1.0}
 
 
-def test_only_the_examples_of_a_shortened_split_count(tmp_path):
+def test_a_shortened_split_counts_only_its_own_examples(tmp_path):
     train = split((b"a", 0), (b"a", 1), (b"a", 1))
     found = baselines(task(tmp_path, train.first(1), split((b"a", 0), (b"a", 1)).first(1)))
     assert found == {"constant answer": 1.0, "first token alone": 1.0}
 
 
-def test_pairs_have_the_constant_answer_alone(tmp_path):
+def test_pairs_have_only_the_constant_answer(tmp_path):
     pairs = Split(
         Sequences.from_bytes([b"a", b"b"]),
         np.array([1, 1], np.int32),
@@ -60,7 +60,7 @@ def scores(tmp_path, tree):
     return baselines(task(tmp_path, train, test, name="listops-made"))
 
 
-def test_the_ends_of_a_tree_are_read_with_its_root_operator(tmp_path):
+def test_baseline_reads_the_ends_and_the_root_operator(tmp_path):
     def tree(rng):
         root, last = rng.choice(["MAX", "MIN"]), int(rng.integers(10))
         return f"[{root} {digits(rng, 30)} {last} ]", last if root == "MAX" else 9 - last
@@ -70,7 +70,7 @@ def test_the_ends_of_a_tree_are_read_with_its_root_operator(tmp_path):
     assert found["first and last 2 tokens"] == 1.0
 
 
-def test_the_ends_of_a_tree_are_read_with_their_depth(tmp_path):
+def test_baseline_reads_the_depth_of_the_ends(tmp_path):
     def tree(rng):
         last, nested = int(rng.integers(10)), rng.random() < 0.5
         end = f"[SM {last} ] ]" if nested else f"[SM ] {last} ]"
@@ -81,7 +81,7 @@ def test_the_ends_of_a_tree_are_read_with_their_depth(tmp_path):
     assert found["first and last 4 tokens"] == 1.0
 
 
-def test_the_middle_of_a_tree_is_not_read(tmp_path):
+def test_baseline_ignores_the_middle_of_a_tree(tmp_path):
     def tree(rng):
         middle = int(rng.integers(10))
         return f"[MAX {digits(rng, 10)} {middle} {digits(rng, 10)} ]", middle
@@ -91,13 +91,13 @@ def test_the_middle_of_a_tree_is_not_read(tmp_path):
     assert max(found.values()) < 0.3
 
 
-def test_a_tree_that_is_shorter_than_its_ends_is_read(tmp_path):
+def test_baseline_reads_trees_shorter_than_the_ends(tmp_path):
     train = trees(500, 0, lambda rng: ("[MAX 3 ]", 3))
     found = baselines(task(tmp_path, train, train, name="listops-made"))
     assert found["first and last 9 tokens"] == 1.0
 
 
-def test_only_listops_has_the_ends(tmp_path):
+def test_only_listops_has_a_baseline_from_the_ends(tmp_path):
     train = split((b"ab", 1), (b"ac", 0))
     assert baselines(task(tmp_path, train, train)).keys() == {
         "constant answer",

@@ -43,7 +43,7 @@ def tensorflow_grey(red, green, blue):
 # --- Grey
 
 
-def test_grey_colours_stay_what_they_are():
+def test_grey_colors_are_unchanged():
     greys = np.arange(256, dtype=np.uint8)
     np.testing.assert_array_equal(image.to_gray(np.stack([greys] * 3, -1)), greys)
 
@@ -63,11 +63,11 @@ def test_grey_colours_stay_what_they_are():
         ((0, 0, 255), 29),
     ],
 )
-def test_grey_values_are_tensorflows(colour, grey):
+def test_grey_values_equal_those_of_tensorflow(colour, grey):
     assert image.to_gray(np.array(colour, np.uint8)) == grey
 
 
-def test_grey_of_every_colour_is_tensorflows():
+def test_grey_of_every_color_equals_that_of_tensorflow():
     """Against the formula, and against the hash of what TensorFlow 2.21 gave for all of them."""
     green, blue = np.indices((256, 256), np.uint8)
     digest = hashlib.sha256()
@@ -83,7 +83,7 @@ def test_grey_of_every_colour_is_tensorflows():
 # --- The data
 
 
-def test_every_image_is_there_once_in_the_order_of_the_files(parent):
+def test_every_image_is_read_once_in_file_order(parent):
     task = load(parent)
     expected = {}
     for split, names in image.FILES.items():
@@ -110,7 +110,7 @@ def test_the_official_sizes_are_the_default(parent):
         data.load(dataclasses.replace(CONFIG, dir=str(parent)))
 
 
-def test_tokens_are_grey_values_without_an_offset(parent):
+def test_tokens_are_grey_values(parent):
     split = load(parent).splits["test"]
     batch = split.batch(np.arange(2), CONFIG.padding)
     assert batch["mask"].all()
@@ -118,7 +118,7 @@ def test_tokens_are_grey_values_without_an_offset(parent):
     np.testing.assert_array_equal(batch["inputs"][1], split[1][0])
 
 
-def test_folder_parent_and_archive_are_the_same_data(parent, tmp_path):
+def test_folder_parent_and_archive_give_the_same_data(parent, tmp_path):
     files = {**fakes.batches(), "batches.meta.txt": b"airplane\n", "readme.html": b""}
     reverse = dict(reversed(files.items()))
     fakes.write_archive(tmp_path / image.ARCHIVE, reverse, "cifar-10-batches-bin/")
@@ -134,13 +134,13 @@ def test_prepared_data_never_change(parent):
     assert task.sha256 == "45e26d82c89501f6ff8e93152c89fc524dabfc63605d5bd5dc4165731a3d6236"
 
 
-def test_the_seed_moves_the_held_out_images_and_nothing_else(parent):
+def test_seed_changes_only_the_held_out_images(parent):
     first, second = load(parent), load(parent, seed=1)
     assert rows(first.splits["test"]) == rows(second.splits["test"])
     assert rows(first.splits["valid"]) != rows(second.splits["valid"])
 
 
-def test_images_that_are_equal_in_grey_alone_stay_on_one_side(tmp_path):
+def test_images_of_equal_grey_are_in_the_same_split(tmp_path):
     """Every image of the first file is in the second one again, in other colours."""
     files = fakes.batches()
     records = np.frombuffer(files[NAMES[0]], np.uint8).reshape(-1, 3073).copy()
@@ -170,7 +170,7 @@ def test_decode_draws_the_image(parent):
 # --- Faults
 
 
-def test_a_missing_folder_is_one_clear_sentence(tmp_path):
+def test_rejects_a_missing_folder(tmp_path):
     with pytest.raises(
         FileNotFoundError,
         match=r"neither cifar-10-batches-bin nor cifar-10-binary\.tar\.gz is in .*\. Download",
@@ -179,7 +179,7 @@ def test_a_missing_folder_is_one_clear_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["cifar-10-batches-py", "cifar-10-python.tar.gz"])
-def test_pickles_are_not_read_and_the_sentence_says_so(tmp_path, name):
+def test_rejects_pickles(tmp_path, name):
     (tmp_path / name).touch()
     with pytest.raises(
         FileNotFoundError,
@@ -188,7 +188,7 @@ def test_pickles_are_not_read_and_the_sentence_says_so(tmp_path, name):
         load(tmp_path)
 
 
-def test_a_missing_file_is_named(parent):
+def test_error_names_a_missing_file(parent):
     (parent / "cifar-10-batches-bin/data_batch_3.bin").unlink()
     (parent / "cifar-10-batches-bin/test_batch.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"lacks data_batch_3\.bin, test_batch\.bin\. Unp"):
@@ -196,7 +196,7 @@ def test_a_missing_file_is_named(parent):
 
 
 @pytest.mark.parametrize("change", [-1, 1, -3073])
-def test_a_file_of_another_size_is_named(parent, change):
+def test_error_names_a_file_of_the_wrong_size(parent, change):
     path = parent / "cifar-10-batches-bin/data_batch_2.bin"
     content = path.read_bytes()
     path.write_bytes(content[:change] if change < 0 else content + b"0" * change)
@@ -207,7 +207,7 @@ def test_a_file_of_another_size_is_named(parent, change):
     assert not list((cache.cache_dir() / "data").glob("*.partial"))
 
 
-def test_a_label_that_is_none_is_named(parent):
+def test_error_names_an_invalid_label(parent):
     path = parent / "cifar-10-batches-bin/test_batch.bin"
     content = bytearray(path.read_bytes())
     content[17 * 3073] = 10
@@ -218,7 +218,7 @@ def test_a_label_that_is_none_is_named(parent):
         load(parent)
 
 
-def test_too_few_of_a_class_to_hold_out_is_one_clear_sentence(parent):
+def test_rejects_a_class_with_too_few_images(parent):
     for name in image.FILES["train"]:
         path = parent / "cifar-10-batches-bin" / name
         records = np.frombuffer(path.read_bytes(), np.uint8).reshape(-1, 3073).copy()

@@ -37,13 +37,13 @@ OFFICIAL_TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "value"), EXPRESSIONS.items())
-def test_evaluate_gives_the_value(text, value):
+def test_evaluates_expressions(text, value):
     assert listops.evaluate(text) == value
     assert recursive_value(Words(text)) == value
 
 
 @pytest.mark.parametrize("text", EXPRESSIONS)
-def test_spelling_and_white_space_do_not_matter(text):
+def test_accepts_other_spellings_and_white_space(text):
     value = EXPRESSIONS[text]
     assert listops.evaluate(text.replace("]", "X")) == value
     assert listops.evaluate(text.replace(" ", "\n\t ") + " ") == value
@@ -73,12 +73,12 @@ def test_spelling_and_white_space_do_not_matter(text):
         ("( ( [MAX 1 ) ]", r"has 2 '\(' but 1 '\)'"),
     ],
 )
-def test_a_malformed_expression_is_one_clear_sentence(text, sentence):
+def test_rejects_a_malformed_expression(text, sentence):
     with pytest.raises(ValueError, match=sentence):
         listops.evaluate(text)
 
 
-def test_deep_nesting_needs_no_recursion():
+def test_evaluates_deeply_nested_trees():
     depth = 5 * sys.getrecursionlimit()
     text = "[MAX " * depth + "3" + " ]" * depth
     assert listops.evaluate(text) == 3
@@ -106,7 +106,7 @@ def test_the_vocabulary_is_fixed():
     }
 
 
-def test_decode_turns_encode_around_and_drops_padding():
+def test_decode_inverts_encode_and_drops_padding():
     text = "[MAX 2 9 [MIN 4 7 ] 0 ]"
     tokens = listops.encode(text)
     assert tokens.dtype == np.uint8
@@ -115,7 +115,7 @@ def test_decode_turns_encode_around_and_drops_padding():
 
 
 @pytest.mark.parametrize("text", OFFICIAL_TEXTS)
-def test_official_text_is_left_nested_pairs(text):
+def test_official_text_is_nested_to_the_left(text):
     assert official_text(listops.encode(text)) == OFFICIAL_TEXTS[text]
     np.testing.assert_array_equal(listops.encode(OFFICIAL_TEXTS[text]), listops.encode(text))
 
@@ -123,7 +123,7 @@ def test_official_text_is_left_nested_pairs(text):
 # --- The task
 
 
-def test_a_prepared_task_holds_what_was_generated():
+def test_prepared_task_contains_the_generated_trees():
     task = data.load(CONFIG)
     assert {name: len(split) for name, split in task.splits.items()} == {
         "train": 20,
@@ -155,13 +155,13 @@ def test_generated_data_never_change():
 
 
 @pytest.mark.slow(minutes=1)
-def test_the_whole_set_never_changes():
+def test_full_data_never_change():
     task = data.load(data.DataConfig(task="listops", max_len=2048))
     assert [len(split) for split in task.splits.values()] == [96_000, 2_000, 2_000]
     assert task.sha256 == "99ad845103d02e2eda92759e0244a3878e397eeac07e93a13cbd2b0864133eaa"
 
 
-def test_preparing_is_announced_once(caplog):
+def test_preparation_is_logged_once(caplog):
     caplog.set_level(logging.INFO)
     data.load(CONFIG)
     data.load(CONFIG)
@@ -170,7 +170,7 @@ def test_preparing_is_announced_once(caplog):
     assert pathlib.Path(message.split("saved to ")[1]).is_dir()
 
 
-def test_seed_and_examples_make_other_data_and_workers_do_not():
+def test_data_depend_on_seed_and_examples_but_not_on_workers():
     def sha256(**changes):
         return data.load(dataclasses.replace(CONFIG, **changes)).sha256
 
@@ -207,14 +207,14 @@ def test_official_files_round_trip(official):
         np.testing.assert_array_equal(split.labels, ours.labels)
 
 
-def test_examples_shorten_what_is_read(official):
+def test_examples_limits_the_official_files(official):
     folder, _ = official
     for examples in (0, 7):  # in this order: the whole files are prepared already
         read = load_files(folder, examples=examples, source="files")
         assert [len(split) for split in read.splits.values()] == [examples or 20] * 3
 
 
-def test_a_changed_file_is_prepared_anew(official):
+def test_a_changed_file_is_prepared_again(official):
     folder, _ = official
     before = load_files(folder)
     path = folder / "basic_test.tsv"
@@ -240,7 +240,7 @@ def test_a_changed_file_is_prepared_anew(official):
         (b"( ( [MAX \xff ) ] )\t1", "byte 10 is not valid UTF-8"),
     ],
 )
-def test_a_malformed_line_is_named(official, line, sentence):
+def test_error_names_a_malformed_line(official, line, sentence):
     folder, _ = official
     path = folder / "basic_train.tsv"
     lines = path.read_bytes().split(b"\r\n")
@@ -258,14 +258,14 @@ def test_a_malformed_line_is_named(official, line, sentence):
         (b"Source\tTarget\n", r"basic_val\.tsv holds a header and no examples"),
     ],
 )
-def test_a_file_without_header_or_examples_is_refused(official, content, sentence):
+def test_rejects_a_file_without_header_or_examples(official, content, sentence):
     folder, _ = official
     (folder / "basic_val.tsv").write_bytes(content)
     with pytest.raises(ValueError, match=sentence):
         load_files(folder)
 
 
-def test_missing_files_are_named_with_what_to_do(tmp_path):
+def test_error_about_missing_files_says_what_to_do(tmp_path):
     (tmp_path / "basic_val.tsv").touch()
     with pytest.raises(
         FileNotFoundError,
@@ -274,7 +274,7 @@ def test_missing_files_are_named_with_what_to_do(tmp_path):
         load_files(tmp_path)
 
 
-def test_the_short_size_is_of_its_own_lengths_and_name():
+def test_short_task_has_its_own_lengths_and_name():
     task = listops.load_short(
         data.DataConfig(task="listops-short", max_len=512, examples=50, workers=1)
     )
@@ -287,6 +287,6 @@ def test_the_short_size_is_of_its_own_lengths_and_name():
         assert listops.evaluate(task.decode(tokens)) == label
 
 
-def test_the_short_size_has_no_official_files(tmp_path):
+def test_short_task_rejects_official_files(tmp_path):
     with pytest.raises(ValueError, match="generated only"):
         listops.load_short(data.DataConfig(task="listops-short", max_len=512, dir=str(tmp_path)))

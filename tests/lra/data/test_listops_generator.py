@@ -77,7 +77,7 @@ def assert_official_statistics(chunks):
         assert abs(mean - OFFICIAL_MEANS[name]) < scale * DEVIATIONS[name], name
 
 
-def test_official_text_of_a_generated_tree_comes_back(sample):
+def test_generated_trees_survive_the_official_text(sample):
     for tree in sample[0].trees[:50]:
         tokens = np.frombuffer(tree.tokens, np.uint8)
         text = official_text(tokens)
@@ -95,7 +95,7 @@ def test_labels_are_the_values_of_their_trees(sample):
         assert listops.evaluate(text) == tree.label
 
 
-def test_a_node_is_what_the_official_generator_makes_it():
+def test_nodes_have_the_distribution_of_the_official_generator():
     nodes = collections.Counter(kind[:2] for kind in listops._KINDS)
     total = len(listops._KINDS)
     assert total == 720
@@ -110,13 +110,13 @@ def test_a_node_is_what_the_official_generator_makes_it():
     assert all(num_args == 0 for num_args, _ in last)
 
 
-def test_statistics_are_those_of_the_official_generator(sample):
+def test_statistics_agree_with_the_official_generator(sample):
     assert_official_statistics(sample)
     assert {num_levels(tree.tokens) for chunk in sample for tree in chunk.trees} == {10}
 
 
 @pytest.mark.slow(minutes=0.5)
-def test_statistics_of_a_large_sample_are_those_of_the_official_algorithm():
+def test_statistics_of_a_large_sample_agree_with_the_official_algorithm():
     """Against the official recursion itself, written down literally."""
     rng = random.Random(11)
 
@@ -152,14 +152,14 @@ def test_statistics_of_a_large_sample_are_those_of_the_official_algorithm():
     assert np.abs(shares[0] - shares[1]).max() < 1.95 * math.sqrt(2 / 20_000)
 
 
-def test_trees_are_the_same_for_any_number_of_processes():
+def test_trees_do_not_depend_on_the_number_of_processes():
     num_trees = 3 * listops.CHUNK_TREES + 7
     alone = list(generate(num_trees, num_processes=1, min_length=20, max_length=60))
     assert alone == list(generate(num_trees, num_processes=2, min_length=20, max_length=60))
     assert len(alone) == num_trees
 
 
-def test_another_seed_is_another_set():
+def test_another_seed_gives_other_trees():
     assert set(generate(50, seed=7)).isdisjoint(generate(50, seed=8))
 
 
@@ -168,7 +168,7 @@ def test_chunks_differ():
     assert len(set(first) & set(second)) < len(first) / 2
 
 
-def test_no_tree_comes_twice():
+def test_trees_are_unique():
     drawn = [tree for i in range(8) for tree in listops.generate_chunk(7, i, 3, 6).trees]
     assert len(set(drawn)) < len(drawn)  # so there is something to remove
     trees = list(generate(1_000, min_length=3, max_length=6))
@@ -183,7 +183,7 @@ def test_all_trees_of_one_token_are_the_ten_digits():
         list(generate(11, min_length=0, max_length=3))
 
 
-def test_lengths_that_no_tree_has_are_one_clear_sentence(monkeypatch):
+def test_rejects_impossible_lengths(monkeypatch):
     monkeypatch.setattr(listops, "MAX_TRIES_PER_TREE", 1_000)
     with pytest.raises(ValueError, match="hardly any tree with 1 < length < 4"):
         listops.generate_chunk(7, 0, 1, 4)

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 EASY = ["pathfinder32-easy", "--examples=5", "--workers=1"]
 
 
-def test_a_task_is_prepared_checked_and_described(capsys, tmp_path):
+def test_prepares_checks_and_describes_a_task(capsys, tmp_path):
     sheet = tmp_path / "new" / "sheet.png"
     assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
     printed = capsys.readouterr().out
@@ -32,14 +32,14 @@ def test_a_task_is_prepared_checked_and_described(capsys, tmp_path):
     assert sheet.stat().st_size > 1000
 
 
-def test_texts_are_shown_as_texts(capsys):
+def test_shows_examples_as_text(capsys):
     assert command.main(["listops-short", "--examples=3", "--workers=1", "--show=1"]) == 0
     printed = capsys.readouterr().out
     assert "Training example 0, label " in printed
     assert "\n[M" in printed or "\n[SM" in printed
 
 
-def test_generated_data_are_written_for_tensorflow_datasets(capsys, tmp_path):
+def test_exports_generated_data_for_tensorflow_datasets(capsys, tmp_path):
     import tensorflow_datasets as tfds
 
     arguments = ["listops-short", "--examples=3", "--workers=1", f"--export_tfds={tmp_path}"]
@@ -50,7 +50,7 @@ def test_generated_data_are_written_for_tensorflow_datasets(capsys, tmp_path):
     assert "exists already" in capsys.readouterr().err
 
 
-def test_changed_data_are_refused(capsys):
+def test_rejects_changed_data(capsys):
     command.main(EASY)
     (folder,) = [path for path in (cache.cache_dir() / "data").iterdir() if path.is_dir()]
     labels = np.load(folder / "test_labels.npy")
@@ -77,16 +77,14 @@ def test_changed_data_are_refused(capsys):
         (["listops", "--examples=-1"], "data.examples is -1"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(arguments, sentence, capsys):
+def test_invalid_arguments_print_one_sentence(arguments, sentence, capsys):
     assert command.main(arguments) == 2
     error = capsys.readouterr().err
     assert sentence in error
     assert error.splitlines()[-1].startswith("lra.data: ")
 
 
-def test_what_cannot_be_made_of_data_is_refused_before_they_are_prepared(
-    tmp_path, monkeypatch, capsys
-):
+def test_rejects_impossible_outputs_before_preparing_data(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(data, "load", lambda config: pytest.fail("prepared"))
     (tmp_path / "pathfinder128").mkdir()
     for arguments, sentence in (
@@ -98,7 +96,7 @@ def test_what_cannot_be_made_of_data_is_refused_before_they_are_prepared(
         assert sentence in capsys.readouterr().err
 
 
-def test_a_stopped_preparation_leaves_nothing_behind(tmp_path):
+def test_a_stopped_preparation_leaves_no_files(tmp_path):
     command_line = [sys.executable, "-m", "lra.data", "pathfinder64", "--workers=1"]
     process = subprocess.Popen(command_line, stderr=subprocess.PIPE, cwd=ROOT, text=True)
     folder = cache.cache_dir() / "data"
@@ -112,7 +110,7 @@ def test_a_stopped_preparation_leaves_nothing_behind(tmp_path):
     assert [path for path in folder.iterdir() if path.is_dir()] == []
 
 
-def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, capsys):
+def test_failed_write_of_a_contact_sheet_prints_one_sentence(tmp_path, monkeypatch, capsys):
     def fill(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -126,14 +124,14 @@ def test_a_sheet_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, c
     assert list(tmp_path.glob("**/*.png*")) == []
 
 
-def test_an_export_that_cannot_be_written_is_one_sentence(tmp_path, capsys):
+def test_failed_write_of_an_export_prints_one_sentence(tmp_path, capsys):
     (tmp_path / "file").write_text("no folder")
     arguments = ["listops-short", "--examples=3", "--workers=1"]
     assert command.main([*arguments, f"--export_tfds={tmp_path / 'file' / 'x'}"]) == 2
     assert "Exporting listops-short needs to write to" in capsys.readouterr().err
 
 
-def test_a_contact_sheet_holds_every_picture_at_its_place(tmp_path):
+def test_contact_sheet_has_every_image_at_its_place(tmp_path):
     from PIL import Image
 
     images = np.stack([np.full((32, 32), shade) for shade in (10, 20, 30, 40, 50)])

@@ -26,7 +26,7 @@ def images_of(split):
 # --- Generated
 
 
-def test_a_shortened_split_is_the_beginning_of_the_whole_one():
+def test_a_shortened_split_is_the_beginning_of_the_full_one():
     task = data.load(CONFIG)
     for split, start in (("train", 0), ("valid", 160_000), ("test", 180_000)):
         drawn = generate(start, start + 7)
@@ -34,7 +34,7 @@ def test_a_shortened_split_is_the_beginning_of_the_whole_one():
         np.testing.assert_array_equal(task.splits[split].labels, drawn.labels)
 
 
-def test_a_task_knows_its_name_classes_and_shape():
+def test_task_has_its_name_classes_and_shape():
     task = data.load(CONFIG)
     assert (task.name, task.image_shape) == ("pathfinder32-easy", (32, 32))
     assert data.describe(task.name).images
@@ -45,20 +45,20 @@ def test_a_task_knows_its_name_classes_and_shape():
     assert task.decode(tokens).count("\n") == 15  # a character is two rows high
 
 
-def test_the_data_do_not_depend_on_processes_and_their_chunks(monkeypatch, tmp_path):
+def test_data_do_not_depend_on_processes_and_chunks(monkeypatch, tmp_path):
     first = data.load(CONFIG).sha256
     monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "other"))
     monkeypatch.setattr(pathfinder, "CHUNK_BYTES", 3 * 1024)
     assert data.load(dataclasses.replace(CONFIG, workers=2, max_len=7)).sha256 == first
 
 
-def test_another_seed_is_another_set():
+def test_another_seed_gives_other_images():
     other = data.load(dataclasses.replace(CONFIG, seed=1))
     assert other.sha256 != data.load(CONFIG).sha256
     np.testing.assert_array_equal(images_of(other.splits["train"]), generate(0, 7, seed=1).images)
 
 
-def test_a_black_pixel_is_a_pixel_unless_asked_otherwise():
+def test_black_pixels_are_masked_only_if_configured():
     task = data.load(CONFIG)
     rows = np.arange(7)
     batch = task.splits["train"].batch(rows, CONFIG.padding)
@@ -67,7 +67,7 @@ def test_a_black_pixel_is_a_pixel_unless_asked_otherwise():
     np.testing.assert_array_equal(theirs["mask"], theirs["inputs"] > 0)
 
 
-def test_statistics_stand_beside_the_images():
+def test_statistics_are_stored_with_the_images():
     statistics = pathfinder.open_statistics(data.load(CONFIG), "valid")
     drawn = generate(160_000, 160_007)
     assert set(statistics) == set(pathfinder.STATISTICS)
@@ -75,7 +75,7 @@ def test_statistics_stand_beside_the_images():
         np.testing.assert_array_equal(values, getattr(drawn, name).astype(np.float32))
 
 
-def test_the_benchmarks_sizes_and_names():
+def test_sizes_and_names_of_the_benchmark():
     assert pathfinder.SIZES == {"train": 160_000, "valid": 20_000, "test": 20_000}
     names = [
         pathfinder.task_name(resolution, difficulty)
@@ -91,7 +91,7 @@ def test_the_benchmarks_sizes_and_names():
     assert set(pathfinder.RELEASE_FOLDERS) == set(pathfinder_generator.DIFFICULTIES)
 
 
-def test_a_disk_too_small_is_refused_before_anything_is_drawn(monkeypatch):
+def test_rejects_a_small_disk_before_drawing(monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=2**10)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     monkeypatch.setattr(pathfinder, "_draw_chunk", None)
@@ -142,13 +142,13 @@ def test_every_image_of_the_release_is_in_one_split(release):
     assert pathfinder.open_statistics(task, "train") == {}
 
 
-def test_the_folder_may_have_another_name_by_a_link(release, tmp_path):
+def test_folder_may_be_a_link_with_another_name(release, tmp_path):
     (tmp_path / "link").symlink_to(release)
     assert load_release(tmp_path / "link").sha256 == load_release(release).sha256
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_the_folder_may_be_named_at_any_depth(release, depth):
+def test_folder_may_be_given_at_any_depth(release, depth):
     folder = (release, *release.parents)[depth]
     assert load_release(folder).sha256 == load_release(release.parents[2]).sha256
 
@@ -160,11 +160,11 @@ def test_the_order_of_the_metadata_does_not_matter(release):
     assert load_release(release).sha256 == first
 
 
-def test_another_seed_splits_otherwise(release):
+def test_another_seed_gives_other_splits(release):
     assert load_release(release, seed=1).sha256 != load_release(release).sha256
 
 
-def test_an_empty_image_is_left_out_and_named(release, caplog):
+def test_an_empty_image_is_dropped_with_a_warning(release, caplog):
     (release / "imgs" / "2" / "sample_7.png").write_bytes(b"")
     with caplog.at_level(logging.WARNING):
         task = load_release(release)
@@ -248,7 +248,7 @@ def redraw_image(release, mode, side):
         ),
     ],
 )
-def test_damage_is_one_clear_sentence_and_leaves_nothing_behind(release, damage, sentence):
+def test_rejects_corrupt_files_and_leaves_no_data(release, damage, sentence):
     damage(release)
     with pytest.raises((ValueError, FileNotFoundError), match=sentence):
         load_release(release.parents[1])
@@ -257,9 +257,7 @@ def test_damage_is_one_clear_sentence_and_leaves_nothing_behind(release, damage,
 
 
 @pytest.mark.parametrize(("method", "name"), [("read_bytes", "2.npy"), ("stat", "sample_3.png")])
-def test_a_file_that_cannot_be_read_is_not_taken_for_a_full_cache(
-    release, method, name, monkeypatch
-):
+def test_an_unreadable_file_is_not_reported_as_a_full_cache(release, method, name, monkeypatch):
     working = getattr(Path, method)
 
     def refused(path, **options):  # made up, because root may read everything

@@ -71,7 +71,7 @@ def sha256(arrays):
 # --- Parameters and refusals
 
 
-def test_the_parameters_are_those_of_the_long_range_arena():
+def test_parameters_equal_those_of_the_long_range_arena():
     assert parameters(32, "hard") == pathfinder_generator.Parameters(
         resolution=32,
         padding=1,
@@ -131,7 +131,7 @@ def test_difficulty_is_the_length_of_the_paths():
         ((32, "hard", 5, 3), "Images 5 to 3 .* 0 <= start <= stop"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_clear_sentence(arguments, sentence):
+def test_rejects_invalid_parameters(arguments, sentence):
     resolution, difficulty, start, stop = arguments
     with pytest.raises(ValueError, match=sentence):
         generate(resolution, difficulty, seed=0, start=start, stop=stop)
@@ -141,7 +141,7 @@ def test_what_cannot_be_drawn_is_one_clear_sentence(arguments, sentence):
 
 
 @pytest.mark.parametrize(("resolution", "difficulty"), SOME)
-def test_an_image_is_the_same_alone_and_in_any_part_of_its_stream(resolution, difficulty):
+def test_an_image_does_not_depend_on_the_others(resolution, difficulty):
     whole = generate(resolution, difficulty, seed=3, start=0, stop=7)
     for start, stop in [(0, 1), (6, 7), (2, 7), (0, 5), (3, 3)]:
         part = generate(resolution, difficulty, seed=3, start=start, stop=stop)
@@ -158,7 +158,7 @@ def test_every_field_has_its_shape_and_type():
     assert all(field.shape == (5,) for field in (drawn.labels, *statistics))
 
 
-def test_images_differ_between_numbers_seeds_difficulties():
+def test_images_differ_between_numbers_seeds_and_difficulties():
     streams = [
         generate(32, difficulty, seed=seed, start=0, stop=101).images
         for seed in (0, 1, -1, 2**64)
@@ -167,7 +167,7 @@ def test_images_differ_between_numbers_seeds_difficulties():
     assert len({image.tobytes() for stream in streams for image in stream}) == 12 * 101
 
 
-def test_another_process_draws_the_same():
+def test_another_process_draws_the_same_images():
     script = (
         "import hashlib\n"
         "from lra.data.pathfinder_generator import generate\n"
@@ -191,7 +191,7 @@ def test_images_never_change():
     }
 
 
-def test_words_are_those_of_xoshiro():
+def test_random_words_equal_those_of_xoshiro():
     """The first outputs from the state 1, 2, 3, 4, as in Rust's rand_xoshiro."""
     from lra.data import pathfinder_kernels
 
@@ -223,7 +223,7 @@ def test_integers_below_a_bound_are_uniform():
 
 
 @pytest.mark.parametrize("column", range(4), ids=map(str, RESOLUTIONS))
-def test_images_are_distributed_as_the_originals(column):
+def test_images_have_the_distribution_of_the_originals(column):
     """Every statistic within four standard errors of the difference, and close to an earlier run."""
     num_images = NUM_IMAGES[column]
     drawn = generate(RESOLUTIONS[column], "hard", seed=11, start=0, stop=num_images)
@@ -242,7 +242,7 @@ def test_images_are_distributed_as_the_originals(column):
     assert (drawn.images.max((1, 2)) == 255).all()
 
 
-def test_half_of_the_markers_end_the_same_path():
+def test_half_of_the_images_are_connected():
     labels = generate(32, "easy", seed=0, start=0, stop=4_001).labels
     assert set(labels.tolist()) == {0, 1}
     assert abs(labels.mean() - 0.5) < 4 * 0.5 / math.sqrt(len(labels))
@@ -404,9 +404,7 @@ class Referee:
         (256, "hard", 3),
     ],
 )
-def test_an_image_is_what_the_originals_rules_give_on_whole_canvases(
-    resolution, difficulty, margin
-):
+def test_images_follow_the_rules_of_the_original(resolution, difficulty, margin):
     """Every pixel equals, every choice was allowed, and the markers sit where the label says."""
     chosen = dataclasses.replace(parameters(resolution, difficulty), margins=(margin,))
     drawn = draw(chosen, seed=17, start=0, stop=5)
@@ -429,7 +427,7 @@ def test_an_image_is_what_the_originals_rules_give_on_whole_canvases(
 
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_paddles_stamp_is_what_pillow_draws(resolution, index):
+def test_paddles_equal_those_drawn_by_pillow(resolution, index):
     chosen = parameters(resolution, "hard")
     margin = chosen.margins[min(index, len(chosen.margins) - 1)]
     referee = Referee(dataclasses.replace(chosen, margins=(margin,)))
@@ -446,7 +444,7 @@ def test_a_paddles_stamp_is_what_pillow_draws(resolution, index):
 
 
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
-def test_a_marker_is_what_pillow_draws_on_the_whole_canvas(resolution):
+def test_markers_equal_those_drawn_by_pillow(resolution):
     from lra.data import pathfinder_kernels
 
     chosen = parameters(resolution, "hard")
@@ -476,7 +474,7 @@ def test_sines_are_rounded_correctly():
 # --- Numba
 
 
-def test_importing_the_generator_needs_no_numba():
+def test_import_does_not_need_numba():
     script = (
         "import sys\nfrom lra.data import pathfinder_generator as generator\n"
         "generator.parameters(32, 'hard')\nprint('numba' in sys.modules)"
@@ -484,7 +482,7 @@ def test_importing_the_generator_needs_no_numba():
     assert run_python(script) == "False"
 
 
-def test_without_a_folder_to_write_to_there_is_no_cache_and_no_error():
+def test_works_without_a_writable_cache_folder():
     script = (
         "from numba.core import caching\n"
         "caching.CacheImpl._locator_classes = []\n"

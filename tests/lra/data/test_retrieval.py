@@ -69,7 +69,7 @@ def data_folders():
     return [path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir()]
 
 
-def test_every_pair_comes_back_with_its_texts_and_its_label(folder, rows):
+def test_every_pair_has_its_texts_and_label(folder, rows):
     task = load(folder)
     assert list(task.splits) == ["train", "valid", "test"]
     for name, split in task.splits.items():
@@ -78,7 +78,7 @@ def test_every_pair_comes_back_with_its_texts_and_its_label(folder, rows):
     assert (task.name, task.class_names) == ("retrieval", ("no citation", "citation"))
 
 
-def test_the_splits_share_their_documents_and_each_is_stored_once(folder):
+def test_each_document_is_stored_once_for_all_splits(folder):
     task = load(folder)
     documents = {id(split.sequences) for split in task.splits.values()}
     assert len(documents) == 1
@@ -108,7 +108,7 @@ def test_tokens_are_bytes_plus_one_in_batches_of_pairs(folder):
     assert batch["labels"][2] == label
 
 
-def test_the_order_of_the_lines_changes_nothing(folder, tmp_path):
+def test_order_of_the_lines_does_not_matter(folder, tmp_path):
     again = [("1.0", *list(TEXTS)[:2]), ("0.0", *list(TEXTS)[:2])]  # of the same ids
     other_text = line("1.0", *list(TEXTS)[:2], text2="a second paper of this id")
     path = folder / retrieval.OFFICIAL_FILES["train"]
@@ -142,7 +142,7 @@ def test_the_first_rows_are_a_sample_of_both_classes(folder):
     assert 5 < split.first(30).labels.sum() < 25
 
 
-def test_the_same_contents_are_the_same_data_whenever_they_were_written(folder):
+def test_modification_time_does_not_change_the_data(folder):
     before = load(folder)
     os.utime(folder / retrieval.OFFICIAL_FILES["test"], ns=(7, 7))
     assert load(folder).sha256 == before.sha256
@@ -150,7 +150,7 @@ def test_the_same_contents_are_the_same_data_whenever_they_were_written(folder):
 
 
 @pytest.mark.parametrize(("word", "same_time"), [(b"Paler", False), (b"Poster", True)])
-def test_a_file_that_changed_is_prepared_anew(folder, word, same_time):
+def test_a_changed_file_is_prepared_again(folder, word, same_time):
     before = load(folder)
     path = folder / retrieval.OFFICIAL_FILES["test"]
     time_ns = path.stat().st_mtime_ns
@@ -166,7 +166,7 @@ def test_prepared_files_are_not_read_again(folder, monkeypatch):
     assert load(folder, examples=3, max_len=7).sha256 == before.sha256
 
 
-def test_labels_may_be_whole_numbers_and_lines_may_end_as_on_windows(folder):
+def test_accepts_integer_labels_and_windows_line_ends(folder):
     before = load(folder)
     for name in retrieval.OFFICIAL_FILES.values():
         content = (folder / name).read_bytes()
@@ -206,13 +206,13 @@ def test_texts_are_cut_at_ten_thousand_bytes(folder, text, kept):
     assert task.decode(second) == "short"
 
 
-def test_texts_that_agree_in_what_is_kept_are_one_document(folder):
+def test_texts_that_are_equal_after_truncation_are_one_document(folder):
     for split in retrieval.OFFICIAL_FILES:
         write(folder, b"1\tA\tB\t" + b"a" * 10_000 + b"b\t" + b"a" * 10_000 + b"c\n", split)
     assert len(load(folder).splits["train"].sequences) == 1
 
 
-def test_what_is_in_a_text_counts_and_not_its_id(folder, caplog):
+def test_documents_are_identified_by_content(folder, caplog):
     caplog.set_level(logging.INFO)
     lines = [
         line("1.0", "A", "B", "one", "two"),
@@ -232,7 +232,7 @@ def test_what_is_in_a_text_counts_and_not_its_id(folder, caplog):
 # --- What is logged
 
 
-def test_what_was_prepared_is_told_once(folder, caplog):
+def test_preparation_is_logged_once(folder, caplog):
     caplog.set_level(logging.INFO)
     load(folder)
     load(folder)
@@ -273,7 +273,7 @@ def test_documents_shared_with_training_are_counted(folder, caplog):
         (b"1.0\tA\tB\tnaiv\xc3\ttwo\n", "byte 5 of text1 is not valid UTF-8"),
     ],
 )
-def test_a_malformed_line_is_named_and_nothing_is_left(folder, wrong, sentence):
+def test_error_names_a_malformed_line_and_leaves_no_data(folder, wrong, sentence):
     path = folder / retrieval.OFFICIAL_FILES["valid"]
     lines = path.read_bytes().splitlines(True)
     write(folder, b"".join([*lines[:4], wrong, *lines[4:]]), "valid")
@@ -283,7 +283,7 @@ def test_a_malformed_line_is_named_and_nothing_is_left(folder, wrong, sentence):
     assert data_folders() == []
 
 
-def test_a_file_that_ends_in_the_middle_of_a_line_is_named(folder):
+def test_error_names_a_truncated_file(folder):
     path = folder / retrieval.OFFICIAL_FILES["test"]
     content = path.read_bytes()
     write(folder, content[: content.rindex(b"\t")], "test")
@@ -293,13 +293,13 @@ def test_a_file_that_ends_in_the_middle_of_a_line_is_named(folder):
         load(folder)
 
 
-def test_an_empty_file_is_named(folder):
+def test_error_names_an_empty_file(folder):
     write(folder, b"", "test")
     with pytest.raises(ValueError, match=r"new_aan_pairs\.test\.tsv is empty; unpack it again"):
         load(folder)
 
 
-def test_missing_files_are_named_with_what_to_unpack_and_which_flag(folder):
+def test_error_about_missing_files_names_archive_and_flag(folder):
     (folder / retrieval.OFFICIAL_FILES["train"]).unlink()
     for place in (folder, folder.parent):
         with pytest.raises(

@@ -24,19 +24,19 @@ def task(tmp_path):
     )
 
 
-def test_a_split_is_counted(task):
+def test_statistics_of_a_split(task):
     found = statistics.split_statistics(task.splits["train"], num_classes=3)
     assert (found.examples, len(found.contents)) == (4, 3)
     assert found.label_counts.tolist() == [2, 1, 1]
     assert found.lengths.tolist() == [3, 1, 3, 5]
 
 
-def test_a_shortened_split_counts_what_it_has(task):
+def test_a_shortened_split_counts_only_its_own_examples(task):
     found = statistics.split_statistics(task.splits["train"].first(2), num_classes=3)
     assert (found.examples, len(found.contents), found.lengths.tolist()) == (2, 2, [3, 1])
 
 
-def test_equal_examples_of_two_splits_are_found_whatever_their_labels(task):
+def test_finds_equal_examples_of_two_splits_with_any_labels(task):
     found = {name: statistics.split_statistics(split, 3) for name, split in task.splits.items()}
     assert statistics.shared_examples(found) == {
         ("train", "valid"): 1,
@@ -55,7 +55,7 @@ def test_pairs_are_equal_in_either_order(task):
     assert found.lengths.tolist() == [3, 1, 3, 1, 1, 3]
 
 
-def test_the_table_says_it_all(task):
+def test_table_has_all_statistics(task):
     table = statistics.markdown(task, num_classes=3)
     assert "| train | 4 | 3 | 50.0 25.0 25.0 | 1, 3, 5, 5 |" in table
     assert "1 of train in valid, 2 of train in test, 1 of valid in test." in table

@@ -17,7 +17,7 @@ def split():
     return Split(Sequences(tokens, np.array([0, 3, 4, 11, 11])), np.array([2, 9, 4, 0], np.int32))
 
 
-def test_a_batch_is_cut_and_padded_to_max_len(split):
+def test_a_batch_is_truncated_and_padded_to_max_len(split):
     batch = split.batch(np.array([2, 0, 3]), FIVE)
     np.testing.assert_array_equal(
         batch["inputs"], [[1, 2, 3, 4, 5], [3, 0, 5, 0, 0], [0, 0, 0, 0, 0]]
@@ -35,7 +35,7 @@ def test_the_mask_comes_from_lengths_and_not_from_token_values(split):
     np.testing.assert_array_equal(batch["mask"], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 
 
-def test_a_batch_of_three_is_three_batches_of_one(split):
+def test_a_batch_of_three_equals_three_batches_of_one(split):
     indices = np.array([1, 3, 1])
     together = split.batch(indices, FIVE)
     alone = [split.batch(indices[i : i + 1], FIVE) for i in range(3)]
@@ -44,20 +44,20 @@ def test_a_batch_of_three_is_three_batches_of_one(split):
 
 
 @pytest.mark.parametrize("index", [-1, 4])
-def test_rows_outside_a_split_are_refused(split, index):
+def test_rejects_rows_outside_a_split(split, index):
     with pytest.raises(IndexError, match="rows 0 to 3"):
         split.batch(np.array([0, index]), FIVE)
     with pytest.raises(IndexError):
         split[index]
 
 
-def test_a_split_can_be_walked_through(split):
+def test_a_split_is_iterable(split):
     assert [(tokens.tolist(), label) for tokens, label in split] == list(
         zip(SEQUENCES, [2, 9, 4, 0], strict=True)
     )
 
 
-def test_a_saved_split_is_mapped_from_the_disk_and_cannot_be_changed(split, tmp_path):
+def test_a_saved_split_is_memory_mapped_and_read_only(split, tmp_path):
     split.save(tmp_path, "valid")
     opened = Split.open(tmp_path, "valid")
     assert_same_arrays(opened.sequences, split.sequences)
@@ -74,24 +74,24 @@ def assert_same_arrays(these, those):
         assert this.dtype == that.dtype
 
 
-def test_joined_byte_strings_come_apart_again():
+def test_joined_byte_strings_are_separated_again():
     contents = [b"abc", b"", b"d\xff"]
     sequences = Sequences.from_bytes(contents)
     assert [bytes(sequences[i].tolist()) for i in range(len(sequences))] == contents
 
 
-def test_rows_may_be_padded_further_than_they_are_cut(split):
+def test_rows_may_be_padded_beyond_the_truncation_length(split):
     batch = split.batch(np.array([2, 0]), Padding(max_len=5, padded_len=7))
     np.testing.assert_array_equal(batch["inputs"], [[1, 2, 3, 4, 5, 0, 0], [3, 0, 5, 0, 0, 0, 0]])
     np.testing.assert_array_equal(batch["mask"].sum(axis=1), [5, 3])
 
 
-def test_zeros_are_padding_where_that_is_asked_for(split):
+def test_zeros_are_padding_if_configured(split):
     batch = split.batch(np.array([0, 1]), Padding(5, 5, zero_is_padding=True))
     np.testing.assert_array_equal(batch["mask"], [[1, 0, 1, 0, 0], [1, 0, 0, 0, 0]])
 
 
-def test_ids_begin_at_the_first_and_padding_stays_zero(split):
+def test_ids_start_at_the_offset_and_padding_stays_zero(split):
     shifted = dataclasses.replace(split, sequences=dataclasses.replace(split.sequences, first_id=1))
     batch = shifted.batch(np.array([0]), FIVE)
     np.testing.assert_array_equal(batch["inputs"], [[4, 1, 6, 0, 0]])
@@ -99,7 +99,7 @@ def test_ids_begin_at_the_first_and_padding_stays_zero(split):
     assert (tokens.tolist(), label) == ([2, 3, 4, 5, 6, 7, 8], 4)
 
 
-def test_the_greatest_byte_has_an_id_of_its_own():
+def test_byte_255_has_id_256():
     sequences = Sequences(np.array([255], np.uint8), np.array([0, 1]), first_id=1)
     assert sequences[0].tolist() == [256]
     assert sequences.rows(np.array([0]), FIVE)[0].tolist() == [[256, 0, 0, 0, 0]]
@@ -121,7 +121,7 @@ def pairs(split):
     )
 
 
-def test_a_pair_is_its_two_sequences_and_its_label(pairs):
+def test_a_pair_has_two_sequences_and_a_label(pairs):
     assert [(one.tolist(), other.tolist(), label) for one, other, label in pairs] == [
         (SEQUENCES[0], SEQUENCES[2], 1),
         (SEQUENCES[1], SEQUENCES[1], 0),
@@ -129,7 +129,7 @@ def test_a_pair_is_its_two_sequences_and_its_label(pairs):
     ]
 
 
-def test_a_batch_of_pairs_is_two_batches_of_sequences(split, pairs):
+def test_a_batch_of_pairs_equals_two_batches_of_sequences(split, pairs):
     batch = pairs.batch(np.array([2, 0]), FIVE)
     firsts, seconds = split.batch(np.array([3, 0]), FIVE), split.batch(np.array([0, 2]), FIVE)
     for name in ("inputs", "mask"):
@@ -140,7 +140,7 @@ def test_a_batch_of_pairs_is_two_batches_of_sequences(split, pairs):
 
 
 @pytest.mark.parametrize("index", [-1, 3])
-def test_pairs_outside_a_split_are_refused(pairs, index):
+def test_rejects_pairs_outside_a_split(pairs, index):
     with pytest.raises(IndexError, match="rows 0 to 2"):
         pairs.batch(np.array([0, index]), FIVE)
     with pytest.raises(IndexError):
@@ -155,7 +155,7 @@ def test_saved_pairs_share_their_sequences(pairs, tmp_path):
     assert opened.sequences is pairs.sequences
 
 
-def test_rows_cannot_be_shorter_than_what_they_keep():
+def test_rejects_padding_shorter_than_the_truncation_length():
     with pytest.raises(ValueError, match=r"padded_len=5 is shorter than data\.max_len=7"):
         DataConfig(task="listops", max_len=7, padded_len=5)
     assert DataConfig(task="listops", max_len=7).padding == Padding(7, 7)
@@ -165,14 +165,14 @@ def test_rows_cannot_be_shorter_than_what_they_keep():
 @pytest.mark.parametrize(
     ("longest", "tokens"), [(0, 3), (1, 3), (3, 3), (4, 6), (7, 9), (10, 11), (11, 11), (99, 11)]
 )
-def test_a_batch_is_padded_to_a_multiple_and_at_most_to_the_length_of_all(longest, tokens):
+def test_a_batch_is_padded_to_a_multiple_up_to_the_full_length(longest, tokens):
     config = DataConfig(task="listops", max_len=10, padded_len=11, pad_to_multiple_of=3)
     assert config.padding == Padding(10, 11, multiple=3)
     assert config.padding.for_longest(longest) == Padding(10, tokens, multiple=3)
     assert Padding(10, 11).for_longest(longest) == Padding(10, 11)
 
 
-def test_a_split_knows_the_lengths_of_its_rows(split, pairs):
+def test_lengths_of_rows(split, pairs):
     assert split.lengths.tolist() == [3, 1, 7, 0]
     assert split.first(2).lengths.tolist() == [3, 1]
     assert pairs.lengths.tolist() == [7, 1, 3]  # of the longer sequence
@@ -182,13 +182,13 @@ def test_a_split_knows_the_lengths_of_its_rows(split, pairs):
 @pytest.mark.parametrize(
     "wrong", [{"max_len": 0}, {"examples": -1}, {"workers": -2}, {"pad_to_multiple_of": -1}]
 )
-def test_a_config_that_means_nothing_is_refused(wrong):
+def test_rejects_invalid_configs(wrong):
     with pytest.raises(ValueError, match=rf"data\.{next(iter(wrong))} is"):
         DataConfig(**{"task": "listops", "max_len": 7, **wrong})
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system has no affinities")
-def test_zero_workers_are_the_cores_that_we_may_use(monkeypatch):
+def test_zero_workers_means_all_available_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 11})
     assert DataConfig(task="listops", max_len=7).num_processes == 3
     assert DataConfig(task="listops", max_len=7, workers=2).num_processes == 2
@@ -208,7 +208,7 @@ def test_zero_workers_are_the_cores_that_we_may_use(monkeypatch):
         ("auto", "x", None, "files"),
     ],
 )
-def test_the_source_follows_from_source_and_dir(source, dir, other, found):
+def test_source_is_inferred_from_source_and_dir(source, dir, other, found):
     config = DataConfig(task="text", max_len=7, source=source, dir=dir)
     assert config.choose_source("Text", other, "the reviews") == found
 
@@ -231,18 +231,18 @@ def test_the_source_follows_from_source_and_dir(source, dir, other, found):
         ("generated", "x", "generated", r"cannot be both generated and read .* leave data\.dir"),
     ],
 )
-def test_a_source_that_does_not_fit_is_refused(source, dir, other, message):
+def test_rejects_an_inconsistent_source(source, dir, other, message):
     config = DataConfig(task="text", max_len=7, source=source, dir=dir)
     with pytest.raises(ValueError, match=message):
         config.choose_source("Text", other, "the reviews")
 
 
-def test_a_character_is_two_rows_high_and_as_bright_as_its_mean():
+def test_a_character_shows_the_mean_brightness_of_two_rows():
     pixels = np.array([[0, 255, 0, 100], [0, 255, 255, 100], [0, 0, 0, 0], [0, 0, 0, 0]])
     assert image_to_text(pixels.ravel(), (4, 4)) == " @=-\n"
 
 
-def test_missing_pixels_are_black_and_a_large_image_is_averaged_down():
+def test_missing_pixels_are_black_and_large_images_are_downsampled():
     assert image_to_text(np.full(2, 255), (2, 4)) == "=="
     text = image_to_text(np.full(128 * 128, 255), (128, 128))
     assert text == "\n".join(["@" * 64] * 32)

@@ -36,7 +36,7 @@ def data_folders():
     return sorted(path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir())
 
 
-def test_every_review_is_there_once_with_its_label(parent):
+def test_every_review_is_read_once_with_its_label(parent):
     task = load(parent)
     stored = {
         name: sorted(row for split in splits for row in rows(task.splits[split]))
@@ -72,7 +72,7 @@ def test_ids_are_bytes_plus_one_and_zero_is_padding(parent):
         assert mask.sum() == len(content)
 
 
-def test_decode_gives_the_text_and_drops_padding(parent):
+def test_decode_inverts_encode_and_drops_padding(parent):
     task = load(parent)
     ids, _ = task.splits["test"][0]
     assert task.decode(ids) == rows(task.splits["test"])[0][0].decode()
@@ -83,7 +83,7 @@ def test_decode_gives_the_text_and_drops_padding(parent):
     assert task.decode(cut) == "n\N{REPLACEMENT CHARACTER}"
 
 
-def test_folder_parent_and_archive_are_the_same_data(parent, tmp_path):
+def test_folder_parent_and_archive_give_the_same_data(parent, tmp_path):
     files = fakes.reviews()
     unsup = {"train/unsup/0_0.txt": b"\xff", "README": b"\xff", "train/urls_pos.txt": b"\xff"}
     fakes.write_folder(parent / "aclImdb", unsup)
@@ -109,7 +109,7 @@ def test_prepared_data_never_change(parent):
     assert task.sha256 == "5e08c600c8de88bca2787046063684f5aa129880e2fafbb0780090e8565c8aef"
 
 
-def test_the_seed_moves_the_held_out_reviews_and_nothing_else(parent):
+def test_seed_changes_only_the_held_out_reviews(parent):
     first, second = load(parent), load(parent, seed=1)
     assert rows(first.splits["test"]) == rows(second.splits["test"])
     assert rows(first.splits["valid"]) != rows(second.splits["valid"])
@@ -126,7 +126,7 @@ def test_the_first_rows_of_every_split_are_a_random_sample(tmp_path):
             assert abs(share - 0.5) < 2 / np.sqrt(count)  # four standard deviations
 
 
-def test_equal_reviews_stay_on_one_side(parent):
+def test_equal_reviews_are_in_the_same_split(parent):
     names = [f"train/neg/{i}_2.txt" for i in range(20)]
     for i in range(0, 16, 2):
         content = (parent / "aclImdb" / names[i]).read_bytes().strip()
@@ -137,7 +137,7 @@ def test_equal_reviews_stay_on_one_side(parent):
     assert len(rows(splits["train"])) + len(rows(splits["valid"])) == 40
 
 
-def test_data_are_prepared_once_and_again_after_a_change(parent, caplog):
+def test_prepares_data_once_and_again_after_a_change(parent, caplog):
     caplog.set_level(logging.INFO)
     first = load(parent)
     assert load(parent).sha256 == first.sha256
@@ -154,7 +154,7 @@ def test_data_are_prepared_once_and_again_after_a_change(parent, caplog):
 # --- Faults
 
 
-def test_a_missing_folder_is_one_clear_sentence(tmp_path):
+def test_rejects_a_missing_folder(tmp_path):
     with pytest.raises(
         FileNotFoundError,
         match=r"neither aclImdb nor aclImdb_v1\.tar\.gz is in .*/nowhere\. Download https://",
@@ -162,13 +162,13 @@ def test_a_missing_folder_is_one_clear_sentence(tmp_path):
         load(tmp_path / "nowhere")
 
 
-def test_no_folder_at_all_is_one_clear_sentence():
+def test_rejects_an_empty_data_dir():
     with pytest.raises(ValueError, match=r"Text needs the IMDb reviews: set --config\.data\.dir"):
         load("")
 
 
 @pytest.mark.parametrize("name", ["train/pos/7_9.txt", "test/neg/0_2.txt"])
-def test_a_missing_review_is_counted(parent, name):
+def test_error_counts_a_missing_review(parent, name):
     (parent / "aclImdb" / name).unlink()
     kind = name.rpartition("/")[0]
     with pytest.raises(ValueError, match=rf"needs 20 reviews .* 19 in {kind}.*Unpack aclImdb"):
@@ -176,20 +176,20 @@ def test_a_missing_review_is_counted(parent, name):
     assert data_folders() == []
 
 
-def test_a_review_too_many_is_counted(parent):
+def test_error_counts_an_additional_review(parent):
     (parent / "aclImdb/test/pos/99_9.txt").write_text("More.")
     with pytest.raises(ValueError, match=r"21 in test/pos"):
         load(parent)
 
 
-def test_a_class_that_is_missing_is_counted(parent):
+def test_error_counts_a_missing_class(parent):
     (parent / "aclImdb/test/pos").rename(parent / "elsewhere")
     with pytest.raises(ValueError, match=r"20 in train/pos, 20 in test/neg, 0 in test/pos"):
         load(parent)
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_a_byte_that_is_not_utf_8_is_named_with_its_file(tmp_path, kind):
+def test_error_names_the_file_of_an_invalid_utf_8_byte(tmp_path, kind):
     files = {**fakes.reviews(), "train/neg/4_2.txt": b" Na\xefve.\n"}
     if kind == "folder":
         fakes.write_folder(tmp_path / "aclImdb", files)
@@ -203,13 +203,13 @@ def test_a_byte_that_is_not_utf_8_is_named_with_its_file(tmp_path, kind):
     assert data_folders() == []
 
 
-def test_an_empty_review_is_named(parent):
+def test_error_names_an_empty_review(parent):
     (parent / "aclImdb/train/neg/4_2.txt").write_text(" \n")
     with pytest.raises(ValueError, match=r"train/neg/4_2\.txt of .* is empty\."):
         load(parent)
 
 
-def test_a_truncated_archive_is_one_clear_sentence(tmp_path):
+def test_rejects_a_truncated_archive(tmp_path):
     path = fakes.write_archive(tmp_path / text.ARCHIVE, fakes.reviews(), "aclImdb/")
     path.write_bytes(path.read_bytes()[:-2_000])
     with pytest.raises(ValueError, match=r"aclImdb_v1\.tar\.gz is truncated or corrupt"):

@@ -42,7 +42,7 @@ def python(script, cwd):
 # --- Reading
 
 
-def test_reviews_of_tfds_are_those_of_the_files(tmp_path, monkeypatch):
+def test_reviews_of_tfds_equal_those_of_the_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds_reader, "_BATCH_ROWS", 17)  # in several pieces
     files = fakes.reviews()
     fakes.write_folder(tmp_path / "aclImdb", files)
@@ -50,14 +50,14 @@ def test_reviews_of_tfds_are_those_of_the_files(tmp_path, monkeypatch):
     assert load_text(tmp_path / "tfds").sha256 == load_text(tmp_path, "files").sha256
 
 
-def test_images_of_tfds_are_those_of_the_files(tmp_path):
+def test_images_of_tfds_equal_those_of_the_files(tmp_path):
     files = fakes.batches()
     fakes.write_folder(tmp_path / "cifar-10-batches-bin", files)
     fakes.write_cifar_tfds(tmp_path / "tfds", files)
     assert load_image(tmp_path / "tfds").sha256 == load_image(tmp_path, "files").sha256
 
 
-def test_tensorflow_is_not_asked_for(tmp_path):
+def test_does_not_import_tensorflow(tmp_path):
     fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
     script = (
         f"import sys; sys.path.insert(0, {str(pathlib.Path(data.__file__).parents[2])!r})\n"
@@ -71,7 +71,7 @@ def test_tensorflow_is_not_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("variable", ["TFDS_DATA_DIR", "HOME"])
-def test_the_default_folder_is_that_of_tfds(monkeypatch, tmp_path, variable):
+def test_default_folder_is_that_of_tfds(monkeypatch, tmp_path, variable):
     fakes.write_imdb_tfds(tmp_path / "tensorflow_datasets", fakes.reviews())
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     monkeypatch.setenv(
@@ -80,7 +80,7 @@ def test_the_default_folder_is_that_of_tfds(monkeypatch, tmp_path, variable):
     assert len(load_text("").splits["test"]) == 2 * fakes.REVIEWS_PER_CLASS
 
 
-def test_the_newest_version_that_needs_no_tensorflow_is_taken(tmp_path):
+def test_uses_the_newest_version_that_needs_no_tensorflow(tmp_path):
     for version, file_format in [
         ("9.0.0", "array_record"),
         ("10.0.0", "array_record"),
@@ -94,7 +94,7 @@ def test_the_newest_version_that_needs_no_tensorflow_is_taken(tmp_path):
     assert found.path == tmp_path / "cifar10" / "10.0.0"
 
 
-def test_a_changed_data_set_is_prepared_anew(tmp_path):
+def test_a_changed_dataset_is_prepared_again(tmp_path):
     files = fakes.reviews()
     folder = fakes.write_imdb_tfds(tmp_path / "tfds", files)
     before = load_text(tmp_path / "tfds").sha256
@@ -109,7 +109,7 @@ def test_a_changed_data_set_is_prepared_anew(tmp_path):
 @pytest.mark.parametrize(
     ("load", "name"), [(load_text, "imdb_reviews/plain_text"), (load_image, "cifar10")]
 )
-def test_a_data_set_that_is_not_there_is_one_clear_sentence_at_once(tmp_path, load, name):
+def test_rejects_a_missing_dataset_immediately(tmp_path, load, name):
     start = time.monotonic()
     with pytest.raises(
         FileNotFoundError,
@@ -120,7 +120,7 @@ def test_a_data_set_that_is_not_there_is_one_clear_sentence_at_once(tmp_path, lo
     assert time.monotonic() - start < 1
 
 
-def test_a_data_set_that_needs_tensorflow_is_one_clear_sentence_at_once(tmp_path):
+def test_rejects_a_dataset_that_needs_tensorflow_immediately(tmp_path):
     folder = tmp_path / "cifar10/3.0.2"
     folder.mkdir(parents=True)
     (folder / "dataset_info.json").write_text('{"fileFormat": "tfrecord"}')
@@ -131,7 +131,7 @@ def test_a_data_set_that_needs_tensorflow_is_one_clear_sentence_at_once(tmp_path
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_a_damaged_description_is_one_clear_sentence(tmp_path, content):
+def test_rejects_corrupt_metadata(tmp_path, content):
     folder = tmp_path / "cifar10/3.0.2"
     folder.mkdir(parents=True)
     (folder / "dataset_info.json").write_text(content)
@@ -139,7 +139,7 @@ def test_a_damaged_description_is_one_clear_sentence(tmp_path, content):
         load_image(tmp_path)
 
 
-def test_a_missing_shard_is_named(tmp_path):
+def test_error_names_a_missing_shard(tmp_path):
     folder = fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
     (shard,) = folder.glob("*-test.*")
     shard.unlink()
@@ -148,7 +148,7 @@ def test_a_missing_shard_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty"])
-def test_a_damaged_shard_is_one_clear_sentence(tmp_path, damage):
+def test_rejects_a_corrupt_shard(tmp_path, damage):
     folder = fakes.write_imdb_tfds(tmp_path / "tfds", fakes.reviews())
     (shard,) = folder.glob("*-test.*")
     shard.write_bytes(shard.read_bytes()[: -70_000 if damage == "cut" else 0])
@@ -156,7 +156,7 @@ def test_a_damaged_shard_is_one_clear_sentence(tmp_path, damage):
         load_text(tmp_path / "tfds")
 
 
-def test_wrong_numbers_of_examples_are_refused(tmp_path):
+def test_rejects_wrong_numbers_of_examples(tmp_path):
     files = fakes.reviews()
     del files["test/pos/3_9.txt"]
     fakes.write_imdb_tfds(tmp_path / "tfds", files)
@@ -170,7 +170,7 @@ def test_wrong_numbers_of_examples_are_refused(tmp_path):
         load_image(tmp_path / "tfds")
 
 
-def test_a_missing_split_is_named(tmp_path):
+def test_error_names_a_missing_split(tmp_path):
     files = {name: content for name, content in fakes.reviews().items() if "train" in name}
     folder = fakes.write_imdb_tfds(tmp_path / "tfds", {**files, "test/pos/0_9.txt": b"One."})
     info = folder / "dataset_info.json"
@@ -184,7 +184,7 @@ def test_a_missing_split_is_named(tmp_path):
 # --- Writing
 
 
-def test_exported_tasks_read_back_through_tfds_alone(tmp_path):
+def test_exported_tasks_are_readable_by_tfds(tmp_path):
     """Tokens, class names, pairs, and ids above a byte; read by a process without this project."""
     generated = data.load(data.DataConfig(task="listops-short", examples=7, max_len=512, workers=1))
     fakes.write_folder(tmp_path / "aclImdb", fakes.reviews())
@@ -222,14 +222,14 @@ def test_exported_tasks_read_back_through_tfds_alone(tmp_path):
     assert len(list((tmp_path / "exported").iterdir())) == 3
 
 
-def test_an_export_that_is_there_is_left_alone(tmp_path):
+def test_existing_export_is_not_overwritten(tmp_path):
     exported = data.load(data.DataConfig(task="listops-short", examples=3, max_len=512, workers=1))
     tfds_source.export(exported, tmp_path)
     with pytest.raises(FileExistsError, match=rf"new folder, but {tmp_path}/listops_short exists"):
         tfds_source.export(exported, tmp_path)
 
 
-def test_an_export_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_failed_export_leaves_no_files(tmp_path, monkeypatch):
     exported = data.load(data.DataConfig(task="listops-short", examples=3, max_len=512, workers=1))
 
     def interrupted(self, index):
