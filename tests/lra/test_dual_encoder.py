@@ -66,7 +66,7 @@ def encode(core, params, inputs, mask):
 
 @pytest.mark.slow_except("softmax")
 @every_core
-def test_logits_are_the_head_over_two_calls_of_one_encoder(rngs, core):
+def test_logits_equal_the_head_of_two_encoder_outputs(rngs, core):
     texts = pairs(rngs, 5, 23)
     params, run = random_params(core, next(rngs), texts), FORWARD[core]
     x, y = encode(core, params, *texts[:2]), encode(core, params, *texts[2:])
@@ -86,7 +86,7 @@ def test_swapped_texts_swap_their_features(rngs):
 
 @pytest.mark.slow_except("softmax")
 @every_core
-def test_a_batch_of_five_pairs_is_five_batches_of_one(rngs, core):
+def test_a_batch_of_five_pairs_equals_five_batches_of_one(rngs, core):
     texts = pairs(rngs, 5, 23)
     params, run = random_params(core, next(rngs), texts), FORWARD[core]
     alone = [run(params, *(text[i : i + 1] for text in texts)) for i in range(5)]
@@ -122,7 +122,7 @@ def test_padding_of_either_text_changes_nothing(rngs, core):
 
 @pytest.mark.slow(minutes=0.3)
 @every_core
-def test_gradients_are_finite_and_come_through_both_texts(rngs, core):
+def test_gradients_are_finite_and_flow_through_both_texts(rngs, core):
     """The tokens 1 to 5 stand in the first text alone, 6 to 10 in the second alone."""
     length = 23
     inputs1, inputs2 = (jnp.arange(2 * length).reshape(2, length) % 5 + first for first in (1, 6))
@@ -140,7 +140,7 @@ def test_gradients_are_finite_and_come_through_both_texts(rngs, core):
     assert (jnp.abs(embedding).max(axis=1) > 1e-6).tolist() == [False] + [True] * 10
 
 
-def test_a_text_beside_itself_has_no_difference(rngs):
+def test_difference_of_equal_texts_is_zero(rngs):
     text = pairs(rngs, 5, 23)[:2]
     params, run = random_params("softmax", next(rngs), (*text, *text)), FORWARD["softmax"]
     x = encode("softmax", params, *text)
@@ -173,7 +173,7 @@ def test_eight_devices_equal_one(rngs, core):
 
 @pytest.mark.slow_except("softmax")
 @every_core
-def test_no_device_sends_activations_to_another(rngs, core):
+def test_devices_do_not_exchange_activations(rngs, core):
     """Forwards they agree on whether any text is short, one bit a layer; backwards they sum gradients."""
     texts = pairs(rngs, 16, 37)
     params, run = random_params(core, next(rngs), texts), FORWARD[core]
@@ -192,7 +192,7 @@ def test_no_device_sends_activations_to_another(rngs, core):
 
 
 @pytest.mark.slow(minutes=0.4)
-def test_a_concatenation_goes_through_one_layer_more(rngs):
+def test_concatenation_has_another_layer(rngs):
     sizes = dataclasses.replace(SIZES, pair_features="concatenation", pooling="first")
     model = DualEncoder(sizes, CORES["softmax"], num_classes=3)
     texts = pairs(rngs, 2, 17)
@@ -216,7 +216,7 @@ def test_a_concatenation_goes_through_one_layer_more(rngs):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_a_stem_and_the_ends_go_with_pairs(rngs):
+def test_pairs_support_stem_and_ends_pooling(rngs):
     sizes = dataclasses.replace(SIZES, stem=(3,), pooling="ends")
     model = DualEncoder(sizes, CORES["nystrom"], num_classes=3)
     texts = pairs(rngs, 2, 17)

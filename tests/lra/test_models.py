@@ -24,7 +24,7 @@ def small_model(attention="nystrom", sizes=None, **options):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_the_authors_mean_divides_by_the_padded_length(rngs):
+def test_padded_mean_divides_by_the_padded_length(rngs):
     """Their logits are those of the mean over real tokens, scaled by the share of real ones."""
     inputs = jax.random.randint(next(rngs), (2, 20), 1, 11)
     mask = mask_of_lengths([20, 5], 20)
@@ -49,7 +49,7 @@ def pooled_by(pooling, inputs, mask, **sizes):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_the_mean_over_all_positions_is_the_mean_over_real_ones_where_all_are(rngs):
+def test_padded_mean_equals_mean_without_padding(rngs):
     inputs = jax.random.randint(next(rngs), (3, 19), 1, 11)
     everywhere = jnp.ones((3, 19), bool)
     one, other = (pooled_by(how, inputs, everywhere)[0] for how in ("mean", "all_mean"))
@@ -60,7 +60,7 @@ def test_the_mean_over_all_positions_is_the_mean_over_real_ones_where_all_are(rn
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_a_class_token_stands_in_front_of_the_sequence(rngs):
+def test_class_token_is_the_first_token(rngs):
     """With one layer what it becomes is the same for the same tokens in any order, positions aside."""
     inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
     everywhere = jnp.ones((2, 13), bool)
@@ -81,7 +81,7 @@ def test_a_class_token_stands_in_front_of_the_sequence(rngs):
     assert_close(turned, straight, REFERENCE)
 
 
-def test_a_class_token_sees_all_real_tokens_and_no_padding(rngs):
+def test_class_token_depends_on_all_real_tokens_and_no_padding(rngs):
     inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
     mask = mask_of_lengths([13, 7], 13)
     pooled, _ = pooled_by("cls", inputs, mask)
@@ -92,14 +92,14 @@ def test_a_class_token_sees_all_real_tokens_and_no_padding(rngs):
     assert jnp.abs(last - pooled)[1].max() > 1e-3
 
 
-def test_a_sequence_of_padding_alone_has_a_class_token_of_padding():
+def test_class_token_without_real_tokens_is_finite():
     inputs, mask = jnp.zeros((2, 13), jnp.int32), mask_of_lengths([13, 0], 13)
     pooled, _ = pooled_by("cls", inputs, mask)
     assert jnp.isfinite(pooled).all()
 
 
 @pytest.mark.parametrize("pooling", ["mean", "padded_mean", "all_mean", "first", "cls", "ends"])
-def test_one_vector_a_sequence_is_float32_whatever_the_activations_are(pooling):
+def test_pooled_output_is_float32(pooling):
     inputs, mask = jnp.zeros((2, 13), jnp.int32), mask_of_lengths([13, 5], 13)
     config = ModelConfig(
         vocab_size=11, max_len=13, embed_dim=12, mlp_dim=7, pooling=pooling, dtype="bfloat16"
@@ -111,7 +111,7 @@ def test_one_vector_a_sequence_is_float32_whatever_the_activations_are(pooling):
     assert pooled.dtype == jnp.float32
 
 
-def test_sinusoids_turn_at_their_own_rates():
+def test_sinusoids_equal_their_formula():
     waves = sinusoids(31, 6)
     assert waves.shape == (31, 6)
     assert_close(waves[0], jnp.array([0.0, 1.0] * 3), SAME_ARITHMETIC)
@@ -121,19 +121,19 @@ def test_sinusoids_turn_at_their_own_rates():
     assert sinusoids(5, 3).shape == (5, 3)
 
 
-def test_fixed_positions_cost_no_parameters(rngs):
+def test_fixed_positions_have_no_parameters(rngs):
     inputs, mask = jax.random.randint(next(rngs), (2, 13), 1, 11), jnp.ones((2, 13), bool)
     _, params = pooled_by("mean", inputs, mask, positions="sinusoidal")
     assert "position_embedding" not in params["params"]
 
 
-def test_the_mean_is_over_real_tokens():
+def test_mean_is_over_real_tokens():
     x = jnp.array([[[1.0], [5.0], [jnp.nan]], [[jnp.nan]] * 3])
     mask = jnp.array([[True, True, False], [False] * 3])
     assert_close(masked_mean(x, mask), jnp.array([[3.0], [0.0]]), SAME_ARITHMETIC)
 
 
-def test_the_ends_are_the_first_and_the_last_real_token():
+def test_ends_are_the_first_and_the_last_real_token():
     """Padding behind, in front, between, and nothing else; what padding holds is never read."""
     mask = jnp.array(
         [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0] * 5], bool
@@ -147,7 +147,7 @@ def test_the_ends_are_the_first_and_the_last_real_token():
     assert [leaf.dtype for leaf in half] == [jnp.float32, jnp.float32]
 
 
-def test_pooling_the_ends_passes_the_head_both_and_the_mean(rngs):
+def test_ends_pooling_concatenates_both_ends_and_the_mean(rngs):
     inputs = jax.random.randint(next(rngs), (3, 13), 1, 11)
     mask = mask_of_lengths([13, 7, 0], 13)
     pooled, _ = pooled_by("ends", inputs, mask)
@@ -167,7 +167,7 @@ def init_of(model, inputs, mask):
     return model.init(jax.random.key(0), inputs, mask, deterministic=True)["params"]
 
 
-def test_a_stem_stands_between_the_embedding_and_the_positions(rngs):
+def test_stem_is_between_embedding_and_positions(rngs):
     inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
     mask = mask_of_lengths([13, 7], 13)
     pooled, variables = pooled_by("mean", inputs, mask, stem=(5, 3), num_layers=1)
@@ -184,12 +184,12 @@ def test_a_stem_stands_between_the_embedding_and_the_positions(rngs):
 
 
 @pytest.mark.parametrize("stem", [(4,), (3, 0), (-3,)])
-def test_a_stem_without_a_centre_is_refused(stem):
+def test_rejects_a_stem_of_even_width(stem):
     with pytest.raises(ValueError, match=r"model\.stem: needs odd kernel sizes, got"):
         ModelConfig(vocab_size=11, max_len=64, stem=stem)
 
 
-def test_without_positions_the_order_of_tokens_does_not_matter(rngs):
+def test_order_of_tokens_does_not_matter_without_positions(rngs):
     inputs, everywhere = jax.random.randint(next(rngs), (2, 13), 1, 11), jnp.ones((2, 13), bool)
     pooled, params = pooled_by("mean", inputs, everywhere, positions="none")
     assert "position_embedding" not in params["params"]
@@ -197,7 +197,7 @@ def test_without_positions_the_order_of_tokens_does_not_matter(rngs):
     assert_close(turned, pooled, REFERENCE)
 
 
-def test_token_embeddings_may_start_from_sinusoids_of_the_id():
+def test_token_embeddings_may_be_initialized_with_sinusoids():
     inputs, mask = jnp.zeros((2, 13), jnp.int32), jnp.ones((2, 13), bool)
     tables = {
         token_init: pooled_by("mean", inputs, mask, token_init=token_init)[1]["params"][
@@ -214,7 +214,7 @@ def test_token_embeddings_may_start_from_sinusoids_of_the_id():
     ("attention", "sizes"),
     [("nystrom", {}), ("softmax", {}), ("nystrom", {"stem": (5, 3), "pooling": "ends"})],
 )
-def test_logits_and_gradients_ignore_what_is_padded(rngs, attention, sizes):
+def test_logits_and_gradients_ignore_padding(rngs, attention, sizes):
     options = {"num_landmarks": 5, "conv_kernel_size": 3} if attention == "nystrom" else {}
     model = small_model(attention, sizes, **options)
     inputs = jax.random.randint(next(rngs), (2, 23), 1, 11)
@@ -237,7 +237,7 @@ def test_logits_and_gradients_ignore_what_is_padded(rngs, attention, sizes):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_the_order_of_tokens_matters(rngs):
+def test_order_of_tokens_matters(rngs):
     model = small_model("softmax")
     inputs, mask = jnp.arange(1, 9)[None], jnp.ones((1, 8), bool)
     params = model.init(next(rngs), inputs, mask, deterministic=True)
@@ -247,7 +247,7 @@ def test_the_order_of_tokens_matters(rngs):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_dropout_also_falls_on_the_embeddings(rngs):
+def test_dropout_applies_to_the_embeddings(rngs):
     model = small_model(num_landmarks=5)
     inputs, mask = jnp.ones((1, 23), jnp.int32), jnp.ones((1, 23), bool)
     params = model.init(next(rngs), inputs, mask, deterministic=True)
@@ -263,7 +263,7 @@ def test_dropout_also_falls_on_the_embeddings(rngs):
     assert 0.02 < float((embedded == 0).mean()) < 0.3  # a tenth
 
 
-def test_sizes_that_make_no_model_are_refused():
+def test_rejects_invalid_sizes():
     with pytest.raises(ValueError, match=r"model\.num_heads: needs 1 or more, got 0"):
         ModelConfig(vocab_size=11, max_len=64, num_heads=0)
     with pytest.raises(ValueError, match=r"model\.dropout_rate"):

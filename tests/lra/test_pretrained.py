@@ -144,7 +144,7 @@ def test_a_pair(rngs, tmp_path):
     compare(rngs, theirs, params, config, [[LENGTH, 23, 9], [11, LENGTH, 3]])
 
 
-def test_later_positions_are_cut_off(tmp_path):
+def test_later_positions_are_dropped(tmp_path):
     theirs, config = Lra("softmax", classes=10), config_of("softmax")
     path = save(theirs, tmp_path / "a.model")
     config["data"]["max_len"] = config["model"]["max_len"] = 24
@@ -169,7 +169,7 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"mlpblock.2.bias is \[3\] here, needs \[10\]"):
             load_authors_checkpoint(path, config_of("softmax"))
 
-    def test_attentions_that_are_not_the_authors(self, tmp_path):
+    def test_unsupported_attention(self, tmp_path):
         config = importlib.import_module("configs.listops").get_config("performer")
         with pytest.raises(
             ValueError, match=r"performer differs from the authors' .* softmax, nystrom"

@@ -48,7 +48,7 @@ def write_pairs(folder, count):
         (folder / f"new_aan_pairs.{split}.tsv").write_text("".join(lines), encoding="utf-8")
 
 
-def test_pairs_that_are_not_the_releases_make_a_partial_run(tmp_path, caplog):
+def test_an_incomplete_release_makes_a_partial_run(tmp_path, caplog):
     write_pairs(tmp_path, 29)
     config = data.DataConfig(task="retrieval", dir=str(tmp_path), max_len=60)
     with caplog.at_level(logging.WARNING):
@@ -59,7 +59,7 @@ def test_pairs_that_are_not_the_releases_make_a_partial_run(tmp_path, caplog):
 
 @pytest.mark.slow_except("nystrom,num_landmarks=4,conv_kernel_size=3")
 @pytest.mark.parametrize("argument", ["nystrom,num_landmarks=4,conv_kernel_size=3", "softmax"])
-def test_pairs_train_and_are_scored_every_one(tmp_path, argument):
+def test_trains_on_pairs_and_evaluates_all(tmp_path, argument):
     write_pairs(tmp_path / "tsv_data", 29)
     config = small("retrieval", argument, dir=str(tmp_path), max_len=60, padded_len=64)
     result = run(config, tmp_path / "run")
@@ -69,7 +69,7 @@ def test_pairs_train_and_are_scored_every_one(tmp_path, argument):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_pictures_train_and_are_scored(tmp_path):
+def test_trains_and_evaluates_on_images(tmp_path):
     config = small("pathfinder", examples=23, workers=1)
     result = run(config, tmp_path / "run")
     assert (result["task"], result["test_examples"]) == ("pathfinder32", 23)
@@ -77,7 +77,7 @@ def test_pictures_train_and_are_scored(tmp_path):
 
 
 @pytest.mark.slow(minutes=0.4)
-def test_the_authors_mask_reaches_the_model():
+def test_mlpen_quirks_mask_black_pixels():
     argument = "nystrom,num_landmarks=4,conv_kernel_size=3,quirks=mlpen"
     config = small("pathfinder", argument, examples=23, workers=1)
     prepared = train.prepare(config)
@@ -87,7 +87,7 @@ def test_the_authors_mask_reaches_the_model():
     assert 0.2 < batch["mask"].mean() < 0.5  # two thirds of the pixels are black
 
 
-def test_what_a_task_needs_is_said_before_anything_is_compiled(tmp_path, caplog):
+def test_reports_missing_data_before_compiling(tmp_path, caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for name in ("text", "retrieval", "image"):
             prepared = train.prepare(small(name, dir=str(tmp_path / "nowhere")))

@@ -52,7 +52,7 @@ def finished(tmp_path_factory):
 
 @pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("argument", ["nystrom", "softmax"])
-def test_a_run_ends_with_a_test_accuracy_and_all_that_tells_how(argument, finished, tmp_path):
+def test_result_has_test_accuracy_and_provenance(argument, finished, tmp_path):
     _, folder, result = finished
     if argument == "softmax":
         folder = tmp_path / "run"
@@ -82,7 +82,7 @@ def test_a_run_ends_with_a_test_accuracy_and_all_that_tells_how(argument, finish
     assert [line["step"] for line in lines] == [2, 4, 4, 6, 6]
 
 
-def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(finished):
+def test_a_finished_run_trains_nothing_and_reproduces_its_test_accuracy(finished):
     config, folder, first = finished
     written = {path: path.stat().st_mtime_ns for path in folder.rglob("[!.]*")}
     assert run(config, folder) == first
@@ -96,7 +96,7 @@ def test_a_finished_run_trains_nothing_and_its_best_checkpoint_scores_the_same(f
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_the_test_set_is_scored_with_the_best_parameters_not_the_last(tmp_path, monkeypatch):
+def test_evaluates_the_test_set_with_the_best_parameters(tmp_path, monkeypatch):
     """Forty trees by heart: validation is best long before the end."""
     config = small_config(train__total_steps=80, eval__every_steps=5, log__every_steps=5)
     scored = []
@@ -120,7 +120,7 @@ def test_the_test_set_is_scored_with_the_best_parameters_not_the_last(tmp_path, 
     assert result["valid_accuracy"] == best
 
 
-def test_a_run_goes_on_with_its_own_data_only(finished):
+def test_rejects_resuming_with_other_data(finished):
     config, folder, _ = finished
     prepared = train.prepare(config)
     others = dataclasses.replace(prepared.data, seed=1)
@@ -131,7 +131,7 @@ def test_a_run_goes_on_with_its_own_data_only(finished):
         train.train(prepared, data.load(others), workdir)
 
 
-def test_a_run_goes_on_with_any_number_of_processes_to_prepare_its_data(tmp_path):
+def test_resumes_with_any_number_of_data_workers(tmp_path):
     with Workdir(tmp_path / "run", small_config(data__workers=1)):
         pass  # as it was written when the number was part of what a run is
     for workers in (0, 3):
@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_any_number_of_processes_to_prepare_its_data(tmp_path
 @pytest.mark.parametrize(
     "changes", [{"eval__max_examples": 7}, {"data__examples": 7}, {"train__total_steps": 4999}]
 )
-def test_a_shortened_run_says_so(changes):
+def test_a_shortened_run_is_partial(changes):
     whole = {"data__examples": 0, "train__total_steps": 5000}
 
     def is_partial(changes):
@@ -189,7 +189,7 @@ def ragged_task(prepared):
     "argument",
     ["nystrom,num_landmarks=4,conv_kernel_size=3", "linformer,projection_size=4", "none"],
 )
-def test_batches_of_similar_length_are_evaluated_as_fully_padded_ones(argument):
+def test_batches_of_similar_length_give_the_same_evaluation(argument):
     scores = {}
     for multiple in (0, 16):
         prepared = train.prepare(small_config(argument, data__pad_to_multiple_of=multiple))
@@ -204,7 +204,7 @@ def test_batches_of_similar_length_are_evaluated_as_fully_padded_ones(argument):
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_a_run_on_batches_of_similar_length_ends_with_its_result(tmp_path):
+def test_trains_on_batches_of_similar_length(tmp_path):
     config = small_config(data__pad_to_multiple_of=16)
     prepared = train.prepare(config)
     with Workdir(tmp_path / "run", config) as workdir:
@@ -213,14 +213,14 @@ def test_a_run_on_batches_of_similar_length_ends_with_its_result(tmp_path):
     assert [line["step"] for line in lines_of(tmp_path / "run")] == [2, 4, 4, 6, 6]
 
 
-def test_a_file_or_two_of_a_release_may_be_missing():
+def test_a_few_missing_examples_are_not_a_partial_release():
     info = data.describe("listops")
     task = empty_task(0)
     assert info.has_all(dataclasses.replace(task, splits={**task.splits, "train": range(95_999)}))
     assert not info.has_all(dataclasses.replace(task, splits={**task.splits, "test": range(1_990)}))
 
 
-def test_an_unfinished_run_cannot_be_scored(tmp_path):
+def test_rejects_evaluation_of_an_unfinished_run(tmp_path):
     config = small_config()
     prepared = train.prepare(config)
     with Workdir(tmp_path / "run", config) as workdir, pytest.raises(ValueError, match="train it"):
@@ -228,7 +228,7 @@ def test_an_unfinished_run_cannot_be_scored(tmp_path):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_training_and_evaluation_are_traced_once_on_ragged_data(tmp_path, monkeypatch):
+def test_ragged_data_trace_training_and_evaluation_once(tmp_path, monkeypatch):
     config = small_config(train__total_steps=12, eval__every_steps=6, log__every_steps=6)
     prepared = train.prepare(config)
     task = data.load(prepared.data)
@@ -247,7 +247,7 @@ def test_training_and_evaluation_are_traced_once_on_ragged_data(tmp_path, monkey
     assert (traces.count(False), traces.count(True)) == (2, 3)
 
 
-def test_the_data_reach_the_model_whole(tmp_path):
+def test_batches_decode_to_the_generated_trees(tmp_path):
     """What a batch holds decodes to the tree that was generated, brackets included."""
     prepared = train.prepare(small_config())
     task = data.load(prepared.data)
@@ -261,7 +261,7 @@ def test_the_data_reach_the_model_whole(tmp_path):
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_eight_trees_are_learnt_by_heart(tmp_path):
+def test_memorizes_eight_trees(tmp_path):
     config = small_config(
         data__examples=8, train__total_steps=60, eval__every_steps=60, log__every_steps=10
     )
@@ -300,12 +300,12 @@ def test_eight_trees_are_learnt_by_heart(tmp_path):
         ({"log__evry_steps": 3}, "did you mean log.every_steps"),
     ],
 )
-def test_a_wrong_value_is_refused_before_anything_is_prepared(changes, words, no_annotations):
+def test_rejects_invalid_values_before_preparing_data(changes, words, no_annotations):
     with pytest.raises(ValueError, match=words):
         train.prepare(small_config(**changes))
 
 
-def test_an_unknown_or_missing_section_is_refused():
+def test_rejects_unknown_and_missing_sections():
     config = small_config()
     with pytest.raises(ValueError, match="did you mean train"):
         train.prepare({**config, "trian": {}})
@@ -315,7 +315,7 @@ def test_an_unknown_or_missing_section_is_refused():
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_the_authors_quirks_are_switched_on_together_and_train(tmp_path):
+def test_trains_with_all_quirks_of_the_authors(tmp_path):
     """Fifty steps with their layout, start, pooling and momentum; 64 tokens make 4 segments."""
     config = small_config(
         "nystrom,num_landmarks=4,quirks=mlpen", train__total_steps=50, eval__every_steps=50
@@ -329,7 +329,7 @@ def test_the_authors_quirks_are_switched_on_together_and_train(tmp_path):
     assert losses[-1] < losses[0]
 
 
-def test_the_quirks_of_softmax_attention_are_those_that_it_has():
+def test_softmax_attention_gets_only_applicable_quirks():
     config = importlib.import_module("configs.listops").get_config("softmax,quirks=mlpen")
     assert config.model.pooling == "padded_mean"
     assert "landmark_layout" not in config.attention

@@ -37,7 +37,7 @@ def frobenius(x):
     return np.sqrt((np.asarray(x, np.float64) ** 2).sum())
 
 
-def test_block_means_keep_the_mean(rngs):
+def test_block_means_preserve_the_mean(rngs):
     x = np.asarray(jax.random.normal(next(rngs), (23, 23)), np.float64)
     edges = approximation.block_edges(23, 7)
     assert edges.tolist() == [0, 4, 7, 10, 14, 17, 20, 23]
@@ -49,7 +49,7 @@ def test_block_means_keep_the_mean(rngs):
     np.testing.assert_allclose((means * weights).sum() / 23**2, x.mean(), rtol=1e-12)
 
 
-def test_a_picture_of_a_short_map_is_the_map():
+def test_a_short_map_is_drawn_without_averaging():
     edges = approximation.block_edges(5, 512)
     np.testing.assert_array_equal(edges, np.arange(6))
     x = np.arange(25.0).reshape(5, 5)
@@ -59,7 +59,7 @@ def test_a_picture_of_a_short_map_is_the_map():
 @pytest.mark.slow_except("True-real")
 @pytest.mark.parametrize("layout", ["real", "mlpen"])
 @pytest.mark.parametrize("normalize_rows", [False, True])
-def test_the_maps_times_the_values_are_the_attentions(layout, normalize_rows, rngs):
+def test_maps_times_values_equal_the_attention_outputs(layout, normalize_rows, rngs):
     """On real tokens only, with padding between them too, and with padding in segments."""
     real = np.arange(44) < 37
     real[5:8] = False
@@ -80,7 +80,7 @@ def test_the_maps_times_the_values_are_the_attentions(layout, normalize_rows, rn
         assert maps.length == 34
 
 
-def test_maps_made_in_parts_are_the_same_maps(rngs, monkeypatch):
+def test_chunked_maps_equal_full_maps(rngs, monkeypatch):
     layer = random_layer(rngs, np.arange(41) < 37)
     whole = approximation.head_maps(layer, Nystrom(num_landmarks=7), max_pixels=13)
     monkeypatch.setattr(approximation, "MAX_WEIGHTS", 37 * 8)
@@ -99,7 +99,7 @@ def test_maps_made_in_parts_are_the_same_maps(rngs, monkeypatch):
     assert_close(parts, whole, SAME_ARITHMETIC)
 
 
-def test_softmax_attention_by_parts_is_softmax_attention(rngs, monkeypatch):
+def test_chunked_softmax_attention_equals_softmax_attention(rngs, monkeypatch):
     tokens = tokens_of(rngs, 2, 19)
     expected = softmax_attention(*tokens)
     assert_close(approximation.chunked_softmax_attention(tokens), expected, SAME_ARITHMETIC)
@@ -107,7 +107,7 @@ def test_softmax_attention_by_parts_is_softmax_attention(rngs, monkeypatch):
     assert_close(approximation.chunked_softmax_attention(tokens), expected, SAME_ARITHMETIC)
 
 
-def test_the_error_is_that_of_the_paper(rngs):
+def test_error_equals_the_definition_of_the_paper(rngs):
     tokens = tokens_of(rngs, 2, 29)
     exact = approximation.chunked_softmax_attention(tokens)
     (errors,) = approximation.output_errors([tokens], [exact], Nystrom(num_landmarks=5))
@@ -120,7 +120,7 @@ def test_the_error_is_that_of_the_paper(rngs):
             assert errors[example, head] == pytest.approx(expected, 1e-4)
 
 
-def test_the_error_falls_to_nothing_with_as_many_landmarks_as_tokens(rngs):
+def test_error_is_zero_with_as_many_landmarks_as_tokens(rngs):
     tokens = tokens_of(rngs, 1, 23)
     exact = approximation.chunked_softmax_attention(tokens)
     for count, low, high in ((3, 0.1, 10), (23, 0, 1e-6), (31, 0, 1e-6)):
@@ -130,7 +130,7 @@ def test_the_error_falls_to_nothing_with_as_many_landmarks_as_tokens(rngs):
 
 @pytest.mark.slow_except("batch_max")
 @pytest.mark.parametrize("start", ["exact", "batch_max"])
-def test_residuals_are_those_of_float64(start, rngs):
+def test_residuals_agree_with_float64(start, rngs):
     layers = [tokens_of(rngs, 2, 29), tokens_of(rngs, 2, 29)]
     exact = [approximation.chunked_softmax_attention(tokens) for tokens in layers]
     nystrom = Nystrom(num_landmarks=5, pinv_start=start)
@@ -155,7 +155,7 @@ def test_residuals_are_those_of_float64(start, rngs):
 
 
 @pytest.mark.parametrize("normalize_rows", [False, True])
-def test_after_its_iterations_the_error_is_that_of_the_attention(normalize_rows, rngs):
+def test_error_by_iteration_agrees_with_the_attention(normalize_rows, rngs):
     layers = [tokens_of(rngs, 2, 29), tokens_of(rngs, 2, 29)]
     exact = [approximation.chunked_softmax_attention(tokens) for tokens in layers]
     nystrom = Nystrom(num_landmarks=5, pinv_iters=4, normalize_rows=normalize_rows)
@@ -166,7 +166,7 @@ def test_after_its_iterations_the_error_is_that_of_the_attention(normalize_rows,
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_the_curves_meet_where_they_show_the_same(rngs, monkeypatch):
+def test_curves_agree_at_shared_points(rngs, monkeypatch):
     monkeypatch.setattr(approximation, "LANDMARKS", (2, 5, 8, 64))
     monkeypatch.setattr(approximation, "FIXED_LANDMARKS", (8, 5))
     monkeypatch.setattr(approximation, "SHORTEST", 7)
@@ -191,12 +191,12 @@ def test_the_curves_meet_where_they_show_the_same(rngs, monkeypatch):
     assert row["output_error"]["median"] == pytest.approx(by_landmarks[5], 1e-4)
 
 
-def test_the_spread_is_the_median_and_the_quartiles():
+def test_spread_is_the_median_and_the_quartiles():
     found = approximation.quartiles(np.arange(9.0).reshape(3, 3))
     assert found == {"lower": 2.0, "median": 4.0, "upper": 6.0}
 
 
-def test_random_tokens_are_normal_and_repeat():
+def test_random_tokens_are_normal_and_reproducible():
     like = QKV(*(jnp.zeros((2, 101, 3, 5)),) * 3)
     one, again, other = (approximation.random_tokens(like, seed) for seed in (1, 1, 2))
     assert_close(one, again, SAME_ARITHMETIC)
@@ -205,7 +205,7 @@ def test_random_tokens_are_normal_and_repeat():
     assert np.std(one.value) == pytest.approx(1, abs=0.05)
 
 
-def test_the_approximation_is_the_runs_own_or_the_usual_one():
+def test_from_config_uses_the_options_of_the_run_or_the_defaults():
     section = {"name": "nystrom", "num_landmarks": 32, "conv_kernel_size": 35, "pinv_iters": 4}
     assert Nystrom.from_config(section) == Nystrom(num_landmarks=32, pinv_iters=4)
     assert Nystrom.from_config({"name": "softmax", "dropout_rate": 0.1}) == Nystrom()

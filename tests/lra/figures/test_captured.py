@@ -25,7 +25,7 @@ def core_params(params, layer):
 
 @pytest.mark.slow_except("softmax")
 @pytest.mark.parametrize("name", ["nystrom,num_landmarks=7", "softmax"])
-def test_what_a_core_received_gives_its_output(name, rngs):
+def test_captured_inputs_reproduce_the_output(name, rngs):
     """The convolution of each layer fits that layer only, so that the order is tested too."""
     run = train.prepare(small_config(f"{name},conv_kernel_size=3"))
     params = params_at(run, BEST)
@@ -46,7 +46,7 @@ def test_what_a_core_received_gives_its_output(name, rngs):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_of_a_pair_the_first_text_comes_first(rngs):
+def test_first_text_of_a_pair_comes_first(rngs):
     config = small_config("softmax", data__task="retrieval", model__vocab_size=257)
     run = train.prepare(config)
     tokens = [jax.random.randint(next(rngs), (1, 59), 1, 200) for _ in range(2)]
@@ -57,7 +57,7 @@ def test_of_a_pair_the_first_text_comes_first(rngs):
     np.testing.assert_array_equal(captured.unpadded(first).query, first.query[:1, :31])
 
 
-def test_padding_is_left_out_wherever_it_lies(rngs):
+def test_padding_is_removed_at_any_position(rngs):
     query, key, value = (jax.random.normal(next(rngs), (1, 7, 2, 3)) for _ in range(3))
     mask = jnp.array([[True, False, True, True, False, True, False]])
     tokens = captured.unpadded(CoreCall(query, key, value, mask, value))
@@ -68,7 +68,7 @@ def test_padding_is_left_out_wherever_it_lies(rngs):
 
 @pytest.mark.slow_except("False-5")
 @pytest.mark.parametrize(("finished", "step"), [(True, BEST), (False, LATEST)])
-def test_the_best_checkpoint_of_a_finished_run_else_the_latest(finished, step, tmp_path):
+def test_opens_the_best_checkpoint_of_a_finished_run_or_the_latest(finished, step, tmp_path):
     config = small_config()
     folder = write_run(tmp_path / "run", config, finished=finished)
     trained = open_run(folder, max_len=100)
@@ -77,7 +77,7 @@ def test_the_best_checkpoint_of_a_finished_run_else_the_latest(finished, step, t
     assert_close(trained.params, jax.device_get(params_at(trained.run, step)), SAME_ARITHMETIC)
 
 
-def test_a_run_in_progress_is_left_as_it_is(tmp_path):
+def test_opening_a_run_in_progress_changes_no_files(tmp_path):
     folder = write_run(tmp_path / "run", small_config(), finished=False)
     save_in_progress = folder / "checkpoints" / "7.orbax-checkpoint-tmp-0"
     save_in_progress.mkdir()
@@ -90,7 +90,7 @@ def test_a_run_in_progress_is_left_as_it_is(tmp_path):
     assert state() == before
 
 
-def test_a_run_of_another_machine_is_opened(tmp_path):
+def test_opens_a_run_of_another_machine(tmp_path):
     folder = write_run(tmp_path / "run", small_config())
     config = json.loads((folder / "config.json").read_text())
     config["mesh"]["data"], config["train"]["batch_size"] = 3, 9
@@ -100,7 +100,7 @@ def test_a_run_of_another_machine_is_opened(tmp_path):
         train.prepare(config)
 
 
-def test_the_longest_examples_are_cut_to_the_shortest_of_them(tmp_path):
+def test_longest_examples_are_truncated_to_the_shortest_of_them(tmp_path):
     trained = open_run(write_run(tmp_path / "run", small_config()), max_len=100)
     lengths = [11, 41, 17, 43, 41, 5]
     split = data.Split(
@@ -115,7 +115,7 @@ def test_the_longest_examples_are_cut_to_the_shortest_of_them(tmp_path):
     np.testing.assert_array_equal(layers[1].value[1:], second.value)
 
 
-def test_the_tokens_of_listops_have_names(tmp_path):
+def test_listops_tokens_have_names(tmp_path):
     trained = open_run(write_run(tmp_path / "run", small_config()), max_len=100)
     words = trained.words(3, 53)
     tokens, _ = trained.task.splits["test"][3]
@@ -126,7 +126,7 @@ def test_the_tokens_of_listops_have_names(tmp_path):
     assert other.words(3, 53) == []
 
 
-def test_data_that_are_not_the_runs_own_are_refused(tmp_path):
+def test_rejects_data_other_than_those_of_the_run(tmp_path):
     folder = write_run(tmp_path / "run", small_config(), bind_data=True)
     assert open_run(folder, max_len=100).step == BEST
     (folder / "data.json").write_text(json.dumps({"sha256": "0" * 64}))
@@ -137,7 +137,7 @@ def test_data_that_are_not_the_runs_own_are_refused(tmp_path):
         open_run(folder, max_len=100)
 
 
-def test_a_malformed_file_is_named(tmp_path):
+def test_error_names_a_malformed_file(tmp_path):
     for name, content, words in (
         ("result", "{}", "best_step is missing"),
         ("result", '{"best_step": "2"}', "best_step must be a whole number, not '2'"),
@@ -152,7 +152,7 @@ def test_a_malformed_file_is_named(tmp_path):
             open_run(tmp_path, max_len=100)
 
 
-def test_the_data_may_have_moved(tmp_path):
+def test_data_may_be_in_another_folder(tmp_path):
     folder, moved = write_run(tmp_path / "run", small_config()), tmp_path / "moved"
     before = open_run(folder, max_len=100).task
     moved.mkdir()
@@ -166,7 +166,7 @@ def test_the_data_may_have_moved(tmp_path):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_what_cannot_be_opened_is_refused_in_a_sentence(tmp_path, monkeypatch):
+def test_rejects_a_folder_that_is_not_a_complete_run(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="is not a run"):
         open_run(tmp_path, max_len=100)
     folder = write_run(tmp_path / "run", small_config("softmax"))

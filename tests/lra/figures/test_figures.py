@@ -48,7 +48,7 @@ def numbers_in(values):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_a_nystrom_run_gives_three_pictures_and_all_their_numbers(
+def test_a_nystrom_run_gives_three_figures_and_their_numbers(
     tmp_path, few_numbers, named, capsys, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # whose state is the user's
@@ -87,13 +87,13 @@ def test_a_nystrom_run_gives_three_pictures_and_all_their_numbers(
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_another_attention_takes_64_landmarks_or_what_it_is_given(
+def test_other_attentions_use_64_landmarks_by_default(
     tmp_path, few_numbers, named, monkeypatch, capsys
 ):
     monkeypatch.setattr(figures, "TICKS_UP_TO", 53)
     folder = write_run(tmp_path / "run", small_config("softmax"), finished=False)
     out = tmp_path / "softmax"
-    refused(folder, ["--examples=1"], "53 tokens, so 64 landmarks", tmp_path, capsys)
+    assert_refused(folder, ["--examples=1"], "53 tokens, so 64 landmarks", tmp_path, capsys)
     arguments = ["--examples=1", "--num_landmarks=13", "--out", str(out)]
     assert figures.main([str(folder), *arguments]) == 0
     assert [len(words) for words in named] == [53]
@@ -102,7 +102,7 @@ def test_another_attention_takes_64_landmarks_or_what_it_is_given(
     assert found["checkpoint"] == {"step": LATEST, "best": False}
 
 
-def test_a_wrong_argument_is_one_line_and_writes_nothing(tmp_path, capsys):
+def test_invalid_arguments_print_one_line_and_write_nothing(tmp_path, capsys):
     folder = write_run(tmp_path / "run", small_config())
     for argument, sentence in (
         ("--example=12", "--example=12 does not exist: the test set has examples 0 to 11."),
@@ -112,25 +112,25 @@ def test_a_wrong_argument_is_one_line_and_writes_nothing(tmp_path, capsys):
         ("--num_landmarks=53", "so 53 landmarks give exact attention: pass a smaller"),
         ("--data_dir=nowhere", "nowhere"),
     ):
-        refused(folder, [argument], sentence, tmp_path, capsys)
+        assert_refused(folder, [argument], sentence, tmp_path, capsys)
 
 
-def test_what_is_no_trained_run_is_one_line_and_writes_nothing(tmp_path, capsys, monkeypatch):
-    refused(tmp_path, [], "is not a run", tmp_path, capsys)
+def test_invalid_runs_print_one_line_and_write_nothing(tmp_path, capsys, monkeypatch):
+    assert_refused(tmp_path, [], "is not a run", tmp_path, capsys)
     folder = write_run(tmp_path / "run", small_config())
     monkeypatch.setattr(figures, "MAX_LEN", 58)
-    refused(folder, [], "attends over 59 tokens", tmp_path, capsys)
+    assert_refused(folder, [], "attends over 59 tokens", tmp_path, capsys)
     monkeypatch.undo()
     (folder / "config.json").write_text("{")
-    refused(folder, [], "cannot be read as JSON", tmp_path, capsys)
+    assert_refused(folder, [], "cannot be read as JSON", tmp_path, capsys)
 
 
-def test_attention_without_keys_is_refused(tmp_path, capsys):
+def test_rejects_attention_without_keys(tmp_path, capsys):
     folder = write_run(tmp_path / "run", small_config("reformer"))
-    refused(folder, [], "reformer attention has no separate keys", tmp_path, capsys)
+    assert_refused(folder, [], "reformer attention has no separate keys", tmp_path, capsys)
 
 
-def refused(folder, arguments, sentence, tmp_path, capsys):
+def assert_refused(folder, arguments, sentence, tmp_path, capsys):
     out = tmp_path / "out" / "name"
     assert figures.main([str(folder), "--out", str(out), *arguments]) == 2
     output, errors = capsys.readouterr()

@@ -31,7 +31,7 @@ def test_shared_seeds_are_paired(tmp_path):
     assert math.isnan(found.error)
 
 
-def test_fewer_than_two_shared_seeds_are_not_paired(tmp_path):
+def test_one_shared_seed_is_not_paired(tmp_path):
     write_run(tmp_path / "a", seed=0, accuracy=0.36)
     write_run(tmp_path / "b", seed=0, accuracy=0.35, attention=SOFTMAX)
     (found,) = compare(groups_in(tmp_path))
@@ -52,13 +52,13 @@ def test_fewer_than_two_shared_seeds_are_not_paired(tmp_path):
         {"result": {"data_sha256": "b" * 64}},
     ],
 )
-def test_other_budgets_are_not_compared(tmp_path, other):
+def test_different_budgets_are_not_compared(tmp_path, other):
     write_seeds(tmp_path / "a", [0.36, 0.37])
     write_seeds(tmp_path / "b", [0.35, 0.37], attention=SOFTMAX, **other)
     assert compare(groups_in(tmp_path)) == []
 
 
-def test_the_correction_is_over_all_tasks(tmp_path):
+def test_correction_is_over_all_tasks(tmp_path):
     for task in ("listops", "text"):
         write_seeds(tmp_path / task / "a", [0.36, 0.37, 0.39], task=task)
         write_seeds(tmp_path / task / "b", [0.35, 0.365, 0.37], task=task, attention=SOFTMAX)
@@ -67,7 +67,7 @@ def test_the_correction_is_over_all_tasks(tmp_path):
     assert other.p_holm == pytest.approx(2 * other.p)
 
 
-def test_many_groups_are_compared_with_the_one_that_ran_on_most_tasks(tmp_path):
+def test_reference_is_the_group_with_most_tasks(tmp_path):
     for landmarks in (16, 32, 64):
         for iters in (2, 6):
             write_run(tmp_path / f"{landmarks}-{iters}", attention=nystrom(landmarks, iters))
@@ -78,7 +78,7 @@ def test_many_groups_are_compared_with_the_one_that_ran_on_most_tasks(tmp_path):
     assert {one.second for one in found} == {"nystrom-32, 2 iterations"}
 
 
-def test_settings_of_one_task_do_not_make_a_reference(tmp_path):
+def test_settings_of_one_task_are_not_a_reference(tmp_path):
     for number, warmup in enumerate((100, 200, 1000)):
         write_run(
             tmp_path / f"softmax-{number}",
@@ -122,7 +122,7 @@ def test_two_numeric_options_make_a_grid(tmp_path):
     ],
     ids=["one option", "two groups", "words", "flags", "three options"],
 )
-def test_anything_else_makes_none(tmp_path, attentions):
+def test_other_groups_make_no_grid(tmp_path, attentions):
     for number, attention in enumerate(attentions):
         write_run(tmp_path / str(number), attention=attention)
     assert grids(groups_in(tmp_path)) == []
@@ -132,7 +132,7 @@ def of_label(groups):
     return {group.task: group for group in groups}
 
 
-def test_the_mean_needs_five_whole_tasks(tmp_path):
+def test_mean_needs_five_complete_tasks(tmp_path):
     for number, task in enumerate(FIVE):
         write_seeds(tmp_path / task, [0.1 * number, 0.1 * number + 0.02], task=task)
         cells = of_label(groups_in(tmp_path))
@@ -142,13 +142,13 @@ def test_the_mean_needs_five_whole_tasks(tmp_path):
     assert mean[:3] == pytest.approx((2, 21.0, 2**0.5))  # over seeds 20 and 22
 
 
-def test_a_partial_task_takes_the_mean_away(tmp_path):
+def test_no_mean_with_a_partial_task(tmp_path):
     for task in FIVE:
         write_run(tmp_path / task, task=task, partial=task == "image")
     assert mean_over(FIVE, of_label(groups_in(tmp_path))) is None
 
 
-def test_a_mean_of_tasks_with_other_seeds_has_no_spread(tmp_path):
+def test_mean_of_tasks_with_different_seeds_has_no_spread(tmp_path):
     for number, task in enumerate(FIVE):
         write_seeds(tmp_path / task, [0.3, 0.4][: 1 + number % 2], task=task)
     mean = mean_over(FIVE, of_label(groups_in(tmp_path)))

@@ -32,7 +32,7 @@ def test_a_diverged_run_is_counted_and_has_no_accuracy(tmp_path):
     assert numbers(groups)["tasks"]["listops"]["settings"][0]["diverged"] == 1
 
 
-def test_a_setting_whose_every_run_diverged_says_so(tmp_path):
+def test_a_setting_with_only_diverged_runs_is_marked(tmp_path):
     write_diverged(tmp_path / "a", seed=0)
     write_diverged(tmp_path / "b", seed=1)
     groups = groups_in(tmp_path)

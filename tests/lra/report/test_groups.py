@@ -7,7 +7,7 @@ from reporting.statistics import binomial_error
 from tests.lra.report.runs import groups_in, write_run, write_seeds
 
 
-def test_seeds_are_put_together_whatever_their_paths(tmp_path):
+def test_seeds_are_grouped_despite_different_paths(tmp_path):
     for seed in (2, 0, 1):
         paths = {"dir": f"/data{seed}", "workers": seed}
         write_run(
@@ -19,7 +19,7 @@ def test_seeds_are_put_together_whatever_their_paths(tmp_path):
     assert group.binomial_error == pytest.approx(100 * binomial_error(0.37, 2000))
 
 
-def test_settings_and_tasks_are_kept_apart(tmp_path):
+def test_settings_and_tasks_are_separate_groups(tmp_path):
     write_seeds(tmp_path / "a", [0.36, 0.37])
     write_seeds(tmp_path / "b", [0.36], attention={"name": "softmax"})
     write_seeds(tmp_path / "c", [0.6], task="text")
@@ -31,7 +31,7 @@ def test_settings_and_tasks_are_kept_apart(tmp_path):
     ]
 
 
-def test_partial_and_unfinished_runs_do_not_enter_the_mean(tmp_path):
+def test_mean_excludes_partial_and_unfinished_runs(tmp_path):
     write_run(tmp_path / "whole", seed=0, accuracy=0.36)
     write_run(tmp_path / "partial", seed=1, accuracy=0.9, partial=True)
     write_run(tmp_path / "unfinished", seed=2, finished=False, steps=(10, 20))
@@ -44,7 +44,7 @@ def test_partial_and_unfinished_runs_do_not_enter_the_mean(tmp_path):
     }
 
 
-def test_a_seed_that_is_there_twice_is_left_out_and_told(tmp_path):
+def test_a_duplicate_seed_is_dropped_with_a_warning(tmp_path):
     write_run(tmp_path / "a", seed=0, finished=False)
     write_run(tmp_path / "b", seed=0, accuracy=0.36)
     groups, left_out = read_groups([tmp_path])
@@ -54,19 +54,19 @@ def test_a_seed_that_is_there_twice_is_left_out_and_told(tmp_path):
     assert left_out[0].endswith("b has the same task, setting and seed.")
 
 
-def test_runs_on_other_data_are_another_group(tmp_path):
+def test_runs_on_other_data_are_a_separate_group(tmp_path):
     write_run(tmp_path / "a", seed=0)
     write_run(tmp_path / "b", seed=1, result={"data_sha256": "b" * 64})
     assert [len(group.runs) for group in groups_in(tmp_path)] == [1, 1]
 
 
-def test_a_run_that_does_not_say_its_data_joins_the_only_ones(tmp_path):
+def test_a_run_without_data_hash_joins_the_only_group(tmp_path):
     write_run(tmp_path / "a", seed=0)
     write_run(tmp_path / "b", seed=1, finished=False)
     assert [len(group.runs) for group in groups_in(tmp_path)] == [2]
 
 
-def test_the_order_is_the_benchmarks_then_by_how_much_was_run(tmp_path):
+def test_groups_are_sorted_by_task_then_by_steps(tmp_path):
     for landmarks in (128, 16):
         attention = {"name": "nystrom", "num_landmarks": landmarks}
         write_run(tmp_path / str(landmarks), task="text", attention=attention)

@@ -45,7 +45,7 @@ def labels(*settings, weights=None):
     return [label for _, label in label_settings(settings, weights, budgets)]
 
 
-def test_seeds_paths_and_machines_are_no_part_of_a_setting():
+def test_setting_excludes_seeds_paths_and_machines():
     here = setting("nystrom")
     there = setting(
         "nystrom",
@@ -61,7 +61,7 @@ def test_seeds_paths_and_machines_are_no_part_of_a_setting():
     assert here != setting("nystrom,num_landmarks=32")
 
 
-def test_a_config_from_before_a_key_was_there_is_the_same_setting():
+def test_an_older_config_without_a_key_is_the_same_setting():
     old = config("nystrom")
     for section, key in (
         ("data", "padded_len"),
@@ -75,13 +75,13 @@ def test_a_config_from_before_a_key_was_there_is_the_same_setting():
 @pytest.mark.parametrize("task", CONFIGS)
 @pytest.mark.parametrize("attention", ["nystrom", "softmax"])
 @pytest.mark.parametrize("preset", PRESETS)
-def test_presets_are_known_on_every_task_and_explain_everything(task, attention, preset):
+def test_presets_are_recognized_on_every_task(task, attention, preset):
     found = setting(",".join(filter(None, [attention, preset])), task)
     assert preset_of(found) == preset
     assert unusual(found) == {}
 
 
-def test_a_preset_that_does_not_know_the_task_explains_nothing(monkeypatch):
+def test_a_preset_without_the_task_is_not_recognized(monkeypatch):
     config_values.cache_clear()
     monkeypatch.delitem(fast.TASKS, "image")
     try:
@@ -113,16 +113,16 @@ def test_a_preset_that_does_not_know_the_task_explains_nothing(monkeypatch):
         ("nystrom,recipe=fast", {"train": {"total_steps": 50_000}}, "other"),
     ],
 )
-def test_a_track_is_a_recipe_with_any_options_of_the_attention(argument, sections, track):
+def test_track_is_a_recipe_with_any_attention_options(argument, sections, track):
     assert track_of(setting(argument, **sections)) == track
 
 
-def test_an_option_alone_makes_no_recipe():
+def test_an_option_alone_is_not_a_recipe():
     old = {"data": {"task": "listops"}, "attention": {"name": "nystrom", "num_landmarks": 32}}
     assert preset_of(setting_of(old, "listops")) == ""
 
 
-def test_options_are_said_where_they_are_not_the_papers():
+def test_labels_contain_options_that_differ_from_the_paper():
     assert labels(
         setting("nystrom"),
         setting("nystrom,num_landmarks=32"),
@@ -156,18 +156,18 @@ def test_options_are_said_where_they_are_not_the_papers():
     ]
 
 
-def test_what_tasks_have_of_their_own_is_not_said():
+def test_labels_omit_options_that_differ_by_task():
     assert labels(*(setting("nystrom", task) for task in CONFIGS)) == ["nystrom-64"] * len(CONFIGS)
 
 
-def test_a_shorter_run_says_its_steps_and_not_what_follows_from_them():
+def test_label_of_a_shorter_run_contains_its_steps():
     short = setting("nystrom", train={"total_steps": 500}, optimizer={"warmup_steps": 100})
     assert labels(setting("nystrom"), short) == ["nystrom-64", "nystrom-64, 500 steps"]
     # Alone on its task it needs no more words, and shares the row of the others.
     assert labels(setting("nystrom", "text"), short) == ["nystrom-64", "nystrom-64"]
 
 
-def test_warm_up_is_said_where_nothing_else_differs():
+def test_labels_contain_warm_up_if_nothing_else_differs():
     slow = setting("nystrom", optimizer={"warmup_steps": 2000})
     assert labels(setting("nystrom"), slow) == [
         "nystrom-64, warm-up 1000",
@@ -199,17 +199,17 @@ def test_warm_up_is_said_where_nothing_else_differs():
         ),
     ],
 )
-def test_what_a_run_changed_is_said_even_where_it_is_alone(argument, sections, label):
+def test_label_of_a_single_run_contains_its_changes(argument, sections, label):
     changed = setting(argument, **sections)
     assert label_settings([changed], [1], [5000]) == [(label, label)]
 
 
-def test_other_data_are_another_setting():
+def test_other_data_are_a_different_setting():
     settings = [setting_of(config("softmax"), "listops", sha) for sha in ("a" * 64, "b" * 64)]
     assert labels(*settings) == ["softmax, data aaaaaaaa", "softmax, data bbbbbbbb"]
 
 
-def test_options_of_an_attention_that_is_not_known_are_said_where_they_differ():
+def test_labels_contain_differing_options_of_unknown_attentions():
     def unknown(**options):
         return {**setting("softmax"), "attention.name": "new", "attention.width": 5} | options
 
@@ -218,7 +218,7 @@ def test_options_of_an_attention_that_is_not_known_are_said_where_they_differ():
     assert labels(*settings, weights=[2, 1, 1]) == ["new", "new, width 7", "new, gate"]
 
 
-def test_no_two_labels_of_a_task_are_alike():
+def test_labels_of_a_task_are_unique():
     rng = random.Random(0)
     values = {
         "attention.num_landmarks": [16, 64, 256],

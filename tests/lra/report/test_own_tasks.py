@@ -44,7 +44,7 @@ def write(folder, **sections):
 
 
 @pytest.mark.usefixtures("own_task")
-def test_without_a_config_file_known_here_labels_say_what_differs_among_the_runs(tmp_path):
+def test_labels_without_a_config_file_contain_the_differences(tmp_path):
     write(tmp_path / "plain")
     (alone,) = groups_in(tmp_path)
     assert alone.label == "nystrom-64"
@@ -57,7 +57,7 @@ def test_without_a_config_file_known_here_labels_say_what_differs_among_the_runs
 
 
 @pytest.mark.usefixtures("own_task")
-def test_its_command_names_no_config_file_that_is_not_there(tmp_path):
+def test_command_without_a_config_file_has_a_placeholder(tmp_path):
     write(tmp_path / "shorter", data={"max_len": 33})
     (group,) = groups_in(tmp_path)
     assert command(group.runs[0], group) == (
@@ -72,7 +72,7 @@ def _of_nystrom_alone(argument="nystrom"):
 
 @pytest.mark.usefixtures("own_task")
 @pytest.mark.parametrize("own", [get_config, _of_nystrom_alone])
-def test_with_a_config_file_under_configs_one_override_is_one_term(own, tmp_path, monkeypatch):
+def test_label_and_command_contain_one_override_of_a_config_file(own, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "configs.majority", types.SimpleNamespace(get_config=own))
     write(tmp_path / "shorter", data={"max_len": 33})
     (group,) = groups_in(tmp_path)
@@ -90,9 +90,7 @@ def test_with_a_config_file_under_configs_one_override_is_one_term(own, tmp_path
         {"get_config": lambda argument: listops.get_config()},
     ],
 )
-def test_a_module_that_does_not_give_the_tasks_config_is_not_its_config_file(
-    own, tmp_path, monkeypatch
-):
+def test_ignores_a_module_without_the_config_of_the_task(own, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "configs.majority", types.SimpleNamespace(**own))
     write(tmp_path / "plain")
     (group,) = groups_in(tmp_path)

@@ -17,7 +17,7 @@ def sections_of(groups, folder, left_out=()):
     return dict(part.split("\n\n", 1) for part in page.split("\n## ")[1:])
 
 
-def test_a_task_that_is_not_published_stands_beside_nothing(tmp_path):
+def test_unpublished_task_has_no_comparison(tmp_path):
     write_run(tmp_path / "a", task="listops-short")
     sections = sections_of(groups_in(tmp_path), tmp_path)
     assert list(sections) == ["listops-short", "How it was measured", "Sources"]
@@ -28,7 +28,7 @@ def test_a_task_that_is_not_published_stands_beside_nothing(tmp_path):
     assert "no published number" not in sections["ListOps"]
 
 
-def test_differences_say_over_how_many_tests_they_were_corrected(tmp_path):
+def test_page_states_the_number_of_corrected_tests(tmp_path):
     for task in ("listops", "text"):
         write_seeds(tmp_path / task / "a", [0.36, 0.37, 0.39], task=task)
         write_seeds(
@@ -40,7 +40,7 @@ def test_differences_say_over_how_many_tests_they_were_corrected(tmp_path):
     assert "Differences" not in sections_of(one, tmp_path)["ListOps"]
 
 
-def test_a_grid_is_told_with_its_budget(tmp_path):
+def test_page_states_the_budget_of_a_grid(tmp_path):
     for landmarks in (16, 32):
         for iters in (2, 6):
             attention = {"name": "nystrom", "num_landmarks": landmarks, "pinv_iters": iters}
@@ -51,7 +51,7 @@ def test_a_grid_is_told_with_its_budget(tmp_path):
     assert "| num_landmarks ↓, pinv_iters → |" in section
 
 
-def test_how_it_was_measured_has_every_run(tmp_path):
+def test_measurement_section_has_every_run(tmp_path):
     write_run(tmp_path / "a", seed=0)
     write_run(tmp_path / "b", seed=1, result={"versions": {"jax": "0.11.0"}})
     write_run(tmp_path / "c", seed=2)
@@ -77,7 +77,7 @@ def test_how_it_was_measured_has_every_run(tmp_path):
         "softmax,recipe=fast,conv_kernel_size=0,quirks=google",
     ],
 )
-def test_the_command_of_a_run_gives_its_config(tmp_path, task, argument):
+def test_command_of_a_run_reproduces_its_config(tmp_path, task, argument):
     values = config(
         argument,
         task,
@@ -101,7 +101,7 @@ def test_the_command_of_a_run_gives_its_config(tmp_path, task, argument):
     assert again == values
 
 
-def test_the_command_of_a_run_is_the_one_that_was_given(tmp_path):
+def test_command_of_a_run_is_the_recorded_one(tmp_path):
     values = config("nystrom,recipe=fast,pinv_iters=2", train={"seed": 5, "batch_size": 8})
     values["attention"]["num_landmarks"] = 16
     values["command"] = {"config": "configs/listops.py:nystrom,pinv_iters=2,recipe=fast"}
@@ -122,7 +122,7 @@ def test_the_command_of_a_run_is_the_one_that_was_given(tmp_path):
     )
 
 
-def test_a_run_with_its_command_is_a_seed_of_older_ones(tmp_path):
+def test_runs_with_and_without_a_recorded_command_are_grouped(tmp_path):
     for seed, argument in enumerate(["nystrom", "nystrom,recipe=paper,quirks=none", ""]):
         values = config("nystrom", train={"seed": seed})
         values["command"] = {"config": f"configs/listops.py:{argument}".rstrip(":")}
@@ -133,7 +133,7 @@ def test_a_run_with_its_command_is_a_seed_of_older_ones(tmp_path):
     assert (group.label, len(group.runs)) == ("nystrom-64", 4)
 
 
-def test_a_tuple_in_a_command_is_one_word_of_the_shell(tmp_path):
+def test_tuples_in_a_command_are_quoted(tmp_path):
     write_run(tmp_path / "run", config=config("nystrom,recipe=fast", model={"stem": (3, 3)}))
     (group,) = groups_in(tmp_path / "run")
     line = command(group.runs[0], group)
@@ -141,7 +141,7 @@ def test_a_tuple_in_a_command_is_one_word_of_the_shell(tmp_path):
     assert "--config.model.stem=(3, 3)" in shlex.split(line)
 
 
-def test_the_fast_recipe_is_told_by_what_differs_from_the_papers(tmp_path):
+def test_page_lists_differences_of_the_fast_recipe_from_the_paper(tmp_path):
     write_run(tmp_path / "paper")
     assert "The fast recipe" not in sections_of(groups_in(tmp_path), tmp_path)
     write_run(tmp_path / "a", config=config("nystrom,recipe=fast"))
@@ -165,7 +165,7 @@ def test_the_fast_recipe_is_told_by_what_differs_from_the_papers(tmp_path):
     assert "nystrom" not in shared + text
 
 
-def test_the_command_of_another_resolution_and_difficulty(tmp_path):
+def test_command_contains_resolution_and_difficulty(tmp_path):
     values = config("nystrom,resolution=64,difficulty=easy", "pathfinder")
     assert values["attention"] == {"name": "nystrom", **common.ATTENTIONS["nystrom"]}
     task = values["data"]["task"]

@@ -37,7 +37,7 @@ def test_curves_are_drawn_for_any_number_of_groups(tmp_path, count):
     assert height > 400
 
 
-def test_more_groups_than_colours_get_panels_of_their_own(tmp_path):
+def test_more_groups_than_colors_are_drawn_in_several_panels(tmp_path):
     widths = []
     for number in range(len(plotting.COLORS) + 1):
         write_run(tmp_path / "runs" / str(number), attention=attention(8 + number))
@@ -46,13 +46,13 @@ def test_more_groups_than_colours_get_panels_of_their_own(tmp_path):
     assert widths == [1100, 1188]  # two axes side by side; four panels
 
 
-def test_a_run_without_a_point_is_drawn(tmp_path):
+def test_a_run_without_metrics_is_drawn(tmp_path):
     folder = write_run(tmp_path / "run", finished=False)
     (folder / "metrics.jsonl").write_text("")
     assert draw(groups_in(tmp_path / "run"), tmp_path / "curves.png")
 
 
-def test_the_line_is_the_mean_over_seeds_inside_their_band(tmp_path):
+def test_line_is_the_mean_over_seeds_inside_their_range(tmp_path):
     for seed, level in enumerate((0.2, 0.5)):
         folder = write_run(tmp_path / str(seed), seed=seed)
         lines = [f'{{"step": {step}, "valid/accuracy": {level * step}}}' for step in (1, 2)]
@@ -66,7 +66,7 @@ def test_the_line_is_the_mean_over_seeds_inside_their_band(tmp_path):
     assert highs == pytest.approx([50, 100])
 
 
-def test_a_long_training_curve_is_averaged_in_pieces(tmp_path):
+def test_a_long_training_curve_is_averaged_by_intervals(tmp_path):
     write_run(tmp_path / "run", steps=range(1, 1001))
     (group,) = groups_in(tmp_path)
     steps, means, _, _ = plots.over_seeds(group, "train/accuracy", 100)
@@ -75,7 +75,7 @@ def test_a_long_training_curve_is_averaged_in_pieces(tmp_path):
     assert means == pytest.approx([20] * len(means))
 
 
-def test_speed_needs_two_settings_of_one_task_budget_and_device(tmp_path):
+def test_speed_plot_needs_two_settings_of_one_task_budget_and_device(tmp_path):
     write_run(tmp_path / "a", accuracy=0.36)
     assert plots.tradeoffs(groups_in(tmp_path)) == []
     write_run(tmp_path / "b", attention=attention(32), partial=True)
@@ -123,7 +123,7 @@ def test_accuracy_is_drawn_over_the_minutes_of_each_group(tmp_path, drawn_figure
     assert figure.get_suptitle() == "ListOps, on 1 × cpu, 2 threads"
 
 
-def test_the_time_of_a_group_is_the_mean_of_its_timed_seeds(tmp_path):
+def test_time_of_a_group_is_the_mean_of_its_timed_seeds(tmp_path):
     write_run(tmp_path / "a", seed=0, step_seconds=6)
     write_run(tmp_path / "b", seed=1, step_seconds=18)
     write_run(tmp_path / "unfinished", seed=3, finished=False, step_seconds=600)
@@ -136,7 +136,7 @@ def test_the_time_of_a_group_is_the_mean_of_its_timed_seeds(tmp_path):
     assert curve.means == pytest.approx([25, 25])  # the third has no time, and no part in this
 
 
-def test_times_that_differ_much_have_a_logarithmic_axis(tmp_path, drawn_figures):
+def test_widely_different_times_have_a_logarithmic_axis(tmp_path, drawn_figures):
     for number, seconds in enumerate((1, 9.9, 10.1)):
         place = tmp_path / "runs" / str(number)
         write_run(place, attention=attention(8 + number), step_seconds=seconds)
@@ -144,7 +144,7 @@ def test_times_that_differ_much_have_a_logarithmic_axis(tmp_path, drawn_figures)
     assert [figure.axes[0].get_xscale() for figure in drawn_figures] == ["linear", "linear", "log"]
 
 
-def test_devices_are_told_apart(tmp_path, drawn_figures):
+def test_labels_contain_devices_if_they_differ(tmp_path, drawn_figures):
     write_run(tmp_path / "runs" / "a", step_seconds=6)
     gpu = {"device": {"kind": "gpu", "count": 1}, "cpu_threads": None}
     write_run(tmp_path / "runs" / "b", attention=attention(8), step_seconds=6, result=gpu)
@@ -154,7 +154,7 @@ def test_devices_are_told_apart(tmp_path, drawn_figures):
     assert drawn_figures[0].get_suptitle() == "ListOps"
 
 
-def test_runs_without_times_are_no_picture(tmp_path):
+def test_runs_without_times_are_not_drawn(tmp_path):
     write_run(tmp_path / "runs" / "a")
     write_speed(write_run(tmp_path / "runs" / "b", seed=4), [])
     assert not draw_times(tmp_path)
@@ -162,7 +162,7 @@ def test_runs_without_times_are_no_picture(tmp_path):
 
 
 @pytest.mark.parametrize("length", [1, 12, 40])
-def test_the_legend_of_many_and_long_labels_is_inside_the_picture(tmp_path, drawn_figures, length):
+def test_legend_of_many_long_labels_is_inside_the_figure(tmp_path, drawn_figures, length):
     names = [f"option_{number}" for number in range(length)]
     for number in range(9):
         values = {"name": "new", **dict.fromkeys(names, number)}

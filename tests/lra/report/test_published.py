@@ -9,7 +9,7 @@ ROWS = [(source, row) for source, rows in TABLE.items() for row in rows]
 
 
 @pytest.mark.parametrize(("source", "row"), ROWS, ids=lambda value: getattr(value, "model", ""))
-def test_a_printed_mean_is_the_mean_of_its_row(source, row):
+def test_published_means_equal_the_means_of_their_rows(source, row):
     mean = sum(row.accuracies) / len(COLUMNS)
     assert len(row.accuracies) == len(COLUMNS)
     if row.model == "Sinkhorn":

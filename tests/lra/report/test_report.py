@@ -21,7 +21,7 @@ def written(folder):
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_seeds_are_told_one_by_one_and_together():
+def test_sentences_report_each_seed_and_all_seeds():
     result = {"task": "listops", "attention": "nystrom", "test_examples": 2000}
     result |= {"valid_accuracy": 0.25, "best_step": 1500}
     results = [result | {"test_accuracy": accuracy} for accuracy in (0.36, 0.37, 0.38)]
@@ -31,7 +31,7 @@ def test_seeds_are_told_one_by_one_and_together():
     assert "± 2.48 (36.00, 37.00, 38.00)" in together
 
 
-def test_one_run_gives_a_table_and_a_picture(tmp_path, capsys):
+def test_one_run_gives_a_table_and_a_figure(tmp_path, capsys):
     folder = write_run(tmp_path / "run")
     assert run(folder, "--out", tmp_path / "out" / "listops-0.1") == 0
     assert written(tmp_path / "out") == [
@@ -43,7 +43,7 @@ def test_one_run_gives_a_table_and_a_picture(tmp_path, capsys):
     assert capsys.readouterr().out == page
 
 
-def test_a_timed_run_has_a_picture_of_its_time_too(tmp_path):
+def test_a_timed_run_has_a_figure_of_its_time(tmp_path):
     folder = write_run(tmp_path / "run", step_seconds=6)
     assert run(folder, "--out", tmp_path / "out" / "mine") == 0
     assert "mine-time-listops.png" in written(tmp_path / "out")
@@ -51,7 +51,7 @@ def test_a_timed_run_has_a_picture_of_its_time_too(tmp_path):
     assert len(check((tmp_path / "out" / "mine.html").read_text()).loads) == 2
 
 
-def test_a_run_can_hold_its_own_report(tmp_path):
+def test_report_may_be_written_into_the_run_folder(tmp_path):
     folder = write_run(tmp_path / "run")
     assert run(folder, "--out", folder / "report") == 0
     assert run(tmp_path, "--out", folder / "report") == 0
@@ -75,7 +75,7 @@ def many(tmp_path):
     return tmp_path
 
 
-def test_many_runs_give_a_page_that_is_whole(many, capsys):
+def test_many_runs_give_a_complete_page(many, capsys):
     assert run(many, "--out", many / "out" / "report") == 0
     assert {f"report-curves-{task}.png" for task in FIVE} <= set(written(many / "out"))
     assert "report-tradeoff.png" in written(many / "out")
@@ -85,7 +85,7 @@ def test_many_runs_give_a_page_that_is_whole(many, capsys):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_the_numbers_of_the_tables_are_in_the_json(many):
+def test_json_has_the_numbers_of_the_tables(many):
     assert run(many, "--out", many / "out" / "report") == 0
     numbers = set()
 
@@ -113,7 +113,7 @@ def test_the_numbers_of_the_tables_are_in_the_json(many):
     assert set(shown) - gibibytes <= numbers
 
 
-def test_the_tables_of_readme(many):
+def test_tables_of_the_readme(many):
     groups, left_out = report.read_groups([many])
     assert left_out == []
     assert "| nystrom-64 | 30.50 ± 0.71 (n = 2) |" in report.table3(groups)
@@ -123,7 +123,7 @@ def test_the_tables_of_readme(many):
         report.task_table(groups, "pathx")
 
 
-def test_the_mean_in_the_json_is_of_five_whole_tasks(tmp_path):
+def test_mean_in_the_json_is_over_five_complete_tasks(tmp_path):
     for task in FIVE[:4]:
         write_run(tmp_path / task, task=task, accuracy=0.3)
     write_run(tmp_path / "five", task=FIVE[4], accuracy=0.9, partial=True)
@@ -135,7 +135,7 @@ def test_the_mean_in_the_json_is_of_five_whole_tasks(tmp_path):
     assert numbers(groups_in(tmp_path))["table3"][0]["mean_of_6"] is None
 
 
-def test_the_track_of_a_run_is_in_the_json(tmp_path):
+def test_json_has_the_track_of_a_run(tmp_path):
     write_run(tmp_path / "paper")
     write_run(tmp_path / "fast", config=config("softmax,recipe=fast"), seed=0)
     content = numbers(groups_in(tmp_path))
@@ -147,7 +147,7 @@ def test_the_track_of_a_run_is_in_the_json(tmp_path):
     assert sorted(cell["track"] for cell in cells) == ["fast", "paper"]
 
 
-def test_what_cannot_be_read_is_refused_in_a_sentence_and_nothing_is_written(tmp_path, capsys):
+def test_invalid_runs_print_one_sentence_and_write_nothing(tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     run_folder = write_run(tmp_path / "runs" / "a")
     (write_run(tmp_path / "broken" / "b", seed=1) / "result.json").write_text('{"task": "lis')
@@ -166,14 +166,14 @@ def test_what_cannot_be_read_is_refused_in_a_sentence_and_nothing_is_written(tmp
     assert written(tmp_path) == ["broken", "empty", "file", "runs"]
 
 
-def test_a_folder_is_no_name(tmp_path, capsys):
+def test_rejects_a_folder_as_output_name(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         run(write_run(tmp_path / "run"), "--out", ".")
     assert stop.value.code == 2
     assert "pass a name in it" in capsys.readouterr().err
 
 
-def test_a_report_that_fails_leaves_the_old_one(tmp_path, monkeypatch, capsys):
+def test_a_failed_report_keeps_the_old_one(tmp_path, monkeypatch, capsys):
     folder = write_run(tmp_path / "run")
     assert run(folder, "--out", tmp_path / "out" / "report") == 0
     before = {name: (tmp_path / "out" / name).read_bytes() for name in written(tmp_path / "out")}

@@ -8,7 +8,7 @@ from lra.report.results import find_runs, read_run
 from tests.lra.report.runs import write_run, write_speed
 
 
-def test_runs_are_found_below_and_each_once(tmp_path):
+def test_finds_each_run_below_a_folder_once(tmp_path):
     write_run(tmp_path / "a" / "deep" / "one")
     write_run(tmp_path / "two")
     (tmp_path / "two" / "checkpoints" / "20").mkdir(parents=True)
@@ -16,7 +16,7 @@ def test_runs_are_found_below_and_each_once(tmp_path):
     assert [folder.name for folder in found] == ["one", "two"]
 
 
-def test_links_below_a_folder_are_not_followed(tmp_path):
+def test_does_not_follow_links_below_a_folder(tmp_path):
     write_run(tmp_path / "here" / "one")
     write_run(tmp_path / "elsewhere" / "two")
     (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere")
@@ -24,7 +24,7 @@ def test_links_below_a_folder_are_not_followed(tmp_path):
     assert [folder.name for folder in find_runs([tmp_path / "here"])] == ["one"]
 
 
-def test_a_folder_without_runs_is_refused(tmp_path):
+def test_rejects_a_folder_without_runs(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         find_runs([tmp_path / "nowhere"])
     write_run(tmp_path / "run")
@@ -35,7 +35,7 @@ def test_a_folder_without_runs_is_refused(tmp_path):
         find_runs([tmp_path])
 
 
-def test_runs_of_the_language_model_are_passed_over(tmp_path):
+def test_skips_runs_of_the_language_model(tmp_path):
     write_run(tmp_path / "ours")
     write_run(tmp_path / "reviews", task="imdb", config={"init": {"checkpoint": ""}})
     assert [folder.name for folder in find_runs([tmp_path])] == ["ours"]
@@ -48,7 +48,7 @@ def minutes(folder, timed):
     return read_run(folder).train_minutes
 
 
-def test_the_minutes_of_training_are_the_sum_of_the_steps(tmp_path):
+def test_minutes_of_training_are_the_sum_over_steps(tmp_path):
     folder = write_run(tmp_path / "run", steps=(10, 20, 30))
     assert read_run(folder).train_minutes == ([], [])
     assert minutes(folder, []) == ([], [])
@@ -58,12 +58,12 @@ def test_the_minutes_of_training_are_the_sum_of_the_steps(tmp_path):
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
-def test_a_time_that_cannot_be_is_no_time(tmp_path, seconds):
+def test_ignores_invalid_times(tmp_path, seconds):
     folder = write_run(tmp_path / "run", steps=(10, 20))
     assert minutes(folder, [(10, seconds), (20, 6)]) == ([10, 20], [1, 2])
 
 
-def test_steps_that_a_kill_undid_count_once(tmp_path):
+def test_repeated_steps_after_a_kill_count_once(tmp_path):
     folder = write_run(tmp_path / "run", steps=(10, 20, 30))
     before, after = [(10, 6), (20, 6), (30, 6)], [(20, 12), (30, 12)]
     assert minutes(folder, before + after) == ([10, 20, 30], [1, 3, 5])
@@ -77,7 +77,7 @@ def test_steps_that_a_kill_undid_count_once(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"), [("{", "cannot be read as JSON"), ("[1]", "must hold a JSON object")]
 )
-def test_a_file_that_is_no_json_is_named(tmp_path, name, content, words):
+def test_error_names_a_file_that_is_not_json(tmp_path, name, content, words):
     file = write_run(tmp_path / "run") / f"{name}.json"
     file.write_text(content)
     with pytest.raises(ValueError, match=f"{name}.json {words}"):
@@ -95,7 +95,7 @@ def test_a_file_that_is_no_json_is_named(tmp_path, name, content, words):
         ({"model": 3}, r"config.json: model must be an object, not 3"),
     ],
 )
-def test_what_is_no_runs_config_is_refused(tmp_path, config, words):
+def test_rejects_invalid_configs(tmp_path, config, words):
     file = write_run(tmp_path / "run") / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | config))
     with pytest.raises(ValueError, match=words):
@@ -118,7 +118,7 @@ def test_what_is_no_runs_config_is_refused(tmp_path, config, words):
         ({"test_examples": 0}, "it must be 1 or more"),
     ],
 )
-def test_a_result_that_cannot_be_is_refused(tmp_path, result, words):
+def test_rejects_invalid_results(tmp_path, result, words):
     write_run(tmp_path / "run", result=result)
     with pytest.raises(ValueError, match=words):
         read_run(tmp_path / "run")
@@ -131,20 +131,20 @@ def test_a_result_that_cannot_be_is_refused(tmp_path, result, words):
         ("data", {"sha256": 5}, "sha256 must be a text"),
     ],
 )
-def test_what_an_unfinished_run_says_is_checked_too(tmp_path, name, values, words):
+def test_validates_unfinished_runs(tmp_path, name, values, words):
     folder = write_run(tmp_path / "run", finished=False)
     (folder / f"{name}.json").write_text(json.dumps(values))
     with pytest.raises(ValueError, match=f"{name}.json: {words}"):
         read_run(folder)
 
 
-def test_an_older_result_is_filled_in(tmp_path):
+def test_older_results_get_defaults(tmp_path):
     write_run(tmp_path / "run", result=dict.fromkeys(("baselines", "peak_bytes", "device")))
     run = read_run(tmp_path / "run")
     assert (run.result.baselines, run.result.peak_bytes, run.device) == ({}, None, "")
 
 
-def test_what_a_run_is_short_of(tmp_path):
+def test_state_and_progress_of_a_run(tmp_path):
     whole = read_run(write_run(tmp_path / "whole", steps=(2500, 5000)))
     assert (whole.state, whole.progress, whole.remark) == ("whole", "5,000", "")
     few = read_run(write_run(tmp_path / "few", steps=(5000,), partial=True))
@@ -159,11 +159,11 @@ def test_what_a_run_is_short_of(tmp_path):
     assert own.progress == "20 of 40"
 
 
-def test_a_task_has_one_name(tmp_path):
+def test_old_task_names_are_translated(tmp_path):
     assert read_run(write_run(tmp_path / "run", task="pathfinder")).task == "pathfinder32"
 
 
-def test_a_run_that_has_just_begun_is_read(tmp_path):
+def test_reads_a_run_that_has_just_started(tmp_path):
     folder = write_run(tmp_path / "run", finished=False)
     (folder / "metrics.jsonl").write_text("")
     run = read_run(folder)

@@ -28,7 +28,7 @@ def speed_of(folder):
     return cells[SPEED]
 
 
-def test_it_is_the_median_over_laps_then_over_seeds(tmp_path):
+def test_speed_is_the_median_over_laps_then_over_seeds(tmp_path):
     write(tmp_path / "a", 0, laps=[0.25, 0.2, 9.0])
     write(tmp_path / "b", 1, laps=[0.2, 0.2, 5.0, 0.2])
     write(tmp_path / "c", 2, laps=[0.28, 0.28, 0.28])
@@ -53,17 +53,17 @@ def test_seeds_that_differ_by_more_than_half_are_marked(tmp_path):
     assert (cell["step_seconds_range"], cell["speed_is_steady"]) == ([0.2, 0.301], False)
 
 
-def test_one_seed_is_marked_by_the_quartiles_of_its_laps(tmp_path):
+def test_one_seed_is_marked_if_its_quartiles_differ(tmp_path):
     write(tmp_path / "a", laps=[0.2, 0.2, 0.2, 0.9])
     assert speed_of(tmp_path) == ["0.200 (0.200–0.375) †", "160 †"]
 
 
-def test_a_run_without_laps_has_what_its_result_says(tmp_path):
+def test_a_run_without_laps_uses_its_result(tmp_path):
     write_run(tmp_path / "a")
     assert speed_of(tmp_path) == ["0.976", "32.8"]
 
 
-def test_settings_timed_on_a_loaded_machine_are_not_in_the_picture_of_speed(tmp_path):
+def test_speed_plot_omits_unsteady_times(tmp_path):
     for number, laps in enumerate(([0.2, 0.2, 0.2], [0.4, 0.4, 0.4], [0.1, 0.4, 0.9])):
         attention = {"name": "nystrom", "num_landmarks": 8 << number}
         write(tmp_path / str(number), laps=laps, attention=attention)
@@ -78,9 +78,7 @@ def test_settings_timed_on_a_loaded_machine_are_not_in_the_picture_of_speed(tmp_
 
 @pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize("count", [3, 12])
-def test_titles_and_discs_of_the_picture_of_speed_are_whole_and_apart(
-    tmp_path, count, drawn_figures
-):
+def test_titles_and_discs_of_the_speed_plot_do_not_overlap(tmp_path, count, drawn_figures):
     steps = {"steps": (10, 1000), "partial": True}
     for number in range(count):
         attention = {"name": "nystrom", "num_landmarks": 8 + number}

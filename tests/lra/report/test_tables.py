@@ -24,7 +24,7 @@ def tracks(groups):
     }
 
 
-def test_table_3_says_what_is_partial_unfinished_and_not_run(tmp_path):
+def test_table_3_marks_partial_unfinished_and_missing_runs(tmp_path):
     write_seeds(tmp_path / "listops", [0.36, 0.37, 0.38])
     write_run(tmp_path / "text", task="text", accuracy=0.6521)
     write_run(tmp_path / "image", task="image", accuracy=0.2106, partial=True)
@@ -42,7 +42,7 @@ def test_table_3_says_what_is_partial_unfinished_and_not_run(tmp_path):
     ]
 
 
-def test_table_3_has_the_mean_of_five_whole_tasks(tmp_path):
+def test_table_3_has_the_mean_of_five_complete_tasks(tmp_path):
     for number, task in enumerate(FIVE):
         write_seeds(tmp_path / task, [0.1 * number, 0.1 * number + 0.02], task=task)
     row = ours(groups_in(tmp_path))["nystrom-64"]
@@ -52,7 +52,7 @@ def test_table_3_has_the_mean_of_five_whole_tasks(tmp_path):
     assert row[5:] == ["21.00 ± 1.41 (n = 2)", "51.50 ± 2.12 (n = 2)", "26.08 ± 1.53 (n = 2)"]
 
 
-def test_seeds_that_came_to_no_end_are_counted(tmp_path):
+def test_unfinished_seeds_are_counted(tmp_path):
     for number, task in enumerate(FIVE):
         write_seeds(tmp_path / task, [0.3, 0.31, 0.32 + number / 100], task=task)
     write_run(tmp_path / "diverged", seed=3, finished=False)
@@ -68,7 +68,7 @@ def test_seeds_that_came_to_no_end_are_counted(tmp_path):
     )
 
 
-def test_table_3_has_no_other_tasks(tmp_path):
+def test_table_3_omits_other_tasks(tmp_path):
     write_run(tmp_path / "a", task="listops-short")
     write_run(tmp_path / "b", task="pathfinder32-easy")
     assert tracks(groups_in(tmp_path)) == {}
@@ -77,7 +77,7 @@ def test_table_3_has_no_other_tasks(tmp_path):
     assert ours(groups_in(tmp_path))["nystrom-64"][0] == "not run"
 
 
-def test_a_whole_group_hides_shorter_ones_and_the_furthest_stands_for_them(tmp_path):
+def test_table_3_shows_the_complete_group_or_else_the_longest(tmp_path):
     write_run(tmp_path / "a", accuracy=0.2, partial=True, steps=(50,))
     write_run(tmp_path / "b", accuracy=0.3, partial=True, steps=(4000,))
     assert ours(groups_in(tmp_path))["nystrom-64"][0] == "30.00 (n = 1), partial"
@@ -88,13 +88,13 @@ def test_a_whole_group_hides_shorter_ones_and_the_furthest_stands_for_them(tmp_p
     assert ours(groups_in(tmp_path))["nystrom-64"][0] == "36.00 (n = 1)"
 
 
-def test_two_whole_settings_of_an_attention_are_two_rows(tmp_path):
+def test_two_complete_settings_of_an_attention_are_two_rows(tmp_path):
     write_run(tmp_path / "a", accuracy=0.36)
     write_run(tmp_path / "b", accuracy=0.37, config={"optimizer": {"learning_rate": 0.01}})
     assert list(ours(groups_in(tmp_path))) == ["nystrom-64", "nystrom-64, rate 0.01"]
 
 
-def test_each_recipe_has_its_section_in_table_3(tmp_path):
+def test_table_3_has_a_section_per_recipe(tmp_path):
     for number, argument in enumerate(["nystrom", "nystrom,recipe=fast", "softmax,recipe=fast"]):
         values = config(argument)
         place = tmp_path / str(number)
@@ -114,7 +114,7 @@ def test_each_recipe_has_its_section_in_table_3(tmp_path):
     assert found["This code, recipe=fast"]["softmax"][0] == "32.00 (n = 1)"
 
 
-def test_the_cells_of_a_grid_are_no_rows_of_table_3(tmp_path):
+def test_table_3_omits_the_cells_of_a_grid(tmp_path):
     for landmarks in (32, 64):
         for iters in (2, 6):
             attention = {"name": "nystrom", "num_landmarks": landmarks, "pinv_iters": iters}
@@ -125,7 +125,7 @@ def test_the_cells_of_a_grid_are_no_rows_of_table_3(tmp_path):
     assert ours(groups_in(tmp_path)).keys() == {"nystrom-64"}
 
 
-def test_published_rows_are_there_to_the_digit(tmp_path):
+def test_published_rows_are_exact(tmp_path):
     write_run(tmp_path / "run")
     page = tables.benchmark_table(groups_in(tmp_path)).markdown()
     for row in (
@@ -137,7 +137,7 @@ def test_published_rows_are_there_to_the_digit(tmp_path):
         assert row in page
 
 
-def test_the_settings_of_a_task(tmp_path):
+def test_settings_of_a_task(tmp_path):
     write_seeds(tmp_path / "a", [0.36, 0.37, 0.38])
     write_run(tmp_path / "b", attention=SOFTMAX, seed=0, accuracy=0.35, partial=True)
     write_run(tmp_path / "c", attention={"name": "linear"}, finished=False)
@@ -152,7 +152,7 @@ def test_the_settings_of_a_task(tmp_path):
         assert row in page
 
 
-def test_baselines_that_a_result_does_not_have_are_the_published_ones(tmp_path):
+def test_missing_baselines_are_the_published_ones(tmp_path):
     write_run(tmp_path / "old", result={"baselines": None})
     found = tables.baselines(groups_in(tmp_path))
     assert found == ({"constant answer": 0.176, "first token alone": 0.359}, False)
@@ -163,7 +163,7 @@ def test_baselines_that_a_result_does_not_have_are_the_published_ones(tmp_path):
     )
 
 
-def test_every_run_has_its_binomial_error(tmp_path):
+def test_every_run_has_a_binomial_error(tmp_path):
     write_run(tmp_path / "a", seed=0)
     write_run(tmp_path / "b", seed=1, partial=True)
     write_run(tmp_path / "c", seed=2, finished=False)
@@ -185,7 +185,7 @@ def test_differences_have_a_sign_and_an_origin(tmp_path):
     assert "| softmax − linear | not paired | +3.17 | – | ± 1.52 | – | – |" in page
 
 
-def test_a_grid_has_one_option_down_and_one_across(tmp_path):
+def test_a_grid_has_one_option_per_axis(tmp_path):
     for rank in (8, 16, 32):
         for dropout in (0.0, 0.1):
             if (rank, dropout) != (32, 0.1):
@@ -202,7 +202,7 @@ def test_a_grid_has_one_option_down_and_one_across(tmp_path):
     ]
 
 
-def test_what_is_not_whole_is_told_by_seed(tmp_path):
+def test_shortfalls_list_incomplete_runs_by_seed(tmp_path):
     write_seeds(tmp_path / "a", [0.2, 0.3], task="image", partial=True)
     write_run(tmp_path / "b", task="image", seed=2, finished=False)
     write_run(tmp_path / "c")
@@ -213,7 +213,7 @@ def test_what_is_not_whole_is_told_by_seed(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a|b", "a\nb", "<b>", "a & b"])
-def test_names_stay_in_their_cells(tmp_path, name):
+def test_names_are_escaped(tmp_path, name):
     write_run(tmp_path / "run", attention={"name": name})
     page = tables.task_groups_table(groups_in(tmp_path)).markdown()
     lines = page.splitlines()
