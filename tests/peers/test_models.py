@@ -54,7 +54,7 @@ def compiled(model, variables):
 
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
-def test_outputs_loss_and_gradients_are_hugging_faces(rngs, tmp_path, head, attention):
+def test_outputs_loss_and_gradients_equal_those_of_transformers(rngs, tmp_path, head, attention):
     exact = attention == "softmax"
     mean_len = LANDMARKS if exact else LENGTH
     theirs = tiny.make("Nystromformer", head, **NYSTROMFORMER, segment_means_seq_len=mean_len)
@@ -88,7 +88,7 @@ def test_outputs_loss_and_gradients_are_hugging_faces(rngs, tmp_path, head, atte
         assert_close(gradient / scale, their_gradients[path] / scale, GRADIENT)
 
 
-def test_padding_is_hugging_faces(rngs, tmp_path):
+def test_outputs_with_padding_equal_those_of_transformers(rngs, tmp_path):
     """Padded queries attend too, because the convolution of the next layer reads their output."""
     theirs = tiny.make("Nystromformer", "Model", **NYSTROMFORMER, segment_means_seq_len=LANDMARKS)
     theirs.save_pretrained(tmp_path)
@@ -99,7 +99,7 @@ def test_padding_is_hugging_faces(rngs, tmp_path):
     assert_close(compiled(ours, variables)(inputs, mask, types), expected, OTHER_FRAMEWORK)
 
 
-def test_their_landmarks_fail_under_a_padding_mask(rngs):
+def test_transformers_fails_on_landmarks_with_a_padding_mask(rngs):
     """Their landmark attention fails on padded inputs, so there is nothing to compare ours with."""
     theirs = tiny.make("Nystromformer", "Model", **NYSTROMFORMER, segment_means_seq_len=LENGTH)
     inputs, types = tiny.batch(rngs, "Model")
@@ -128,7 +128,7 @@ def test_transformers_loads_a_model_without_a_convolution(rngs, tmp_path, head):
     assert_close(actual, expected, OTHER_FRAMEWORK)
 
 
-def test_a_pretraining_model_with_a_convolution_is_a_masked_one_to_transformers(rngs, tmp_path):
+def test_transformers_loads_a_pretraining_model_as_a_masked_model(rngs, tmp_path):
     theirs = tiny.make(
         "Nystromformer", "ForMaskedLM", **NYSTROMFORMER, segment_means_seq_len=LANDMARKS
     )
@@ -152,7 +152,7 @@ def test_a_pretraining_model_with_a_convolution_is_a_masked_one_to_transformers(
         ("Bert", "ForPreTraining"),
     ],
 )
-def test_bert_and_roberta_are_read(rngs, tmp_path, kind, head):
+def test_loads_bert_and_roberta(rngs, tmp_path, kind, head):
     """With padding at the end, of their padding token, from which RoBERTa counts positions."""
     rows, padding = {"Bert": (0, 0), "Roberta": (2, 1)}[kind]
     theirs = tiny.make(kind, head, max_position_embeddings=LENGTH + rows, pad_token_id=padding)
@@ -169,7 +169,7 @@ def test_bert_and_roberta_are_read(rngs, tmp_path, kind, head):
         assert_close(one, other, OTHER_FRAMEWORK, where=where)
 
 
-def test_a_pickle_of_theirs_is_converted(rngs, tmp_path):
+def test_converts_a_pickle_of_transformers(rngs, tmp_path):
     theirs = tiny.make("Roberta", "ForMaskedLM", max_position_embeddings=LENGTH + 2)
     theirs.config.save_pretrained(tmp_path / "theirs")
     config = tmp_path / "theirs" / "config.json"
@@ -184,7 +184,7 @@ def test_a_pickle_of_theirs_is_converted(rngs, tmp_path):
     assert_close(compiled(ours, variables)(inputs, None, types), expected, OTHER_FRAMEWORK)
 
 
-def test_robertas_positions_follow_padding_in_front(rngs, tmp_path):
+def test_roberta_positions_skip_leading_padding(rngs, tmp_path):
     theirs = tiny.make("Roberta", "Model", max_position_embeddings=LENGTH + 2, pad_token_id=1)
     theirs.save_pretrained(tmp_path)
     ours, variables = from_pretrained(tmp_path)

@@ -37,7 +37,7 @@ def compare(theirs, ours, params, x, mask, cotangent, where=None):
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
-def test_hugging_face(rngs, exact, masked):
+def test_equals_hugging_face(rngs, exact, masked):
     """Also with padding: it enters the landmarks and the convolution, and only kernel_3 masks it."""
     module = modules.huggingface(LENGTH, exact=exact)
     x = jax.random.normal(next(rngs), (3, LENGTH, EMBED))
@@ -58,7 +58,7 @@ def test_hugging_face(rngs, exact, masked):
     assert_close(weights["core"]["conv_kernel"], expected, REFERENCE)
 
 
-def test_lucidrains(rngs):
+def test_equals_lucidrains(rngs):
     """Without a mask and with a length that M divides; test_table tests their differences."""
     module = modules.lucidrains()
     x = jax.random.normal(next(rngs), (3, LENGTH, EMBED))

@@ -65,7 +65,7 @@ def assert_same(actual, model, arguments):
         ("bert", "ForPreTraining"),
     ],
 )
-def test_every_head_comes_back_from_fine_tuning(rngs, tmp_path, kind, head):
+def test_every_head_survives_fine_tuning_in_transformers(rngs, tmp_path, kind, head):
     prefix, changes = KINDS[kind]
     tiny.make(prefix, head, **changes).save_pretrained(tmp_path / "theirs")
     attention = "nystrom" if kind == "landmarks" else "softmax"
@@ -98,7 +98,7 @@ def test_every_head_comes_back_from_fine_tuning(rngs, tmp_path, kind, head):
         ("ForMultipleChoice", {"attention": "softmax", "conv_kernel_size": 0}),
     ],
 )
-def test_our_section_is_dropped_with_a_warning_once_the_weights_are_others(
+def test_our_config_section_is_ignored_with_a_warning_if_the_weights_changed(
     rngs, tmp_path, head, attention
 ):
     """The classifier has tanh here and gelu_new in transformers, which also trains the kernel of one zero."""
@@ -127,7 +127,7 @@ def test_our_section_is_dropped_with_a_warning_once_the_weights_are_others(
     assert_same(actual, theirs, arguments)
 
 
-def test_an_older_section_without_a_hash_is_dropped_after_transformers_wrote(rngs, tmp_path):
+def test_a_config_section_without_a_hash_is_ignored_after_transformers_saved(rngs, tmp_path):
     exact = KINDS["exact"][1]
     theirs = tiny.make("Nystromformer", "ForSequenceClassification", **exact)
     theirs.save_pretrained(tmp_path)

@@ -37,7 +37,7 @@ def random_input(rngs, batch, length):
     return jax.random.normal(next(rngs), (batch, length, EMBED))
 
 
-def changed(actual, expected):
+def relative_change(actual, expected):
     """The largest change, relative to the largest entry."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     return float(np.abs(actual - expected).max() / np.abs(expected).max())
@@ -46,28 +46,28 @@ def changed(actual, expected):
 class TestPadding:
     """The same tokens, padded to twice the length, the padding masked."""
 
-    def test_ours_gives_the_same(self, rngs, ours):
+    def test_ours_is_unchanged(self, rngs, ours):
         x = random_input(rngs, 1, LENGTH)
         padded = jnp.pad(x, ((0, 0), (0, LENGTH), (0, 0)), constant_values=3.0)
         mask = mask_of_lengths([LENGTH], 2 * LENGTH)
         assert_close(ours(padded, mask)[:, :LENGTH], ours(x), REFERENCE)
 
-    def test_hugging_face_gives_something_else(self, rngs):
+    def test_hugging_face_changes(self, rngs):
         x = random_input(rngs, 1, LENGTH)
         padded = jnp.pad(x, ((0, 0), (0, LENGTH), (0, 0)), constant_values=3.0)
         mask = mask_of_lengths([LENGTH], 2 * LENGTH)
         expected = modules.huggingface(LENGTH)(modules.tensors(x))[0]
         actual = modules.huggingface(2 * LENGTH)(modules.tensors(padded), modules.additive(mask))[0]
-        assert changed(actual.detach()[:, :LENGTH], expected.detach()) > 0.05
+        assert relative_change(actual.detach()[:, :LENGTH], expected.detach()) > 0.05
 
-    def test_lucidrains_gives_something_else(self, rngs):
+    def test_lucidrains_changes(self, rngs):
         x = random_input(rngs, 1, LENGTH)
         padded = jnp.pad(x, ((0, 0), (0, LENGTH), (0, 0)), constant_values=3.0)
         mask = torch.tensor(np.asarray(mask_of_lengths([LENGTH], 2 * LENGTH)))
         module = modules.lucidrains()
         expected = module(modules.tensors(x))
         actual = module(modules.tensors(padded), mask=mask)
-        assert changed(actual.detach()[:, :LENGTH], expected.detach()) > 0.05
+        assert relative_change(actual.detach()[:, :LENGTH], expected.detach()) > 0.05
 
 
 class TestBatchMates:
@@ -78,21 +78,21 @@ class TestBatchMates:
         x = random_input(rngs, 2, LENGTH)
         return x.at[1].multiply(6)
 
-    def test_ours_gives_the_same(self, both, ours):
+    def test_ours_is_unchanged(self, both, ours):
         assert_close(ours(both)[:1], ours(both[:1]), SAME_ARITHMETIC)
 
-    def test_hugging_face_gives_something_else(self, both):
+    def test_hugging_face_changes(self, both):
         module = modules.huggingface(LENGTH)
         actual, expected = (module(modules.tensors(x))[0][:1].detach() for x in (both, both[:1]))
-        assert changed(actual, expected) > 1e-3
+        assert relative_change(actual, expected) > 1e-3
 
-    def test_lucidrains_gives_something_else(self, both):
+    def test_lucidrains_changes(self, both):
         module = modules.lucidrains()
         actual, expected = (module(modules.tensors(x))[:1].detach() for x in (both, both[:1]))
-        assert changed(actual, expected) > 1e-4
+        assert relative_change(actual, expected) > 1e-4
 
 
-class TestLengthsThatMDoesNotDivide:
+class TestLengthsNotDivisibleByM:
     """Six segments and a few tokens more."""
 
     def test_ours_runs(self, rngs, ours):
@@ -110,7 +110,7 @@ class TestLengthsThatMDoesNotDivide:
         x = modules.tensors(random_input(rngs, 1, LENGTH + 3))
         without = module(x).detach()
         with_mask = module(x, mask=torch.ones(1, LENGTH + 3, dtype=torch.bool)).detach()
-        assert changed(without, with_mask) > 1e-3
+        assert relative_change(without, with_mask) > 1e-3
 
 
 class TestFewerTokensThanLandmarks:
@@ -133,7 +133,7 @@ class TestFewerTokensThanLandmarks:
         x = random_input(rngs, 1, 5)
         ours, params = modules.ours_like_lucidrains(module, landmark_layout="real")
         exact = ours.apply({"params": params}, x, deterministic=True)
-        assert changed(module(modules.tensors(x)).detach(), exact) > 1e-2
+        assert relative_change(module(modules.tensors(x)).detach(), exact) > 1e-2
 
 
 class TestHalfPrecision:

@@ -145,7 +145,7 @@ def array(tensor):
     return jnp.asarray(tensor.detach().numpy())
 
 
-def test_a_masked_model_with_landmarks(rngs, tmp_path):
+def test_converts_a_masked_model_with_landmarks(rngs, tmp_path):
     theirs = Bert(code=True, landmarks=LANDMARKS, width=WIDTH)
     heads = ("sen_", "model.pooler")
     path = tmp_path / "model" / "cp-0099.model"
@@ -159,7 +159,7 @@ def test_a_masked_model_with_landmarks(rngs, tmp_path):
     assert_close(run(ours, variables, inputs, types), expected, OTHER_FRAMEWORK)
 
 
-def test_exact_by_equal_numbers_it_says_so_and_has_its_own_convolution(tmp_path, capsys):
+def test_as_many_landmarks_as_positions_give_exact_attention_with_a_warning(tmp_path, capsys):
     """With as many landmarks as positions, their code runs exact attention and the convolution."""
     theirs = Bert(code=True, landmarks=LANDMARKS, width=WIDTH)
     exact = {**CODE, **NYSTROM, "num_landmarks": LENGTH, "seq_len": LENGTH}
@@ -171,7 +171,7 @@ def test_exact_by_equal_numbers_it_says_so_and_has_its_own_convolution(tmp_path,
     assert turned.config.conv_kernel_size == WIDTH
 
 
-def test_a_classifier(rngs, tmp_path):
+def test_converts_a_classifier(rngs, tmp_path):
     theirs = Bert(code=True)
     save(theirs, tmp_path / "model" / "cp-0099.model", CODE, without=("sen_class.", "model.pooler"))
     ours, variables = from_pretrained(convert(tmp_path))
@@ -184,7 +184,7 @@ def test_a_classifier(rngs, tmp_path):
 
 @pytest.mark.slow_except("True")
 @pytest.mark.parametrize("shared", [False, True])
-def test_the_reorganized_code(rngs, tmp_path, shared):
+def test_converts_the_reorganized_code(rngs, tmp_path, shared):
     """Its order head has spare classes for GLUE; the first two belong to the order."""
     theirs = Bert(code=False, shared=shared)
     save(theirs, tmp_path / "model" / "cp-0099.model", REORGANIZED, without=("sen_classifer.",))
@@ -228,14 +228,14 @@ class TestErrors:
 
         return run
 
-    def test_where_its_config_lies(self, path, capsys):
+    def test_missing_config(self, path, capsys):
         folder = path.parent.parent
         before = (folder / "config.json").read_bytes()
         assert main(["convert", str(path), str(folder)]) == 2
         assert "holds the source" in capsys.readouterr().err
         assert (folder / "config.json").read_bytes() == before
 
-    def test_widths_that_differ(self, path, refused):
+    def test_different_widths(self, path, refused):
         tensors = torch.load(path)["model_state_dict"]
         words = "model.embeddings.word_embeddings.weight"
         torch.save({**tensors, words: torch.ones(VOCAB, 5)}, path)
@@ -253,27 +253,27 @@ class TestErrors:
             ({"num_layers": 3}, "missing: model.transformer_2."),
         ],
     )
-    def test_a_config_that_does_not_fit(self, path, refused, changes, sentence):
+    def test_inconsistent_config(self, path, refused, changes, sentence):
         config = json.dumps({"model": {**CODE, **changes}})
         (path.parent.parent / "config.json").write_text(config)
         assert sentence in refused()
 
-    def test_of_the_long_range_arena(self, path, refused):
+    def test_checkpoint_of_the_long_range_arena(self, path, refused):
         torch.save({"seq_classifer.mlpblock.0.weight": torch.ones(3)}, path)
         assert "read it with lra.pretrained.load_authors_checkpoint" in refused()
 
-    def test_something_else(self, path, refused):
+    def test_not_a_checkpoint(self, path, refused):
         torch.save({"decoder.weight": torch.ones(3)}, path)
         assert "nor of the authors' BERT code" in refused()
         torch.save([1, 2], path)
         assert "holds no state dict" in refused()
 
-    def test_a_pickle_that_would_run(self, path, refused):
+    def test_pickle_that_runs_code(self, path, refused):
         torch.save({"model_state_dict": Harmful()}, path)
         assert "holds more than tensors and plain values" in refused()
 
     @pytest.mark.parametrize("kept", [0, 100, -50])
-    def test_a_damaged_file(self, path, refused, kept):
+    def test_corrupt_file(self, path, refused, kept):
         path.write_bytes(path.read_bytes()[:kept])
         assert "corrupt" in refused()
 

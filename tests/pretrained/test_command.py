@@ -13,7 +13,7 @@ from tests.pretrained.tiny import same_bits
 pytest.importorskip("safetensors", reason="needs the extra `language`")
 
 
-def test_show_says_what_a_folder_is_and_what_would_run(tmp_path, capsys):
+def test_show_describes_a_folder_and_its_attention(tmp_path, capsys):
     tiny.published(tmp_path)
     assert main(["show", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
@@ -30,7 +30,7 @@ def test_show_says_what_a_folder_is_and_what_would_run(tmp_path, capsys):
     assert f"{backbone + 42 + 12 + 11:,} parameters" in shown
 
 
-def test_convert_writes_a_folder_of_ours_with_tokenizer_and_labels(tmp_path, capsys):
+def test_convert_writes_model_tokenizer_and_labels(tmp_path, capsys):
     tiny.folder_of(tmp_path / "bert", "bert", "ForTokenClassification")
     (tmp_path / "bert" / "vocab.txt").write_text("[PAD]\n[UNK]\n")
     (tmp_path / "bert" / "README.md").write_text("not to be copied")
@@ -52,7 +52,7 @@ def test_convert_writes_a_folder_of_ours_with_tokenizer_and_labels(tmp_path, cap
     assert same_bits(read, variables)
 
 
-def test_convert_can_give_another_head(tmp_path):
+def test_converts_to_another_head(tmp_path):
     tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
     name = "--model_class=NystromformerForTokenClassification"
     assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), name]) == 0
@@ -74,7 +74,7 @@ def test_convert_can_give_another_head(tmp_path):
         (["convert", "{}/bert", "{}/ours", "--attention=nys"], "attention must be one of"),
     ],
 )
-def test_errors_are_one_line_and_nothing_is_written(
+def test_errors_print_one_line_and_write_nothing(
     tmp_path, capsys, no_annotations, arguments, sentence
 ):
     tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
@@ -90,7 +90,7 @@ def test_errors_are_one_line_and_nothing_is_written(
     assert not (tmp_path / "ours").exists()
 
 
-def test_a_longer_model_has_a_tokenizer_that_cuts_later(tmp_path):
+def test_tokenizer_of_a_longer_model_truncates_later(tmp_path):
     tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
     tokenizer = {"version": "1.0", "truncation": {"max_length": 13, "stride": 0}, "model": {}}
     (tmp_path / "bert" / "tokenizer.json").write_text(json.dumps(tokenizer))
@@ -105,7 +105,7 @@ def test_a_longer_model_has_a_tokenizer_that_cuts_later(tmp_path):
         assert written["truncation"] == {"max_length": max_len, "stride": 0}
 
 
-def test_a_tokenizer_without_a_length_is_copied_as_it_is(tmp_path):
+def test_tokenizer_without_a_length_is_copied_unchanged(tmp_path):
     tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
     text = '{"do_lower_case":   false}'
     (tmp_path / "bert" / "tokenizer_config.json").write_text(text)
@@ -113,7 +113,7 @@ def test_a_tokenizer_without_a_length_is_copied_as_it_is(tmp_path):
     assert (tmp_path / "ours" / "tokenizer_config.json").read_text() == text
 
 
-def test_a_damaged_tokenizer_config_leaves_nothing(tmp_path, capsys):
+def test_a_corrupt_tokenizer_config_leaves_no_files(tmp_path, capsys):
     tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
     (tmp_path / "bert" / "tokenizer_config.json").write_text("{,}")
     assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--max_len=26"]) == 2
@@ -121,7 +121,7 @@ def test_a_damaged_tokenizer_config_leaves_nothing(tmp_path, capsys):
     assert not (tmp_path / "ours").exists()
 
 
-def test_the_folder_of_a_run_is_not_converted(tmp_path, capsys):
+def test_rejects_the_folder_of_a_run(tmp_path, capsys):
     sections = {name: {} for name in ("data", "model", "optimizer", "train")}
     (tmp_path / "config.json").write_text(json.dumps(sections))
     tiny.folder_of(tmp_path / "model", "bert", "ForMaskedLM")

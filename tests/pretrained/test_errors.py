@@ -59,7 +59,7 @@ class TestConfig:
         ("text", "sentence"),
         [("{,}", "cannot be read as JSON"), ("[1]", "must hold a JSON object, not a list")],
     )
-    def test_no_json(self, folder, text, sentence):
+    def test_invalid_json(self, folder, text, sentence):
         (folder / "config.json").write_text(text)
         with pytest.raises(ValueError, match=sentence):
             read(folder)
@@ -82,7 +82,7 @@ class TestConfig:
             ({"nystromformer_jax": [1]}, "an object as nystromformer_jax in its config"),
         ],
     )
-    def test_values(self, folder, no_annotations, changes, sentence):
+    def test_invalid_values(self, folder, no_annotations, changes, sentence):
         change_config(folder, **changes)
         with pytest.raises(ValueError, match=sentence):
             from_pretrained(folder)
@@ -95,12 +95,12 @@ class TestConfig:
             ({"architectures": ["BertForNextSentencePrediction"]}, "is not one of this package's"),
         ],
     )
-    def test_of_bert(self, tmp_path, changes, sentence):
+    def test_unsupported_bert_options(self, tmp_path, changes, sentence):
         tiny.folder_of(tmp_path, "bert", "ForMaskedLM", **changes)
         with pytest.raises(ValueError, match=sentence):
             from_pretrained(tmp_path)
 
-    def test_berts_choices_have_another_head(self, tmp_path):
+    def test_bert_for_multiple_choice_is_unsupported(self, tmp_path):
         tiny.folder_of(tmp_path, "bert", "Model", architectures=["BertForMultipleChoice"])
         with pytest.raises(
             ValueError, match=r"head is unsupported: pass model_class=NystromformerForMult"
@@ -109,7 +109,7 @@ class TestConfig:
         model, _ = from_pretrained(tmp_path, model_class=NystromformerForMultipleChoice)
         assert isinstance(model, NystromformerForMultipleChoice)
 
-    def test_the_authors_config_is_for_the_converter(self, folder):
+    def test_config_of_the_authors_points_to_the_converter(self, folder):
         (folder / "config.json").write_text(json.dumps({"model": {"num_head": 2}}))
         with pytest.raises(ValueError, match=r"authors' code: run python -m nystromformer_jax"):
             read(folder)
@@ -118,7 +118,7 @@ class TestConfig:
 class TestArguments:
     """Invalid arguments of from_pretrained and save_pretrained."""
 
-    def test_an_unknown_change(self, folder):
+    def test_unknown_option(self, folder):
         with pytest.raises(ValueError, match=r"has no field 'max_length'; did you mean max_len"):
             read(folder, max_length=7)
 
@@ -126,7 +126,7 @@ class TestArguments:
         with pytest.raises(ValueError, match=r"Unknown quirks 'mlpen'; known: hf, none"):
             read(folder, quirks="mlpen")
 
-    def test_a_class_that_is_no_model(self, folder):
+    def test_class_that_is_not_a_model(self, folder):
         with pytest.raises(ValueError, match=r"model_class must be one of Nystromformer, .* got"):
             read(folder, model_class=SelfAttention)
 
@@ -139,11 +139,11 @@ class TestArguments:
             ({"num_heads": 3}, "num_heads=3 was passed, and the weights of .* have 2"),
         ],
     )
-    def test_sizes_that_the_weights_decide(self, folder, changes, sentence):
+    def test_sizes_fixed_by_the_weights(self, folder, changes, sentence):
         with pytest.raises(ValueError, match=sentence):
             read(folder, **changes)
 
-    def test_a_kernel_too_narrow(self, folder):
+    def test_narrower_convolution_kernel(self, folder):
         with pytest.raises(ValueError, match=r"conv_kernel_size=3 would cut .* which are 5 wide"):
             read(folder, conv_kernel_size=3)
 
@@ -165,7 +165,7 @@ class TestArguments:
             save_pretrained(folder, Nystromformer(CONFIG), variables)
         assert not folder.exists()
 
-    def test_saving_where_a_file_is(self, tmp_path):
+    def test_saving_to_an_existing_file(self, tmp_path):
         (tmp_path / "file").touch()
         model = Nystromformer(CONFIG)
         with pytest.raises(FileExistsError, match=r"must be a folder, and it is a file"):
@@ -175,20 +175,20 @@ class TestArguments:
 class TestWeights:
     """model.safetensors."""
 
-    def test_only_a_pickle(self, folder):
+    def test_weights_only_in_a_pickle(self, folder):
         (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
         with pytest.raises(
             FileNotFoundError, match=r"only pytorch_model.bin: run python -m nystro"
         ):
             read(folder)
 
-    def test_none(self, folder):
+    def test_no_weights(self, folder):
         (folder / "model.safetensors").unlink()
         with pytest.raises(FileNotFoundError, match=r"holds no weights: neither model.safetensors"):
             read(folder)
 
     @pytest.mark.parametrize("kept", [0, 20, -3])
-    def test_a_damaged_file(self, folder, kept):
+    def test_corrupt_file(self, folder, kept):
         path = folder / "model.safetensors"
         path.write_bytes(path.read_bytes()[:kept])
         with pytest.raises(ValueError, match=r"model.safetensors is truncated or corrupt"):
@@ -202,7 +202,7 @@ class TestWeights:
             ({"weights": {}}, ValueError, "needs a weight_map"),
         ],
     )
-    def test_an_index(self, folder, index, kind, sentence):
+    def test_invalid_index(self, folder, index, kind, sentence):
         (folder / "model.safetensors").unlink()
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         with pytest.raises(kind, match=sentence):
@@ -216,12 +216,12 @@ class TestWeights:
             ({"type_vocab_size": 3}, "type_vocab_size = 3 .*token_type_embeddings.weight has 2"),
         ],
     )
-    def test_a_config_of_other_sizes_is_what_is_wrong(self, folder, changes, sentence):
+    def test_config_with_other_sizes(self, folder, changes, sentence):
         change_config(folder, **changes)
         with pytest.raises(ValueError, match=f"{sentence}.* correct config.json"):
             read(folder)
 
-    def test_all_that_does_not_fit_is_said_at_once(self, folder):
+    def test_all_mismatches_are_reported_together(self, folder):
         def change(tensors):
             del tensors[f"{LAYER}output.dense.bias"]
             del tensors["cls.predictions.transform.dense.weight"]
@@ -243,30 +243,30 @@ class TestWeights:
         ):
             assert part in said
 
-    def test_a_quantised_tensor(self, folder):
+    def test_quantized_tensor(self, folder):
         name = f"{LAYER}attention.self.query.weight"
         change_tensors(folder, lambda tensors: tensors.update({name: np.ones((6, 6), np.int8)}))
         with pytest.raises(ValueError, match=r"query.weight is of int8, needs one of float32, bf"):
             read(folder)
 
-    def test_a_long_list_is_cut(self, folder):
+    def test_long_list_is_truncated(self, folder):
         change_tensors(folder, lambda tensors: [tensors.pop(name) for name in sorted(tensors)[:19]])
         with pytest.raises(ValueError, match=r"missing: .* and 11 more.$"):
             read(folder)
 
-    def test_a_head_that_config_promises(self, folder):
+    def test_missing_head(self, folder):
         change_tensors(folder, lambda tensors: tensors.pop("cls.predictions.bias"))
         with pytest.raises(ValueError, match=r"missing: cls.predictions.bias.$"):
             read(folder)
 
-    def test_a_decoder_of_its_own(self, folder):
+    def test_untied_decoder(self, folder):
         name = "cls.predictions.decoder.weight"
         change_tensors(folder, lambda tensors: tensors.update({name: np.ones((11, 6), np.float32)}))
         with pytest.raises(ValueError, match=r"decoder of its own .* another model_class"):
             read(folder)
         read(folder, model_class=Nystromformer)
 
-    def test_a_package_that_is_missing(self, folder, monkeypatch):
+    def test_missing_package(self, folder, monkeypatch):
         monkeypatch.setitem(sys.modules, "safetensors", None)
         with pytest.raises(ImportError, match=r"safetensors is not installed: pip install safete"):
             read(folder)

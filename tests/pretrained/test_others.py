@@ -26,7 +26,7 @@ safetensors = pytest.importorskip("safetensors", reason="needs the extra `langua
 class TestNystromformer:
     """Hugging Face's own checkpoints."""
 
-    def test_a_published_one_is_exact_as_upstream_and_says_so(self, tmp_path):
+    def test_published_checkpoint_uses_exact_attention_with_a_warning(self, tmp_path):
         tensors = tiny.published(tmp_path)
         with pytest.warns(ExactAttentionWarning, match="num_landmarks = segment_means_seq_len = 3"):
             model, variables = from_pretrained(tmp_path)
@@ -58,7 +58,7 @@ class TestNystromformer:
         }.items():
             assert (params[path] == tensor).all(), path
 
-    def test_who_names_the_attention_is_not_warned(self, tmp_path):
+    def test_no_warning_if_the_attention_is_given(self, tmp_path):
         tiny.published(tmp_path)
         for attention in ("softmax", "nystrom"):
             model, _ = from_pretrained(tmp_path, attention=attention)
@@ -71,24 +71,24 @@ class TestNystromformer:
         with pytest.warns(ExactAttentionWarning):
             read_config(tmp_path)
 
-    def test_numbers_that_differ_mean_landmarks(self, tmp_path):
+    def test_fewer_landmarks_than_positions_use_landmarks(self, tmp_path):
         tiny.published(tmp_path, segment_means_seq_len=12)
         assert from_pretrained(tmp_path)[0].config.attention == "nystrom"
 
-    def test_quirks_are_hugging_faces_padding(self, tmp_path):
+    def test_quirks_select_the_padding_of_hugging_face(self, tmp_path):
         tiny.published(tmp_path, segment_means_seq_len=12)
         config = from_pretrained(tmp_path, quirks="hf")[0].config
         quirks = (config.landmark_layout, config.pinv_start, config.mask_conv)
         assert quirks == ("hf", "batch_max", False)
 
-    def test_a_longer_table_repeats_and_a_shorter_one_is_cut(self, tmp_path):
+    def test_position_table_is_repeated_or_truncated(self, tmp_path):
         table = tiny.published(tmp_path)["nystromformer.embeddings.position_embeddings.weight"][2:]
         for max_len in (30, 7):
             _, variables = from_pretrained(tmp_path, attention="softmax", max_len=max_len)
             rows = flat(variables)["nystromformer/embeddings/position/embedding"]
             assert (rows == table[np.arange(max_len) % tiny.POSITIONS]).all()
 
-    def test_a_wider_kernel_has_zeros_around_and_none_drops_it(self, tmp_path):
+    def test_convolution_kernel_is_widened_with_zeros_or_dropped(self, tmp_path):
         tensors = tiny.published(tmp_path)
         path = "nystromformer/encoder/layer_0/attention/core/conv_kernel"
         _, wider = from_pretrained(tmp_path, attention="softmax", conv_kernel_size=9)
@@ -97,7 +97,7 @@ class TestNystromformer:
         _, without = from_pretrained(tmp_path, attention="softmax", conv_kernel_size=0)
         assert path not in flat(without)
 
-    def test_a_head_that_is_not_there_is_made_from_the_seed(self, tmp_path, caplog):
+    def test_a_missing_head_is_initialized_from_the_seed(self, tmp_path, caplog):
         tiny.published(tmp_path)
         kind = NystromformerForSequenceClassification
         read = lambda seed: from_pretrained(
@@ -112,7 +112,7 @@ class TestNystromformer:
             drawn = path in ("dense/kernel", "output/kernel")
             assert (flat(one)[path] != flat(other)[path]).all() == drawn, path
 
-    def test_a_classifier_for_other_labels_is_made_too(self, tmp_path, caplog):
+    def test_a_classifier_for_other_labels_is_initialized(self, tmp_path, caplog):
         head = "ForSequenceClassification"
         tensors = tiny.folder_of(tmp_path, "nystromformer", head, segment_means_seq_len=12)
         with caplog.at_level(logging.INFO):
@@ -120,7 +120,7 @@ class TestNystromformer:
         assert "not trained yet: output/bias, output/kernel." in caplog.text
         assert (flat(variables)["dense/kernel"] == tensors["classifier.dense.weight"].T).all()
 
-    def test_a_classifier_of_tokens_is_none_of_sequences(self, tmp_path):
+    def test_a_token_classifier_is_not_used_for_sequences(self, tmp_path):
         """Both have a tensor of the same name and shape."""
         tensors = tiny.folder_of(tmp_path, "bert", "ForTokenClassification")
         _, variables = from_pretrained(tmp_path, model_class=NystromformerForSequenceClassification)
@@ -133,9 +133,7 @@ class TestNystromformer:
         assert "ignored nystromformer.encoder.layer.1.attention.output.Layer" in caplog.text
         assert "nystromformer/encoder/layer_1/mlp/output/bias" not in flat(variables)
 
-    def test_what_is_known_is_passed_over_in_silence_and_the_rest_in_one_line(
-        self, tmp_path, caplog
-    ):
+    def test_unknown_tensors_are_logged_in_one_line(self, tmp_path, caplog):
         tensors = tiny.published(tmp_path)
         with caplog.at_level(logging.INFO):
             from_pretrained(tmp_path, attention="softmax", model_class=Nystromformer)
@@ -166,7 +164,7 @@ class TestBert:
         assert model == NystromformerForMaskedLM(expected)
         assert not [path for path in flat(variables) if path.endswith("conv_kernel")]
 
-    def test_with_landmarks_it_gets_a_convolution_of_zeros(self, tmp_path):
+    def test_bert_with_landmarks_gets_a_zero_convolution(self, tmp_path):
         tiny.folder_of(tmp_path, "bert", "ForMaskedLM")
         model, variables = from_pretrained(tmp_path, attention="nystrom", num_landmarks=3)
         assert model.config.conv_kernel_size == 33
@@ -176,7 +174,7 @@ class TestBert:
         narrow, _ = from_pretrained(tmp_path, attention="nystrom", conv_kernel_size=3)
         assert narrow.config.conv_kernel_size == 3
 
-    def test_its_next_sentence_head_becomes_the_order_head(self, tmp_path):
+    def test_next_sentence_head_becomes_the_order_head(self, tmp_path):
         tensors = tiny.folder_of(tmp_path, "bert", "ForPreTraining")
         model, variables = from_pretrained(tmp_path)
         assert isinstance(model, NystromformerForPreTraining)
@@ -185,7 +183,7 @@ class TestBert:
         order = tensors["cls.seq_relationship.weight"].T
         assert (params["sentence_order/kernel"] == order).all()
 
-    def test_its_pooler_is_the_classifiers_first_layer(self, tmp_path):
+    def test_pooler_becomes_the_first_layer_of_the_classifier(self, tmp_path):
         tensors = tiny.folder_of(tmp_path, "bert", "ForSequenceClassification")
         model, variables = from_pretrained(tmp_path)
         assert model.config.classifier_activation == "tanh"
@@ -193,7 +191,7 @@ class TestBert:
         assert (params["dense/kernel"] == tensors["bert.pooler.dense.weight"].T).all()
         assert (params["output/bias"] == tensors["classifier.bias"]).all()
 
-    def test_old_names_of_layer_norms_are_known(self, tmp_path):
+    def test_reads_old_names_of_layer_norms(self, tmp_path):
         tensors = tiny.tensors_of("bert", "ForMaskedLM")
         old = {
             name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -206,7 +204,7 @@ class TestBert:
         _, actual = from_pretrained(tiny.write(tmp_path / "old", config, old))
         assert same_bits(actual, expected)
 
-    def test_a_base_model_has_no_prefix(self, tmp_path):
+    def test_reads_a_base_model_without_prefix(self, tmp_path):
         tensors = tiny.folder_of(tmp_path, "bert", "Model")
         _, variables = from_pretrained(tmp_path)
         words = tensors["embeddings.word_embeddings.weight"]
@@ -214,7 +212,7 @@ class TestBert:
         _, head = from_pretrained(tmp_path, model_class=NystromformerForTokenClassification)
         assert (flat(head)["nystromformer/embeddings/word/embedding"] == words).all()
 
-    def test_robertas_positions_start_behind_two_rows(self, tmp_path):
+    def test_roberta_positions_start_at_row_two(self, tmp_path):
         tensors = tiny.folder_of(tmp_path, "roberta", "ForMaskedLM")
         model, variables = from_pretrained(tmp_path)
         assert model.config.max_len == tiny.POSITIONS
@@ -226,7 +224,7 @@ class TestBert:
     @pytest.mark.parametrize(
         "head", ["ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
     )
-    def test_heads_are_read(self, tmp_path, kind, head):
+    def test_reads_heads(self, tmp_path, kind, head):
         tiny.folder_of(tmp_path, kind, head)
         model, _ = from_pretrained(tmp_path)
         assert type(model) is getattr(models, f"Nystromformer{head}")
@@ -235,7 +233,7 @@ class TestBert:
 class TestFiles:
     """Shards and half precision."""
 
-    def test_several_files_are_one_model(self, tmp_path):
+    def test_reads_several_files(self, tmp_path):
         tensors = tiny.published(tmp_path / "whole")
         _, expected = from_pretrained(tmp_path / "whole", attention="softmax")
         names = sorted(tensors)
@@ -253,7 +251,7 @@ class TestFiles:
         assert same_bits(actual, expected)
 
     @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, np.float64])
-    def test_other_floats_become_float32(self, tmp_path, dtype):
+    def test_other_float_types_become_float32(self, tmp_path, dtype):
         tensors = tiny.tensors_of("bert", "ForMaskedLM")
         other = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
         tiny.write(tmp_path, tiny.config_of("bert", "ForMaskedLM"), other)

@@ -31,7 +31,7 @@ safetensors = pytest.importorskip("safetensors", reason="needs the extra `langua
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_comes_back_with_its_config_and_bits(tmp_path, name):
+def test_every_model_is_loaded_with_its_config_and_bits(tmp_path, name):
     model = MODELS[name](CONFIG)
     variables = random_variables(model)
     save_pretrained(tmp_path / "saved", model, variables)
@@ -53,7 +53,7 @@ def test_every_model_comes_back_with_its_config_and_bits(tmp_path, name):
         {"dropout_rate": 0.0, "attention_dropout_rate": 0.3, "layer_norm_epsilon": 1e-12},
     ],
 )
-def test_so_does_every_choice(tmp_path, changes):
+def test_every_option_is_loaded(tmp_path, changes):
     model = NystromformerForSequenceClassification(dataclasses.replace(CONFIG, **changes))
     variables = random_variables(model)
     save_pretrained(tmp_path, model, variables)
@@ -63,7 +63,7 @@ def test_so_does_every_choice(tmp_path, changes):
     assert read_config(tmp_path) == model.config
 
 
-def test_the_dtype_is_the_readers(tmp_path):
+def test_dtype_is_chosen_when_loading(tmp_path):
     model = Nystromformer(dataclasses.replace(CONFIG, dtype="bfloat16"))
     save_pretrained(tmp_path, model, random_variables(model))
     assert from_pretrained(tmp_path)[0].config.dtype == "float32"
@@ -73,7 +73,7 @@ def test_the_dtype_is_the_readers(tmp_path):
 
 
 @pytest.mark.parametrize(("attention", "mean_len"), [("softmax", 3), ("nystrom", 13)])
-def test_the_layout_is_hugging_faces(tmp_path, attention, mean_len):
+def test_layout_equals_that_of_hugging_face(tmp_path, attention, mean_len):
     model = NystromformerForMaskedLM(dataclasses.replace(CONFIG, attention=attention))
     save_pretrained(tmp_path, model, random_variables(model))
     config = json.loads((tmp_path / "config.json").read_text())
@@ -90,7 +90,7 @@ def test_the_layout_is_hugging_faces(tmp_path, attention, mean_len):
     assert rows[2:].all()
 
 
-def test_a_missing_convolution_is_a_kernel_of_one_zero_there(tmp_path):
+def test_a_missing_convolution_is_saved_as_one_zero(tmp_path):
     model = Nystromformer(dataclasses.replace(CONFIG, attention="linear"))
     save_pretrained(tmp_path, model, random_variables(model))
     assert json.loads((tmp_path / "config.json").read_text())["conv_kernel_size"] == 1
@@ -103,9 +103,7 @@ def test_a_missing_convolution_is_a_kernel_of_one_zero_there(tmp_path):
 
 
 @pytest.mark.parametrize(("model_type", "rows"), [("bert", 0), ("roberta", 2)])
-def test_without_a_convolution_a_softmax_model_is_written_as_what_it_was(
-    tmp_path, model_type, rows
-):
+def test_softmax_model_without_convolution_keeps_its_model_type(tmp_path, model_type, rows):
     changes = {"attention": "softmax", "conv_kernel_size": 0, "num_landmarks": 4}
     metadata = {"model_type": model_type, "pad_token_id": 1}
     model = NystromformerForMaskedLM(
@@ -124,7 +122,7 @@ def test_without_a_convolution_a_softmax_model_is_written_as_what_it_was(
     assert from_pretrained(tmp_path)[0] == model
 
 
-def test_the_order_head_has_berts_names(tmp_path):
+def test_order_head_has_the_names_of_bert(tmp_path):
     model = NystromformerForPreTraining(CONFIG)
     save_pretrained(tmp_path, model, random_variables(model))
     config = json.loads((tmp_path / "config.json").read_text())
@@ -135,7 +133,7 @@ def test_the_order_head_has_berts_names(tmp_path):
     assert both <= names
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_files(tmp_path, monkeypatch):
     model = Nystromformer(CONFIG)
     save_pretrained(tmp_path, model, random_variables(model))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -151,7 +149,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(tmp_path):
+def test_a_full_disk_raises_os_error_and_leaves_no_files(tmp_path):
     model = MODELS["NystromformerForMaskedLM"](CONFIG)
     variables = random_variables(model)
     with files_of_at_most(2_000), pytest.raises(OSError, match="File too large") as refused:
@@ -168,7 +166,7 @@ def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(tmp_path):
         ({}, "only on unpadded inputs of exactly 13 tokens"),
     ],
 )
-def test_a_warning_says_what_transformers_computes_otherwise(tmp_path, changes, sentence):
+def test_warns_of_differences_in_transformers(tmp_path, changes, sentence):
     model = NystromformerForSequenceClassification(dataclasses.replace(CONFIG, **changes))
     with pytest.warns(UpstreamMismatchWarning, match=sentence):
         save_pretrained(tmp_path, model, random_variables(model))
@@ -181,7 +179,7 @@ def test_a_warning_says_what_transformers_computes_otherwise(tmp_path, changes, 
         {"attention": "softmax", "conv_kernel_size": 0},
     ],
 )
-def test_there_is_no_warning_where_it_computes_the_same(tmp_path, changes):
+def test_does_not_warn_if_transformers_computes_the_same(tmp_path, changes):
     model = NystromformerForSequenceClassification(dataclasses.replace(CONFIG, **changes))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -201,7 +199,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "nystromformer"])
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
-def test_every_field_of_a_config_travels(tmp_path, kind, attention):
+def test_every_config_field_is_preserved(tmp_path, kind, attention):
     rows = {"max_position_embeddings": 21} if kind == "roberta" else {}
     tensors = tiny.tensors_of(kind, "ForSequenceClassification")
     if rows:
@@ -218,7 +216,7 @@ def test_every_field_of_a_config_travels(tmp_path, kind, attention):
     assert same_bits(read, variables)
 
 
-def test_labels_of_another_number_of_classes_do_not_travel(tmp_path):
+def test_labels_are_reset_if_their_number_changes(tmp_path):
     config = tiny.config_of("bert", "ForSequenceClassification", **FIELDS)
     tiny.write(tmp_path / "theirs", config, tiny.tensors_of("bert", "ForSequenceClassification"))
     model, variables = from_pretrained(tmp_path / "theirs", num_labels=2)
@@ -230,7 +228,7 @@ def test_labels_of_another_number_of_classes_do_not_travel(tmp_path):
     assert written["pad_token_id"] == 7
 
 
-def test_a_berts_padding_is_named_where_a_nystromformers_would_be_another(tmp_path):
+def test_default_pad_token_id_of_bert_is_written(tmp_path):
     config = tiny.config_of("bert", "ForMaskedLM")
     del config["pad_token_id"]
     tiny.write(tmp_path / "theirs", config, tiny.tensors_of("bert", "ForMaskedLM"))

@@ -6,7 +6,7 @@ import pytest
 from reporting.plotting import add_legend, colors_of, new_figure, seeds_together
 
 
-def test_seeds_are_a_mean_between_the_lowest_and_the_highest():
+def test_curve_of_seeds_is_the_mean_with_minimum_and_maximum():
     curve = seeds_together([([3, 5], [0.3, 0.7]), ([5, 7], [0.5, 0.9])], 100)
     assert curve.steps == [3, 5, 7]  # one seed has not come as far, another began later
     assert curve.means == pytest.approx([30, 60, 90])
@@ -15,13 +15,13 @@ def test_seeds_are_a_mean_between_the_lowest_and_the_highest():
     assert seeds_together([([], [])]) == ([], [], [], [])
 
 
-def test_colours_differ_as_long_as_there_are_any():
+def test_colors_differ_until_they_are_used_up():
     colors = colors_of([str(number) for number in range(9)])
     assert len({colors[str(number)] for number in range(7)}) == 7
     assert colors["7"] == colors["0"]
 
 
-def test_a_figure_is_its_own_and_a_legend_stands_below(tmp_path):
+def test_figures_are_independent_with_the_legend_below(tmp_path):
     before = dict(mpl.rcParams)
     figure = new_figure(4, 3)
     (line,) = figure.subplots().plot([0, 1], [1, 0], label="a line")

@@ -17,7 +17,7 @@ from reporting.runs import (
 
 
 @pytest.mark.parametrize("cut", [b'{"step": 3, "lo', b"{", b'{"ste\xff', b"{}"])
-def test_metrics_lose_a_last_line_that_was_cut(tmp_path, cut):
+def test_a_truncated_last_line_of_metrics_is_dropped(tmp_path, cut):
     file = tmp_path / "metrics.jsonl"
     assert read_metrics(file) == []
     file.write_bytes(b'{"step": 1, "loss": 2.5}\n{"step": 2}\n' + cut)
@@ -26,7 +26,7 @@ def test_metrics_lose_a_last_line_that_was_cut(tmp_path, cut):
     assert read_metrics(file) == []
 
 
-def test_a_curve_is_the_lines_that_have_the_metric():
+def test_curve_has_only_lines_with_the_metric():
     lines = [{"step": 2, "loss": 0.5}, {"step": 3, "accuracy": 0.3}, {"step": 5, "accuracy": 0.7}]
     assert curve_of(lines, "accuracy") == ([3, 5], [0.3, 0.7])
     assert curve_of(lines, "nothing") == ([], [])
@@ -36,25 +36,25 @@ def test_a_curve_is_the_lines_that_have_the_metric():
     "line",
     ["{", "3", "{}", '{"loss": 2}', '{"step": null}', '{"step": 2.5}', '{"step": 2, "loss": "2"}'],
 )
-def test_another_line_that_is_broken_is_named(line, tmp_path):
+def test_error_names_another_invalid_line(line, tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 2, cannot be read as metrics"):
         read_metrics(file)
 
 
-def test_what_json_has_no_word_for_becomes_none():
+def test_non_finite_numbers_become_none():
     values = {"a": math.nan, "b": [1.5, -math.inf, {"c": (math.inf, 2, True, "nan")}]}
     assert finite(values) == {"a": None, "b": [1.5, None, {"c": [None, 2, True, "nan"]}]}
 
 
-def test_a_folder_is_shown_from_here_if_it_lies_below(tmp_path, monkeypatch):
+def test_display_path_is_relative_below_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert display_path(tmp_path / "runs/a") == str(Path("runs/a"))
     assert display_path(tmp_path.parent) == str(tmp_path.parent)
 
 
-def test_a_cpu_has_threads_and_another_device_has_none():
+def test_only_cpus_are_described_with_threads():
     cpu = {"device": {"kind": "cpu", "count": 1}, "cpu_threads": 2}
     assert format_device(cpu) == "1 × cpu, 2 threads"
     assert format_device({**cpu, "cpu_threads": None}) == "1 × cpu"
@@ -62,7 +62,7 @@ def test_a_cpu_has_threads_and_another_device_has_none():
     assert format_device({"device": None}) == format_device({"device": {"kind": "cpu"}}) == ""
 
 
-def test_the_most_common_versions_stand_first_and_once():
+def test_most_common_versions_come_first_and_once():
     def run(name, versions):
         values = {"task": "", "seed": 0, "config": {}, "metrics": [], "device": ""}
         return Run(folder=Path(name), versions=versions, **values)

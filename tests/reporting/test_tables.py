@@ -20,17 +20,17 @@ def test_markdown_keeps_every_cell_in_its_column():
     ]
 
 
-def test_only_numbers_stand_to_the_right():
+def test_only_numbers_are_right_aligned():
     assert TABLE.is_numeric == [False, False, True]
     assert Table(["steps"], []).is_numeric == [False]  # the first names its row
 
 
-def test_a_number_has_format_3sf_or_is_not_known():
+def test_numbers_are_formatted_or_unknown():
     words = [format_3sf(value) for value in (1234.5, 99.96, 0.012345, 0.0, None)]
     assert words == ["1,234", "100", "0.0123", "0.00", "–"]
 
 
-def test_columns_can_be_taken_out():
+def test_removes_columns():
     table = Table(["run", "a", "b"], [("", [["x", "1", "2"]]), ("Others", [["y", "3", "4"]])])
     taken = table.select("run", "b")
     assert taken == Table(("run", "b"), [("", [["x", "2"]]), ("Others", [["y", "4"]])])

@@ -34,7 +34,7 @@ def markdown(png):
     return join(parts)
 
 
-def test_the_page_is_balanced_and_its_contents_lead_somewhere(markdown, tmp_path):
+def test_page_is_balanced_and_its_contents_link_to_headings(markdown, tmp_path):
     content = html_page(markdown, tmp_path)
     checker = check(content)
     assert content.startswith("<!DOCTYPE html>")
@@ -42,14 +42,14 @@ def test_the_page_is_balanced_and_its_contents_lead_somewhere(markdown, tmp_path
     assert {"html", "head", "title", "nav", "main", "table", "img", "pre"} <= set(checker.tags)
 
 
-def test_names_are_text_and_never_markup(markdown, tmp_path):
+def test_names_are_escaped(markdown, tmp_path):
     checker = check(html_page(markdown, tmp_path))
     assert "script" not in checker.tags
     assert checker.alternatives == [EVIL]
     assert "".join(checker.text).replace("\xa0", " ").count(EVIL) >= 10
 
 
-def test_the_page_loads_nothing(markdown, png):
+def test_page_loads_no_resources(markdown, png):
     content = html_page(
         markdown + "\n![a](https://example.org/a.png) ![b](other.png)\n", png.parent
     )
@@ -61,7 +61,7 @@ def test_the_page_loads_nothing(markdown, png):
     assert not re.search(r"@import|url\(", content)
 
 
-def test_numbers_stand_to_the_right_and_rows_have_heads(markdown, tmp_path):
+def test_numbers_are_right_aligned_and_rows_have_headers(markdown, tmp_path):
     content = html_page(markdown, tmp_path)
     assert '<td style="text-align:right">37.15</td>' in content
     assert "<td>1 × cpu</td>" in content
@@ -72,7 +72,7 @@ def test_numbers_stand_to_the_right_and_rows_have_heads(markdown, tmp_path):
     assert "prefers-color-scheme: dark" in content
 
 
-def test_the_benchmark_with_several_seeds_fits_into_a_window_of_1400_pixels(tmp_path):
+def test_benchmark_table_fits_into_1400_pixels(tmp_path):
     for number, task in enumerate([*FIVE, "pathfinder128"]):
         write_seeds(tmp_path / task, [0.3, 0.31, 0.32 + number / 100], task=task)
         write_run(tmp_path / f"{task}-stopped", task=task, seed=3, finished=False)

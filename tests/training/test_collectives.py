@@ -69,12 +69,12 @@ def psum_scatter(x):
         (psum_scatter, "reduce-scatter"),
     ],
 )
-def test_each_kind_is_counted_with_its_bytes(body, kind, devices):
+def test_counts_each_kind_with_its_bytes(body, kind, devices):
     nbytes = 4 * 8 * 3 * (devices if kind == "all-gather" else 1)
     assert find_collectives(compiled(body, sequence=devices)) == {kind: Collectives(1, nbytes)}
 
 
-def test_a_loop_of_known_length_counts_that_often_and_a_loop_in_it_oftener():
+def test_loops_multiply_counts():
     def step(x, _):
         return psum(jnp.sin(x)), None
 
@@ -88,7 +88,7 @@ def test_a_loop_of_known_length_counts_that_often_and_a_loop_in_it_oftener():
     }
 
 
-def test_a_program_of_one_device_exchanges_nothing():
+def test_a_program_of_one_device_has_no_collectives():
     text = jax.jit(jnp.sin).lower(jnp.zeros(3)).compile().as_text()
     assert find_collectives(text) == {}
     assert estimated_cycles(text) is None
@@ -102,7 +102,7 @@ def test_a_loop_of_unknown_length_counts_once():
     assert find_collectives(text) == {"all-reduce": Collectives(1, 32)}
 
 
-def test_both_branches_of_a_condition_count():
+def test_both_branches_of_a_conditional_count():
     branches = {
         "yes": ["ROOT %r = f32[8]{0} all-reduce(%p), to_apply=%add"],
         "no": ["ROOT %g = bf16[16]{0} all-gather(%p), dimensions={0}"],
@@ -141,7 +141,7 @@ def test_both_branches_of_a_condition_count():
         ),
     ],
 )
-def test_bytes_are_those_of_every_array_of_the_result(operation, kind, nbytes):
+def test_bytes_are_summed_over_all_result_arrays(operation, kind, nbytes):
     text = program(f"ROOT %c = {operation}, channel_id=1, to_apply=%add")
     assert find_collectives(text) == {kind: Collectives(1, nbytes)}
 
@@ -167,7 +167,7 @@ def test_bytes_are_those_of_every_array_of_the_result(operation, kind, nbytes):
         ("collective-permute", "(f32[], f32[], u32[], u32[])", "f32[]", 4),
     ],
 )
-def test_what_starts_and_is_done_counts_once(kind, start, result, nbytes):
+def test_start_and_done_count_once(kind, start, result, nbytes):
     text = program(
         f"%start = {start} {kind}-start(%p), channel_id=1, to_apply=%add",
         f"ROOT %done = {result} {kind}-done(%start)",
@@ -207,7 +207,7 @@ def test_two_collectives_in_several_fusions_count_twice():
     assert find_collectives(text) == {"all-gather": Collectives(2, 2048)}
 
 
-def test_cycles_are_summed_and_those_of_a_loop_as_often_as_it_runs():
+def test_cycles_are_summed_with_loops_multiplied():
     def cycles(n):
         return f'ROOT %a = f32[8]{{0}} add(%p, %p), backend_config={{"estimated_cycles":"{n}"}}'
 
@@ -218,7 +218,7 @@ def test_cycles_are_summed_and_those_of_a_loop_as_often_as_it_runs():
     assert estimated_cycles(program("ROOT %a = f32[8]{0} add(%p, %p)")) is None
 
 
-def test_kernels_say_what_they_move_as_often_as_they_run():
+def test_kernel_bytes_are_multiplied_by_loops():
     def kernel(name, nbytes):
         return (
             f'%k = f32[8] custom-call(%p), metadata={{op_name="jit(f)/jvp({name})/pallas_call"}},'

@@ -21,7 +21,7 @@ class Section:
     name: str = ""
 
 
-def test_values_arrive_as_annotated():
+def test_values_have_the_annotated_types():
     values = {"learning_rate": 3, "sizes": [1, 2], "pair": (5, 6), "clip": 1, "events": False}
     section = from_mapping(Section, values, "optimizer")
     assert section == Section(
@@ -56,7 +56,7 @@ def test_values_arrive_as_annotated():
         ({"clip": "1"}, "x.clip: needs a float, got '1' (str)."),
     ],
 )
-def test_errors_are_one_exact_line(values, message):
+def test_errors_are_exact(values, message):
     if "learning_rat" not in str(values) and values:
         values = {"learning_rate": 1.0, **values}
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
@@ -64,7 +64,7 @@ def test_errors_are_one_exact_line(values, message):
     assert str(refused.value) == message
 
 
-def test_sections_are_read_each_as_its_dataclass():
+def test_each_section_becomes_its_dataclass():
     @dataclasses.dataclass(frozen=True)
     class Size:
         width: int
@@ -79,6 +79,6 @@ def test_sections_are_read_each_as_its_dataclass():
 
 
 @pytest.mark.parametrize("value", [10**23, -(10**23)])
-def test_a_number_that_no_array_can_hold_is_refused(value):
+def test_rejects_numbers_too_large_for_arrays(value):
     with pytest.raises(ValueError, match=r"train.total_steps: needs a number within ±2\*\*32"):
         from_mapping(TrainConfig, {"total_steps": value, "batch_size": 1}, "train")

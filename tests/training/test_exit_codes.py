@@ -20,7 +20,7 @@ from nystromformer_jax.training import (
 )
 
 
-def of_the_system(number):
+def os_error(number):
     """An OSError as Python raises it, of the subclass for its errno."""
     return OSError(number, "what the system says", "a/file")
 
@@ -35,21 +35,21 @@ def of_the_system(number):
         (DataGone("before the end"), 1),
         (RemoteError("a full disk", 1), 1),
         (RemoteError("another config", 2), 2),
-        (of_the_system(errno.EIO), 1),
-        (of_the_system(errno.ENOSPC), 1),
+        (os_error(errno.EIO), 1),
+        (os_error(errno.ENOSPC), 1),
         (TimeoutError("of Orbax, whose clock jumped"), 1),
         (ValueError("a wrong value"), 2),
         (ConfigDiffers("another config"), 2),
         (WorkdirBusy("another process"), 2),
         (ImportError("a package"), 2),
         (FileNotFoundError("no data"), 2),
-        (of_the_system(errno.EACCES), 2),
-        (of_the_system(errno.ENAMETOOLONG), 2),
+        (os_error(errno.EACCES), 2),
+        (os_error(errno.ENAMETOOLONG), 2),
         (OSError("a/file cannot be read (Permission denied)."), 2),
         (gzip.BadGzipFile("no archive"), 2),
         (Interrupted(signal.SIGTERM, 3, 7), 143),
         (KeyError("ours"), None),
     ],
 )
-def test_what_failed_is_told_from_what_was_refused(error, code):
+def test_exit_codes_of_errors(error, code):
     assert exit_code_of(error) == code

@@ -60,7 +60,7 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.slow(minutes=0.4)
-def test_a_signal_to_one_stops_both_at_a_step_and_four_go_on(alone, tmp_path):
+def test_a_signal_to_one_process_stops_both_and_four_resume(alone, tmp_path):
     run = start(2, tmp_path, seconds=0.05)
     second = pid_of(run, 1)
     wait_for_lines(tmp_path, 3, run)
@@ -77,7 +77,7 @@ def test_a_signal_to_one_stops_both_at_a_step_and_four_go_on(alone, tmp_path):
 
 
 @pytest.mark.slow(minutes=1)
-def test_the_death_of_one_ends_the_others_in_a_minute_and_one_goes_on_alone(alone, tmp_path):
+def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
     run = start(2, tmp_path, seconds=0.05)
     second = pid_of(run, 1)
     wait_for_lines(tmp_path, 6, run)
@@ -104,13 +104,13 @@ def test_the_death_of_one_ends_the_others_in_a_minute_and_one_goes_on_alone(alon
         (FileNotFoundError("/runs/barrier: the network is unavailable"), False),
     ],
 )
-def test_only_what_jax_and_orbax_say_of_a_loss_is_one(monkeypatch, error, lost):
+def test_detects_a_lost_process_only_from_errors_of_jax_and_orbax(monkeypatch, error, lost):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ProcessLost if lost else type(error)), detect_lost_process():
         raise error
 
 
-def test_a_process_alone_leaves_as_python_does():
+def test_shutdown_of_a_single_process_returns():
     assert shutdown(2) is None  # os._exit would end the tests here
 
 
@@ -130,7 +130,7 @@ except ValueError as error:
 
 @pytest.mark.slow_except("1")
 @pytest.mark.parametrize("number", [0, 1])
-def test_processes_that_never_meet_say_so(number):
+def test_processes_that_do_not_connect_report_a_timeout(number):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -142,7 +142,7 @@ def test_processes_that_never_meet_say_so(number):
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_one_that_fails_alone_ends_with_its_own_code(tmp_path):
+def test_a_failed_process_ends_the_run_with_its_exit_code(tmp_path):
     script = tmp_path / "one_leaves.py"
     wait = "import time\nif number:\n    shutdown(3)\ntime.sleep(100)\n"
     script.write_text(JOINS.replace("SECONDS", "60") + wait)
@@ -153,7 +153,7 @@ def test_one_that_fails_alone_ends_with_its_own_code(tmp_path):
     assert "[1] F" not in done.output
 
 
-def test_what_one_refuses_all_refuse_and_nothing_is_left(tmp_path):
+def test_an_error_in_one_process_ends_all(tmp_path):
     """Another config, other data, a full disk; the first process writes the files, the second reads them."""
     script, folder = tmp_path / "differs.py", tmp_path / "run"
     open_it = f"""
@@ -193,7 +193,7 @@ def launched(count, *command):
 
 
 @pytest.mark.parametrize("count", ["0", "two", "²", "-1"])
-def test_a_number_of_processes_that_is_none_is_refused_in_words(count):
+def test_rejects_an_invalid_number_of_processes(count):
     done = launched(count, "run_lra.py")
     assert done.code == 2
     wanted = "local.py: the first argument is the number of processes, 1 or more; got "
@@ -203,7 +203,7 @@ def test_a_number_of_processes_that_is_none_is_refused_in_words(count):
 @pytest.mark.parametrize(
     ("after", "code"), [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)]
 )
-def test_when_one_fails_the_others_are_stopped_and_its_code_is_told(tmp_path, after, code):
+def test_launcher_stops_the_others_and_returns_the_first_exit_code(tmp_path, after, code):
     script = tmp_path / "fails.py"
     second = "sys.argv[-1].endswith('=1')"
     script.write_text(
@@ -252,7 +252,7 @@ def test_a_second_signal_kills(tmp_path):
         ),
     ],
 )
-def test_processes_that_are_named_wrongly_are_refused_in_words(values, words):
+def test_rejects_invalid_process_flags(values, words):
     with pytest.raises(ValueError, match=words):
         HostsConfig(**values)
 
@@ -286,7 +286,7 @@ def test_hosts_that_split_only_the_length_read_the_same_rows(rows, shares):
 
 
 @pytest.mark.usefixtures("no_annotations")
-def test_shares_of_different_sizes_are_refused():
+def test_rejects_shares_of_different_sizes():
     with pytest.raises(ValueError, match="share their rows unevenly"):
         data_shard(FakeMesh([[0, 0], [0, 1], [1, 1]]), 0)
 

@@ -64,7 +64,7 @@ def one_update(mesh, accumulation=1, loss=without_dropout, weights=None):
 @pytest.mark.slow_except("3-8", "2-1")
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("accumulation", [2, 3, 6])
-def test_accumulation_equals_the_undivided_batch(devices, accumulation):
+def test_accumulation_equals_one_large_batch(devices, accumulation):
     # Weights that differ from part to part: a mean of means would be another gradient.
     weights = (np.arange(48) % 11 < np.arange(48) / 5).astype(np.float32)
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
@@ -85,7 +85,7 @@ def test_accumulation_equals_the_undivided_batch(devices, accumulation):
     np.testing.assert_allclose(whole[0], expected, rtol=0, atol=1e-6)
 
 
-def test_parts_keep_their_rows_on_their_device():
+def test_accumulation_keeps_rows_on_their_device():
     mesh = make_mesh(MeshConfig(), jax.devices())
     batch = shard_batch({"inputs": np.zeros((48, 5), np.float32)}, mesh)
     from nystromformer_jax.training.train_step import _split
@@ -94,7 +94,7 @@ def test_parts_keep_their_rows_on_their_device():
     assert not re.search("all-to-all|all-gather|collective-permute", compiled.as_text())
 
 
-def test_each_part_and_each_step_has_its_own_dropout():
+def test_dropout_differs_between_parts_and_steps():
     def draw(params, batch, dropout_rng):
         number = jax.random.uniform(dropout_rng)
         count = batch["weights"].sum()
@@ -130,7 +130,7 @@ def test_eight_devices_equal_one(tmp_path):
         assert a == pytest.approx(b, rel=1e-5)
 
 
-def test_training_learns_and_logs_what_it_promises(tmp_path):
+def test_training_learns_and_logs(tmp_path):
     outcome = tiny.train(tmp_path, tiny.config(33, log=LogConfig(every_steps=10, events=False)))
     assert outcome.best_metrics["accuracy"] > 0.7
     train = [line for line in lines(tmp_path) if "train/loss" in line]
@@ -147,7 +147,7 @@ def test_training_learns_and_logs_what_it_promises(tmp_path):
     assert outcome.train_seconds > 33 * outcome.speed["step_seconds"]
 
 
-def test_train_line_is_the_mean_of_its_interval_only(tmp_path):
+def test_train_metrics_are_means_of_their_interval(tmp_path):
     def constant(params, batch, dropout_rng):
         loss = (batch["inputs"] @ params["kernel"]).sum() * 0 + batch["numbers"].sum()
         return loss, {"loss": (loss, batch["weights"].sum())}
@@ -176,7 +176,7 @@ def scripted(scores):
     ("scores", "best"),
     [((0.2, 0.7, 0.7), 20), ((0.7, 0.2, 0.7), 10), ((0.1, 0.2, 0.3), 30), ((np.nan, 0.1, 0), 20)],
 )
-def test_best_step_is_kept_and_ties_go_to_the_earliest(tmp_path, scores, best):
+def test_best_step_is_kept_and_the_earliest_wins_ties(tmp_path, scores, best):
     outcome = tiny.train(
         tmp_path, eval_step=scripted(scores), validation=tiny.examples(5), select="accuracy"
     )
@@ -188,7 +188,7 @@ def test_best_step_is_kept_and_ties_go_to_the_earliest(tmp_path, scores, best):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_a_loss_is_selected_by_its_lowest(tmp_path):
+def test_the_lowest_loss_is_selected(tmp_path):
     left = iter((0.5, 0.2, 0.3))
     outcome = tiny.train(
         tmp_path,
@@ -199,7 +199,7 @@ def test_a_loss_is_selected_by_its_lowest(tmp_path):
     assert outcome.best_step == 20
 
 
-def test_an_unknown_metric_to_select_by_is_refused_at_the_first_evaluation(tmp_path):
+def test_rejects_an_unknown_selection_metric_at_the_first_evaluation(tmp_path):
     with pytest.raises(ValueError, match="select='f1' is not a validation metric: accuracy, loss"):
         tiny.train(tmp_path, select="f1")
     assert max(line["step"] for line in lines(tmp_path)) == 10
@@ -235,7 +235,9 @@ def test_every_evaluation_example_counts_once():
 @pytest.mark.parametrize(
     ("poison", "poison_value", "poisoned_step"), [("loss", np.nan, 12), ("gradient", 1, 15)]
 )
-def test_what_is_not_finite_stops_before_any_save(tmp_path, poison, poison_value, poisoned_step):
+def test_non_finite_loss_or_gradient_stops_before_a_save(
+    tmp_path, poison, poison_value, poisoned_step
+):
     def poisoned(params, batch, dropout_rng):
         loss, sums = tiny.loss_fn(params, batch, dropout_rng)
         if poison == "loss":
@@ -272,7 +274,7 @@ def test_what_is_not_finite_stops_before_any_save(tmp_path, poison, poison_value
     assert str(again.value) == str(stopped.value)
 
 
-def test_one_compilation_of_each_step(tmp_path, caplog):
+def test_each_step_is_compiled_once(tmp_path, caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         tiny.train(tmp_path)
     compiled = re.findall(r"Compiling jit\((train_step|eval_step)\)", caplog.text)
@@ -280,7 +282,7 @@ def test_one_compilation_of_each_step(tmp_path, caplog):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_time_adds_up_over_processes(tmp_path):
+def test_train_seconds_add_up_over_resumes(tmp_path):
     def give_up(indices):
         raise KeyError("validation")
 
@@ -291,7 +293,7 @@ def test_time_adds_up_over_processes(tmp_path):
     assert outcome.train_seconds > time.perf_counter() - began
 
 
-def test_short_runs_work(tmp_path):
+def test_trains_for_a_single_step(tmp_path):
     outcome = tiny.train(tmp_path, tiny.config(1, eval=EvalConfig(every_steps=500)))
     assert outcome.best_step == 1
     assert outcome.speed == {}
@@ -307,7 +309,7 @@ def test_short_runs_work(tmp_path):
         ),
     ],
 )
-def test_batches_that_the_mesh_cannot_share_are_refused(change, message):
+def test_rejects_batches_that_the_mesh_does_not_divide(change, message):
     config = FitConfig(
         train=TrainConfig(total_steps=1, **change),
         optimizer=OptimizerConfig(learning_rate=1.0, warmup_steps=0),
@@ -316,7 +318,7 @@ def test_batches_that_the_mesh_cannot_share_are_refused(change, message):
         config.check_batches(make_mesh(MeshConfig(), jax.devices()))
 
 
-def test_lines_on_a_pipe_and_a_bar_on_a_terminal(tmp_path, monkeypatch):
+def test_logs_lines_to_a_pipe_and_a_bar_to_a_terminal(tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -344,7 +346,7 @@ def test_clipping_bounds_the_update():
     np.testing.assert_allclose(updates["kernel"], [-0.3e-3, -0.4e-3], rtol=1e-3)
 
 
-def test_a_run_starts_from_parameters_that_are_given(tmp_path):
+def test_starts_from_given_parameters(tmp_path):
     """With a learning rate near zero the result equals them; a resumed run keeps its own parameters."""
     given = {"kernel": np.full((tiny.FEATURES, tiny.CLASSES), 0.25, np.float32)}
     still = OptimizerConfig(learning_rate=1e-30, warmup_steps=0)
@@ -356,7 +358,7 @@ def test_a_run_starts_from_parameters_that_are_given(tmp_path):
     assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
 
 
-def test_a_trainer_may_make_its_metrics_of_whole_outputs(tmp_path):
+def test_metrics_may_be_computed_from_all_outputs(tmp_path):
     """A median, which no sums give; every example counts once, whatever the batches."""
     outputs = []
 

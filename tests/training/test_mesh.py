@@ -14,7 +14,7 @@ from nystromformer_jax.training import mesh as mesh_file
 @pytest.mark.parametrize(
     ("config", "shape"), [((-1, 1), (8, 1)), ((-1, 2), (4, 2)), ((2, -1), (2, 4)), ((1, 8), (1, 8))]
 )
-def test_minus_one_takes_what_is_left(config, shape):
+def test_minus_one_uses_the_remaining_devices(config, shape):
     mesh = make_mesh(MeshConfig(data=config[0], sequence=config[1]))
     assert tuple(mesh.shape.items()) == (("data", shape[0]), ("sequence", shape[1]))
     assert mesh.axis_types == (AxisType.Auto, AxisType.Auto)
@@ -24,7 +24,7 @@ def test_minus_one_takes_what_is_left(config, shape):
     ("shape", "on_each"),
     [((12,), (3,)), ((12, 4), (3, 2)), ((12, 5), (3, 5)), ((4, 2, 7), (1, 1, 7))],
 )
-def test_rows_and_lengths_lie_on_devices_in_order(shape, on_each):
+def test_rows_and_lengths_are_split_in_device_order(shape, on_each):
     mesh = make_mesh(MeshConfig(data=4, sequence=2))
     rows = np.arange(np.prod(shape)).reshape(shape)
     placed = shard_batch({"rows": rows}, mesh)["rows"]
@@ -33,7 +33,7 @@ def test_rows_and_lengths_lie_on_devices_in_order(shape, on_each):
 
 
 @pytest.mark.usefixtures("no_annotations")
-def test_rows_of_a_host_follow_each_other_in_whatever_order_devices_come(monkeypatch):
+def test_rows_of_a_host_are_consecutive_for_any_device_order(monkeypatch):
     hosts = [[2, 2], [0, 0], [1, 1], [0, 0], [2, 2], [1, 1]]
     rows = np.array([[SimpleNamespace(process_index=host) for host in row] for row in hosts])
     given = SimpleNamespace(devices=rows, axis_names=("data", "sequence"))
@@ -43,7 +43,7 @@ def test_rows_of_a_host_follow_each_other_in_whatever_order_devices_come(monkeyp
     assert [device.process_index for device in laid[:, 0]] == [0, 0, 1, 1, 2, 2]
 
 
-def test_what_does_not_fit_is_refused_in_words():
+def test_rejects_invalid_meshes():
     with pytest.raises(ValueError, match=r"mesh.data=-1, mesh.sequence=3 cannot lay out 8 device"):
         make_mesh(MeshConfig(sequence=3))
     with pytest.raises(ValueError, match="their product must be 1"):
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused_in_words():
         MeshConfig(data=0)
 
 
-def test_a_length_that_devices_cannot_share_is_refused_with_one_that_they_can():
+def test_rejects_an_indivisible_length_and_suggests_another():
     mesh = make_mesh(MeshConfig(data=2, sequence=4))
     check_length(mesh, 2000, "data.max_len")
     with pytest.raises(ValueError, match=r"data.max_len=2001 .* mesh.sequence=4: .* example 2004"):

@@ -31,18 +31,18 @@ def rate(step, total_steps=5000, **config):
     ("step", "expected"),
     [(0, 4e-6), (500, 4e-6 + 9.6e-5 * 500 / 999), (999, 1e-4), (4999, 4e-10)],
 )
-def test_one_cycle_is_the_authors(step, expected):
+def test_one_cycle_equals_the_schedule_of_the_authors(step, expected):
     assert rate(step) == pytest.approx(expected, rel=2e-6)
 
 
-def test_one_cycle_falls_in_a_straight_line():
+def test_one_cycle_decays_linearly():
     rates = [rate(step) for step in range(999, 5000, 250)]
     np.testing.assert_allclose(np.diff(rates, 2), 0, atol=1e-11)
     assert rates[0] > rates[-1] > 0
 
 
 @pytest.mark.parametrize("total_steps", [1, 20, 999, 1000])
-def test_a_run_shorter_than_its_warmup_sees_its_beginning(total_steps):
+def test_a_run_shorter_than_its_warmup_uses_its_beginning(total_steps):
     for schedule in ("one_cycle", "linear", "cosine", "rsqrt", "constant"):
         for step in (0, total_steps - 1):
             short = rate(step, total_steps, schedule=schedule)
@@ -59,7 +59,7 @@ def test_a_run_shorter_than_its_warmup_sees_its_beginning(total_steps):
         ("constant", {0: 0, 500: 5e-5, 1000: 1e-4, 4999: 1e-4}),
     ],
 )
-def test_other_schedules(schedule, points):
+def test_other_schedules_equal_their_formulas(schedule, points):
     for step, expected in points.items():
         assert rate(step, schedule=schedule) == pytest.approx(expected, rel=1e-3, abs=1e-12)
 
@@ -77,7 +77,7 @@ def test_no_warmup_starts_at_the_peak():
         ({"beta2": 1.0}, r"optimizer.beta2: needs a number in \[0, 1\), got 1.0."),
     ],
 )
-def test_values_out_of_range_are_refused(change, message):
+def test_rejects_values_out_of_range(change, message):
     with pytest.raises(ValueError, match=message):
         rate(0, **change)
 
@@ -85,12 +85,12 @@ def test_values_out_of_range_are_refused(change, message):
 @pytest.mark.parametrize(
     ("step", "expected"), [(0, 0.95), (333, 0.95 - 0.1 / 3), (999, 0.85), (2999, 0.9), (4999, 0.95)]
 )
-def test_beta1_cycles_against_the_rate(step, expected):
+def test_beta1_cycles_opposite_to_the_rate(step, expected):
     config = OptimizerConfig(learning_rate=1e-4, warmup_steps=1000, cycle_beta1=True)
     assert float(make_beta1_schedule(config, 5000)(step)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_update_under_a_cycling_beta1_is_adamw_by_hand():
+def test_update_with_cycling_beta1_equals_adamw():
     """PyTorch's AdamW uses the current β₁ for the mean and for its bias correction."""
     config = OptimizerConfig(
         learning_rate=1e-2, warmup_steps=3, cycle_beta1=True, beta2=0.9, weight_decay=0.1
@@ -113,7 +113,7 @@ def test_the_update_under_a_cycling_beta1_is_adamw_by_hand():
         assert float(weight) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_cycling_beta1_without_its_schedule_is_refused():
+def test_rejects_cycling_beta1_with_other_schedules():
     with pytest.raises(ValueError, match=r"needs optimizer\.schedule"):
         OptimizerConfig(learning_rate=1e-4, warmup_steps=1, schedule="cosine", cycle_beta1=True)
 
@@ -126,7 +126,7 @@ def update_of(params, gradient, **config):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_muon_makes_the_update_of_each_dense_kernel_orthogonal(rngs):
+def test_muon_orthogonalizes_updates_of_dense_kernels(rngs):
     params = {
         "dense": {"kernel": jnp.zeros((7, 5)), "bias": jnp.zeros(5)},
         "convolution": {"kernel": jnp.zeros((3, 5, 11))},
@@ -159,13 +159,13 @@ def test_muon_decays_all_weights(rngs):
         np.testing.assert_allclose(update[name], -0.5e-2 * leaf, rtol=1e-5)
 
 
-def test_muon_has_no_cycling_beta1():
+def test_rejects_muon_with_cycling_beta1():
     with pytest.raises(ValueError, match=r"needs optimizer\.method='adamw', got 'muon'"):
         OptimizerConfig(learning_rate=1e-3, warmup_steps=1, method="muon", cycle_beta1=True)
 
 
 @pytest.mark.parametrize(("warmup_steps", "warns"), [(20, False), (21, True)])
-def test_a_warm_up_that_is_longer_than_the_run_warns(warmup_steps, warns, caplog):
+def test_warns_if_warm_up_is_longer_than_the_run(warmup_steps, warns, caplog):
     sections = {
         "train": TrainConfig(total_steps=20, batch_size=8),
         "optimizer": OptimizerConfig(learning_rate=1e-3, warmup_steps=warmup_steps),

@@ -50,7 +50,7 @@ def test_batches_are_the_same_for_any_number_of_hosts():
         assert joined == one
 
 
-def test_resuming_needs_the_step_alone():
+def test_resumes_from_the_step_alone():
     whole = take(training_batches(numbers(31), batch_size=12, seed=5), 20)
     for hosts, host in ((1, 0), (3, 2)):
         rows = slice(host * 12 // hosts, (host + 1) * 12 // hosts)
@@ -68,13 +68,13 @@ def old_rows(count, *, batch_size, seed, host, hosts, start_step, batches):
 
 
 @pytest.mark.parametrize(("host", "hosts"), [(0, 1), (1, 2), (2, 3)])
-def test_without_lengths_the_rows_are_those_of_a_shuffled_and_batched_data_set(host, hosts):
+def test_rows_without_lengths_equal_those_of_grain(host, hosts):
     options = {"batch_size": 12, "seed": 5, "host": host, "hosts": hosts, "start_step": 3}
     rows = take(training_batches(numbers(31), **options), 11)
     assert rows == old_rows(31, **options, batches=11)
 
 
-def test_every_epoch_has_every_example_in_another_order():
+def test_every_epoch_has_all_examples_in_another_order():
     rows = take_rows(5, 31)
     epochs = [rows[i : i + 31] for i in range(0, 310, 31)]
     assert all(sorted(epoch) == list(range(31)) for epoch in epochs)
@@ -84,7 +84,7 @@ def test_every_epoch_has_every_example_in_another_order():
 
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 6, 11, 12, 13, 31])
-def test_evaluation_has_every_example_once_on_equally_many_batches(hosts, count):
+def test_evaluation_has_every_example_once_in_equally_many_batches(hosts, count):
     shares = [
         list(evaluation_batches(numbers(count), batch_size=6, host=host, hosts=hosts))
         for host in range(hosts)
@@ -111,12 +111,12 @@ def test_limit_takes_the_first_examples():
     )
 
 
-def test_training_batches_carry_weights_of_one():
+def test_training_batches_have_weights_of_one():
     batch = next(training_batches(numbers(31), batch_size=12, seed=5))
     np.testing.assert_array_equal(batch["weights"], np.ones(12, np.float32))
 
 
-def test_one_thread_reads_ahead_and_ends():
+def test_one_thread_prefetches_and_ends():
     readers, fetched = set(), []
 
     def make_batch(indices):
@@ -143,7 +143,7 @@ class TestLengths:
         batches = training_batches(ragged(self.COUNT), batch_size=self.BATCH, seed=seed, **options)
         return list(itertools.islice(batches, count))
 
-    def test_a_group_of_batches_has_the_examples_of_its_stretch_of_the_order(self):
+    def test_a_group_of_batches_has_the_examples_of_its_interval(self):
         rows = np.concatenate([batch["number"] for batch in self.batches(5 * GROUP)])
         (order,) = old_rows(
             self.COUNT, batch_size=len(rows), seed=5, host=0, hosts=1, start_step=0, batches=1
@@ -155,7 +155,7 @@ class TestLengths:
         # An epoch may end inside a group: then an example comes once more than another.
         assert set(np.bincount(rows, minlength=self.COUNT)) == {3, 4}
 
-    def test_a_batch_is_a_function_of_the_seed_and_its_number(self):
+    def test_a_batch_depends_only_on_seed_and_number(self):
         whole = self.batches()
         for start in (1, GROUP - 1, GROUP + 3):
             (batch,) = self.batches(1, start_step=start)
@@ -164,7 +164,7 @@ class TestLengths:
         assert others != [batch["number"].tolist() for batch in whole]
 
     @pytest.mark.parametrize("hosts", [2, 4])
-    def test_hosts_share_its_rows_and_know_its_longest(self, hosts):
+    def test_hosts_share_the_rows_and_the_longest_length(self, hosts):
         shares = [self.batches(host=host, hosts=hosts) for host in range(hosts)]
         for one, *parts in zip(self.batches(), *shares, strict=True):
             together = joined(parts)
@@ -173,7 +173,7 @@ class TestLengths:
             longest = ragged(self.COUNT).lengths[one["number"]].max()
             assert set(one["longest"]) == {longest}
 
-    def test_its_rows_are_of_similar_length_and_batches_come_in_any_order(self):
+    def test_rows_have_similar_lengths_and_batches_are_shuffled(self):
         lengths = ragged(self.COUNT).lengths
         sorted_rows = [lengths[batch["number"]] for batch in self.batches()]
         shuffled = take(training_batches(numbers(self.COUNT), batch_size=8, seed=5), 2 * GROUP)
@@ -185,7 +185,7 @@ class TestLengths:
 
     @pytest.mark.parametrize("hosts", [1, 2])
     @pytest.mark.parametrize(("limit", "scored"), [(0, 331), (37, 37), (999, 331)])
-    def test_evaluation_scores_every_example_once(self, hosts, limit, scored):
+    def test_evaluation_has_every_example_once(self, hosts, limit, scored):
         examples = ragged(self.COUNT)
         shares = [
             list(evaluation_batches(examples, batch_size=8, limit=limit, host=host, hosts=hosts))
@@ -201,7 +201,7 @@ class TestLengths:
             assert set(batch["longest"]) == {examples.lengths[batch["number"]].max()}
 
 
-def test_what_cannot_be_shared_is_refused():
+def test_rejects_batches_that_cannot_be_divided():
     with pytest.raises(ValueError, match="a batch of 10 cannot be divided by 3 hosts"):
         next(training_batches(numbers(31), batch_size=10, seed=0, hosts=3))
     with pytest.raises(ValueError, match="at least one example"):

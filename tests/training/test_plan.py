@@ -22,7 +22,7 @@ GIB = 2**30
 @pytest.mark.parametrize("limit", [1, 7, 8, 9, 100, 12_345])
 @pytest.mark.parametrize("base", [None, 0])
 @pytest.mark.parametrize("first", [1, 10])
-def test_on_a_straight_line_few_numbers_are_tried(limit, base, first):
+def test_search_tries_few_batches_if_memory_is_linear(limit, base, first):
     tried = []
 
     def needed(number):
@@ -36,7 +36,7 @@ def test_on_a_straight_line_few_numbers_are_tried(limit, base, first):
 
 @pytest.mark.parametrize("power", [0.5, 1.5, 2.0])
 @pytest.mark.parametrize("tells", [True, False])
-def test_on_a_curve_the_largest_is_found_all_the_same(power, tells):
+def test_search_finds_the_largest_batch_if_memory_is_nonlinear(power, tells):
     tried = []
 
     def needed(number):
@@ -49,7 +49,7 @@ def test_on_a_curve_the_largest_is_found_all_the_same(power, tells):
     assert len(tried) < 25
 
 
-def test_nothing_fits():
+def test_search_returns_zero_if_nothing_fits():
     assert largest_that_fits(lambda number: 10 * number + 7, 5, first=4) == 0
 
 
@@ -98,7 +98,7 @@ class Unprintable:
         return getattr(self.real, name)
 
 
-def test_a_program_that_cannot_be_printed_still_has_memory_and_flops(monkeypatch):
+def test_an_unprintable_program_has_memory_and_flops(monkeypatch):
     expected, real = make_plan(spec()), TrainSpec.step
     monkeypatch.setattr(TrainSpec, "step", lambda self: Unprintable(real(self)))
     found = make_plan(spec())
@@ -115,7 +115,7 @@ def test_a_program_that_cannot_be_printed_still_has_memory_and_flops(monkeypatch
     assert line in said.text.splitlines()
 
 
-def test_the_largest_batch_is_a_multiple_that_devices_and_parts_share(monkeypatch):
+def test_largest_batch_is_divisible_by_devices_and_accumulation(monkeypatch):
     asked = []
 
     def make_plan(spec, limit_bytes, batch_size):
@@ -159,7 +159,7 @@ def report(monkeypatch, plans, *, largest=None, config=CONFIG, **options):
     return found, asked
 
 
-def test_what_fits_is_told_with_time_and_cost(monkeypatch):
+def test_report_of_a_fitting_plan_has_time_and_cost(monkeypatch):
     links = {"all-reduce": Collectives(2, 45_000_000)}
     found, _ = report(monkeypatch, [plan_of(GIB, collectives=links)], price=3.6)
     assert found.fits
@@ -171,12 +171,12 @@ def test_what_fits_is_told_with_time_and_cost(monkeypatch):
     assert f"cost of the run    {8 * 30 * 0.003 / 3600 * 3.6:,.2f} (" in found.text
 
 
-def test_kernels_take_as_long_as_memory_brings_their_bytes(monkeypatch):
+def test_kernel_time_is_bounded_by_memory_bandwidth(monkeypatch):
     plan = plan_of(GIB, kernel_bytes=810_000_000)  # a v5e moves 810 GB a second
     assert plan.compute_seconds(CHIPS["v5e"]) == pytest.approx(0.002 + 0.001)
 
 
-def test_what_does_not_fit_is_told_with_what_would(monkeypatch):
+def test_report_suggests_options_that_fit(monkeypatch):
     plans = [plan_of(17 * GIB, reason="too much"), plan_of(17 * GIB), plan_of(GIB)]
     found, asked = report(monkeypatch, plans)
     assert not found.fits
@@ -186,14 +186,14 @@ def test_what_does_not_fit_is_told_with_what_would(monkeypatch):
     assert not CONFIG["mesh"]["shard_params"]
 
 
-def test_where_nothing_would_fit_that_is_told(monkeypatch):
+def test_report_states_that_no_option_fits(monkeypatch):
     found, asked = report(monkeypatch, [plan_of(None)] + [plan_of(17 * GIB)] * 3)
     assert "none of train.remat" in found.text
     assert asked[-1]["train"]["accumulation"] == 2  # sixteen examples on eight devices
     assert found.text.endswith("a shorter length, more chips or mesh.sequence")
 
 
-def test_parts_are_all_that_divide_a_devices_rows(monkeypatch):
+def test_suggested_accumulations_divide_the_rows_per_device(monkeypatch):
     train = {"remat": True, "batch_size": 8 * 18, "accumulation": 3}
     config = {**CONFIG, "train": train, "mesh": {"shard_params": True}}
     found, asked = report(monkeypatch, [plan_of(17 * GIB)] * 4, config=config)
@@ -209,7 +209,7 @@ def test_parts_are_all_that_divide_a_devices_rows(monkeypatch):
         ("softmax", 1, "more chips or Nyström attention with mesh.sequence"),
     ],
 )
-def test_what_is_proposed_is_not_there_yet(monkeypatch, name, sequence, end):
+def test_report_suggests_only_unused_options(monkeypatch, name, sequence, end):
     mesh = {"shard_params": True, "sequence": sequence}
     train = {"remat": True, "batch_size": 8}
     config = {"train": train, "mesh": mesh, "attention": {"name": name}}
@@ -226,13 +226,13 @@ def test_what_is_proposed_is_not_there_yet(monkeypatch, name, sequence, end):
         (0, 4, "none, not even 4 example(s)"),
     ],
 )
-def test_the_largest_batch_is_told(monkeypatch, largest, sequence, words):
+def test_report_has_the_largest_batch(monkeypatch, largest, sequence, words):
     config = {**CONFIG, "train": {"remat": True, "accumulation": 2}}
     config["mesh"] = {"shard_params": True, "sequence": sequence}
     found, _ = report(monkeypatch, [plan_of(GIB)], largest=largest, config=config)
     assert f"largest batch      {words}" in found.text.splitlines()
 
 
-def test_a_chip_without_sizes_is_a_sentence():
+def test_rejects_an_unknown_chip():
     with pytest.raises(ValueError, match="Unknown TPU 'v5x'"):
         chip_of("v5x:2x2")

@@ -37,7 +37,7 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
-def test_sigkill_and_resume_change_no_bit(uninterrupted, tmp_path):
+def test_sigkill_and_resume_change_no_bits(uninterrupted, tmp_path):
     for lines in (2, 9):
         process = start(tmp_path)
         wait_for_lines(tmp_path, lines, process)
@@ -52,7 +52,7 @@ def test_sigkill_and_resume_change_no_bit(uninterrupted, tmp_path):
     "number",
     [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow(minutes=0.3))],
 )
-def test_signal_saves_says_how_to_go_on_and_changes_no_bit(uninterrupted, tmp_path, number):
+def test_signal_saves_the_state_and_a_resume_changes_no_bits(uninterrupted, tmp_path, number):
     process = start(tmp_path)
     wait_for_lines(tmp_path, 4, process)
     process.send_signal(number)
@@ -98,7 +98,9 @@ def test_signal_between_log_steps(uninterrupted_here, tmp_path, call):
 
 @pytest.mark.slow_except("6")
 @pytest.mark.parametrize("call", [0, 6, 11])  # five batches an evaluation: steps 10, 20, 30
-def test_signal_in_an_evaluation_evaluates_after_the_resume(uninterrupted_here, tmp_path, call):
+def test_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(
+    uninterrupted_here, tmp_path, call
+):
     validation = tiny.examples(37, seed=1, seconds=0.02, on_batch=signal_at_call(call))
     with pytest.raises(Interrupted) as stopped:
         tiny.train(tmp_path, validation=validation)
@@ -110,7 +112,9 @@ def test_signal_in_an_evaluation_evaluates_after_the_resume(uninterrupted_here, 
     assert outcome.best_step in (10, 20, 30)
 
 
-def test_signals_during_a_save_and_handlers_afterwards(uninterrupted_here, tmp_path, monkeypatch):
+def test_signals_during_a_save_finish_it_and_handlers_are_restored(
+    uninterrupted_here, tmp_path, monkeypatch
+):
     save = Checkpointer.save
     disturb = signal_at_call(1, (signal.SIGTERM, signal.SIGINT))
 
@@ -128,7 +132,7 @@ def test_signals_during_a_save_and_handlers_afterwards(uninterrupted_here, tmp_p
     same_run(uninterrupted_here, tmp_path, 30)
 
 
-def test_resume_onto_another_mesh_and_log_interval(uninterrupted_here, tmp_path):
+def test_resumes_with_another_mesh_and_log_interval(uninterrupted_here, tmp_path):
     import jax
 
     from nystromformer_jax.training import LogConfig, MeshConfig, make_mesh

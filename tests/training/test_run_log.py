@@ -35,7 +35,7 @@ def event_steps(folder):
     return found
 
 
-def test_later_lines_are_cut_and_floats_come_back_exactly(tmp_path):
+def test_later_lines_are_dropped_and_floats_are_exact(tmp_path):
     kept = write(tmp_path, [1, 2, 3])
     write(tmp_path, [4, 5], keep_bytes=kept)
     write(tmp_path, [4], keep_bytes=kept)
@@ -45,19 +45,19 @@ def test_later_lines_are_cut_and_floats_come_back_exactly(tmp_path):
     )
 
 
-def test_a_cut_file_says_how_long_it_is_before_anything_is_written(tmp_path):
+def test_length_of_a_truncated_file_is_known_before_writing(tmp_path):
     kept = write(tmp_path, [1, 2, 3])
     write(tmp_path, [4, 5], keep_bytes=kept)
     assert write(tmp_path, [], keep_bytes=kept) == kept
 
 
-def test_a_new_run_starts_with_no_lines(tmp_path):
+def test_a_new_run_starts_without_lines(tmp_path):
     write(tmp_path, [1, 2, 3])
     write(tmp_path, [1])
     assert steps(tmp_path) == [1]
 
 
-def test_a_torn_line_is_dropped(tmp_path, caplog):
+def test_a_truncated_line_is_dropped(tmp_path, caplog):
     kept = write(tmp_path, [1, 2, 3])
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(file.read_bytes()[:-5])
@@ -76,7 +76,7 @@ def test_a_torn_line_is_dropped(tmp_path, caplog):
     again.close()
 
 
-def test_events_are_written_anew_from_the_lines(tmp_path):
+def test_events_are_rewritten_from_the_lines(tmp_path):
     (tmp_path / "events").mkdir()
     (tmp_path / "events/events.out.tfevents.1.elsewhere").write_bytes(b"stale")
     kept = write(tmp_path, [1, 2, 3], events=True)
@@ -86,7 +86,7 @@ def test_events_are_written_anew_from_the_lines(tmp_path):
     assert event_steps(tmp_path) == [1, 2, 3, 4]
 
 
-def test_without_tensorboardx_there_is_one_warning(tmp_path, monkeypatch, caplog):
+def test_warns_once_without_tensorboardx(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     write(tmp_path, [1, 2], events=True)
     assert steps(tmp_path) == [1, 2]
@@ -95,14 +95,14 @@ def test_without_tensorboardx_there_is_one_warning(tmp_path, monkeypatch, caplog
 
 
 @pytest.mark.parametrize("value", [0.1, 1e-310, 1 / 3, 4e-10])
-def test_bits_survive(tmp_path, value):
+def test_floats_are_read_back_exactly(tmp_path, value):
     log = JsonLines(tmp_path / "file.jsonl")
     log.write({"value": value})
     assert next(log.lines())["value"] == value
     log.close()
 
 
-def test_without_their_writer_the_old_events_stay(tmp_path, monkeypatch):
+def test_old_events_are_kept_without_tensorboardx(tmp_path, monkeypatch):
     write(tmp_path, [1, 2], events=True)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     write(tmp_path, [3], events=True)

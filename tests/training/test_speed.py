@@ -21,7 +21,7 @@ def clock(monkeypatch):
     return advance
 
 
-def test_pauses_are_left_out_and_input_is_a_share(clock):
+def test_pauses_are_excluded_and_input_is_a_fraction(clock):
     record = Record()
     stopwatch = Stopwatch(record, batch_size=32)
     clock(100)

@@ -13,19 +13,19 @@ def test_an_out_of_memory_message_reports_the_temporaries():
 
 
 @pytest.mark.parametrize("name", ["v5e", "v5e:0x1", "v5e:1x", "", "v5e 1x1"])
-def test_what_is_no_topology_is_refused_before_libtpu_sees_it(name):
+def test_rejects_invalid_topologies_before_calling_libtpu(name):
     with pytest.raises(ValueError, match="such as v5e:1x1; got"):
         topology.topology_devices(name)
 
 
-def test_a_missing_libtpu_is_a_sentence(monkeypatch):
+def test_error_if_libtpu_is_missing(monkeypatch):
     monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"needs libtpu.*pip install -e '\.\[plan\]'"):
         topology.topology_devices("v5e:1x1")
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_an_unknown_topology_is_a_sentence():
+def test_rejects_an_unknown_topology():
     pytest.importorskip("libtpu")
     with pytest.raises(
         ValueError, match=r"libtpu does not know the TPU topology 'v9z:1x1' \(.*v9z\); it"
@@ -33,7 +33,7 @@ def test_an_unknown_topology_is_a_sentence():
         topology.topology_devices("v9z:1x1")
 
 
-def test_all_devices_of_a_topology_are_there():
+def test_topology_has_all_devices():
     pytest.importorskip("libtpu")
     devices = topology.topology_devices("v5e:2x4")
     assert len(set(devices)) == 8
@@ -44,12 +44,12 @@ def test_all_devices_of_a_topology_are_there():
     ("name", "count"),
     [("v5e:1x1", 1), ("v6e:1x1", 1), ("v5e:1x2", 2), ("v5e:3x3", 9), ("v4:1x2x3", 12)],
 )
-def test_an_odd_number_of_chips_is_planned_for_by_every_libtpu(name, count):
+def test_topology_may_have_an_odd_number_of_chips(name, count):
     pytest.importorskip("libtpu")
     assert len(topology.topology_devices(name)) == count
 
 
-def test_two_processes_have_a_topology_at_once():
+def test_two_processes_may_use_topologies_at_once():
     pytest.importorskip("libtpu")
     assert topology.topology_devices("v5e:2x2")  # this process has loaded libtpu from here on
     words = (

@@ -51,7 +51,7 @@ def test_a_new_run_writes_its_config_once(tmp_path):
         {**CONFIG, "command": {"config": "configs/listops.py:softmax"}},
     ],
 )
-def test_paths_mesh_evaluation_and_command_may_change(tmp_path, config):
+def test_resumes_with_other_paths_mesh_evaluation_and_command(tmp_path, config):
     with Workdir(tmp_path, CONFIG) as run:
         first = run.config_sha256
     with Workdir(tmp_path, config) as run:
@@ -75,7 +75,7 @@ def test_paths_mesh_evaluation_and_command_may_change(tmp_path, config):
         ),
     ],
 )
-def test_another_config_is_refused_with_the_difference(tmp_path, config, difference):
+def test_rejects_another_config_and_shows_the_difference(tmp_path, config, difference):
     with Workdir(tmp_path, CONFIG):
         pass
     with pytest.raises(ConfigDiffers) as refused:
@@ -96,7 +96,7 @@ def open_elsewhere(path, answer):
         answer.put(str(busy))
 
 
-def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
+def test_rejects_a_second_process_until_the_first_ends(tmp_path):
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()
     with Workdir(tmp_path, CONFIG):
@@ -118,7 +118,7 @@ def test_a_result_is_read_back(tmp_path):
         assert run.result == {"test_accuracy": 0.37}
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+def test_a_failed_write_keeps_the_old_file(tmp_path):
     write_json(tmp_path / "file.json", {"value": 1})
     with pytest.raises(TypeError):
         write_json(tmp_path / "file.json", {"value": object()})
@@ -127,7 +127,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["environment.json", "data.json", "result.json"])
-def test_json_that_is_no_object_is_a_sentence(tmp_path, name):
+def test_rejects_json_that_is_not_an_object(tmp_path, name):
     with Workdir(tmp_path, CONFIG) as run:
         run.require_data("1" * 64)
     (tmp_path / name).write_text("[]")
@@ -138,7 +138,7 @@ def test_json_that_is_no_object_is_a_sentence(tmp_path, name):
         run.require_data("1" * 64)
 
 
-def test_another_thread_count_warns(tmp_path, monkeypatch, caplog):
+def test_warns_of_another_thread_count(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("NPROC", "32")
     with Workdir(tmp_path, CONFIG) as run:
         assert run.environment["cpu_threads"] == 32
@@ -151,7 +151,7 @@ def test_another_thread_count_warns(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, ImportError])
-def test_what_is_refused_before_anything_was_trained_leaves_no_run(tmp_path, error):
+def test_errors_before_training_leave_no_run(tmp_path, error):
     def refuse():
         with Workdir(tmp_path / "run", CONFIG) as run:
             run.require_data("1" * 64)
@@ -166,7 +166,7 @@ def test_what_is_refused_before_anything_was_trained_leaves_no_run(tmp_path, err
 
 
 @pytest.mark.parametrize("begun", ["checkpoint", "metrics", "before", "interrupted"])
-def test_what_has_begun_stays(tmp_path, begun):
+def test_a_started_run_is_kept(tmp_path, begun):
     path = tmp_path / "run"
     if begun == "before":
         with Workdir(path, CONFIG):
@@ -189,7 +189,7 @@ def test_what_has_begun_stays(tmp_path, begun):
         Workdir(path, changed("model", num_layers=3))
 
 
-def test_a_folder_that_is_only_read_is_left_as_it_is(tmp_path):
+def test_read_only_access_changes_no_files(tmp_path):
     with Workdir(tmp_path / "new", CONFIG, read_only=True) as run:
         assert run.result is None
     assert not (tmp_path / "new").exists()
