@@ -52,12 +52,12 @@ def place(x, positions, length, filler):
 
 
 class TestSoftmax:
-    def test_is_the_papers_equation_3(self, rngs):
+    def test_equals_equation_3_of_the_paper(self, rngs):
         query, key, value = random_inputs(rngs, 1, 11, HEADS, DIM, key_length=17)
         expected = softmax_by_the_paper(query[0], key[0], value[0])
         assert_close(softmax_attention(query, key, value)[0], expected, REFERENCE)
 
-    def test_what_padded_queries_hold_reaches_no_gradient(self, rngs):
+    def test_gradients_ignore_padded_queries(self, rngs):
         query, key, value = random_inputs(rngs, 2, 11, HEADS, DIM)
         mask = mask_of_lengths([11, 7], 11)
         attention = functools.partial(softmax_attention, mask=mask)
@@ -76,7 +76,7 @@ class TestSoftmax:
         assert_close(softmax_attention(query, key, value, mask=mask), expected, REFERENCE)
 
 
-def test_every_length_from_1_to_130_is_the_papers_formula_alone_and_in_a_padded_batch(rngs):
+def test_every_length_from_1_to_130_equals_the_formula_of_the_paper(rngs):
     lengths = np.arange(1, 131)
     inputs = random_inputs(rngs, 130, 130, HEADS, DIM)
     mask = mask_of_lengths(lengths, 130)
@@ -88,7 +88,7 @@ def test_every_length_from_1_to_130_is_the_papers_formula_alone_and_in_a_padded_
 
 @pytest.mark.slow_except("13", "64")
 @pytest.mark.parametrize("length", [1, 2, 6, 7, 8, 13, 64, 129, 130, 1000])
-def test_a_length_alone_is_the_papers_formula_forward_and_gradient(rngs, length):
+def test_one_length_equals_the_formula_of_the_paper_forward_and_gradient(rngs, length):
     inputs = random_inputs(rngs, 1, length, HEADS, DIM)
     weights = jax.random.normal(next(rngs), inputs[0].shape)
     alone = functools.partial(nystrom_attention, num_landmarks=M)
@@ -113,7 +113,7 @@ def test_a_length_alone_is_the_papers_formula_forward_and_gradient(rngs, length)
 @pytest.mark.slow_except("9-nan", "0-1e+30", "9-0.0")
 @pytest.mark.parametrize("filler", [0.0, 1e30, jnp.nan, -jnp.inf])
 @pytest.mark.parametrize("width", [0, 9])
-def test_padding_at_the_ends_changes_nothing_whatever_it_holds(rngs, width, filler):
+def test_padding_at_the_ends_changes_nothing(rngs, width, filler):
     length, before, total = 53, 11, 97
     inputs = random_inputs(rngs, 2, length, HEADS, DIM)
     mask = jax.random.bernoulli(next(rngs), 0.8, (2, length))
@@ -153,7 +153,7 @@ def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_a_batch_of_five_is_five_batches_of_one(rngs):
+def test_a_batch_of_five_equals_five_batches_of_one(rngs):
     inputs = random_inputs(rngs, 5, 61, HEADS, DIM)
     mask = jax.random.bernoulli(next(rngs), 0.7, (5, 61)).at[2, 5:].set(False)
     kernel = jax.random.normal(next(rngs), (HEADS, 5))
@@ -202,7 +202,7 @@ def test_few_real_keys_or_queries_get_softmax_attention(rngs, queries, keys):
         assert_close(alone, expected[:1, :queries], EXACT)
 
 
-def test_more_live_keys_than_live_queries_is_still_close(rngs):
+def test_more_real_keys_than_real_queries_approximate_softmax_attention(rngs):
     """Landmarks without tokens have zero rows and columns; unit rows would be off by a half here."""
     keys = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
     value = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
@@ -215,7 +215,7 @@ def test_more_live_keys_than_live_queries_is_still_close(rngs):
     assert float(jnp.abs(output - expected)[:, :17].max()) < 0.3
 
 
-def test_an_example_without_a_real_token_is_finite_forward_and_backward(rngs):
+def test_output_and_gradient_without_real_tokens_are_finite(rngs):
     inputs = random_inputs(rngs, 2, 31, HEADS, DIM)
     mask = mask_of_lengths([0, 31], 31)
     kernel = jax.random.normal(next(rngs), (HEADS, 5))
@@ -282,14 +282,14 @@ def test_rows_and_columns_of_dead_landmarks_are_zero(rngs):
     assert_close(sums, expected, SAME_ARITHMETIC)
 
 
-def test_numpy_arrays_are_taken(rngs, no_annotations):
+def test_accepts_numpy_arrays(rngs, no_annotations):
     inputs = random_inputs(rngs, 1, 23, HEADS, DIM)
     as_numpy = [np.asarray(x, np.float64) for x in inputs]  # float32 without x64, and no warning
     output = nystrom_attention(*as_numpy, num_landmarks=M)
     assert_close(output, nystrom_attention(*inputs, num_landmarks=M), SAME_ARITHMETIC)
 
 
-def test_the_error_falls_as_landmarks_grow(rngs):
+def test_error_falls_with_more_landmarks(rngs):
     query, key, value = random_inputs(rngs, 2, 128, HEADS, 16)
     smooth = lambda x: x.cumsum(axis=1) / jnp.arange(1, 129)[None, :, None, None] ** 0.5
     query, key = smooth(query), smooth(key)
@@ -330,7 +330,7 @@ def test_the_error_falls_as_landmarks_grow(rngs):
         ),
     ],
 )
-def test_bad_input_is_one_sentence_of_what_was_needed_and_what_came(changes, words, no_annotations):
+def test_errors_state_what_was_needed_and_what_came(changes, words, no_annotations):
     arguments = {name: jnp.ones((2, 5, 3, 4)) for name in ("query", "key", "value")} | changes
     with pytest.raises(ValueError, match=words):
         nystrom_attention(**arguments)
@@ -340,7 +340,7 @@ class TestNormalizedRows:
     """`normalize_rows` makes each row of the map sum to one."""
 
     @pytest.mark.parametrize("masked", [False, True])
-    def test_a_constant_value_comes_out_as_it_went_in(self, rngs, masked):
+    def test_a_constant_value_is_preserved(self, rngs, masked):
         query, key, _ = random_inputs(rngs, 3, 67, HEADS, DIM)
         mask = mask_of_lengths([67, 40, 5], 67)
         value = jnp.broadcast_to(jnp.arange(1.0, 6.0)[None, None, None], query.shape)
@@ -350,7 +350,7 @@ class TestNormalizedRows:
         plain = nystrom_attention(query, key, value, **options)
         assert float(jnp.abs(plain - value)[:2, :40].max()) > 1e-3  # without it the rows differ
 
-    def test_it_divides_by_the_sums_of_the_rows(self, rngs):
+    def test_divides_by_the_row_sums(self, rngs):
         query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
         options = {
             "num_landmarks": M,
@@ -365,7 +365,7 @@ class TestNormalizedRows:
         assert_close(actual, expected, REFERENCE, where=options["query_mask"])
 
     @pytest.mark.parametrize("sharded", [False, True])
-    def test_an_example_without_a_real_token_is_zero_and_has_a_finite_gradient(self, rngs, sharded):
+    def test_output_without_real_tokens_is_zero_with_a_finite_gradient(self, rngs, sharded):
         inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
         mask = mask_of_lengths([50, 0], 50)
         attention = functools.partial(
@@ -383,7 +383,7 @@ class TestNormalizedRows:
 
     @pytest.mark.parametrize("groups", [(HEADS,), (HEADS, DIM)])
     @pytest.mark.parametrize("num_landmarks", [M, 53])  # 53: softmax attention
-    def test_the_convolution_is_added_after(self, rngs, groups, num_landmarks):
+    def test_convolution_is_added_after_normalization(self, rngs, groups, num_landmarks):
         inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
         kernel = jax.random.normal(next(rngs), (*groups, 5))
         options = {"num_landmarks": num_landmarks, "normalize_rows": True}
@@ -393,7 +393,7 @@ class TestNormalizedRows:
 
 
 @pytest.mark.parametrize("num_landmarks", [1, 2, 16, 64, 128, 256])
-def test_any_number_of_landmarks_is_the_papers_formula(rngs, num_landmarks):
+def test_any_number_of_landmarks_equals_the_formula_of_the_paper(rngs, num_landmarks):
     inputs = random_inputs(rngs, 1, 301, 1, DIM)
     actual = nystrom_attention(*inputs, num_landmarks=num_landmarks)
     expected = nystrom_by_the_paper(*(x[0] for x in inputs), num_landmarks)
@@ -454,7 +454,7 @@ def test_no_program_has_a_conditional(query_mask, normalize_rows):
     assert " conditional(" not in compiled
 
 
-def test_a_vmapped_mask_does_the_work_of_a_batched_one():
+def test_a_vmapped_mask_costs_as_much_as_a_batched_one():
     tokens = jax.ShapeDtypeStruct((3, 61, 2, 5), jnp.float32)
     mask = jax.ShapeDtypeStruct((3, 61), bool)
     attend = lambda *x: nystrom_attention(*x[:3], num_landmarks=7, mask=x[3])
@@ -466,7 +466,7 @@ def test_a_vmapped_mask_does_the_work_of_a_batched_one():
     assert flops[1] <= 1.05 * flops[0]
 
 
-def test_a_batch_split_over_devices_needs_no_collective():
+def test_a_batch_split_over_devices_needs_no_collectives():
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     tokens = jax.ShapeDtypeStruct((8, 61, 2, 5), jnp.float32, sharding=rows)

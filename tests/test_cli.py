@@ -14,7 +14,7 @@ def default(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_one_run_has_the_folder_itself_and_several_have_their_seeds_behind_it(tmp_path):
+def test_run_folders_of_several_seeds_have_suffixes(tmp_path):
     assert cli.run_folder("runs/x", "-seed3", alone=True) == Path("runs/x")
     assert cli.run_folder("runs/x", "-seed3", alone=False) == Path("runs/x-seed3")
     assert cli.run_folder("runs/x/", "-seed3", alone=False) == Path("runs/x-seed3")
@@ -24,7 +24,7 @@ def test_one_run_has_the_folder_itself_and_several_have_their_seeds_behind_it(tm
             assert folder == Path("runs/listops-seed3")
 
 
-def test_a_tilde_is_the_users_home(tmp_path):
+def test_tilde_is_expanded(tmp_path):
     assert cli.run_folder("~/x", "-seed3", alone=True) == tmp_path / "x"
     assert cli.run_folder("~/x", "-seed3", alone=False) == tmp_path / "x-seed3"
     with pytest.raises(ValueError, match="this user does not exist"):
@@ -32,7 +32,7 @@ def test_a_tilde_is_the_users_home(tmp_path):
 
 
 @pytest.mark.parametrize("flag", [".", "..", "a/..", "/"])
-def test_seeds_need_a_name_to_stand_behind(flag):
+def test_rejects_a_folder_without_a_name_for_several_seeds(flag):
     assert cli.run_folder(flag, "-seed3", alone=True) == Path(flag)
     with pytest.raises(ValueError, match=r"has no name to add -seed3 to: pass one, such as "):
         cli.run_folder(flag, "-seed3", alone=False)

@@ -13,7 +13,7 @@ def raising(error):
 
 
 @pytest.fixture(autouse=True)
-def _own_handler_again():
+def _restored_handlers():
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
@@ -27,28 +27,28 @@ def _own_handler_again():
         (KeyboardInterrupt(), 130, "name: stopped by Ctrl-C; the same command starts again"),
     ],
 )
-def test_an_exception_is_one_sentence_and_an_exit_code(capsys, error, code, sentence):
+def test_exceptions_become_one_sentence_and_an_exit_code(capsys, error, code, sentence):
     assert run_to_end("name", raising(error)) == code
     assert capsys.readouterr().err == sentence + "\n"
 
 
-def test_a_command_that_ends_returns_0(capsys):
+def test_a_successful_command_returns_0(capsys):
     assert run_to_end("name", lambda: print("done")) == 0
     assert capsys.readouterr() == ("done\n", "")
 
 
-def test_keys_of_a_config_are_renamed_to_flags(capsys):
+def test_config_keys_in_errors_are_renamed_to_flags(capsys):
     rename = lambda sentence: sentence.replace("--config.data.dir", "--dir")
     assert run_to_end("name", raising(ValueError("pass --config.data.dir")), rename) == 2
     assert capsys.readouterr().err == "name: pass --dir\n"
 
 
-def test_sigterm_ends_the_command_by_its_number():
+def test_sigterm_returns_143():
     with pytest.raises(SystemExit) as ended:
         run_to_end("name", lambda: signal.raise_signal(signal.SIGTERM))
     assert ended.value.code == 128 + signal.SIGTERM
 
 
-def test_an_error_of_ours_is_raised():
+def test_internal_errors_are_raised():
     with pytest.raises(AssertionError):
         run_to_end("name", raising(AssertionError()))

@@ -27,7 +27,9 @@ def config_of(name, argument="nystrom"):
         ("pathx", "pathfinder128", 16_384, 64, 1248, 249_600),
     ],
 )
-def test_the_papers_lengths_and_budgets(name, task, length, batch_size, warmup_steps, total_steps):
+def test_lengths_and_budgets_of_the_paper(
+    name, task, length, batch_size, warmup_steps, total_steps
+):
     config = config_of(name)
     assert config.data.task == task
     assert (config.data.padded_len or config.data.max_len) == length
@@ -56,7 +58,7 @@ def test_the_papers_lengths_and_budgets(name, task, length, batch_size, warmup_s
         ("pathx", "nystrom", 174_094 + 64 * (16_384 - 1024)),
     ],
 )
-def test_the_authors_parameter_counts(name, argument, expected):
+def test_parameter_counts_of_the_authors(name, argument, expected):
     # Retrieval, by hand:
     # Embeddings              512 · 64 + 4,096 · 64                                       = 294,912
     # Two layers, each        query, key, value, output   4 · (64 · 64 + 64)  = 16,640
@@ -79,7 +81,7 @@ def test_the_authors_parameter_counts(name, argument, expected):
         ("softmax,difficulty=intermediate,resolution=256", "pathfinder256-intermediate", 65_536),
     ],
 )
-def test_pathfinder_takes_a_resolution_and_a_difficulty(argument, task, length):
+def test_pathfinder_accepts_a_resolution_and_a_difficulty(argument, task, length):
     config = config_of("pathfinder", argument)
     assert (config.data.task, config.data.max_len, config.model.max_len) == (task, length, length)
     assert data.describe(task).total_steps == config.train.total_steps
@@ -113,18 +115,18 @@ def test_pathfinder_takes_a_resolution_and_a_difficulty(argument, task, length):
         ("pretrain", "checkpoint,conv_kernel_size=3", "too: attention=nystrom,conv_kernel_size=3"),
     ],
 )
-def test_an_option_that_is_not_there_is_refused(name, argument, sentence):
+def test_rejects_unknown_options(name, argument, sentence):
     with pytest.raises(ValueError, match=sentence):
         config_of(name, argument)
 
 
 @pytest.mark.parametrize("name", ["listops", "pathfinder", "pathx"])
-def test_options_alone_are_those_of_nystrom_attention(name):
+def test_options_without_a_name_are_for_nystrom_attention(name):
     assert config_of(name, "num_landmarks=16") == config_of(name, "nystrom,num_landmarks=16")
 
 
 @pytest.mark.parametrize("name", ["text", "retrieval", "image", "pathfinder", "pathx"])
-def test_the_authors_quirks_go_with_every_task(name):
+def test_every_task_supports_the_quirks_of_the_authors(name):
     """Their layout needs a length that the landmarks divide; their mask is `input_ids != 0`."""
     config = config_of(name, "nystrom,quirks=mlpen")
     assert config.data.zero_is_padding
@@ -133,18 +135,18 @@ def test_the_authors_quirks_go_with_every_task(name):
 
 
 @pytest.mark.parametrize("name", ["text", "pathfinder"])
-def test_the_papers_recipe_is_the_default(name):
+def test_default_recipe_is_that_of_the_paper(name):
     assert config_of(name, "softmax,recipe=paper") == config_of(name, "softmax")
 
 
-def test_an_option_that_is_named_is_kept_over_the_quirks():
+def test_options_override_quirks():
     config = config_of("text", "nystrom,landmark_layout=real,quirks=mlpen")
     assert config.attention.landmark_layout == "real"
     assert config.attention.pinv_start == "batch_max"
 
 
 @pytest.mark.parametrize(("section", "schema"), [("data", data.DataConfig), ("model", ModelConfig)])
-def test_the_base_repeats_the_defaults_of_the_schema(section, schema):
+def test_base_equals_the_defaults_of_the_schema(section, schema):
     """These two sections are listed by hand, because their dataclasses import more than values."""
     known = {
         field.name: field.default
@@ -154,7 +156,7 @@ def test_the_base_repeats_the_defaults_of_the_schema(section, schema):
     assert common.base("nystrom")[section].to_dict() == known
 
 
-def test_a_black_pixel_is_a_pixel_by_default():
+def test_black_pixels_are_not_masked_by_default():
     assert not config_of("image").data.zero_is_padding
 
 
@@ -169,7 +171,7 @@ def test_a_black_pixel_is_a_pixel_by_default():
         ("pathx", "softmax", 537_954, 1e-3, 64, 500_000),
     ],
 )
-def test_the_official_model_and_budget(name, argument, parameters, peak, batch_size, total_steps):
+def test_official_model_and_budget(name, argument, parameters, peak, batch_size, total_steps):
     config = config_of(name, f"{argument},quirks=google")
     run = train.prepare(config.to_dict())
     shapes = jax.eval_shape(train.make_params(run))
@@ -183,7 +185,7 @@ def test_the_official_model_and_budget(name, argument, parameters, peak, batch_s
 @pytest.mark.parametrize(
     ("argument", "clip_norm"), [("resolution=64", 0), ("resolution=256,difficulty=easy", 0)]
 )
-def test_the_official_model_on_other_pathfinders(argument, clip_norm):
+def test_official_model_on_other_pathfinders(argument, clip_norm):
     config = config_of("pathfinder", f"nystrom,quirks=google,{argument}")
     assert (config.model.num_layers, config.model.pooling) == (2, "cls")
     assert config.optimizer.clip_norm == clip_norm
@@ -201,12 +203,12 @@ def test_the_official_model_on_other_pathfinders(argument, clip_norm):
         ("pathx", "reformer"),
     ],
 )
-def test_every_attention_goes_with_every_kind_of_task(name, attention):
+def test_every_attention_supports_every_kind_of_task(name, attention):
     run = train.prepare(config_of(name, attention).to_dict())
     assert run.attention == attention
 
 
-def test_what_is_sampled_once_follows_the_seed_of_the_run():
+def test_features_sampled_once_depend_on_the_run_seed():
     config = config_of("listops_short", "performer")
     config.train.seed = 7
     assert dict(train.prepare(config.to_dict()).model.make_core.options)["seed"] == 7

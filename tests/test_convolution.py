@@ -88,7 +88,7 @@ def test_agrees_with_the_grouped_convolution_forward_and_gradient(
     assert_close(pull_back(tangent), expected_pull_back(tangent), GRADIENT)
 
 
-def test_equal_kernels_in_all_channels_of_a_head_are_one_kernel_per_head(rngs):
+def test_equal_kernels_per_channel_equal_one_kernel_per_head(rngs):
     value = jax.random.normal(next(rngs), (2, 41, HEADS, DIM))
     kernel = jax.random.normal(next(rngs), (HEADS, 7))
     tangent = jax.random.normal(next(rngs), value.shape)
@@ -109,9 +109,7 @@ def test_equal_kernels_in_all_channels_of_a_head_are_one_kernel_per_head(rngs):
     ],
 )
 @pytest.mark.parametrize(("length", "width"), [(1, 5), (7, 3), (31, 67), (131, 33), (300, 35)])
-def test_every_form_of_the_kernels_gradient_is_the_sum_over_positions(
-    rngs, form, length, width, groups
-):
+def test_every_form_of_the_kernel_gradient_equals_its_formula(rngs, form, length, width, groups):
     value, cotangent = (jax.random.normal(next(rngs), (2, length, HEADS, DIM)) for _ in range(2))
     padded = np.pad(np.asarray(value, np.float64), ((0, 0), (width // 2,) * 2, (0, 0), (0, 0)))
     axes = {1: "blhd,blhd->h", 2: "blhd,blhd->hd"}[len(groups)]
@@ -123,7 +121,7 @@ def test_every_form_of_the_kernels_gradient_is_the_sum_over_positions(
 
 @pytest.mark.parametrize("form", [_banded, _shifted])
 @pytest.mark.parametrize(("length", "width"), [(1, 5), (7, 3), (131, 33), (300, 35)])
-def test_both_forms_are_the_sum_that_the_docstring_writes(rngs, form, length, width):
+def test_equals_the_formula_of_the_docstring(rngs, form, length, width):
     value = jax.random.normal(next(rngs), (2, length, 3, 5))
     kernel = jax.random.normal(next(rngs), (3, width))
     padded = np.pad(np.asarray(value, np.float64), ((0, 0), (width // 2,) * 2, (0, 0), (0, 0)))
@@ -136,7 +134,7 @@ def test_both_forms_are_the_sum_that_the_docstring_writes(rngs, form, length, wi
 
 @pytest.mark.slow_except("1 devices-channel")
 @per_head_and_channel
-def test_its_gradient_can_be_differentiated(rngs, devices, groups):
+def test_gradient_is_differentiable(rngs, devices, groups):
     value = jax.random.normal(next(rngs), (2, 11, HEADS, DIM))
     kernel = jax.random.normal(next(rngs), (*groups, 5))
     total = lambda value, kernel: (depthwise_convolution(value, kernel) ** 2).sum()
@@ -149,7 +147,7 @@ def test_its_gradient_can_be_differentiated(rngs, devices, groups):
     assert_close(actual, expected, GRADIENT)
 
 
-def test_an_impulse_shows_the_kernel_reversed_and_one_a_head():
+def test_impulse_response_is_the_reversed_kernel_of_each_head():
     value = jnp.zeros((1, 9, 2, 1)).at[0, 4].set(1.0)
     kernel = jnp.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     output = depthwise_convolution(value, kernel)[0, :, :, 0].T
@@ -203,19 +201,19 @@ def test_vmap_and_jit_change_nothing(rngs, devices, groups):
 @pytest.mark.parametrize(
     "shape", [(3, 4), (2, 3), (3,), (), (3, 2, 4), (3, 1, 5), (2, 3, 5), (1, 3, 2, 5)]
 )
-def test_a_kernel_that_does_not_fit_is_refused_in_words(shape, no_annotations):
+def test_rejects_a_kernel_of_the_wrong_shape(shape, no_annotations):
     with pytest.raises(ValueError, match="W odd"):
         depthwise_convolution(jnp.ones((1, 8, 3, 2)), jnp.ones(shape))
 
 
-def test_a_value_of_another_rank_is_refused_in_words(no_annotations):
+def test_rejects_a_value_of_the_wrong_rank(no_annotations):
     with pytest.raises(ValueError, match="value must be"):
         depthwise_convolution(jnp.ones((8, 3, 2)), jnp.ones((3, 5)))
 
 
 @pytest.mark.parametrize("form", [dense_convolution, _sum_of_matmuls, _lax_convolution])
 @pytest.mark.parametrize(("length", "width"), [(1, 1), (1, 5), (3, 7), (31, 5)])
-def test_a_dense_convolution_is_the_sum_that_the_docstring_writes(rngs, form, length, width):
+def test_dense_convolution_equals_the_formula_of_the_docstring(rngs, form, length, width):
     """Forward and backward, from 5 channels to 7."""
     x = jax.random.normal(next(rngs), (2, length, 5))
     kernel = jax.random.normal(next(rngs), (width, 5, 7))
@@ -232,7 +230,7 @@ def test_a_dense_convolution_is_the_sum_that_the_docstring_writes(rngs, form, le
     assert_close(pull_back(tangent), expected_pull_back(tangent), GRADIENT)
 
 
-def test_a_dense_convolution_in_bfloat16_sums_in_float32():
+def test_dense_convolution_in_bfloat16_sums_in_float32():
     x = jnp.ones((1, 1024, 1), jnp.bfloat16)
     output = dense_convolution(x, jnp.ones((513, 1, 1), jnp.bfloat16))
     assert output.dtype == jnp.bfloat16

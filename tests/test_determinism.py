@@ -112,7 +112,7 @@ def bytes_of(tree):
         ),
     ],
 )
-def test_a_run_of_the_benchmark_leaves_the_same_bits_twice(task, argument, tmp_path, monkeypatch):
+def test_a_benchmark_run_is_deterministic(task, argument, tmp_path, monkeypatch):
     for name in ("one", "other"):
         (tmp_path / name / "source").mkdir(parents=True)
     one = lra_run(task, argument, tmp_path / "one", monkeypatch)
@@ -153,7 +153,7 @@ def loss_of(argument, seed, deterministic):
 
 
 @pytest.mark.slow(minutes=0.5)
-def test_pretraining_and_fine_tuning_leave_the_same_bits_twice(tmp_path):
+def test_pretraining_and_fine_tuning_are_deterministic(tmp_path):
     """From a text to its vocabulary, pairs, masks and model, and then a GLUE task from the model."""
     left = []
     for name in ("one", "other"):
@@ -186,7 +186,7 @@ def test_pretraining_and_fine_tuning_leave_the_same_bits_twice(tmp_path):
 
 
 @pytest.mark.slow(minutes=0.5)
-def test_so_do_processes_that_hash_strings_differently(tmp_path):
+def test_results_do_not_depend_on_the_string_hash_seed(tmp_path):
     """The order of a Python set differs between processes and must not matter."""
     left = []
     for seed in ("1", "2"):

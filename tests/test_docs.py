@@ -53,7 +53,7 @@ def pages_with(pattern, pages):
 
 @pytest.mark.slow_except("README.md", "docs/use.md", "docs/scaling.md", "docs/index.md")
 @pages_with(PYTHON, [README, *PAGES])
-def test_python_blocks_of_a_page_run_in_order_and_print_what_it_says(page, capsys):
+def test_python_blocks_of_a_page_run_and_print_the_shown_output(page, capsys):
     names = {}
     for code, printed in PYTHON.findall(page.read_text()):
         capsys.readouterr()
@@ -91,7 +91,7 @@ def commands_of(page):
     r"ignore:the load_module\(\) method:DeprecationWarning"
 )  # ml-collections
 @pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=relative)
-def test_every_command_names_a_program_a_config_and_flags_that_exist(page, monkeypatch):
+def test_programs_configs_and_flags_of_commands_exist(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for words in commands_of(page):
         check_command(words, monkeypatch)
@@ -158,7 +158,7 @@ def parse_flags(program, arguments, monkeypatch):
     ("page", "module"),
     [("api", nystromformer_jax), ("api-training", training), ("api-pretrained", pretrained)],
 )
-def test_the_reference_has_every_public_name_once(page, module):
+def test_reference_has_every_public_name_once(page, module):
     text = (DOCS / f"{page}.md").read_text()
     shown = re.findall(r"^\.\. (?:auto\w+|py:data):: (\S+)$", text, re.MULTILINE)
     assert sorted(shown) == sorted(f"{module.__name__}.{name}" for name in public_names(module))
@@ -175,7 +175,7 @@ def public_names(package):
     return names
 
 
-def test_the_reference_is_grouped_as_the_package_is():
+def test_reference_is_grouped_like_the_package():
     source = (ROOT / "nystromformer_jax" / "__init__.py").read_text()
     groups = re.findall(r"^ *# ([A-Z].*)$", source, re.MULTILINE)
     text = (DOCS / "api.md").read_text()
@@ -186,7 +186,7 @@ def test_the_reference_is_grouped_as_the_package_is():
 @pytest.mark.parametrize(
     "page", [README, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("*/README.md"))], ids=relative
 )
-def test_links_outside_of_the_site_lead_to_files_and_headings(page):
+def test_targets_of_links_outside_the_site_exist(page):
     for link in LINK.findall(page.read_text()):
         if not link.startswith(("http://", "https://", "#")):
             name, _, anchor = link.partition("#")
@@ -201,14 +201,14 @@ def anchors_of(page):
 
 
 @pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=relative)
-def test_the_tests_that_a_page_names_are_there(page):
+def test_tests_named_by_a_page_exist(page):
     for path, name in TEST.findall(page.read_text()):
         if path not in INVENTED:
             source = (ROOT / path).read_text()
             assert not name or re.search(rf"^ *def {name}\(", source, re.MULTILINE), (path, name)
 
 
-def test_the_tour_names_files_that_exist():
+def test_files_named_by_the_tour_exist():
     tour = (ROOT / "CONTRIBUTING.md").read_text().partition("<!-- tour")[2]
     listed = re.findall(r"`([\w/]+\.py)`", tour.partition("<!-- end of the tour -->")[0])
     training = ROOT / "nystromformer_jax" / "training"
@@ -217,7 +217,7 @@ def test_the_tour_names_files_that_exist():
     assert not missing
 
 
-def test_the_tasks_are_as_their_configs_have_them():
+def test_task_table_agrees_with_the_configs():
     rows = re.findall(
         r"^\| [\w-]+ \| `configs/(\w+)\.py` \| (.*) \|$", LRA.read_text(), re.MULTILINE
     )
@@ -236,7 +236,7 @@ def test_the_tasks_are_as_their_configs_have_them():
         ], name
 
 
-def test_the_fast_recipe_is_as_the_configs_have_it():
+def test_fast_recipe_agrees_with_the_configs():
     section = LRA.read_text().partition("### The fast recipe")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([\w-]+) \| (\d+) \| ([\d,]+) \| (\d+) \|", section, re.MULTILINE)
     assert len(rows) == 6

@@ -8,7 +8,7 @@ from nystromformer_jax.dropout import Dropout, dropout, random_words
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("shape", [(31, 101, 47), (40, 4096)])
-def test_zeros_come_at_their_rate_and_the_mean_is_kept(rngs, rate, shape):
+def test_drops_at_its_rate_and_preserves_the_mean(rngs, rate, shape):
     dropped = dropout(next(rngs), jnp.ones(shape), rate)
     count = dropped.size
     error = (rate * (1 - rate) / count) ** 0.5
@@ -17,7 +17,7 @@ def test_zeros_come_at_their_rate_and_the_mean_is_kept(rngs, rate, shape):
     assert len(np.unique(dropped)) == 2
 
 
-def test_elements_are_uniform_and_all_but_independent(rngs):
+def test_elements_are_uniform_and_nearly_independent(rngs):
     words = np.asarray(random_words(next(rngs), (200, 2000)), np.float64) / 2**16
     assert abs(words.mean() - 0.5) < 4 * (1 / 12 / words.size) ** 0.5
     assert abs(words.var() - 1 / 12) < 1e-3
@@ -27,14 +27,14 @@ def test_elements_are_uniform_and_all_but_independent(rngs):
     assert abs(np.corrcoef(words[:-1].ravel(), words[1:].ravel())[0, 1]) < 4 / words.size**0.5
 
 
-def test_the_gradient_passes_where_the_value_did(rngs):
+def test_gradient_is_zero_where_the_value_was_dropped(rngs):
     rng = next(rngs)
     x = jax.random.normal(next(rngs), (7, 13))
     gradient = jax.grad(lambda x: dropout(rng, x, 0.3).sum())(x)
     np.testing.assert_allclose(gradient, dropout(rng, jnp.ones_like(x), 0.3), rtol=1e-6)
 
 
-def test_the_same_elements_fall_on_one_device_and_on_eight(rngs):
+def test_drops_the_same_elements_on_one_device_and_on_eight(rngs):
     rng = next(rngs)
     x = jnp.ones((16, 24, 6))
     mesh = jax.make_mesh((4, 2), ("data", "sequence"), (jax.sharding.AxisType.Auto,) * 2)
@@ -45,23 +45,23 @@ def test_the_same_elements_fall_on_one_device_and_on_eight(rngs):
     assert (one == eight).all()
 
 
-def test_nothing_falls_when_deterministic_or_at_rate_zero(rngs):
+def test_drops_nothing_if_deterministic_or_at_rate_zero(rngs):
     x = jax.random.normal(next(rngs), (7, 13))
     assert (Dropout(0.5).apply({}, x, deterministic=True) == x).all()
     assert (Dropout(0.0).apply({}, x, deterministic=False) == x).all()
 
 
 @pytest.mark.parametrize("rate", [1.0, -0.1])
-def test_a_rate_that_is_none_is_refused(rate):
+def test_rejects_an_invalid_rate(rate):
     with pytest.raises(ValueError, match="at least 0 and below 1"):
         Dropout(rate).apply({}, jnp.ones((2, 3)), deterministic=True)
 
 
-def test_half_precision_stays(rngs):
+def test_half_precision_is_preserved(rngs):
     assert dropout(next(rngs), jnp.ones((4, 5), jnp.bfloat16), 0.1).dtype == jnp.bfloat16
 
 
-def test_a_rate_next_to_one_leaves_something_to_scale(rngs):
+def test_scale_at_a_rate_near_one_is_finite(rngs):
     x = jnp.ones(2**18)
     dropped = dropout(next(rngs), x, 1 - 2**-18)
     assert 0 < (dropped > 0).mean() < 1e-3

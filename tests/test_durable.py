@@ -8,7 +8,7 @@ from nystromformer_jax.durable import read_json, write_bytes
 from tests.helpers import files_of_at_most
 
 
-def test_a_file_is_there_for_all_to_read_and_nothing_else(tmp_path):
+def test_writes_one_file_that_everyone_may_read(tmp_path):
     write_bytes(tmp_path / "a.tsv", b"one")
     write_bytes(tmp_path / "a.tsv", b"two\n")
     assert [path.name for path in tmp_path.iterdir()] == ["a.tsv"]
@@ -16,14 +16,14 @@ def test_a_file_is_there_for_all_to_read_and_nothing_else(tmp_path):
     assert (tmp_path / "a.tsv").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_full_disk_leaves_the_old_file_alone(tmp_path):
+def test_a_full_disk_keeps_the_old_file(tmp_path):
     write_bytes(tmp_path / "a.tsv", b"old")
     with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
         write_bytes(tmp_path / "a.tsv", bytes(101))
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
-def test_content_reaches_the_disk_before_the_name_and_the_name_after(tmp_path, monkeypatch):
+def test_content_is_flushed_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):
     seen, fsync = [], os.fsync
 
     def spy(descriptor):
@@ -38,7 +38,7 @@ def test_content_reaches_the_disk_before_the_name_and_the_name_after(tmp_path, m
     assert folder == str(tmp_path)
 
 
-def test_objects(tmp_path):
+def test_reads_only_json_objects(tmp_path):
     file = tmp_path / "a.json"
     file.write_text('{"a": [1, null]}')
     assert read_json(file) == {"a": [1, None]}

@@ -48,7 +48,7 @@ def batch(rngs, rows):
 
 @pytest.mark.slow_except("nystrom-5")
 @pytest.mark.parametrize("rows", [1, 5])
-def test_the_same_logits_after_a_round_trip_through_bytes(model, rngs, rows):
+def test_logits_are_the_same_after_serialization(model, rngs, rows):
     module, variables = model
     content = export_model(module, variables, length=LENGTH).serialize()
     arguments = batch(rngs, rows)
@@ -56,7 +56,7 @@ def test_the_same_logits_after_a_round_trip_through_bytes(model, rngs, rows):
     assert_close(logits, module.apply(variables, *arguments, deterministic=True), SAME_ARITHMETIC)
 
 
-def test_another_length_is_refused(model, rngs):
+def test_rejects_another_length(model, rngs):
     exported = export_model(*model, length=LENGTH)
     inputs, mask, types = batch(rngs, 2)
     with pytest.raises(ValueError, match=r"\b22\b"):
@@ -64,7 +64,7 @@ def test_another_length_is_refused(model, rngs):
 
 
 @pytest.mark.parametrize("model", ["nystrom"], indirect=True)
-def test_the_file_needs_neither_flax_nor_this_library(model, rngs, tmp_path):
+def test_exported_file_needs_neither_flax_nor_this_library(model, rngs, tmp_path):
     module, variables = model
     file, arrays = tmp_path / "model", tmp_path / "arrays.npz"
     file.write_bytes(export_model(module, variables, length=LENGTH).serialize())
@@ -84,7 +84,7 @@ print(*np.asarray(logits).ravel())
     assert_close(np.array(printed.split(), float).reshape(2, 5), expected, SAME_ARITHMETIC)
 
 
-def test_multiple_choice_is_refused_before_anything_is_compiled(model):
+def test_rejects_multiple_choice_before_compiling(model):
     module, variables = model
     choices = NystromformerForMultipleChoice(module.config)
     with pytest.raises(ValueError, match=r"cannot be exported: its inputs are \[B, N, L\]"):

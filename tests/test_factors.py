@@ -20,7 +20,7 @@ def full_map(factors):
 @pytest.mark.slow_except("True-7", "False-64")
 @pytest.mark.parametrize("num_landmarks", [1, 7, 64])
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_factors_multiply_to_the_output_short_examples_included(rngs, num_landmarks, masked):
+def test_product_of_the_factors_equals_the_output(rngs, num_landmarks, masked):
     query, key, value = random_inputs(rngs, 4, 67, HEADS, DIM)
     mask = mask_of_lengths([67, 40, 6, 1], 67) if masked else None
     options = {"num_landmarks": num_landmarks, "mask": mask}
@@ -31,7 +31,7 @@ def test_the_factors_multiply_to_the_output_short_examples_included(rngs, num_la
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 50), (50, 4), (5, 6), (47, 53)])
-def test_so_they_do_in_cross_attention_with_its_own_masks(rngs, queries, keys):
+def test_product_of_the_factors_equals_cross_attention_with_separate_masks(rngs, queries, keys):
     query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
     options = {
         "num_landmarks": 7,
@@ -49,7 +49,7 @@ def test_so_they_do_in_cross_attention_with_its_own_masks(rngs, queries, keys):
 
 @pytest.mark.parametrize("layout", ["mlpen", "hf"])
 @pytest.mark.parametrize("num_landmarks", [7, 35])
-def test_and_in_the_peers_layouts(rngs, layout, num_landmarks):
+def test_product_of_the_factors_equals_the_output_in_other_layouts(rngs, layout, num_landmarks):
     query, key, value = random_inputs(rngs, 2, 35, HEADS, DIM)
     options = {
         "num_landmarks": num_landmarks,
@@ -65,7 +65,7 @@ def test_and_in_the_peers_layouts(rngs, layout, num_landmarks):
     assert_close(product, output, REFERENCE)
 
 
-def test_a_row_is_the_row_of_the_full_map(rngs):
+def test_rows_equal_rows_of_the_full_map(rngs):
     query, key, _ = random_inputs(rngs, 3, 67, HEADS, DIM)
     options = {"num_landmarks": 7, "mask": mask_of_lengths([67, 40, 6], 67)}
     rows = jnp.array([[0, 66], [39, 0], [5, 2]])
@@ -76,7 +76,7 @@ def test_a_row_is_the_row_of_the_full_map(rngs):
     assert (jnp.where(options["mask"][:, None, None], 0, actual) == 0).all()
 
 
-def test_a_row_never_makes_a_map_of_length_squared(rngs):
+def test_rows_never_allocate_a_quadratic_map(rngs):
     length = 4096
     shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
     rows = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -91,7 +91,7 @@ def test_a_row_never_makes_a_map_of_length_squared(rngs):
     assert largest <= 2 * length * 16
 
 
-def test_padding_is_not_seen(rngs):
+def test_ignores_the_content_of_padding(rngs):
     query, key, _ = random_inputs(rngs, 1, 23, HEADS, DIM)
     mask = mask_of_lengths([23], 31)
     padded = [

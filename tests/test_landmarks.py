@@ -8,18 +8,18 @@ from nystromformer_jax.landmarks import segment_ids, segment_means
 from tests.helpers import HALF, HALF_GRADIENT, SAME_ARITHMETIC, assert_close, random_inputs
 
 
-def test_seven_tokens_make_three_segments_of_two_or_three():
+def test_seven_tokens_are_divided_into_three_segments():
     ids = segment_ids(jnp.ones((1, 7), bool), 3)
     np.testing.assert_array_equal(ids, [[0, 0, 0, 1, 1, 2, 2]])
 
 
-def test_padding_belongs_to_no_segment_and_moves_none():
+def test_padding_is_in_no_segment():
     mask = jnp.array([[False, True, True, False, True, True, False]])
     np.testing.assert_array_equal(segment_ids(mask, 2), [[2, 0, 0, 2, 1, 1, 2]])
 
 
 @pytest.mark.parametrize("num_landmarks", [1, 2, 7, 64])
-def test_segments_are_in_order_and_differ_by_one_at_most(num_landmarks):
+def test_segments_are_ordered_and_differ_by_at_most_one_token(num_landmarks):
     counts = np.arange(1, 131)
     mask = np.arange(131)[None, :] < counts[:, None]
     ids = np.asarray(segment_ids(jnp.asarray(mask), num_landmarks))
@@ -31,7 +31,7 @@ def test_segments_are_in_order_and_differ_by_one_at_most(num_landmarks):
         assert (row[count:] == num_landmarks).all()
 
 
-def test_means_are_those_of_numpy_under_any_mask(rngs):
+def test_means_equal_those_of_numpy_under_any_mask(rngs):
     x = jax.random.normal(next(rngs), (3, 23, 2, 5))
     mask = jax.random.bernoulli(next(rngs), 0.6, (3, 23))
     means, alive = segment_means(x, 4, mask)
@@ -44,7 +44,7 @@ def test_means_are_those_of_numpy_under_any_mask(rngs):
 
 
 @pytest.mark.parametrize("length", [12, 13])
-def test_no_mask_is_a_mask_of_ones(rngs, length):
+def test_no_mask_equals_a_mask_of_ones(rngs, length):
     x = jax.random.normal(next(rngs), (2, length, 3, 5))
     without = segment_means(x, 4)
     assert_close(without, segment_means(x, 4, jnp.ones((2, length), bool)), SAME_ARITHMETIC)
@@ -69,7 +69,7 @@ def test_attention_over_uneven_segments_runs_in_half_precision(rngs):
     assert_close(gradients, expected_gradients, HALF_GRADIENT)
 
 
-def test_padding_anywhere_changes_nothing_whatever_it_holds(rngs):
+def test_padding_anywhere_changes_nothing(rngs):
     x = jax.random.normal(next(rngs), (1, 11, 2, 3))
     positions = jnp.array([1, 2, 5, 6, 7, 8, 12, 13, 14, 15, 17])
     padded = jnp.full((1, 19, 2, 3), jnp.nan).at[:, positions].set(x)
@@ -77,28 +77,28 @@ def test_padding_anywhere_changes_nothing_whatever_it_holds(rngs):
     assert_close(segment_means(padded, 4, mask)[0], segment_means(x, 4)[0], SAME_ARITHMETIC)
 
 
-def test_fewer_tokens_than_landmarks_leave_dead_ones_of_zero():
+def test_dead_landmarks_are_zero():
     x = jnp.arange(1.0, 4.0).reshape(1, 3, 1, 1)
     means, alive = segment_means(x, 5, jnp.ones((1, 3), bool))
     np.testing.assert_array_equal(alive[0], [True, True, False, True, False])
     np.testing.assert_array_equal(means[0, :, 0, 0], [1, 2, 0, 3, 0])
 
 
-def test_the_authors_layout_averages_zeros_in():
+def test_layout_of_the_authors_averages_padding_as_zeros():
     x = jnp.array([2.0, 4.0, 6.0, jnp.nan]).reshape(1, 4, 1, 1)
     means, alive = segment_means(x, 2, jnp.array([[True, True, True, False]]), layout="mlpen")
     np.testing.assert_array_equal(means[0, :, 0, 0], [3.0, 3.0])
     assert alive.all()
 
 
-def test_hugging_faces_layout_averages_padding_in():
+def test_layout_of_hugging_face_averages_padding():
     x = jnp.array([2.0, 4.0, 6.0, 10.0]).reshape(1, 4, 1, 1)
     means, alive = segment_means(x, 2, jnp.array([[True, True, True, False]]), layout="hf")
     np.testing.assert_array_equal(means[0, :, 0, 0], [3.0, 8.0])
     assert alive.all()
 
 
-def test_the_gradient_of_a_mean_is_one_over_its_segment():
+def test_gradient_of_a_mean_is_one_over_the_segment_length():
     mask = jnp.array([[True, False, True, True, True]])
     total = lambda x: segment_means(x, 2, mask)[0][0, :, 0, 0] @ jnp.array([1.0, 10.0])
     gradient = jax.grad(total)(jnp.zeros((1, 5, 1, 1)))
@@ -120,12 +120,12 @@ def test_means_of_bfloat16_are_summed_in_float32():
         (2, "rael", "'real', 'mlpen', 'hf'"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_words(num_landmarks, layout, words, no_annotations):
+def test_rejects_invalid_layouts_and_numbers(num_landmarks, layout, words, no_annotations):
     with pytest.raises(ValueError, match=words):
         segment_means(jnp.ones((1, 8, 1, 1)), num_landmarks, layout=layout)
 
 
-def test_wrong_shapes_and_masks_are_refused_in_words(no_annotations):
+def test_rejects_invalid_shapes_and_masks(no_annotations):
     x = jnp.ones((2, 8, 1, 3))
     for arguments in (
         (x[0], 2),

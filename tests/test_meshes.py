@@ -130,7 +130,7 @@ CASES = [slow_but(mesh, dropout_rate) for mesh in MESHES for dropout_rate in (0.
 @pytest.mark.parametrize(
     "name", ["listops", pytest.param("retrieval", marks=pytest.mark.slow(minutes=0.1))]
 )
-def test_tasks_train_alike_on_every_mesh(one_device, name, mesh, dropout_rate):
+def test_tasks_train_equally_on_every_mesh(one_device, name, mesh, dropout_rate):
     losses, params, _ = one_device(lra_job, name, dropout_rate=dropout_rate)
     own_losses, own_params, _ = trained(*lra_job(name, None, mesh, dropout_rate=dropout_rate))
     assert_close(own_losses, losses, REFERENCE)
@@ -141,7 +141,7 @@ def test_tasks_train_alike_on_every_mesh(one_device, name, mesh, dropout_rate):
 @pytest.mark.parametrize(
     "name", ["listops", pytest.param("retrieval", marks=pytest.mark.slow(minutes=0.1))]
 )
-def test_convolutions_and_ends_train_alike_with_the_length_split(one_device, name):
+def test_convolutions_and_ends_pooling_train_equally_with_a_split_length(one_device, name):
     """The stem, one kernel per channel, and the last real token, whichever device holds it."""
     options = {
         # Wider than a head's channels, narrower than twice a device's part of the length.
@@ -157,7 +157,7 @@ def test_convolutions_and_ends_train_alike_with_the_length_split(one_device, nam
 
 @pytest.mark.slow(minutes=0.3)
 @pytest.mark.parametrize(("mesh", "dropout_rate"), CASES)
-def test_pretraining_trains_alike_on_every_mesh(one_device, tmp_path, mesh, dropout_rate):
+def test_pretraining_is_equal_on_every_mesh(one_device, tmp_path, mesh, dropout_rate):
     losses, params, _ = one_device(language_job, tmp_path, dropout_rate=dropout_rate)
     job, batches = language_job(tmp_path, None, mesh, dropout_rate)
     own_losses, own_params, _ = trained(job, batches)
@@ -175,7 +175,7 @@ def test_softmax_attention_is_split_by_the_compiler(one_device):
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_parts_rematerialisation_and_split_parameters_go_together(one_device):
+def test_accumulation_remat_and_sharded_parameters_work_together(one_device):
     """Accumulated parts drop others, so without dropout."""
     losses, params, _ = one_device(lra_job, "retrieval", dropout_rate=0.0)
     mesh = {"data": 2, "sequence": 4, "shard_params": True}
@@ -191,20 +191,20 @@ def test_parts_rematerialisation_and_split_parameters_go_together(one_device):
 
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize("name", ["listops", "retrieval"])
-def test_tasks_compute_layers_again_if_told(name, remat):
+def test_tasks_rematerialize_if_configured(name, remat):
     job, _ = lra_job(name, None, {}, argument="softmax", remat=remat)
     assert rematerialises(job) == remat
 
 
 @pytest.mark.parametrize("remat", [False, True])
-def test_pretraining_computes_layers_again_if_told(tmp_path, remat):
+def test_pretraining_rematerializes_if_configured(tmp_path, remat):
     argument = "demo,attention=softmax"
     sections = runs.pretrain_sections(tmp_path, argument, train={"remat": remat})
     assert rematerialises(pretrain.make_spec(pretrain.prepare(sections))) == remat
 
 
 @pytest.mark.parametrize("shard_params", [False, True])
-def test_each_device_is_given_its_own_part_of_the_gradient(shard_params):
+def test_gradients_are_sharded_like_the_parameters(shard_params):
     """By an explicit constraint, because compilers need not find this sharding by themselves."""
     job, _ = lra_job("listops", None, {"data": 8, "shard_params": shard_params})
     shapes = job.shapes()
@@ -221,7 +221,7 @@ def test_each_device_is_given_its_own_part_of_the_gradient(shard_params):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_half_precision_goes_with_all_of_it():
+def test_half_precision_works_with_sharding_remat_and_accumulation():
     mesh = {"data": 2, "sequence": 4, "shard_params": True}
     job, batches = lra_job("listops", None, mesh, 0.1, dtype="bfloat16", remat=True, accumulation=2)
     products = re.findall(r"stablehlo.dot_general.*", job.step().lower(*job.shapes()).as_text())
@@ -235,7 +235,7 @@ def test_half_precision_goes_with_all_of_it():
 
 @pytest.mark.slow(minutes=0.3)
 @pytest.mark.parametrize(("shape", "shard_params"), [((8, 1), False), ((2, 4), True)])
-def test_a_plan_is_what_the_step_then_takes(shape, shard_params):
+def test_plan_equals_the_memory_of_the_step(shape, shard_params):
     mesh = {"data": shape[0], "sequence": shape[1], "shard_params": shard_params}
     job, batches = lra_job("listops", None, mesh)
     plan = make_plan(job)

@@ -113,14 +113,14 @@ def test_padding_at_either_end_changes_nothing_at_real_tokens(rngs, attention, c
 
 
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
-def test_an_example_ignores_its_batch_mates(rngs, attention):
+def test_an_example_is_independent_of_its_batch(rngs, attention):
     model = NystromformerForMaskedLM(config(attention=attention))
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 3], LENGTH)
     alone = [compiled(model)(inputs[i : i + 1], mask[i : i + 1]) for i in range(BATCH)]
     assert_close(compiled(model)(inputs, mask), jnp.concatenate(alone), REFERENCE, where=mask)
 
 
-def test_pretraining_and_masked_models_have_the_same_logits_everywhere_or_at_positions(rngs):
+def test_logits_at_positions_equal_logits_everywhere(rngs):
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
     positions = jnp.array([[0, 22, 5], [10, 3, 3]])
     model = NystromformerForPreTraining(CONFIG)
@@ -152,7 +152,7 @@ def test_every_attention_builds_and_runs(rngs, name):
     assert jnp.isfinite(hidden).all()
 
 
-def test_every_name_is_that_of_a_core():
+def test_every_attention_name_has_a_core():
     assert set(get_args(models.AttentionName)) <= set(CORES)
 
 
@@ -175,7 +175,7 @@ class TestHeads:
             assert [output.shape for output in outputs] == expected
             assert {output.dtype for output in outputs} == {jnp.dtype("float32")}
 
-    def test_choices_are_sequences_of_their_own(self, rngs):
+    def test_choices_equal_separate_sequences(self, rngs):
         model = NystromformerForMultipleChoice(CONFIG)
         inputs = tokens(rngs, BATCH, 3, LENGTH)
         mask = mask_of_lengths([LENGTH, 11, 7, 5, 3, 2], LENGTH).reshape(inputs.shape)
@@ -188,7 +188,7 @@ class TestHeads:
         ]
         assert_close(together, jnp.concatenate(alone, axis=1), REFERENCE)
 
-    def test_a_classifier_sees_its_first_token_alone(self, rngs):
+    def test_a_classifier_uses_only_its_first_token(self, rngs):
         """Its logits follow from the backbone's first hidden state by the two layers' formula."""
         model = NystromformerForSequenceClassification(CONFIG)
         inputs = tokens(rngs, BATCH, LENGTH)
@@ -199,7 +199,7 @@ class TestHeads:
         expected = layer("output", jnp.tanh(layer("dense", first)))
         assert_close(compiled(model)(inputs), expected, REFERENCE)
 
-    def test_types_tell_the_second_sentence(self, rngs):
+    def test_output_depends_on_token_types(self, rngs):
         model, inputs = Nystromformer(CONFIG), tokens(rngs, BATCH, LENGTH)
         first = compiled(model)(inputs, None, jnp.zeros_like(inputs))
         assert_close(compiled(model)(inputs), first, SAME_ARITHMETIC)
@@ -238,7 +238,7 @@ class TestParameterCounts:
         assert parameters(Nystromformer(bert)) == 109_482_240 - (768 * 768 + 768)
         assert parameters(NystromformerForMaskedLM(bert)) == 109_514_298
 
-    def test_landmarks_cost_none_and_the_convolution_its_taps(self):
+    def test_landmarks_have_no_parameters_and_the_convolution_its_kernels(self):
         sizes = {"vocab_size": 30_522, "conv_kernel_size": 33}
         nystrom = NystromformerConfig.preset("base", **sizes)
         assert parameters(NystromformerForMaskedLM(nystrom)) == 109_514_298 + 12 * 12 * 33
@@ -261,7 +261,7 @@ def test_half_precision_is_near_float32(rngs):
 
 @pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
-def test_gradients_are_finite_where_all_is_padding(rngs, attention):
+def test_gradients_without_real_tokens_are_finite(rngs, attention):
     model = NystromformerForSequenceClassification(config(attention=attention))
     inputs, mask = tokens(rngs, BATCH, LENGTH), jnp.zeros((BATCH, LENGTH), bool)
     total = lambda variables: model.apply(variables, inputs, mask, deterministic=True).sum()
@@ -269,7 +269,7 @@ def test_gradients_are_finite_where_all_is_padding(rngs, attention):
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
-def test_dropout_falls_where_berts_does(rngs):
+def test_dropout_applies_where_bert_applies_it(rngs):
     """On embeddings, twice a layer (never on the MLP's hidden units), and twice in the classifier."""
     model = NystromformerForSequenceClassification(config(num_layers=1))
     variables, inputs, dropped = variables_of(model), tokens(rngs, BATCH, LENGTH), []
@@ -287,7 +287,7 @@ def test_dropout_falls_where_berts_does(rngs):
 
 
 @pytest.mark.parametrize("kind", ONE_SEQUENCE)
-def test_more_tokens_than_positions_are_refused(kind):
+def test_rejects_more_tokens_than_positions(kind):
     model = kind(CONFIG)
     inputs = jnp.zeros((1, MAX_LEN + 1), jnp.int32)
     with pytest.raises(ValueError, match="30 tokens are more than the 29 positions"):
@@ -306,12 +306,12 @@ def test_more_tokens_than_positions_are_refused(kind):
         ({"dtype": "float16"}, "dtype must be one of 'float32', 'bfloat16', got 'float16'"),
     ],
 )
-def test_values_that_cannot_be_are_refused_in_words(no_annotations, changes, sentence):
+def test_rejects_invalid_config_values(no_annotations, changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         config(**changes)
 
 
-def test_presets_are_berts_sizes_and_refuse_other_names():
+def test_presets_have_the_sizes_of_bert_and_reject_other_names():
     small = NystromformerConfig.preset("small", vocab_size=VOCAB, max_len=7)
     assert (small.num_layers, small.embed_dim, small.num_heads, small.mlp_dim) == (4, 512, 8, 2048)
     assert small.max_len == 7
@@ -332,7 +332,7 @@ class TestIds:
         ],
     )
     @pytest.mark.parametrize("kind", [NystromformerForMaskedLM, NystromformerForMultipleChoice])
-    def test_outside_a_table_are_refused(self, rngs, no_annotations, kind, changes, sentence):
+    def test_rejects_ids_outside_a_table(self, rngs, no_annotations, kind, changes, sentence):
         shape = (1, 2, 7) if kind is NystromformerForMultipleChoice else (2, 7)
         inputs, types = tokens(rngs, *shape), jnp.zeros(shape, jnp.int32)
         last = (*(size - 1 for size in shape),)
@@ -347,7 +347,7 @@ class TestIds:
                     variables_of(model), convert(inputs), None, convert(types), deterministic=True
                 )
 
-    def test_positions_outside_are_refused(self, rngs):
+    def test_rejects_positions_outside_the_table(self, rngs):
         model = NystromformerForMaskedLM(config(num_layers=1))
         with pytest.raises(ValueError, match=r"positions must be from 0 to 6 .* got 7"):
             model.apply(
@@ -357,7 +357,7 @@ class TestIds:
                 deterministic=True,
             )
 
-    def test_in_a_compiled_program_they_are_nan(self, rngs):
+    def test_invalid_ids_give_nan_in_a_compiled_program(self, rngs):
         model = NystromformerForMaskedLM(config(num_layers=1))
         inputs = tokens(rngs, 1, 7).at[0, 3].set(VOCAB)
         assert jnp.isnan(compiled(model)(inputs)).any()
@@ -373,7 +373,7 @@ def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
     assert_close(compiled(model)(padded, mask)[:, places], expected, REFERENCE)
 
 
-def test_padding_behind_keeps_its_positions(rngs):
+def test_trailing_padding_keeps_its_positions(rngs):
     """Hugging Face's convolution reads the values of padding, so its positions matter."""
     model = Nystromformer(config(attention="softmax", mask_conv=False))
     inputs, mask = tokens(rngs, 1, LENGTH), mask_of_lengths([11], LENGTH)

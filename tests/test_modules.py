@@ -41,7 +41,7 @@ def parameters(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def test_over_tokens_is_the_layer_itself(rngs):
+def test_over_tokens_equals_the_layer(rngs):
     x = jax.random.normal(next(rngs), (2, 7, 3))
     layer = nn.Dense(5)
     variables = layer.init(next(rngs), x)
@@ -49,7 +49,7 @@ def test_over_tokens_is_the_layer_itself(rngs):
     assert_close(flattened(variables, x), layer.apply(variables, x), SAME_ARITHMETIC)
 
 
-def test_self_attention_is_projections_around_the_function(rngs):
+def test_self_attention_equals_projections_and_the_function(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     module = SelfAttention(2, NYSTROM)
@@ -71,7 +71,7 @@ def test_self_attention_is_projections_around_the_function(rngs):
     assert_close(actual, expected, REFERENCE, where=mask)
 
 
-def test_layers_do_not_share_their_attentions_parameters(rngs):
+def test_layers_have_separate_attention_parameters(rngs):
     x = jnp.ones((1, LENGTH, WIDTH))
     encoder = Encoder(3, functools.partial(EncoderBlock, 2, NYSTROM, 7))
     weights = init(encoder, next(rngs), x)["params"]
@@ -89,7 +89,7 @@ def test_a_pre_norm_block_has_the_parameters_of_its_formula(rngs):
     assert parameters(weights) == attention + mlp + 2 * 2 * WIDTH
 
 
-def test_pre_norm_and_post_norm_are_what_they_say(rngs):
+def test_pre_norm_and_post_norm_equal_their_formulas(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
 
     def norm(x):
@@ -114,7 +114,7 @@ def test_pre_norm_and_post_norm_are_what_they_say(rngs):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_the_encoders_output_at_real_tokens_ignores_padding(rngs):
+def test_encoder_output_ignores_padding(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     encoder = Encoder(2, functools.partial(EncoderBlock, 2, NYSTROM, 7))
@@ -132,7 +132,7 @@ def test_the_encoders_output_at_real_tokens_ignores_padding(rngs):
     assert_close(actual[1], expected[1], GRADIENT)
 
 
-def test_dropout_falls_on_the_attention_output_and_twice_in_the_mlp(rngs):
+def test_dropout_applies_to_the_attention_output_and_twice_in_the_mlp(rngs):
     x = jnp.ones((1, 4, WIDTH))
     block = EncoderBlock(2, NYSTROM, 7, dropout_rate=0.5)
     variables = init(block, next(rngs), x)
@@ -157,7 +157,7 @@ def test_half_precision_activations_keep_float32_parameters(rngs):
 
 
 @pytest.mark.parametrize(("name", "options"), [("reformer", {"chunk_len": 4}), ("none", {})])
-def test_a_core_without_keys_of_its_own_does_not_cross(rngs, name, options):
+def test_rejects_cross_attention_for_cores_without_keys(rngs, name, options):
     layer = MultiHeadAttention(2, make_core(name, **options))
     x, y = (jax.random.normal(next(rngs), (2, 13, 6)) for _ in range(2))
     for other in (x, y):  # under jit x and y cannot be distinguished
@@ -166,7 +166,7 @@ def test_a_core_without_keys_of_its_own_does_not_cross(rngs, name, options):
     layer.init(next(rngs), x, deterministic=True)
 
 
-def test_no_attention_projects_the_value_alone(rngs):
+def test_attention_none_projects_only_the_value(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     module = SelfAttention(2, make_core("none", conv_kernel_size=3))
@@ -182,7 +182,7 @@ def test_no_attention_projects_the_value_alone(rngs):
 
 
 class TestConvStem:
-    def test_it_is_its_formula(self):
+    def test_equals_its_formula(self):
         """Three tokens of two channels: normalised, they are s, -s and s with s = (1, -1)."""
         x = jnp.array([[[3.0, 1.0], [0.0, 4.0], [7.0, 2.0]]])
         identity = jnp.eye(2)[None]
@@ -230,12 +230,12 @@ class TestConvStem:
             ({"kernel_sizes": (3,), "activation": "gel"}, "activation must be one of 'gelu'"),
         ],
     )
-    def test_what_it_cannot_do_is_refused(self, rngs, no_annotations, options, sentence):
+    def test_rejects_invalid_options(self, rngs, no_annotations, options, sentence):
         x = jnp.ones((1, LENGTH, WIDTH))
         with pytest.raises(ValueError, match=sentence):
             ConvStem(**options).init(next(rngs), x)
 
-    def test_a_mask_of_another_shape_is_refused(self, rngs, no_annotations):
+    def test_rejects_a_mask_of_the_wrong_shape(self, rngs, no_annotations):
         x = jnp.ones((1, LENGTH, WIDTH))
         with pytest.raises(
             ValueError, match=r"mask must be True at real tokens, \[B L\] = \(1, 23\)"
@@ -243,18 +243,18 @@ class TestConvStem:
             ConvStem((3,)).init(next(rngs), x, jnp.ones(LENGTH, bool))
 
 
-def test_an_output_of_no_width_is_refused(rngs):
+def test_rejects_zero_out_features(rngs):
     layer = MultiHeadAttention(2, make_core("softmax"), out_features=0)
     with pytest.raises(ValueError, match="out_features must be an integer of at least 1, got 0"):
         layer.init(next(rngs), jnp.ones((2, 5, 6)), deterministic=True)
 
 
-def test_heads_that_do_not_divide_the_width_are_refused(rngs):
+def test_rejects_heads_that_do_not_divide_the_width(rngs):
     with pytest.raises(ValueError, match="multiple of num_heads, got 12 and 5"):
         SelfAttention(5, NYSTROM).init(next(rngs), jnp.ones((1, 7, 12)), deterministic=True)
 
 
-def test_softmax_attention_is_flaxs_with_flaxs_own_parameters(rngs):
+def test_softmax_attention_equals_that_of_flax(rngs):
     """Cross-attention from 23 queries to 17 keys of another width, under both masks."""
     queries = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     keys = jax.random.normal(next(rngs), (BATCH, 17, 9))
@@ -279,7 +279,7 @@ def test_softmax_attention_is_flaxs_with_flaxs_own_parameters(rngs):
     assert_close(actual, expected, REFERENCE)
 
 
-def test_an_encoder_becomes_a_module_of_nnx_with_all_its_parameters(rngs):
+def test_an_encoder_converts_to_nnx_with_all_parameters(rngs):
     block = functools.partial(EncoderBlock, 2, make_core("nystrom", num_landmarks=3), 7)
     encoder, x = Encoder(2, block), jax.random.normal(next(rngs), (BATCH, LENGTH, 6))
     bridged = nnx.bridge.ToNNX(encoder, rngs=nnx.Rngs(0))
@@ -290,7 +290,7 @@ def test_an_encoder_becomes_a_module_of_nnx_with_all_its_parameters(rngs):
 
 @pytest.mark.slow_except("attention")
 @pytest.mark.parametrize("name", ["attention", "block", "stem"])
-def test_gradients_of_parameters_do_not_see_what_padding_holds(rngs, name):
+def test_parameter_gradients_ignore_padding(rngs, name):
     make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)
     module, options = {
         "attention": (SelfAttention(2, make), {"deterministic": True}),
@@ -310,7 +310,7 @@ def test_gradients_of_parameters_do_not_see_what_padding_holds(rngs, name):
         assert_close(jax.grad(total)(variables, filler), expected, SAME_ARITHMETIC)
 
 
-def test_a_module_with_an_equal_factory_is_not_traced_again(rngs):
+def test_modules_with_equal_factories_are_traced_once(rngs):
     x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     traces = []
 
@@ -327,13 +327,13 @@ def test_a_module_with_an_equal_factory_is_not_traced_again(rngs):
 
 
 @pytest.mark.parametrize("make", ["nystrom", None, make_core("softmax")()])
-def test_what_is_not_a_factory_is_refused(rngs, no_annotations, make):
+def test_rejects_an_invalid_factory(rngs, no_annotations, make):
     x = jnp.ones((BATCH, LENGTH, WIDTH))
     with pytest.raises(ValueError, match="make_core must be a factory of cores"):
         SelfAttention(2, make).init(next(rngs), x, deterministic=True)
 
 
-def test_an_array_of_another_library_is_refused(rngs, no_annotations):
+def test_rejects_arrays_of_other_libraries(rngs, no_annotations):
     class Tensor:
         ndim, shape, dtype = 3, (BATCH, LENGTH, WIDTH), "torch.float32"
 

@@ -13,18 +13,18 @@ def random_kernel(rngs, batch, heads, landmarks, sharpness=3.0):
     return jax.nn.softmax(logits, axis=-1)
 
 
-def test_many_iterations_give_the_pseudoinverse(rngs):
+def test_converges_to_the_pseudoinverse(rngs):
     with jax.enable_x64(True):
         kernel = random_kernel(rngs, 2, 3, 7).astype(jnp.float64)
         assert_close(iterative_pinv(kernel, num_iters=30), jnp.linalg.pinv(kernel), REFERENCE)
 
 
-def test_one_number_and_the_identity_are_inverted_at_once():
+def test_inverts_a_scalar_and_the_identity():
     np.testing.assert_allclose(iterative_pinv(jnp.array([[4.0]]), num_iters=0), [[0.25]])
     np.testing.assert_allclose(iterative_pinv(jnp.eye(5), num_iters=6), np.eye(5), atol=1e-6)
 
 
-def test_one_iteration_is_equation_11_by_hand(rngs):
+def test_one_iteration_equals_equation_11(rngs):
     kernel = np.asarray(random_kernel(rngs, 1, 1, 5)[0, 0], np.float64)
     start = kernel.T / (kernel.sum(0).max() * kernel.sum(1).max())
     identity, az = np.eye(5), kernel @ start
@@ -32,7 +32,7 @@ def test_one_iteration_is_equation_11_by_hand(rngs):
     assert_close(iterative_pinv(jnp.asarray(kernel), num_iters=1), expected, SAME_ARITHMETIC)
 
 
-def test_the_residual_falls_with_every_pair_of_iterations(rngs):
+def test_residual_falls_with_every_pair_of_iterations(rngs):
     kernel = random_kernel(rngs, 5, 2, 31)
     residuals = [
         float(jnp.abs(kernel @ iterative_pinv(kernel, num_iters=n) @ kernel - kernel).max())
@@ -48,7 +48,7 @@ def test_pinv_of_one_example_ignores_its_batch_mates(rngs):
 
 
 @pytest.mark.slow(minutes=0.1)
-def test_the_authors_start_does_not():
+def test_batch_max_start_depends_on_the_batch():
     one = jax.nn.softmax(jnp.arange(16.0).reshape(1, 1, 4, 4) / 8, axis=-1)
     mate = jnp.zeros((1, 1, 4, 4)).at[..., 0].set(1.0)  # its largest column sum is 4
     alone = iterative_pinv(one, num_iters=2, start="batch_max")
@@ -56,7 +56,7 @@ def test_the_authors_start_does_not():
     assert float(jnp.abs(alone - together).max()) > 1e-2
 
 
-def test_the_authors_start_divides_by_the_largest_column_sum():
+def test_batch_max_start_divides_by_the_largest_column_sum():
     kernel = jnp.array([[[0.9, 0.1], [0.6, 0.4]], [[0.5, 0.5], [0.5, 0.5]]])
     start = iterative_pinv(kernel, num_iters=0, start="batch_max")
     np.testing.assert_allclose(start, kernel.mT / 1.5, rtol=1e-6)
@@ -75,7 +75,7 @@ def test_zero_rows_columns_and_matrices_stay_zero_with_finite_gradients(rngs):
 
 @pytest.mark.slow_except("exact")
 @pytest.mark.parametrize("start", ["exact", "batch_max"])
-def test_the_gradient_is_that_of_the_iteration(rngs, start):
+def test_gradient_equals_that_of_the_iteration(rngs, start):
     def of_logits(logits):  # of logits: the rows of a softmax all have one sum, a tie of norms
         return iterative_pinv(jax.nn.softmax(logits, axis=-1), start=start)
 
@@ -84,7 +84,7 @@ def test_the_gradient_is_that_of_the_iteration(rngs, start):
         check_grads(of_logits, (logits,), order=1, modes=["rev"], rtol=1e-5)
 
 
-def test_the_backward_pass_keeps_the_kernel_alone(rngs):
+def test_backward_pass_stores_only_the_kernel(rngs):
     kernel = random_kernel(rngs, 2, 3, 7)
     _, pull_back = jax.vjp(iterative_pinv, kernel)
     kept = sum(leaf.size for leaf in jax.tree.leaves(pull_back) if leaf.size >= kernel.size)
@@ -101,14 +101,14 @@ def test_jit_changes_nothing(rngs):
     assert_close(jax.jit(iterative_pinv)(kernel), iterative_pinv(kernel), REFERENCE)
 
 
-def test_an_unknown_start_and_a_negative_count_are_refused(no_annotations):
+def test_rejects_an_unknown_start_and_a_negative_count(no_annotations):
     with pytest.raises(ValueError, match="'exact', 'batch_max'"):
         iterative_pinv(jnp.eye(3), start="original")
     with pytest.raises(ValueError, match="pinv_iters"):
         iterative_pinv(jnp.eye(3), num_iters=-1)
 
 
-def test_the_residual_is_zero_for_an_inverse_and_one_for_nothing():
+def test_residual_of_an_inverse_is_zero_and_of_zeros_is_one():
     kernel = jnp.stack([jnp.diag(jnp.array([1.0, 2.0])), jnp.zeros((2, 2))])
     inverse = jnp.stack([jnp.diag(jnp.array([1.0, 0.5])), jnp.zeros((2, 2))])
     np.testing.assert_allclose(pinv_residual(kernel, inverse), [0, 0], atol=1e-7)
@@ -122,13 +122,13 @@ def test_very_small_and_very_large_matrices_are_inverted(size, rows):
     np.testing.assert_allclose(inverse, jnp.eye(rows) / size, rtol=1e-5)
 
 
-def test_every_product_runs_at_the_highest_precision():
+def test_every_product_has_the_highest_precision():
     """On a CPU it makes no difference; on a TPU the default loses the inverse."""
     jaxpr = str(jax.make_jaxpr(iterative_pinv)(jnp.eye(4)))
     assert jaxpr.count("dot_general") == 24
     assert jaxpr.count("Precision.HIGHEST, Precision.HIGHEST") == 24
 
 
-def test_what_is_no_matrix_is_refused(no_annotations):
+def test_rejects_arrays_that_are_not_square_matrices(no_annotations):
     with pytest.raises(ValueError, match="needs matrices"):
         iterative_pinv(jnp.ones(3))

@@ -21,14 +21,14 @@ def test_readme_is_short():
 
 
 @pytest.mark.parametrize("marker", ["main-job", "tests"])
-def test_the_commands_that_ci_runs_are_one_line_each(marker):
+def test_commands_that_ci_runs_are_one_line_each(marker):
     block = re.search(rf"<!-- {marker} -->\n```bash\n(.*?)```", README, re.DOTALL)
     assert block is not None
     assert block[1].count("\n") == 1
     assert block[1].startswith("python3 -m venv .venv && . .venv/bin/activate && pip install -e ")
 
 
-def test_the_first_python_block_needs_the_library_alone():
+def test_first_python_block_needs_only_the_library():
     """CI runs it with only the wheel installed."""
     block = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert block is not None
@@ -38,7 +38,7 @@ def test_the_first_python_block_needs_the_library_alone():
     }
 
 
-def test_the_citations_are_those_of_citation_cff():
+def test_citations_equal_those_of_citation_cff():
     ours = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     paper = ours["preferred-citation"]
     flat = re.sub(r"\s+", " ", README.replace('{\\"o}', "ö").replace("{N}", "N"))
@@ -57,12 +57,12 @@ def test_the_citations_are_those_of_citation_cff():
 
 @pytest.mark.usefixtures("results")
 @pytest.mark.parametrize("page", readme.PAGES, ids=lambda page: page.name)
-def test_numbers_come_from_the_results(page):
+def test_numbers_equal_the_stored_results(page):
     """To update: python -m benchmarks.readme."""
     assert readme.filled(page.read_text()) == page.read_text()
 
 
-def test_the_language_models_results_are_the_page_of_their_report(results):
+def test_language_results_equal_their_report(results):
     """To update: python -m language.report results/language --out docs/language."""
     groups, left_out = read_groups([results / "language"])
     page = report_page.markdown(groups, left_out, DOCS / "language")
@@ -70,6 +70,6 @@ def test_the_language_models_results_are_the_page_of_their_report(results):
     assert json.loads((DOCS / "language.json").read_text()) == report_page.numbers(groups)
 
 
-def test_every_kind_of_numbers_is_shown():
+def test_every_kind_of_number_is_shown():
     shown = [found[2] for page in readme.PAGES for found in readme.BLOCK.finditer(page.read_text())]
     assert sorted(shown) == sorted(readme.BLOCKS)

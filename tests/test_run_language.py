@@ -45,7 +45,7 @@ def refusal(program, *arguments):
     return line
 
 
-def test_one_command_pretrains_and_says_where(pretrained):
+def test_one_command_pretrains_and_prints_the_folder(pretrained):
     folder, output = pretrained
     assert output.startswith("Predicted ")
     assert f"the model in {folder / 'run/model'}" in output
@@ -61,7 +61,7 @@ def test_one_command_pretrains_and_says_where(pretrained):
     assert "token_type_ids" in tokens["model_input_names"]
 
 
-def test_the_next_one_fine_tunes_and_a_third_exports(pretrained, tmp_path):
+def test_fine_tunes_and_exports_the_pretrained_model(pretrained, tmp_path):
     folder, _ = pretrained
     arguments = [
         "--config=configs/glue.py:sst2,max_len=19",
@@ -82,7 +82,7 @@ def test_the_next_one_fine_tunes_and_a_third_exports(pretrained, tmp_path):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_a_search_tries_all_says_which_broke_and_names_the_best(pretrained, tmp_path):
+def test_search_reports_failed_runs_and_the_best(pretrained, tmp_path):
     folder, _ = pretrained
     code, output, errors = call(
         "run_glue.py",
@@ -110,7 +110,7 @@ def test_a_search_tries_all_says_which_broke_and_names_the_best(pretrained, tmp_
         ("One sentence alone stands here.", "sentence"),
     ],
 )
-def test_a_corpus_without_pairs_is_one_sentence(here, tmp_path, content, sentence):
+def test_rejects_a_corpus_without_pairs(here, tmp_path, content, sentence):
     file = texts.write(tmp_path / "corpus.txt", content)
     workdir = f"--workdir={tmp_path / 'run'}"
     arguments = pretraining(f"--config.data.dir={file}", workdir)
@@ -119,7 +119,7 @@ def test_a_corpus_without_pairs_is_one_sentence(here, tmp_path, content, sentenc
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_a_tokenizer_of_another_model_is_one_sentence(here, pretrained, tmp_path):
+def test_rejects_the_tokenizer_of_another_model(here, pretrained, tmp_path):
     folder, _ = pretrained
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *texts.WORDS, "."]
     vocabulary = "\n".join([*words, *(f"word{i}" for i in range(90))])
@@ -138,7 +138,7 @@ def test_a_tokenizer_of_another_model_is_one_sentence(here, pretrained, tmp_path
 
 
 @pytest.mark.parametrize("program", ["run_glue", "run_pretrain"])
-def test_a_check_misses_a_tokenizer(here, pretrained, tmp_path, program):
+def test_check_reports_a_missing_tokenizer(here, pretrained, tmp_path, program):
     folder, _ = pretrained
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((folder / "run/model" / name).read_bytes())
@@ -154,7 +154,7 @@ def test_a_check_misses_a_tokenizer(here, pretrained, tmp_path, program):
     assert f"{tmp_path} holds no tokenizer" in line
 
 
-def test_a_broken_row_is_one_sentence(here, pretrained, tmp_path):
+def test_rejects_an_invalid_row(here, pretrained, tmp_path):
     folder, _ = pretrained
     task = fakes.write_task(tmp_path, "sst2")
     rows = (task / "train.tsv").read_text().splitlines(keepends=True)
@@ -169,7 +169,7 @@ def test_a_broken_row_is_one_sentence(here, pretrained, tmp_path):
     assert "train.tsv, line 5" in line
 
 
-def test_a_truncated_checkpoint_is_one_sentence(here, pretrained, tmp_path):
+def test_rejects_a_truncated_checkpoint(here, pretrained, tmp_path):
     folder, _ = pretrained
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         content = (folder / "run/model" / name).read_bytes()
@@ -210,7 +210,7 @@ def test_a_truncated_checkpoint_is_one_sentence(here, pretrained, tmp_path):
         ),
     ],
 )
-def test_wrong_flags_are_one_sentence(here, program, arguments, sentence):
+def test_rejects_invalid_flags(here, program, arguments, sentence):
     assert sentence in refusal(program, *arguments)
 
 
@@ -221,7 +221,7 @@ def test_wrong_flags_are_one_sentence(here, program, arguments, sentence):
         ("run_glue", "configs/glue.py:sst3", "did you mean sst2?"),
     ],
 )
-def test_so_they_are_for_a_process(program, config, sentence):
+def test_rejects_invalid_flags_as_a_process(program, config, sentence):
     answer = programs.finish(programs.start(f"{program}.py", f"--config={config}"))
     programs.assert_refused(answer, program)
     assert sentence in answer.errors

@@ -70,13 +70,13 @@ def start(*arguments, config="configs/listops.py", **environment):
         ([LISTOPS, "--process_id=-1"], "process_id"),
     ],
 )
-def test_a_wrong_flag_is_one_line_and_exit_code_2(here, arguments, words):
+def test_invalid_flags_print_one_line_and_exit_with_2(here, arguments, words):
     answer = call("run_lra", *arguments)
     assert_refused(answer, "run_lra")
     assert words in answer.errors
 
 
-def test_a_config_may_lie_in_a_folder_with_a_space(here, tmp_path):
+def test_config_path_may_contain_a_space(here, tmp_path):
     folder = tmp_path / "my configs"
     folder.mkdir()
     (folder / "own.py").write_text((ROOT / "configs" / "listops.py").read_text())
@@ -86,7 +86,7 @@ def test_a_config_may_lie_in_a_folder_with_a_space(here, tmp_path):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_a_loss_that_explodes_ends_the_run_in_one_sentence(tmp_path):
+def test_non_finite_loss_ends_the_run_with_one_sentence(tmp_path):
     arguments = [*SMALL, "--config.optimizer.learning_rate=1e30", f"--workdir={tmp_path}/run"]
     code, output, errors = finish(start(*arguments))
     assert code == 1
@@ -96,7 +96,7 @@ def test_a_loss_that_explodes_ends_the_run_in_one_sentence(tmp_path):
     assert (result["state"], result["step"]) == ("diverged", 10)
 
 
-def test_seeds_behind_one_that_diverged_are_trained(here, monkeypatch, tmp_path):
+def test_other_seeds_are_trained_after_one_diverged(here, monkeypatch, tmp_path):
     trained = []
 
     def train_one(run, task, workdir):
@@ -162,7 +162,7 @@ def evaluated(here, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("given", [[], [LISTOPS]])
-def test_a_run_is_evaluated_by_its_own_config(evaluated, given):
+def test_evaluates_a_run_with_its_own_config(evaluated, given):
     folder, config, seen = evaluated
     before = sorted(folder.iterdir())
     answer = call("run_lra", *given, "--mode=eval", f"--workdir={folder}")
@@ -192,7 +192,7 @@ def test_a_run_is_evaluated_by_its_own_config(evaluated, given):
         ([LISTOPS], "train.total_steps: 20 in the run, 5000 now"),
     ],
 )
-def test_configs_are_compared_before_data_are_prepared(evaluated, arguments, words):
+def test_rejects_another_config_before_preparing_data(evaluated, arguments, words):
     folder, _, seen = evaluated
     answer = call("run_lra", *arguments, f"--workdir={folder}")
     assert_refused(answer, "run_lra")
@@ -201,7 +201,7 @@ def test_configs_are_compared_before_data_are_prepared(evaluated, arguments, wor
 
 
 @pytest.mark.parametrize("missing", ["config.json", "result.json"])
-def test_an_unfinished_run_is_refused_before_data_are_prepared(evaluated, missing):
+def test_rejects_an_unfinished_run_before_preparing_data(evaluated, missing):
     folder, _, seen = evaluated
     (folder / missing).unlink()
     answer = call("run_lra", "--mode=eval", f"--workdir={folder}")
@@ -211,7 +211,7 @@ def test_an_unfinished_run_is_refused_before_data_are_prepared(evaluated, missin
 
 
 @pytest.mark.parametrize("below", ["", "/run"])
-def test_a_workdir_that_is_a_file_is_refused_before_data_are_prepared(evaluated, below, tmp_path):
+def test_rejects_a_workdir_that_is_a_file_before_preparing_data(evaluated, below, tmp_path):
     (tmp_path / "file").touch()
     answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/file{below}")
     assert_refused(answer, "run_lra")
@@ -219,7 +219,7 @@ def test_a_workdir_that_is_a_file_is_refused_before_data_are_prepared(evaluated,
     assert not evaluated[2]["loads"]
 
 
-def test_a_missing_data_folder_is_one_line_and_leaves_no_run_behind(tmp_path):
+def test_missing_data_folder_prints_one_line_and_leaves_no_run(tmp_path):
     arguments = [f"--config.data.dir={tmp_path}/nowhere", f"--workdir={tmp_path}/run"]
     answer = finish(start(*arguments))
     assert_refused(answer, "run_lra")
@@ -227,7 +227,7 @@ def test_a_missing_data_folder_is_one_line_and_leaves_no_run_behind(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_several_processes_say_the_same_of_a_folder_in_use(tmp_path):
+def test_several_processes_report_the_same_error_for_a_folder_in_use(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     with (folder / ".lock").open("w") as lock:
@@ -242,7 +242,7 @@ def test_several_processes_say_the_same_of_a_folder_in_use(tmp_path):
 
 
 @pytest.mark.slow(minutes=2)
-def test_kill_9_in_mid_run_and_the_same_command_again_give_the_same_bits(tmp_path):
+def test_same_command_resumes_after_kill_9_with_the_same_bits(tmp_path):
     code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/whole"))
     assert code == 0
     assert "test accuracy" in output

@@ -18,7 +18,7 @@ def run(*arguments):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_the_devices_that_are_here_are_planned_for():
+def test_plans_for_the_devices_of_this_machine():
     done = run("--config.mesh.sequence=4", "--config.train.remat=True")
     assert done.code == 0, done.errors
     assert "8 device(s), data 2 × sequence 4; batch 8, length 64; layers remat" in done.output
@@ -37,14 +37,14 @@ def test_the_devices_that_are_here_are_planned_for():
         (["--examples=100"], "--examples is for fine-tuning"),
     ],
 )
-def test_a_wrong_plan_is_one_line_and_exit_code_2(here, arguments, words):
+def test_invalid_plans_print_one_line_and_exit_with_2(here, arguments, words):
     answer = call("run_plan", *SMALL, *arguments)
     assert_refused(answer, "run_plan")
     assert words in answer.errors
 
 
 @pytest.mark.slow(minutes=1)
-def test_a_topology_that_is_not_here_is_planned_for():
+def test_plans_for_another_topology():
     pytest.importorskip("libtpu")
     done = run("--topology=v5e:2x2", "--price=1.2", "--nolargest_batch")
     assert done.code == 0, done.errors

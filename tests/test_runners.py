@@ -43,7 +43,7 @@ def called(request, monkeypatch, tmp_path):
     program.unload()
 
 
-def test_an_error_has_the_same_exit_code_in_all_and_is_one_line(called, monkeypatch):
+def test_errors_print_one_line_with_the_same_exit_code_in_every_runner(called, monkeypatch):
     call, trainer, name = called
     for error, (code, words) in ERRORS.items():
 
@@ -64,7 +64,7 @@ def test_an_error_has_the_same_exit_code_in_all_and_is_one_line(called, monkeypa
 
 
 @pytest.mark.parametrize("called", ["run_glue"], indirect=True)
-def test_the_first_process_alone_says_what_was_exported(called, monkeypatch, tmp_path):
+def test_only_the_first_process_reports_the_export(called, monkeypatch, tmp_path):
     call, trainer, _ = called
     run = types.SimpleNamespace(config={"train": {"seed": 3}})
     monkeypatch.setattr(trainer, "prepare", lambda config: run)
@@ -76,9 +76,7 @@ def test_the_first_process_alone_says_what_was_exported(called, monkeypatch, tmp
     assert call(*flags) == (0, "", "")
 
 
-def test_a_folder_that_cannot_be_the_runs_is_refused_before_data_are_prepared(
-    called, monkeypatch, tmp_path
-):
+def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, tmp_path):
     call, trainer, name = called
     (tmp_path / "file").touch()
     (tmp_path / "other").mkdir()
@@ -97,7 +95,7 @@ def test_a_folder_that_cannot_be_the_runs_is_refused_before_data_are_prepared(
     assert "config" in unfinished.errors
 
 
-def test_a_folder_may_be_given_from_home_and_end_in_a_slash(called, monkeypatch, tmp_path):
+def test_workdir_may_start_with_a_tilde_and_end_with_a_slash(called, monkeypatch, tmp_path):
     call, trainer, name = called
     monkeypatch.setattr(trainer, "prepare", lambda config: None)
     nowhere = call("--mode=eval", "--workdir=~/nowhere/")

@@ -48,7 +48,7 @@ FORBIDDEN_IMPORTS = {
 REQUIRED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
 
 
-def offences(tree):
+def forbidden_lines(tree):
     """Returns the lines of forbidden calls and imports, and of calls without their safe arguments."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -74,8 +74,8 @@ def offences(tree):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_that_is_read_is_run(path):
-    assert list(offences(ast.parse(path.read_text(encoding="utf-8")))) == []
+def test_files_are_never_executed(path):
+    assert list(forbidden_lines(ast.parse(path.read_text(encoding="utf-8")))) == []
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_nothing_that_is_read_is_run(path):
         "from urllib import request",
     ],
 )
-def test_such_a_line_would_be_found(line):
-    assert list(offences(ast.parse(line))) == [1]
+def test_detects_forbidden_lines(line):
+    assert list(forbidden_lines(ast.parse(line))) == [1]
 
 
-def test_no_value_of_the_environment_is_written_by_a_run(tmp_path, monkeypatch):
+def test_a_run_writes_no_environment_variables(tmp_path, monkeypatch):
     secret = "correct-horse-battery-staple"
     monkeypatch.setenv("SOME_TOKEN", secret)
     tiny.train(tmp_path)
@@ -105,6 +105,6 @@ def test_no_value_of_the_environment_is_written_by_a_run(tmp_path, monkeypatch):
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
-def test_missing_data_are_asked_for_and_never_fetched(capsys):
+def test_missing_data_are_an_error_and_never_downloaded(capsys):
     assert prepare(["text"]) == 2
     assert "set --data_dir to the folder that holds them" in capsys.readouterr().err

@@ -117,7 +117,7 @@ def assert_same(
         pytest.param((1, 8), 11, 7, id="devices without a token"),
     ],
 )
-def test_every_mesh_gives_one_devices_result(rngs, shape, length, num_landmarks):
+def test_every_mesh_gives_the_result_of_one_device(rngs, shape, length, num_landmarks):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
     assert_same(rngs, mesh_of(*shape), inputs, width=5, num_landmarks=num_landmarks)
 
@@ -126,7 +126,7 @@ def test_every_mesh_gives_one_devices_result(rngs, shape, length, num_landmarks)
 @pytest.mark.parametrize(
     ("shape", "length", "dtype"), [((1, 8), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)]
 )
-def test_any_mask_will_do(rngs, shape, length, dtype):
+def test_supports_any_mask(rngs, shape, length, dtype):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, dtype=dtype)
     assert_same(rngs, mesh_of(*shape), inputs, width=5, mask=masks_of_all_kinds(length))
 
@@ -136,13 +136,13 @@ def test_any_mask_will_do(rngs, shape, length, dtype):
     ("shape", "length", "dtype"),
     [((1, 8), 64, jnp.float32), ((2, 4), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)],
 )
-def test_the_convolution_may_have_one_kernel_per_channel(rngs, shape, length, dtype):
+def test_supports_a_convolution_per_channel(rngs, shape, length, dtype):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, dtype=dtype)
     mask = masks_of_all_kinds(length)
     assert_same(rngs, mesh_of(*shape), inputs, width=7, per_channel=True, mask=mask)
 
 
-def test_queries_may_have_a_mask_of_their_own(rngs):
+def test_supports_a_separate_query_mask(rngs):
     masks = {"mask": masks_of_all_kinds(61), "query_mask": other_masks_of_all_kinds(61)}
     inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
     assert_same(rngs, mesh_of(2, 4), inputs, width=5, **masks, mask_conv=False)
@@ -150,12 +150,12 @@ def test_queries_may_have_a_mask_of_their_own(rngs):
 
 @pytest.mark.slow_except("61-40")
 @pytest.mark.parametrize(("length", "key_length"), [(64, 43), (61, 40)])
-def test_keys_may_have_a_length_of_their_own(rngs, length, key_length):
+def test_supports_another_key_length(rngs, length, key_length):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
     assert_same(rngs, mesh_of(2, 4), inputs)
 
 
-def test_rows_may_be_normalized_where_there_are_keys(rngs):
+def test_supports_normalized_rows(rngs):
     masks = {
         "mask": masks_of_all_kinds(43).at[:, 0].set(True),
         "query_mask": other_masks_of_all_kinds(61),
@@ -172,7 +172,7 @@ def test_rows_may_be_normalized_where_there_are_keys(rngs):
         pytest.param((1, 8), 64, 8, {"landmark_layout": "hf", "mask_conv": False}, id="hf"),
     ],
 )
-def test_other_codes_landmarks_are_theirs(rngs, shape, length, num_landmarks, options):
+def test_supports_other_landmark_layouts(rngs, shape, length, num_landmarks, options):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
     masks = {"mask": masks_of_all_kinds(length)}
     assert_same(
@@ -180,7 +180,7 @@ def test_other_codes_landmarks_are_theirs(rngs, shape, length, num_landmarks, op
     )
 
 
-def test_compiled_or_not_it_is_the_same_and_stays_split(rngs):
+def test_output_is_sharded_with_and_without_jit(rngs):
     mesh = mesh_of(2, 4)
     inputs = split_over(mesh, random_inputs(rngs, BATCH, 64, HEADS, DIM))
     attention = functools.partial(sharded_nystrom_attention, mesh=mesh, num_landmarks=M)
@@ -191,7 +191,7 @@ def test_compiled_or_not_it_is_the_same_and_stays_split(rngs):
 
 
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
-def test_a_length_that_devices_do_not_divide_comes_back_whole(rngs, axis_type):
+def test_a_length_not_divisible_by_the_devices_is_supported(rngs, axis_type):
     mesh = jax.make_mesh((8,), ("sequence",), (axis_type,))
     inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
     output = sharded_nystrom_attention(*inputs, mesh=mesh, num_landmarks=M)
@@ -211,7 +211,7 @@ def test_a_length_that_devices_do_not_divide_comes_back_whole(rngs, axis_type):
         pytest.param(64, 67, id="no more positions than landmarks"),
     ],
 )
-def test_a_mesh_of_explicit_axes_will_do(rngs, length, num_landmarks, placed, per_channel):
+def test_supports_explicit_mesh_axes(rngs, length, num_landmarks, placed, per_channel):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
     options = {"mask": masks_of_all_kinds(length), "num_landmarks": num_landmarks}
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
@@ -219,7 +219,7 @@ def test_a_mesh_of_explicit_axes_will_do(rngs, length, num_landmarks, placed, pe
         assert_same(rngs, mesh, inputs, width=5, placed=placed, per_channel=per_channel, **options)
 
 
-def test_what_stands_at_masked_positions_reaches_nothing(rngs):
+def test_ignores_the_content_of_masked_positions(rngs):
     mesh, mask, query_mask = mesh_of(2, 4), masks_of_all_kinds(61), other_masks_of_all_kinds(61)
     inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
     cotangent = jnp.where(query_mask[..., None, None], 1 + inputs[0], 0)
@@ -255,9 +255,7 @@ def test_what_stands_at_masked_positions_reaches_nothing(rngs):
         ((1, 8), 7, 7, "hf"),
     ],
 )
-def test_one_device_or_no_more_positions_than_landmarks_split_nothing(
-    rngs, shape, length, key_length, layout
-):
+def test_does_not_split_on_one_device_or_short_lengths(rngs, shape, length, key_length, layout):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM, key_length=key_length)
     options = {"num_landmarks": M, "landmark_layout": layout}
     attention = functools.partial(sharded_nystrom_attention, mesh=mesh_of(*shape), **options)
@@ -266,7 +264,7 @@ def test_one_device_or_no_more_positions_than_landmarks_split_nothing(
 
 
 @pytest.mark.parametrize("layout", ["mlpen", "hf"])
-def test_what_one_device_refuses_the_others_do(rngs, layout, no_annotations):
+def test_rejects_what_one_device_rejects(rngs, layout, no_annotations):
     query, key, value = random_inputs(rngs, 2, 37, 2, 3)
     with pytest.raises(ValueError, match="L = 37 is not a multiple of M = 6"):
         sharded_nystrom_attention(
@@ -274,7 +272,7 @@ def test_what_one_device_refuses_the_others_do(rngs, layout, no_annotations):
         )
 
 
-def test_what_cannot_be_split_is_refused_in_words(rngs):
+def test_rejects_unsupported_splits(rngs):
     inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
     attention = functools.partial(sharded_nystrom_attention, *inputs)
     for per_channel in (False, True):
@@ -304,7 +302,7 @@ class TestCore:
             actual = split.apply(params, *inputs, mask, deterministic=True)
         assert_close(actual, expected, REFERENCE, where=mask)
 
-    def test_needs_a_mesh_to_apply_and_none_to_begin(self, rngs):
+    def test_apply_needs_a_mesh_and_init_does_not(self, rngs):
         inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
         split, init_rng = self.CORE(sequence_axis="sequence"), next(rngs)
         params = split.init(init_rng, *inputs, deterministic=True)
@@ -316,7 +314,7 @@ class TestCore:
             split.apply(params, *inputs, deterministic=True)
 
 
-def test_a_block_around_the_attention_gathers_no_length():
+def test_a_block_does_not_gather_the_sequence():
     mesh, length, width = mesh_of(1, 8), 512, 12
     core = make_core("nystrom", num_landmarks=8, conv_kernel_size=5, sequence_axis="sequence")
     block = EncoderBlock(2, core, 24)
@@ -335,7 +333,7 @@ def test_a_block_around_the_attention_gathers_no_length():
     assert 0 < sum(kind.nbytes for kind in found.values()) < 2 * 4 * length * width
 
 
-def test_a_core_knows_one_name_of_the_axis(rngs):
+def test_rejects_another_name_of_the_axis(rngs):
     inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
     split = NystromAttention(num_landmarks=M, sequence_axis="length")
     with pytest.raises(ValueError, match=r"must be 'sequence' or None.*got 'length'"):
@@ -367,7 +365,7 @@ def received_bytes(mesh, length, heads, dim, width, dtype, *, masked, backwards,
 @pytest.mark.slow_except("True-True")
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_devices_exchange_landmarks_and_edges_whatever_the_length(masked, backwards):
+def test_communication_does_not_depend_on_the_length(masked, backwards):
     devices, num_landmarks, width = 8, 8, 5
     landmarks = num_landmarks * HEADS * DIM
     edges = 2 * (width // 2) * HEADS * DIM
@@ -396,7 +394,7 @@ def test_devices_exchange_landmarks_and_edges_whatever_the_length(masked, backwa
     ("masked", "backwards", "most"),
     [(False, False, 0.3), (False, True, 0.6), (True, False, 0.45), (True, True, 0.9)],
 )
-def test_tpus_exchange_less_than_so_many_mebibytes(topology, masked, backwards, most):
+def test_communication_of_tpus_is_bounded(topology, masked, backwards, most):
     pytest.importorskip("libtpu")
     mesh = make_mesh(MeshConfig(data=1, sequence=-1), topology_devices(topology))
     received = functools.partial(

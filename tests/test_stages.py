@@ -12,14 +12,14 @@ def by_softmax(query, key, value, mask):
     return jnp.einsum("BHLT,BTHD->BLHD", weights, value)
 
 
-def test_collected_values_over_their_sum_are_attention(rngs):
+def test_collected_values_over_their_sum_equal_attention(rngs):
     q_landmarks, key, value = random_inputs(rngs, 3, 7, 2, 5, key_length=23)
     mask = jax.random.bernoulli(next(rngs), 0.6, (3, 23))
     values, _, total = collect(q_landmarks, key, value, mask=mask)
     assert_close(values / total[..., None], by_softmax(q_landmarks, key, value, mask), REFERENCE)
 
 
-def test_parts_of_a_sequence_combine_to_the_whole_even_one_of_padding(rngs):
+def test_parts_of_a_sequence_combine_to_the_full_result(rngs):
     q_landmarks, key, value = random_inputs(rngs, 3, 7, 2, 5, key_length=23)
     mask = jax.random.bernoulli(next(rngs), 0.6, (3, 23)).at[0, 11:].set(False)
     parts = [
@@ -40,14 +40,14 @@ def test_the_maximum_carries_no_gradient(rngs):
     assert all((gradient == 0).all() for gradient in gradients)
 
 
-def test_distributing_is_attention_to_live_landmarks(rngs):
+def test_distribute_equals_attention_to_live_landmarks(rngs):
     query, k_landmarks, values = random_inputs(rngs, 2, 23, 3, 5, key_length=7)
     alive = jax.random.bernoulli(next(rngs), 0.6, (2, 7))
     output = distribute(query, k_landmarks, values, landmark_mask=alive)
     assert_close(output, by_softmax(query, k_landmarks, values, alive), REFERENCE)
 
 
-def test_distributing_adds_the_convolution_of_real_values(rngs):
+def test_distribute_adds_the_convolution_of_real_values(rngs):
     query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
     value = jax.random.normal(next(rngs), query.shape)
     mask = jnp.arange(11)[None] != 4
@@ -68,7 +68,7 @@ def test_distributing_adds_the_convolution_of_real_values(rngs):
     assert_close(output, expected, SAME_ARITHMETIC)
 
 
-def test_a_convolution_without_a_value_is_refused(rngs):
+def test_rejects_a_convolution_without_a_value(rngs):
     query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
     with pytest.raises(ValueError, match="needs `value`"):
         distribute(query, k_landmarks, values, landmark_mask=None, conv_kernel=jnp.ones((2, 3)))
