@@ -10,7 +10,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # Small programs compile faster in one piece than in parts.
 flags = ["--xla_force_host_platform_device_count=8", "--xla_cpu_parallel_codegen_split_count=1"]
 if importlib.metadata.version("jaxlib").startswith("0.10."):
-    # These emitters compile in half the time what runs a little slower. Later versions do not have them.
+    # Without these emitters compilation takes half the time. Later versions do not have the flag.
     flags.append("--xla_cpu_use_fusion_emitters=false")
 os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
 # XLA sizes its CPU thread pool by NPROC; with fewer threads than devices a collective can wait forever.
@@ -36,13 +36,13 @@ def rngs():
 
 @pytest.fixture(autouse=True)
 def cache_folder(monkeypatch, tmp_path):
-    """No test reads or writes the user's cache."""
+    """A cache folder per test, so that no test reads or writes the user's cache."""
     monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(autouse=True)
 def log_handlers():
-    """A command that a test calls sets up logging for its own process; the next test has another."""
+    """Restores the log handlers and level, which commands change for their own process."""
     handlers, level = logging.root.handlers[:], logging.root.level
     yield
     logging.root.handlers[:] = handlers
@@ -50,11 +50,11 @@ def log_handlers():
 
 
 @pytest.fixture
-def here(monkeypatch, tmp_path):
-    """Runs in the clone's folder, as the programs do, without restarting the process."""
+def in_repository(monkeypatch, tmp_path):
+    """Changes to the repository's folder and prevents restarts of the process."""
     monkeypatch.chdir(pathlib.Path(__file__).parents[1])
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
-    # Whoever names a folder keeps it: jax goes on with what it had.
+    # The programs keep a folder that is set, so the configuration of jax does not change.
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "xla"))
 
 

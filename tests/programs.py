@@ -1,4 +1,4 @@
-"""The programs of the clone, called in this process or as processes of their own."""
+"""Calls the programs of the repository in this process or in separate ones."""
 
 import contextlib
 import importlib.util
@@ -17,7 +17,7 @@ from absl import flags, logging
 import cli
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 300  # after which a call hangs
+SECONDS = 300  # time limit of a call
 
 
 class Answer(NamedTuple):
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class Program:
-    """One of the programs, loaded once; each call parses its flags anew, as a process would."""
+    """One of the programs, loaded once; each call parses its flags from scratch."""
 
     def __init__(self, name):
         self.name = name
@@ -41,12 +41,12 @@ class Program:
         self._own = set(flags.FLAGS) - before
 
     def call(self, *arguments):
-        """Runs `main` as the program does; its exceptions are raised here."""
+        """Runs `main` as the program does and raises its exceptions."""
         output, errors = io.StringIO(), io.StringIO()
         argv, sys.argv = sys.argv, [f"{self.name}.py", *arguments]
         terminate, unraisable = signal.getsignal(signal.SIGTERM), sys.unraisablehook
         alarm = signal.signal(signal.SIGALRM, _hangs)
-        # absl's handler closes its stream unless that is sys.stderr, and pytest's is still wanted.
+        # absl's handler closes its stream unless it is sys.stderr, and pytest still needs it.
         logging.get_absl_handler().python_handler.stream = errors
         signal.alarm(SECONDS)
         try:
@@ -55,7 +55,7 @@ class Program:
                 contextlib.redirect_stderr(errors),
                 warnings.catch_warnings(),
             ):
-                # ml-collections loads a config in an old way; any other warning is an error.
+                # ml-collections loads configs by a deprecated function; any other warning is an error.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 cli.run(self.main)
         except SystemExit as stop:
@@ -86,7 +86,7 @@ def _hangs(number, frame):
 
 
 def call(name, *arguments):
-    """Returns the outcome of one call of a program in this process; for tests with the fixture `here`."""
+    """Returns the outcome of one call of a program in this process. Needs the fixture `in_repository`."""
     program = Program(name)
     try:
         return program.call(*map(str, arguments))
@@ -95,14 +95,14 @@ def call(name, *arguments):
 
 
 def assert_refused(answer, program):
-    """One line that begins with the program's name, and exit code 2."""
+    """Requires one line that begins with the program's name, and exit code 2."""
     assert (answer.code, answer.output) == (2, ""), answer
     assert answer.errors.startswith(f"{program}.py: "), answer
     assert answer.errors.count("\n") == 1, answer
 
 
 def start(*words, **environment):
-    """Python in the clone as a process of one device; `environment` is added to this one's."""
+    """Starts Python in the repository with one device; `environment` is added to this process's."""
     kept = {name: x for name, x in os.environ.items() if name not in ("XLA_FLAGS", "NPROC")}
     return subprocess.Popen(
         [sys.executable, *map(str, words)],

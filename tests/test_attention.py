@@ -94,7 +94,7 @@ def test_one_length_equals_the_formula_of_the_paper_forward_and_gradient(rngs, l
     alone = functools.partial(nystrom_attention, num_landmarks=M)
     output, gradients = value_and_gradients(alone, *inputs, weights)
     assert_close(output[0], nystrom_by_the_paper(*(x[0] for x in inputs), M), REFERENCE)
-    # The same through the masked path, in a batch that holds longer and shorter mates.
+    # The same with a mask, in a batch with longer and shorter examples.
     total = length + 37
     mask = mask_of_lengths([length, total, 3], total)
     mates = random_inputs(rngs, 2, total, HEADS, DIM)
@@ -203,7 +203,7 @@ def test_few_real_keys_or_queries_get_softmax_attention(rngs, queries, keys):
 
 
 def test_more_real_keys_than_real_queries_approximate_softmax_attention(rngs):
-    """Landmarks without tokens have zero rows and columns; unit rows would be off by a half here."""
+    """Landmarks without tokens have zero rows and columns; with unit rows the error would be a half."""
     keys = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
     value = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
     query = jax.random.normal(next(rngs), (1, 200, 1, DIM))
@@ -424,7 +424,7 @@ def test_half_precision_is_near_float32_forward_and_gradient(rngs, dtype, width)
 
 
 def assert_relative(actual, expected, tolerance):
-    """Compares to the largest entry of what is expected, however small that is."""
+    """Compares relative to the largest expected entry, however small."""
     scale = jnp.abs(expected).max()
     assert_close(actual.astype(jnp.float32) / scale, expected / scale, tolerance)
 

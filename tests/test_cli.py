@@ -1,4 +1,4 @@
-"""A run's folder, by --workdir or without it."""
+"""The folder of a run, with and without --workdir."""
 
 from pathlib import Path
 

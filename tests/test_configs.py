@@ -127,7 +127,7 @@ def test_options_without_a_name_are_for_nystrom_attention(name):
 
 @pytest.mark.parametrize("name", ["text", "retrieval", "image", "pathfinder", "pathx"])
 def test_every_task_supports_the_quirks_of_the_authors(name):
-    """Their layout needs a length that the landmarks divide; their mask is `input_ids != 0`."""
+    """Their layout needs a length divisible by the landmarks; their mask is `input_ids != 0`."""
     config = config_of(name, "nystrom,quirks=mlpen")
     assert config.data.zero_is_padding
     assert config.attention.landmark_layout == "mlpen"
@@ -194,7 +194,7 @@ def test_official_model_on_other_pathfinders(argument, clip_norm):
 
 @pytest.mark.parametrize(
     ("name", "attention"),
-    [  # One encoder, a pair of them, and the longest inputs of attentions with a length of their own.
+    [  # One encoder, a pair, and the longest inputs for attentions whose parameters depend on the length.
         *itertools.product(
             ["listops", "retrieval"],
             [name for name in common.ATTENTIONS if name not in ("nystrom", "softmax")],

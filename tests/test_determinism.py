@@ -1,4 +1,4 @@
-"""The same seed gives the same bits, for every task and every trainer; another seed other ones.
+"""The same seed gives the same bits for every task and trainer; another seed gives other bits.
 
 Runs of one seed share nothing but the machine: each prepares its data anew, in a cache of its own.
 """

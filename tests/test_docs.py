@@ -61,7 +61,7 @@ def test_python_blocks_of_a_page_run_and_print_the_shown_output(page, capsys):
         if printed:
             said = capsys.readouterr().out
             assert NUMBER.sub("#", said) == NUMBER.sub("#", printed)
-            # The last digit belongs to the machine.
+            # The last digit depends on the machine.
             assert numbers_of(said) == pytest.approx(numbers_of(printed), rel=0.02, abs=2e-3)
 
 

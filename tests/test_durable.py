@@ -1,4 +1,4 @@
-"""A file is the old one or the new one, and the disk has it before it gets its name."""
+"""Writes are atomic: a file is the old or the new one, and is flushed before it is renamed."""
 
 import os
 

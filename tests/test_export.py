@@ -1,4 +1,4 @@
-"""One file for jax alone: the same logits as the model, at batch sizes it was never called with."""
+"""An exported file needs only jax and gives the model's logits at any batch size."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Every mesh trains as one device does: the same losses, the same parameters, the same dropout."""
+"""Training on every mesh equals training on one device: losses, parameters and dropout."""
 
 import re
 
@@ -176,7 +176,7 @@ def test_softmax_attention_is_split_by_the_compiler(one_device):
 
 @pytest.mark.slow(minutes=0.3)
 def test_accumulation_remat_and_sharded_parameters_work_together(one_device):
-    """Accumulated parts drop others, so without dropout."""
+    """Without dropout, because accumulated parts drop other elements."""
     losses, params, _ = one_device(lra_job, "retrieval", dropout_rate=0.0)
     mesh = {"data": 2, "sequence": 4, "shard_params": True}
     job, batches = lra_job("retrieval", None, mesh, remat=True, accumulation=2)
@@ -205,7 +205,7 @@ def test_pretraining_rematerializes_if_configured(tmp_path, remat):
 
 @pytest.mark.parametrize("shard_params", [False, True])
 def test_gradients_are_sharded_like_the_parameters(shard_params):
-    """By an explicit constraint, because compilers need not find this sharding by themselves."""
+    """The step has an explicit constraint, because compilers may not infer this sharding."""
     job, _ = lra_job("listops", None, {"data": 8, "shard_params": shard_params})
     shapes = job.shapes()
     split = sum(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(shapes[0].params))

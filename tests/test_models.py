@@ -106,9 +106,9 @@ def test_padding_at_either_end_changes_nothing_at_real_tokens(rngs, attention, c
     actual = compiled(model)(behind, pad(mask, 0))
     assert_close(actual[:, :LENGTH], expected, REFERENCE, where=mask)
     unmasked = compiled(model)(behind, jnp.ones_like(behind, bool))[:, :LENGTH]
-    assert jnp.abs(unmasked - expected).max() > 1e-2  # the mask, and not the weights, is why
+    assert jnp.abs(unmasked - expected).max() > 1e-2  # because of the mask, not of the weights
     actual = compiled(model)(pad(inputs, 6, constant_values=7), pad(mask, 6))
-    # The convolution adds in another order, and the pseudoinverse multiplies the rounding errors.
+    # The convolution sums in another order, and the pseudoinverse amplifies rounding errors.
     assert_close(actual[:, 6:], expected, OTHER_FRAMEWORK, where=mask)
 
 
@@ -157,7 +157,7 @@ def test_every_attention_name_has_a_core():
 
 
 class TestHeads:
-    """Their shapes, and where two of them must agree."""
+    """Shapes of the heads, and equalities between them."""
 
     def test_outputs_are_float32_in_half_precision_too(self, rngs):
         inputs, labels = tokens(rngs, BATCH, LENGTH), (BATCH, LABELS)

@@ -188,7 +188,7 @@ class TestConvStem:
         identity = jnp.eye(2)[None]
         weights = {
             "norm": {"scale": jnp.ones(2), "bias": jnp.zeros(2)},
-            # Reads 1 · the token before, 10 · its own and 100 · the token behind.
+            # Weights of 1 for the token before, 10 for the token itself and 100 for the one after.
             "convolution_0": {
                 "kernel": identity * jnp.array([1.0, 10.0, 100.0])[:, None, None],
                 "bias": jnp.zeros(2),
@@ -196,8 +196,8 @@ class TestConvStem:
             "convolution_1": {"kernel": -identity, "bias": jnp.array([0.0, 0.5])},
         }
         stem = ConvStem((3, 1), activation="relu", layer_norm_epsilon=1e-12)
-        # After the first: s + relu(10 s - 100 s), -s + relu(s - 10 s + 100 s), s + relu(-s + 10 s).
-        # Of (1, 89), (90, 1), (10, -1) the second adds relu(0.5 - x) to the last channel.
+        # First layer: s + relu(10 s - 100 s), -s + relu(s - 10 s + 100 s), s + relu(-s + 10 s).
+        # Second layer: adds relu(0.5 - x) to the last channel of (1, 89), (90, 1), (10, -1).
         expected = jnp.array([[[1.0, 89.0], [90.0, 1.0], [10.0, 0.5]]])
         assert_close(stem.apply({"params": weights}, x), expected, REFERENCE)
 

@@ -76,7 +76,7 @@ def test_zero_rows_columns_and_matrices_stay_zero_with_finite_gradients(rngs):
 @pytest.mark.slow_except("exact")
 @pytest.mark.parametrize("start", ["exact", "batch_max"])
 def test_gradient_equals_that_of_the_iteration(rngs, start):
-    def of_logits(logits):  # of logits: the rows of a softmax all have one sum, a tie of norms
+    def of_logits(logits):  # with respect to logits, so that all row sums stay one
         return iterative_pinv(jax.nn.softmax(logits, axis=-1), start=start)
 
     with jax.enable_x64(True):
@@ -123,7 +123,7 @@ def test_very_small_and_very_large_matrices_are_inverted(size, rows):
 
 
 def test_every_product_has_the_highest_precision():
-    """On a CPU it makes no difference; on a TPU the default loses the inverse."""
+    """On a CPU it makes no difference; on a TPU the default precision is too low for the inverse."""
     jaxpr = str(jax.make_jaxpr(iterative_pinv)(jnp.eye(4)))
     assert jaxpr.count("dot_general") == 24
     assert jaxpr.count("Precision.HIGHEST, Precision.HIGHEST") == 24

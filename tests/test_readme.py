@@ -1,4 +1,4 @@
-"""README is short, CI finds its two commands, and its numbers come from the stored results."""
+"""README is short, has the two commands of CI, and agrees with the stored results."""
 
 import json
 import re

@@ -110,7 +110,7 @@ def test_search_reports_failed_runs_and_the_best(pretrained, tmp_path):
         ("One sentence alone stands here.", "sentence"),
     ],
 )
-def test_rejects_a_corpus_without_pairs(here, tmp_path, content, sentence):
+def test_rejects_a_corpus_without_pairs(in_repository, tmp_path, content, sentence):
     file = texts.write(tmp_path / "corpus.txt", content)
     workdir = f"--workdir={tmp_path / 'run'}"
     arguments = pretraining(f"--config.data.dir={file}", workdir)
@@ -119,7 +119,7 @@ def test_rejects_a_corpus_without_pairs(here, tmp_path, content, sentence):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_rejects_the_tokenizer_of_another_model(here, pretrained, tmp_path):
+def test_rejects_the_tokenizer_of_another_model(in_repository, pretrained, tmp_path):
     folder, _ = pretrained
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *texts.WORDS, "."]
     vocabulary = "\n".join([*words, *(f"word{i}" for i in range(90))])
@@ -138,7 +138,7 @@ def test_rejects_the_tokenizer_of_another_model(here, pretrained, tmp_path):
 
 
 @pytest.mark.parametrize("program", ["run_glue", "run_pretrain"])
-def test_check_reports_a_missing_tokenizer(here, pretrained, tmp_path, program):
+def test_check_reports_a_missing_tokenizer(in_repository, pretrained, tmp_path, program):
     folder, _ = pretrained
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((folder / "run/model" / name).read_bytes())
@@ -154,7 +154,7 @@ def test_check_reports_a_missing_tokenizer(here, pretrained, tmp_path, program):
     assert f"{tmp_path} holds no tokenizer" in line
 
 
-def test_rejects_an_invalid_row(here, pretrained, tmp_path):
+def test_rejects_an_invalid_row(in_repository, pretrained, tmp_path):
     folder, _ = pretrained
     task = fakes.write_task(tmp_path, "sst2")
     rows = (task / "train.tsv").read_text().splitlines(keepends=True)
@@ -169,7 +169,7 @@ def test_rejects_an_invalid_row(here, pretrained, tmp_path):
     assert "train.tsv, line 5" in line
 
 
-def test_rejects_a_truncated_checkpoint(here, pretrained, tmp_path):
+def test_rejects_a_truncated_checkpoint(in_repository, pretrained, tmp_path):
     folder, _ = pretrained
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         content = (folder / "run/model" / name).read_bytes()
@@ -210,7 +210,7 @@ def test_rejects_a_truncated_checkpoint(here, pretrained, tmp_path):
         ),
     ],
 )
-def test_rejects_invalid_flags(here, program, arguments, sentence):
+def test_rejects_invalid_flags(in_repository, program, arguments, sentence):
     assert sentence in refusal(program, *arguments)
 
 

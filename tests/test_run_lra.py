@@ -70,13 +70,13 @@ def start(*arguments, config="configs/listops.py", **environment):
         ([LISTOPS, "--process_id=-1"], "process_id"),
     ],
 )
-def test_invalid_flags_print_one_line_and_exit_with_2(here, arguments, words):
+def test_invalid_flags_print_one_line_and_exit_with_2(in_repository, arguments, words):
     answer = call("run_lra", *arguments)
     assert_refused(answer, "run_lra")
     assert words in answer.errors
 
 
-def test_config_path_may_contain_a_space(here, tmp_path):
+def test_config_path_may_contain_a_space(in_repository, tmp_path):
     folder = tmp_path / "my configs"
     folder.mkdir()
     (folder / "own.py").write_text((ROOT / "configs" / "listops.py").read_text())
@@ -96,7 +96,7 @@ def test_non_finite_loss_ends_the_run_with_one_sentence(tmp_path):
     assert (result["state"], result["step"]) == ("diverged", 10)
 
 
-def test_other_seeds_are_trained_after_one_diverged(here, monkeypatch, tmp_path):
+def test_other_seeds_are_trained_after_one_diverged(in_repository, monkeypatch, tmp_path):
     trained = []
 
     def train_one(run, task, workdir):
@@ -130,7 +130,7 @@ def test_other_seeds_are_trained_after_one_diverged(here, monkeypatch, tmp_path)
 
 
 @pytest.fixture
-def evaluated(here, monkeypatch, tmp_path):
+def evaluated(in_repository, monkeypatch, tmp_path):
     """A finished run of ListOps over 20 steps, its config, and the evaluated and loaded results."""
     config = listops.get_config("nystrom,num_landmarks=32").to_dict()
     config["train"] |= {"total_steps": 20, "seed": 7}
@@ -268,7 +268,7 @@ def test_same_command_resumes_after_kill_9_with_the_same_bits(tmp_path):
     assert code == 0
     assert "nothing was trained" in output
     assert metrics.stat().st_mtime_ns == before
-    # Ctrl-C and SIGTERM save, say how to resume, and exit as a shell would.
+    # Ctrl-C and SIGTERM save, print how to resume, and exit with 128 plus the signal.
     stopped = start(*SMALL, f"--workdir={tmp_path}/stopped")
     metrics = tmp_path / "stopped" / "metrics.jsonl"
     wait_for_lines(tmp_path / "stopped", 3, stopped)

@@ -37,7 +37,7 @@ def test_plans_for_the_devices_of_this_machine():
         (["--examples=100"], "--examples is for fine-tuning"),
     ],
 )
-def test_invalid_plans_print_one_line_and_exit_with_2(here, arguments, words):
+def test_invalid_plans_print_one_line_and_exit_with_2(in_repository, arguments, words):
     answer = call("run_plan", *SMALL, *arguments)
     assert_refused(answer, "run_plan")
     assert words in answer.errors

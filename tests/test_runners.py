@@ -1,4 +1,4 @@
-"""Shared by the programs: folders, and a message and an exit code for every error."""
+"""Behavior that all programs share: folders, error messages and exit codes."""
 
 import errno
 import types

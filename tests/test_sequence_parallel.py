@@ -1,4 +1,4 @@
-"""Attention with its length split over eight devices is the attention of one."""
+"""Attention with its length split over eight devices equals that of one device."""
 
 import functools
 
@@ -341,7 +341,7 @@ def test_rejects_another_name_of_the_axis(rngs):
 
 
 def received_bytes(mesh, length, heads, dim, width, dtype, *, masked, backwards, **options):
-    """Returns the bytes that all collectives bring to each device."""
+    """Returns the bytes that each device receives by collectives."""
 
     def spec(shape, dtype, *axes):
         sharding = NamedSharding(mesh, PartitionSpec(*axes))

@@ -1,10 +1,10 @@
-"""Command lines that nobody would type twice."""
+"""Random command lines of the programs, valid and invalid."""
 
 from hypothesis import strategies as st
 
 from configs import common, glue, listops, pretrain
 
-# Small enough to trace quickly; drawn flags come later and override these.
+# Small enough to trace quickly. The random flags follow and override these.
 SMALL = {
     "listops": {
         "data.max_len": 64,
@@ -85,7 +85,7 @@ def keys_of(config):
 
 @st.composite
 def behind_the_colon(draw, config):
-    """A good argument, or one of names, options and values put together at random."""
+    """A valid argument, or a random combination of names, options and values."""
     if draw(st.integers(0, 3)):
         return ARGUMENTS[config]
     heads = {"listops": NAMES, "pretrain": ("demo", "small"), "glue": ("sst2", "stsb", "imdb")}
@@ -136,7 +136,7 @@ def flag(draw, keys):
 
 @st.composite
 def command_lines(draw, config, first=(), last=()):
-    """A config file, small values, up to three drawn flags (possibly with a repetition), and `last`."""
+    """A config file, small values, up to three random flags (possibly repeated), and `last`."""
     keys = keys_of(CONFIGS[config].get_config(ARGUMENTS[config]))
     start = f"--config=configs/{config}.py:{draw(behind_the_colon(config))}"
     small = [f"--config.{key}={value}" for key, value in SMALL[config].items()]

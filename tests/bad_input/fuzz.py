@@ -30,7 +30,7 @@ FILLERS = (0.0, np.nan, np.inf, -np.inf, "largest")
 
 
 def fuzz(examples=EXAMPLES):
-    """Settings of a fuzz test: the same examples in every run, and no clock over any of them."""
+    """Settings of a fuzz test: the same examples in every run, without a time limit."""
     return settings(
         max_examples=examples,
         derandomize=True,

@@ -1,4 +1,4 @@
-"""Attention functions keep the README's promises for any values of real tokens and padding."""
+"""Properties of the attention functions for any values of real tokens and padding."""
 
 import functools
 

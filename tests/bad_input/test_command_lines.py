@@ -18,7 +18,7 @@ from tests.bad_input.fuzz import EXAMPLES, fuzz
 from tests.programs import Program, assert_refused, finish, start
 
 CHECK = ("--mode=check",)
-# The config of each, and the end of its command line: run_plan.py plans, the others check configs.
+# Config and last arguments of each program: run_plan.py plans, the others check configs.
 PROGRAMS = {
     "run_lra": ("listops", CHECK, EXAMPLES),
     "run_pretrain": ("pretrain", CHECK, 2 * EXAMPLES),
@@ -52,7 +52,7 @@ def lines_for(name, checkpoint):
 
 
 def assert_answered(program, answer, arguments):
-    """Exit code 0 with an answer, 1 with a plan that does not fit, or 2 with one line."""
+    """Requires exit code 0 with output, 1 with a plan that does not fit, or 2 with one line."""
     said = (arguments, answer)
     assert "Traceback" not in answer.errors, said
     if program == "run_plan" and answer.code in (0, 1):
@@ -68,7 +68,7 @@ def assert_answered(program, answer, arguments):
 @pytest.mark.slow_except("run_lra", "run_pretrain", "run_glue")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_any_command_line_is_rejected_or_gives_a_valid_config(
-    name, here, checkpoint, no_annotations
+    name, in_repository, checkpoint, no_annotations
 ):
     program, codes = Program(name), collections.Counter()
 
@@ -103,5 +103,5 @@ def test_processes_reject_or_accept_any_command_line(checkpoint):
     draw()
     chosen = random.Random(0).sample(lines, PROCESSES)
     for program, arguments in chosen:
-        print(program, arguments)  # for whoever has to read why it failed
+        print(program, arguments)  # shown if the test fails
         assert_answered(program, finish(start(f"{program}.py", *arguments)), arguments)

@@ -138,7 +138,7 @@ def test_distribute_ignores_dead_landmarks(drawn, data):
     output = function(query, k_landmarks, landmark_values, landmark_mask=alive)
     assert (output.shape, output.dtype) == (query.shape, query.dtype)
     assert finite(output)
-    other = filled(landmark_values, alive, 3)  # another number where nothing lives
+    other = filled(landmark_values, alive, 3)  # another number at dead landmarks
     assert same_bits(output, function(query, k_landmarks, other, landmark_mask=alive))
 
 

@@ -1,4 +1,4 @@
-"""The contract of every attention. A core that cannot keep a clause is listed here with a reason."""
+"""The contract of every attention. Cores with an exception are listed with the reason."""
 
 import functools
 
@@ -34,11 +34,11 @@ BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5
 
 # Exceptions, each with its reason.
 SELF_ATTENTION_ONLY = {
-    "longformer",  # its window lies around the query's own position
+    "longformer",  # its window is around the query's position
     "reformer",  # its keys are its queries
 }
 COUNTS_POSITIONS = {
-    "linformer",  # its projection has a column for each position: padding in front moves tokens
+    "linformer",  # its projection has a column per position, so padding in front changes it
 }
 
 every_core = pytest.mark.parametrize("name", CORES)
@@ -48,7 +48,7 @@ cores_with_convolution = pytest.mark.parametrize(
 
 
 def make(name, rngs, inputs, mask, **options):
-    """The core as a function of its inputs, with parameters of its own."""
+    """Returns the core with random parameters as a function of its inputs."""
     core = make_core(name, **OPTIONS[name], **options)()
     init = jax.jit(functools.partial(core.init, deterministic=True))
     variables = init(next(rngs), *inputs, mask)

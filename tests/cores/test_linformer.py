@@ -75,7 +75,7 @@ def test_a_shorter_input_equals_the_padded_input(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     core = LinformerAttention(projection_size=ROWS, max_len=KEY_LENGTH)
     variables = core.init(next(rngs), *inputs, deterministic=True)
-    # Of order one, so that a superfluous column would be visible.
+    # Of order one, so that an extra column would change the output.
     variables = jax.tree.map(lambda x: 20 * x, variables)
     call = functools.partial(core.apply, variables, deterministic=True)
     widths = ((0, 0), (0, KEY_LENGTH - LENGTH))

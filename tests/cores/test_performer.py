@@ -85,7 +85,7 @@ def test_features_are_an_unbiased_estimate_of_the_exponential(orthogonal, rngs):
 @pytest.mark.slow(minutes=0.1)
 @both_ways
 def test_error_falls_with_the_square_root_of_the_number_of_features(orthogonal, rngs):
-    # Whole blocks of eight are independent of each other, so that orthogonal rows obey it exactly.
+    # Blocks of eight rows are independent, so the formula also holds for orthogonal rows.
     numbers, groups = [8, 32, 128, 512], 16
     errors = [relative_estimates(rngs, 8, r, 100 * groups, orthogonal) - 1 for r in numbers]
     roots = [(e.reshape(groups, -1) ** 2).mean(axis=1) ** 0.5 for e in errors]
@@ -193,7 +193,7 @@ def test_large_inputs_neither_overflow_nor_underflow(kernel, rngs):
     attend = functools.partial(performer_attention, projection=projection, kernel=kernel)
     output, pull_back = jax.vjp(attend, *inputs)
     expected = from_features(*(x[0] for x in inputs), projection, kernel)
-    assert_close(output[0], expected, OTHER_FRAMEWORK)  # the exponents are of a thousand
+    assert_close(output[0], expected, OTHER_FRAMEWORK)  # the exponents are about a thousand
     assert all(jnp.isfinite(gradient).all() for gradient in pull_back(jnp.cos(output)))
 
 

@@ -32,7 +32,7 @@ def ragged_mask():
 
 
 def count_shared_chunks(query, rotations, chunk_len, mask):
-    """Counts the rounds in which each pair of tokens meets, [B H L L], by sorting tokens one by one."""
+    """Counts the rounds in which each pair of tokens shares a chunk, [B H L L], token by token."""
     counts = np.zeros((BATCH, HEADS, LENGTH, LENGTH))
     for b, h in np.ndindex(BATCH, HEADS):
         tokens = np.flatnonzero(mask[b])
@@ -169,7 +169,7 @@ def test_similar_vectors_share_a_bucket_more_often(rngs, num_buckets):
     assert shared(0.1) > 1.2 * shared(0.5) > 2 * shared(30.0)
     assert 0.3 < shared(1000.0) * num_buckets < 3  # chance
     assert (buckets(x) == buckets(7 * x)).all()  # only the direction matters
-    assert (buckets(x)[0] != buckets(x)[1]).any()  # rounds hash each for itself
+    assert (buckets(x)[0] != buckets(x)[1]).any()  # rounds have independent hashes
     assert set(np.unique(buckets(x))) == set(range(num_buckets))
 
 

@@ -15,7 +15,7 @@ from dataprep import cache
 FINGERPRINT = {"seed": 3, "sizes": {"train": 5}}
 DEV_FULL = pathlib.Path("/dev/full")
 
-# A process that prepares FINGERPRINT, says so on its stdout, and waits in mid-build for a line.
+# A process that builds FINGERPRINT, prints "building", and waits for a line before it finishes.
 BUILDER = f"""
 import sys
 import numpy as np
@@ -198,7 +198,7 @@ def test_a_failed_build_leaves_no_files(error):
 
 
 def keep_pieces_then(error):
-    """A build that finishes a piece of its own and then fails, or does not."""
+    """Returns a build that writes one piece, then raises `error` if given."""
 
     def build_in_pieces(folder):
         pieces = cache.pieces_of(cache.folder_of("demo", FINGERPRINT))

@@ -24,7 +24,7 @@ def test_order_does_not_matter():
 
 
 def test_held_out_examples_never_change():
-    """Golden: other examples held out are other data, and results on record are of these."""
+    """Golden: held out examples are part of the data of the stored results."""
     mask = held_out(CONTENTS, LABELS, 2, 0)
     assert np.flatnonzero(mask).tolist() == [1, 10, 15, 20, 32, 51]
 
@@ -39,7 +39,7 @@ def test_a_larger_number_adds_to_the_held_out_examples():
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_equal_examples_are_in_the_same_split(label):
-    """Half of class 0 has a copy, in its own or in another class; whatever stands at the border."""
+    """Half of class 0 has a copy, in the same or in another class, for any order at the boundary."""
     contents = CONTENTS + CONTENTS[::6]
     labels = np.append(LABELS, np.full(len(CONTENTS[::6]), label))
     for per_class in range(1, 16):

@@ -14,7 +14,7 @@ from dataprep import parallel
 
 REPOSITORY = pathlib.Path(lra.__file__).parents[1]
 
-# Two processes at work on the function that the command line names; prints their numbers and waits.
+# Runs the function named on the command line in two processes, prints their ids, and waits.
 PARENT = """
 import multiprocessing, operator, sys, time
 from dataprep import parallel

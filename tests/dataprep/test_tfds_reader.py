@@ -1,4 +1,4 @@
-"""A folder that tensorflow-datasets did not prepare is refused in a sentence."""
+"""Folders that tensorflow-datasets did not prepare are rejected."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The jobs that are killed, each with the result that must be equal to the bit."""
+"""The jobs that are killed, each with the result that must have the same bits."""
 
 import dataclasses
 import hashlib
@@ -40,7 +40,7 @@ def run_quietly(do, folder, phase):
 
 
 def train(folder, phase):
-    """The whole of a run: steps, evaluations, saves, and the result from the best checkpoint."""
+    """A complete run: steps, evaluations, saves, and the result from the best checkpoint."""
     import jax
     import numpy as np
 
@@ -68,7 +68,7 @@ def train(folder, phase):
 
 
 def trained(folder):
-    """The results of a finished run that must be equal to the bit."""
+    """The results of a finished run, which must have the same bits."""
     from tests.training import tiny
 
     files = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json")}
@@ -120,13 +120,13 @@ def intact_step(folder):
 
 
 def no_saved_step(folder):
-    """A job without a state to resume from leaves nothing to compare."""
+    """Returns 0, for jobs without checkpoints."""
     return 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The work, the result that must be the same in the end, and the check after each kill."""
+    """A job, the result that must not change, and the check after each kill."""
 
     do: Callable[[Path, Any], None]
     result: Callable[[Path], dict[str, Any]]

@@ -38,7 +38,7 @@ class Tally:
     differing: int = (
         0  # finished jobs whose bytes differ from those of the job that was never killed
     )
-    lost_steps: int = 0  # by how much a kill ever put the latest checkpoint back
+    lost_steps: int = 0  # most steps that a kill set the latest checkpoint back
     seconds: float = 0.0
 
     @property
@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        # As the runners do; kills fall into its writing, too.
+        # As in the runners, so that some kills happen while it is written.
         os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{folder}/xla"
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
         tally = kill_at_random(JOBS[given.job], given.kills, Path(folder), given.seed)

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is found and named, the one before it is used, and the end has the same bits."""
+"""Damaged checkpoints are detected; the run resumes from the one before with the same bits."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The wall clock may jump: no number of a run depends on it."""
+"""No number of a run depends on the wall clock, which may jump."""
 
 import json
 import time
@@ -8,7 +8,7 @@ import pytest
 
 from tests.training import tiny
 
-# Back and forth at every look at it. Beyond some minutes Orbax takes a jump in mid-save for a timeout.
+# Added at random to every reading. Longer jumps during a save look like a timeout to Orbax.
 JUMP_SECONDS = 60
 
 

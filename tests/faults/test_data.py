@@ -1,4 +1,4 @@
-"""A run whose data change has no result."""
+"""A run has no result if its data change."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_run_has_no_result_if_its_data_change(changed, tmp_path):
     assert not (tmp_path / "run/result.json").exists()
     with pytest.raises(ValueError, match=r"test_labels\.npy was modified"):
         data.load(prepared.data)
-    change_a_label(task.folder)  # and back: the data are as ever, the run's steps are not
+    change_a_label(task.folder)  # the data are restored, but the run has used the changed ones
     again = data.load(prepared.data)
     assert again.sha256 == task.sha256
     with (

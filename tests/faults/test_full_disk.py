@@ -18,7 +18,7 @@ from tests.test_run_lra import SMALL
 from tests.training import tiny
 
 ROOT = Path(__file__).parents[2]
-# A folder in which the kernel lets nobody make anything.
+# A folder in which nobody can create files, not even root.
 NOBODYS = Path("/sys/kernel")
 
 

@@ -1,4 +1,4 @@
-"""The kill script itself, with fewer kills; results/faults holds what it found with more."""
+"""The kill script with few kills; results/faults has its results with many."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.faults.kill_points import kill_at_random
 @pytest.mark.slow(minutes=4)
 @pytest.mark.parametrize(("name", "kills"), [("training", 20), ("preparation", 5), ("report", 5)])
 def test_kills_at_random_moments_change_no_bits(request, tmp_path, name, kills):
-    """At the start, in steps, in evaluations, in saves and while the result is written."""
+    """Kills during the start, steps, evaluations, saves and the writing of the result."""
     if name == "report":
         request.getfixturevalue("results")
     tally = kill_at_random(JOBS[name], kills, tmp_path)
@@ -20,7 +20,7 @@ def test_kills_at_random_moments_change_no_bits(request, tmp_path, name, kills):
 
 
 def test_stored_results_have_no_lost_step(results):
-    """The published results have no lost step and no differing end."""
+    """The stored results have no lost steps and no differences at the end."""
     found = [json.loads(file.read_text()) for file in (results / "faults").glob("training*.json")]
     assert sum(one["kills"] for one in found) >= 200
     for file in (results / "faults").glob("*.json"):

@@ -37,7 +37,7 @@ MORE_SHAPES = [
 
 @pytest.fixture
 def short_blocks(monkeypatch):
-    """Blocks so short that sums, halos and the end of the sequence lie in different ones."""
+    """Blocks so short that sums, halos and the end of the sequence are in different blocks."""
     for module in (collect, distribute):
         for name in ("FORWARD_BLOCK", "BACKWARD_BLOCK"):
             monkeypatch.setattr(module, name, 128)

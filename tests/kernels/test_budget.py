@@ -10,7 +10,7 @@ from nystromformer_jax import nystrom_attention
 from nystromformer_jax.training.topology import topology_devices
 
 MIB = 2**20
-QKV = 3 * budget.BATCH * budget.HEADS * budget.DIM * 2  # bytes a position
+QKV = 3 * budget.BATCH * budget.HEADS * budget.DIM * 2  # bytes per position
 
 
 @pytest.mark.parametrize("length", [512, 131_072])
@@ -18,7 +18,7 @@ def test_residuals_of_the_gradient_do_not_grow_with_the_length(length):
     function, arguments, kept = budget.program("kernels", "gradient", length)
     assert kept <= 3.1 * MIB
     passes = list(budget.pallas_calls(jax.make_jaxpr(function)(*arguments).jaxpr))
-    assert len(passes) == 4 + 3  # sums twice, collect, distribute; and back
+    assert len(passes) == 4 + 3  # forward: sums twice, collect, distribute; backward: three
 
 
 # Length, heads, their dimension, landmarks, width of the convolution, type.
@@ -100,7 +100,7 @@ def test_forward_memory_does_not_grow_with_the_length(length):
     pytest.importorskip("libtpu")
     row = budget.cell("v5e:1x1", "kernels", "forward", length)
     assert row["temp_bytes"] <= 8 * MIB  # 7.75, at 4,096
-    # 188, 425, 1,293 and 9,520 µs, of which the inverse and what is small take 115.
+    # 188, 425, 1,293 and 9,520 µs, of which the inverse and small operations take 115.
     assert row["seconds"] <= 1.1 * row["floor_seconds"] + 160e-6
 
 
@@ -109,5 +109,5 @@ def test_forward_memory_does_not_grow_with_the_length(length):
 def test_gradient_memory_and_time_are_bounded(length, most):
     pytest.importorskip("libtpu")
     row = budget.cell("v5e:1x1", "kernels", "gradient", length)
-    assert row["temp_bytes"] <= 2 / 3 * QKV * length  # two numbers for each of a token
+    assert row["temp_bytes"] <= 2 / 3 * QKV * length  # two numbers for each number of a token
     assert row["seconds"] <= most  # 1.13 and 3.3 ms

@@ -70,7 +70,7 @@ def test_tpus_run_the_kernels_on_their_own_examples(caplog):
         program = traced()
     assert "shard_map" in program
     assert "pallas_call" in program
-    assert "f32[1,300,128]" in program  # of 4 examples one a device
+    assert "f32[1,300,128]" in program  # one of 4 examples per device
     with tpus(data=1):
         assert "shard_map" not in traced()
     assert not caplog.records

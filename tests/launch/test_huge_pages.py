@@ -1,4 +1,4 @@
-"""A program starts itself again where that gives it huge pages, and only there."""
+"""A program restarts itself only where a restart gives it huge pages."""
 
 import os
 import platform

@@ -43,7 +43,7 @@ def pairs(rngs, batch, length):
 
 
 def random_params(core, rng, texts):
-    """Weights so large that every text matters: the initial ones hardly tell texts apart."""
+    """Random weights so large that texts have clearly different logits."""
     init = functools.partial(DualEncoder(SIZES, CORES[core], 3).init, deterministic=True)
     leaves, tree = jax.tree.flatten(jax.eval_shape(init, rng, *texts))
     rngs = jax.random.split(rng, len(leaves))
@@ -53,7 +53,7 @@ def random_params(core, rng, texts):
 
 
 def head(params, features):
-    """The classes of features, without flax."""
+    """Returns the logits of features, computed without flax."""
     params = params["params"]
     hidden = features @ params["head_hidden"]["kernel"] + params["head_hidden"]["bias"][None]
     hidden = jnp.maximum(hidden, 0)
@@ -123,7 +123,7 @@ def test_padding_of_either_text_changes_nothing(rngs, core):
 @pytest.mark.slow(minutes=0.3)
 @every_core
 def test_gradients_are_finite_and_flow_through_both_texts(rngs, core):
-    """The tokens 1 to 5 stand in the first text alone, 6 to 10 in the second alone."""
+    """The tokens 1 to 5 are only in the first texts, 6 to 10 only in the second."""
     length = 23
     inputs1, inputs2 = (jnp.arange(2 * length).reshape(2, length) % 5 + first for first in (1, 6))
     masks = mask_of_lengths([length, 9], length), mask_of_lengths([0, length], length)  # one empty
@@ -149,7 +149,7 @@ def test_difference_of_equal_texts_is_zero(rngs):
 
 
 def on_mesh(run, params, texts, devices):
-    """The forward compiled for a batch split over devices, and its arguments."""
+    """The compiled forward pass of a batch split over devices, and its arguments."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
     placed = shard_batch(
         dict(zip(DualEncoder.batch_keys, map(np.asarray, texts), strict=True)), mesh
@@ -174,7 +174,7 @@ def test_eight_devices_equal_one(rngs, core):
 @pytest.mark.slow_except("softmax")
 @every_core
 def test_devices_do_not_exchange_activations(rngs, core):
-    """Forwards they agree on whether any text is short, one bit a layer; backwards they sum gradients."""
+    """Forward they exchange one bit per layer, whether any text is short; backward they sum gradients."""
     texts = pairs(rngs, 16, 37)
     params, run = random_params(core, next(rngs), texts), FORWARD[core]
     forward, _ = on_mesh(run, params, texts, 8)

@@ -25,7 +25,7 @@ def small_model(attention="nystrom", sizes=None, **options):
 
 @pytest.mark.slow(minutes=0.1)
 def test_padded_mean_divides_by_the_padded_length(rngs):
-    """Their logits are those of the mean over real tokens, scaled by the share of real ones."""
+    """The features are those of the mean over real tokens times the fraction of real tokens."""
     inputs = jax.random.randint(next(rngs), (2, 20), 1, 11)
     mask = mask_of_lengths([20, 5], 20)
     sizes = {"vocab_size": 11, "max_len": 64, "embed_dim": 12, "head_dim": 5, "mlp_dim": 7}
@@ -49,7 +49,7 @@ def pooled_by(pooling, inputs, mask, **sizes):
 
 
 @pytest.mark.slow(minutes=0.2)
-def test_padded_mean_equals_mean_without_padding(rngs):
+def test_all_mean_equals_mean_without_padding(rngs):
     inputs = jax.random.randint(next(rngs), (3, 19), 1, 11)
     everywhere = jnp.ones((3, 19), bool)
     one, other = (pooled_by(how, inputs, everywhere)[0] for how in ("mean", "all_mean"))
@@ -61,7 +61,7 @@ def test_padded_mean_equals_mean_without_padding(rngs):
 
 @pytest.mark.slow(minutes=0.2)
 def test_class_token_is_the_first_token(rngs):
-    """With one layer what it becomes is the same for the same tokens in any order, positions aside."""
+    """With one layer and no positions its output does not depend on the order of the tokens."""
     inputs = jax.random.randint(next(rngs), (2, 13), 1, 11)
     everywhere = jnp.ones((2, 13), bool)
     sizes = {"num_layers": 1, "max_len": 13}
@@ -134,7 +134,7 @@ def test_mean_is_over_real_tokens():
 
 
 def test_ends_are_the_first_and_the_last_real_token():
-    """Padding behind, in front, between, and nothing else; what padding holds is never read."""
+    """With padding at the end, in front, between tokens, and everywhere. Its content does not matter."""
     mask = jnp.array(
         [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 0], [0] * 5], bool
     )
@@ -154,7 +154,7 @@ def test_ends_pooling_concatenates_both_ends_and_the_mean(rngs):
     assert_close(pooled[:, :12], pooled_by("first", inputs, mask)[0], REFERENCE, where=mask[:, 0])
     assert_close(pooled[:, 24:], pooled_by("mean", inputs, mask)[0], REFERENCE)
     assert (pooled[2] == 0).all()
-    # What stands behind the last real token does not matter, and the last one does.
+    # Tokens after the last real one do not matter; the last real one does.
     turned = inputs.at[1, 7:].set(inputs[1, 7:] % 10 + 1)
     assert_close(pooled_by("ends", turned, mask)[0], pooled, REFERENCE)
     other = pooled_by("ends", inputs.at[1, 6].set(inputs[1, 6] % 10 + 1), mask)[0]

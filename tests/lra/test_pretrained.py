@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class Lra(nn.Module):
-    """One sequence, or a pair of them; with `tied` all layers are one."""
+    """A model of one sequence or of a pair; with `tied` all layers share parameters."""
 
     def __init__(self, attention, classes, pair=False, tied=False):
         super().__init__()
@@ -104,7 +104,7 @@ def save(model, path, *, wrapped=False):
 
 
 def compare(rngs, theirs, params, config, lengths):
-    """Logits of one padded batch, of as many texts as the model takes."""
+    """Compares the logits of one padded batch."""
     model = train.prepare(config).model
     texts = []
     for row in lengths:
@@ -154,7 +154,7 @@ def test_later_positions_are_dropped(tmp_path):
 
 
 class TestErrors:
-    """One sentence each."""
+    """Each error is one sentence."""
 
     def test_another_attention(self, tmp_path):
         path = save(Lra("nystrom", classes=10), tmp_path / "a.model")

@@ -1,4 +1,4 @@
-"""Every task, from its files or its generator through a few steps of training to its result."""
+"""Every task from its files or generator to the result of a short training."""
 
 import importlib
 import json
@@ -140,7 +140,9 @@ def test_every_task_trains_with_every_attention(name, argument):
     optimizer = training.make_optimizer(run.fit.optimizer, total_steps=5)
     step = training.make_train_step(train.make_loss(run.model), optimizer, mesh, seed=0)
 
-    shapes = jax.eval_shape(train.make_params(run))  # drawn here: one program less to compile
+    shapes = jax.eval_shape(
+        train.make_params(run)
+    )  # replaced by random values: one program less to compile
     before = jax.tree.map(lambda leaf: random.normal(0, 0.1, leaf.shape).astype("f"), shapes)
     params = jax.tree.map(jnp.array, before)
     state = training.TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
@@ -151,5 +153,5 @@ def test_every_task_trains_with_every_attention(name, argument):
     assert state.step == 5
     moved = jax.tree.map(lambda one, other: np.any(one != other), before, state.params)
     dead = [jax.tree_util.keystr(path) for path, did in jax.tree.leaves_with_path(moved) if not did]
-    # Softmax cancels what is added to all keys, so that their bias may stay where it is.
+    # The bias of the keys does not change softmax attention, so it may have no gradient.
     assert [path for path in dead if "['key']['bias']" not in path] == []

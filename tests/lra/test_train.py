@@ -1,4 +1,4 @@
-"""A whole run on a few generated trees, and the door that configs come through."""
+"""Complete runs on a few generated trees, and validation of configs."""
 
 import dataclasses
 import importlib
@@ -43,7 +43,7 @@ def run(config, folder):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run at its end, to be looked at: its config, folder and result."""
+    """A finished run: its config, folder and result."""
     folder, config = tmp_path_factory.mktemp("finished"), small_config()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NYSTROMFORMER_JAX_CACHE", str(folder / "cache"))
@@ -97,7 +97,7 @@ def test_a_finished_run_trains_nothing_and_reproduces_its_test_accuracy(finished
 
 @pytest.mark.slow(minutes=0.3)
 def test_evaluates_the_test_set_with_the_best_parameters(tmp_path, monkeypatch):
-    """Forty trees by heart: validation is best long before the end."""
+    """The run memorizes forty trees, so validation is best long before the end."""
     config = small_config(train__total_steps=80, eval__every_steps=5, log__every_steps=5)
     scored = []
     load_params = loop.load_params
@@ -133,7 +133,7 @@ def test_rejects_resuming_with_other_data(finished):
 
 def test_resumes_with_any_number_of_data_workers(tmp_path):
     with Workdir(tmp_path / "run", small_config(data__workers=1)):
-        pass  # as it was written when the number was part of what a run is
+        pass  # as in older versions, where the number of workers was part of the config
     for workers in (0, 3):
         config = small_config(data__workers=workers)
         with Workdir(tmp_path / "run", config, paths=train.PATHS) as workdir:
@@ -157,7 +157,7 @@ def test_a_shortened_run_is_partial(changes):
 
 
 def empty_task(examples):
-    """ListOps as to its numbers alone."""
+    """ListOps with the right numbers of examples and no data."""
     task = data.Task(
         name="listops",
         splits={
@@ -172,7 +172,7 @@ def empty_task(examples):
 
 
 def ragged_task(prepared):
-    """Forty sequences of 1 to 64 tokens a split, in place of the generated trees."""
+    """Replaces the generated trees by sequences of 1 to 61 tokens."""
     random = np.random.default_rng(0)
 
     def split():
@@ -248,7 +248,7 @@ def test_ragged_data_trace_training_and_evaluation_once(tmp_path, monkeypatch):
 
 
 def test_batches_decode_to_the_generated_trees(tmp_path):
-    """What a batch holds decodes to the tree that was generated, brackets included."""
+    """The tokens of a batch decode to the generated tree with its brackets."""
     prepared = train.prepare(small_config())
     task = data.load(prepared.data)
     batch = task.splits["train"].batch(np.array([3]), Padding(4096, 4096))
@@ -316,7 +316,7 @@ def test_rejects_unknown_and_missing_sections():
 
 @pytest.mark.slow(minutes=0.3)
 def test_trains_with_all_quirks_of_the_authors(tmp_path):
-    """Fifty steps with their layout, start, pooling and momentum; 64 tokens make 4 segments."""
+    """Fifty steps with the layout, start, pooling and momentum of the authors."""
     config = small_config(
         "nystrom,num_landmarks=4,quirks=mlpen", train__total_steps=50, eval__every_steps=50
     )

@@ -22,7 +22,7 @@ QUIRKS = {"landmark_layout": "hf", "pinv_start": "batch_max", "mask_conv": False
 
 
 def huggingface(length, *, exact=False):
-    """Their attention without the output projection; `length` is fixed when it is made."""
+    """Their attention without the output projection, for inputs of `length` tokens."""
     torch.manual_seed(0)
     config = NystromformerConfig(
         hidden_size=EMBED,
@@ -55,7 +55,7 @@ def array(tensor):
 
 
 def ours_like_huggingface(module, **options):
-    """Our module and their parameters in its names; the output projection is the identity."""
+    """Our module with their parameters; the output projection is the identity."""
     name = "softmax" if options.pop("exact", False) else "nystrom"
     if name == "nystrom":
         options = {"num_landmarks": LANDMARKS, **QUIRKS, **options}
@@ -75,7 +75,7 @@ def ours_like_huggingface(module, **options):
 
 
 def ours_like_lucidrains(module, **options):
-    """Our module and their parameters in its names."""
+    """Our module with their parameters."""
     kernels = array(module.to_qkv.weight).T.reshape(EMBED, 3, EMBED)
     zeros = jnp.zeros(EMBED)
     params = {

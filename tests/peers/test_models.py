@@ -1,4 +1,4 @@
-"""The models against transformers' PyTorch models: each reads the folders of the other."""
+"""Comparison with the PyTorch models of transformers; each reads the folders of the other."""
 
 import functools
 
@@ -27,7 +27,7 @@ NYSTROMFORMER = tiny.NYSTROMFORMER
 
 
 def loss_of(outputs, labels):
-    """Cross-entropies, averaged; without labels a sum of squares."""
+    """Mean cross-entropy, or a sum of squares without labels."""
     if not labels:
         return (outputs[0] ** 2).sum()
     losses = []
@@ -38,7 +38,7 @@ def loss_of(outputs, labels):
 
 
 def gradients_of(model, folder, ours):
-    """Their gradients in our names and axes."""
+    """Their gradients with our names and axes."""
     gradients = {
         name: np.zeros(parameter.shape, np.float32)
         if parameter.grad is None
@@ -79,8 +79,8 @@ def test_outputs_loss_and_gradients_equal_those_of_transformers(rngs, tmp_path, 
     assert_close(outputs, tiny.outputs_of(expected), OTHER_FRAMEWORK)
     assert_close(actual_loss, tiny.array(loss), OTHER_FRAMEWORK)
     their_gradients = flatten_dict(gradients_of(theirs, tmp_path, ours), sep="/")
-    # The table's tolerances are for entries of one and more, and most of these are less. A thousandth
-    # of the largest is the least: that of a bias of all keys, which softmax undoes, is rounding.
+    # The tolerances are for entries of at least one, and most of these are smaller. A thousandth
+    # of the largest is the minimum: the gradient of the keys' bias is zero up to rounding.
     largest = max(np.abs(gradient).max() for gradient in their_gradients.values())
     assert largest > 1e-2
     for path, gradient in flatten_dict(gradients, sep="/").items():
@@ -89,7 +89,7 @@ def test_outputs_loss_and_gradients_equal_those_of_transformers(rngs, tmp_path, 
 
 
 def test_outputs_with_padding_equal_those_of_transformers(rngs, tmp_path):
-    """Padded queries attend too, because the convolution of the next layer reads their output."""
+    """Also at padded queries, because the convolution of the next layer reads their output."""
     theirs = tiny.make("Nystromformer", "Model", **NYSTROMFORMER, segment_means_seq_len=LANDMARKS)
     theirs.save_pretrained(tmp_path)
     ours, variables = from_pretrained(tmp_path, attention="softmax", quirks="hf")
@@ -107,7 +107,7 @@ def test_transformers_fails_on_landmarks_with_a_padding_mask(rngs):
         tiny.run_theirs(theirs, inputs, types, mask_of_lengths([LENGTH, 11, 3], LENGTH))
 
 
-# Their classifier has the encoder's activation, BERT's has tanh; BERT's choices have another head.
+# Their classifier has the encoder's activation, that of BERT tanh; multiple choice differs, too.
 ONLY_NYSTROMFORMERS = ("ForSequenceClassification", "ForMultipleChoice")
 
 
@@ -153,7 +153,7 @@ def test_transformers_loads_a_pretraining_model_as_a_masked_model(rngs, tmp_path
     ],
 )
 def test_loads_bert_and_roberta(rngs, tmp_path, kind, head):
-    """With padding at the end, of their padding token, from which RoBERTa counts positions."""
+    """With their padding token at the end, because RoBERTa computes positions from it."""
     rows, padding = {"Bert": (0, 0), "Roberta": (2, 1)}[kind]
     theirs = tiny.make(kind, head, max_position_embeddings=LENGTH + rows, pad_token_id=padding)
     theirs.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""In the peers' own modes our outputs and gradients equal theirs."""
+"""With the options of the peers our outputs and gradients equal theirs."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ LENGTH = 6 * LANDMARKS
 
 
 def compare(theirs, ours, params, x, mask, cotangent, where=None):
-    """Outputs and gradients with respect to the input; returns those of the parameters."""
+    """Compares outputs and input gradients; returns the parameter gradients of both."""
     torch_x = modules.tensors(x)
     expected = theirs(torch_x)
     expected.backward(modules.tensors(cotangent).detach())
@@ -38,14 +38,14 @@ def compare(theirs, ours, params, x, mask, cotangent, where=None):
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_equals_hugging_face(rngs, exact, masked):
-    """Also with padding: it enters the landmarks and the convolution, and only kernel_3 masks it."""
+    """Also with padding, which enters the landmarks and the convolution; only kernel_3 masks it."""
     module = modules.huggingface(LENGTH, exact=exact)
     x = jax.random.normal(next(rngs), (3, LENGTH, EMBED))
     cotangent = jax.random.normal(next(rngs), x.shape)
     mask = mask_of_lengths([LENGTH, 20, 33], LENGTH) if masked else None
     additive = None if mask is None else modules.additive(mask)
     ours, params = modules.ours_like_huggingface(module, exact=exact)
-    # In exact attention our rows of masked queries are not theirs: only real ones are compared.
+    # In exact attention the rows of masked queries differ, so only real ones are compared.
     where = mask if exact else None
     if where is not None:
         cotangent = cotangent * where[..., None]
@@ -59,7 +59,7 @@ def test_equals_hugging_face(rngs, exact, masked):
 
 
 def test_equals_lucidrains(rngs):
-    """Without a mask and with a length that M divides; test_table tests their differences."""
+    """Without a mask and with a length that M divides; test_table covers the differences."""
     module = modules.lucidrains()
     x = jax.random.normal(next(rngs), (3, LENGTH, EMBED))
     cotangent = jax.random.normal(next(rngs), x.shape)

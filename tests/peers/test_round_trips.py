@@ -101,7 +101,7 @@ def test_every_head_survives_fine_tuning_in_transformers(rngs, tmp_path, kind, h
 def test_our_config_section_is_ignored_with_a_warning_if_the_weights_changed(
     rngs, tmp_path, head, attention
 ):
-    """The classifier has tanh here and gelu_new in transformers, which also trains the kernel of one zero."""
+    """Our classifier has tanh, transformers has gelu_new and also trains the zero convolution kernel."""
     exact = KINDS["exact"][1]
     tiny.make("Nystromformer", head, **exact).save_pretrained(tmp_path / "theirs")
     changes = {"classifier_activation": "tanh", "num_landmarks": 5, **attention}

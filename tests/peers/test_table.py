@@ -71,7 +71,7 @@ class TestPadding:
 
 
 class TestBatchMates:
-    """The same example beside another one, six times as large."""
+    """The same example in a batch with another one that is six times as large."""
 
     @pytest.fixture
     def both(self, rngs):

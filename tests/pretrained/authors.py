@@ -1,4 +1,4 @@
-"""The authors' modules, by their tensors' names and written anew, in PyTorch."""
+"""The authors' modules, rewritten in PyTorch with the same tensor names."""
 
 import math
 

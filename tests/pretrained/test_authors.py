@@ -35,7 +35,7 @@ CODE = {
     "head_dim": DIM // HEADS,
     "attn_type": "softmax",
 }
-# As in nystrom-512/config.json: landmarks and length are the wrong way round.
+# As in nystrom-512/config.json, where landmarks and length are swapped.
 NYSTROM = {
     "attn_type": "nystrom",
     "num_landmarks": LENGTH,
@@ -63,7 +63,7 @@ class Block(nn.Module):
 
 
 class Bert(nn.Module):
-    """code/ or reorganized_code/BERT with all heads; a test drops those that it does not need."""
+    """The model of code/ or reorganized_code/BERT with all heads; tests drop unused heads."""
 
     def __init__(self, code, shared=False, **attention):
         super().__init__()
@@ -111,7 +111,7 @@ class Bert(nn.Module):
 
 
 def save(model, path, config, *, without=(), wrapped=False):
-    """Saves as their training does: some heads, maybe DataParallel's prefix, config.json one folder up."""
+    """Saves like their training: some heads, an optional DataParallel prefix, config.json one folder up."""
     tensors = {
         ("module." if wrapped else "") + name: tensor
         for name, tensor in model.state_dict().items()
@@ -150,7 +150,7 @@ def test_converts_a_masked_model_with_landmarks(rngs, tmp_path):
     heads = ("sen_", "model.pooler")
     path = tmp_path / "model" / "cp-0099.model"
     save(theirs, path, {**CODE, **NYSTROM}, without=heads, wrapped=True)
-    # How the pseudoinverse starts is our matter, unless told otherwise.
+    # The start of the pseudoinverse is our default unless it is given.
     ours, variables = from_pretrained(convert(tmp_path), pinv_start="batch_max")
     assert isinstance(ours, NystromformerForMaskedLM)
     assert (ours.config.num_landmarks, ours.config.conv_kernel_size) == (LANDMARKS, WIDTH)
@@ -185,7 +185,7 @@ def test_converts_a_classifier(rngs, tmp_path):
 @pytest.mark.slow_except("True")
 @pytest.mark.parametrize("shared", [False, True])
 def test_converts_the_reorganized_code(rngs, tmp_path, shared):
-    """Its order head has spare classes for GLUE; the first two belong to the order."""
+    """Its order head has more classes, for GLUE; the first two are those of the order."""
     theirs = Bert(code=False, shared=shared)
     save(theirs, tmp_path / "model" / "cp-0099.model", REORGANIZED, without=("sen_classifer.",))
     ours, variables = from_pretrained(convert(tmp_path))
@@ -208,7 +208,7 @@ class Harmful:
 
 
 class TestErrors:
-    """One line, and nothing written."""
+    """Each error is one line, and nothing is written."""
 
     @pytest.fixture
     def path(self, tmp_path):

@@ -146,7 +146,7 @@ def folder_of(path, kind, head, **changes):
 
 
 def published(path, **changes):
-    """As uw-madison/nystromformer-512 was written: with buffers and the tied decoder in the file."""
+    """Like uw-madison/nystromformer-512: with buffers and the tied decoder in the file."""
     tensors = tensors_of("nystromformer", "ForMaskedLM")
     embeddings = "nystromformer.embeddings."
     tensors |= {

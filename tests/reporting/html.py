@@ -1,4 +1,4 @@
-"""A parser of pages."""
+"""A validating HTML parser."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
 class Checker(HTMLParser):
-    """Keeps the open elements, and everything that a page could load."""
+    """Tracks the open elements and everything that a page could load."""
 
     def __init__(self):
         super().__init__(convert_charrefs=True)

@@ -85,7 +85,7 @@ def test_benchmark_table_fits_into_1400_pixels(tmp_path):
     ]
     rows = [[unescape(cell) for cell in row] for row in rows if len(row) == len(table.columns)]
     assert "(n\xa0=\xa03 of\xa05, 1\xa0diverged)" in rows[1][1]
-    # Letters of the longest piece of each column, and its margins; cells break at plain spaces.
+    # Letters of the longest word of each column, and its margins; cells break at plain spaces.
     assert not re.search(r"^th, td {[^}]*nowrap", STYLE, re.MULTILINE)
     longest = [
         max(len(piece) for cell in cells for piece in cell.split(" "))

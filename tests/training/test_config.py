@@ -1,4 +1,4 @@
-"""Every way to misspell a config gives one exact line."""
+"""Every kind of invalid config gives one exact message."""
 
 import dataclasses
 import re

@@ -35,7 +35,7 @@ def start(count, workdir, seconds=0.0):
 
 
 def pid_of(run, number):
-    """The process that a run's launcher names as the number-th."""
+    """Returns the process id that the launcher logged for process `number`."""
     while line := run.stdout.readline():
         if found := re.match(rf"\[{number}\] started as process (\d+)", line):
             return int(found[1])
@@ -43,7 +43,7 @@ def pid_of(run, number):
 
 
 def same_numbers(workdir, other):
-    """Sums over devices are added in another order, so the bits may differ."""
+    """Compares up to rounding, because sums over devices have another order."""
     one, two = (
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for folder in (workdir, other)

@@ -1,4 +1,4 @@
-"""fit: its logs, its best step, its errors, and the compiled step against arithmetic by hand."""
+"""fit: logs, best step and errors; the compiled step is compared with manual arithmetic."""
 
 import dataclasses
 import io
@@ -65,7 +65,7 @@ def one_update(mesh, accumulation=1, loss=without_dropout, weights=None):
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("accumulation", [2, 3, 6])
 def test_accumulation_equals_one_large_batch(devices, accumulation):
-    # Weights that differ from part to part: a mean of means would be another gradient.
+    # Weights differ between parts, so a mean of means would be another gradient.
     weights = (np.arange(48) % 11 < np.arange(48) / 5).astype(np.float32)
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
     whole = one_update(one_device(), weights=weights)
@@ -183,7 +183,7 @@ def test_best_step_is_kept_and_the_earliest_wins_ties(tmp_path, scores, best):
     assert outcome.best_step == best
     assert outcome.best_metrics == {"accuracy": pytest.approx(scores[best // 10 - 1])}
     kept = {int(folder.name) for folder in (tmp_path / "checkpoints").iterdir()}
-    best_of_the_one_before = 20 if best == 30 else best  # to go back to, should 30 be damaged
+    best_of_the_one_before = 20 if best == 30 else best  # used if 30 is damaged
     assert kept == {best_of_the_one_before, 25, best, 30}
 
 
@@ -231,7 +231,7 @@ def test_every_evaluation_example_counts_once():
         assert scores["accuracy"] == pytest.approx(expected, abs=1e-12)
 
 
-# The gradient's last chance: at 15, a log step, the loss is still finite and the parameters are not.
+# At 15, a log step, the loss is still finite and the parameters are not.
 @pytest.mark.parametrize(
     ("poison", "poison_value", "poisoned_step"), [("loss", np.nan, 12), ("gradient", 1, 15)]
 )
@@ -359,7 +359,7 @@ def test_starts_from_given_parameters(tmp_path):
 
 
 def test_metrics_may_be_computed_from_all_outputs(tmp_path):
-    """A median, which no sums give; every example counts once, whatever the batches."""
+    """A median, which sums cannot give; every example counts once."""
     outputs = []
 
     def eval_step(params, batch):
@@ -377,7 +377,7 @@ def test_metrics_may_be_computed_from_all_outputs(tmp_path):
 
 
 def test_a_state_that_is_not_finite_is_not_evaluated(tmp_path):
-    """The trainer cannot compute its metrics from it, and its error would hide ours."""
+    """Otherwise an error of the trainer's metrics would hide ours."""
 
     def summarize(batches):
         raise AssertionError("evaluated")

@@ -61,7 +61,7 @@ def test_resumes_from_the_step_alone():
 
 
 def old_rows(count, *, batch_size, seed, host, hosts, start_step, batches):
-    """The batches that grain alone makes, without lengths."""
+    """The batches of grain without lengths."""
     order = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
     mine = order.batch(batch_size // hosts).slice(slice(start_step * hosts + host, None, hosts))
     return [mine[i].tolist() for i in range(batches)]
@@ -152,7 +152,7 @@ class TestLengths:
         for start in range(0, len(rows), stretch):
             group = slice(start, start + stretch)
             assert sorted(rows[group]) == sorted(order[group])
-        # An epoch may end inside a group: then an example comes once more than another.
+        # An epoch may end inside a group, so some examples occur once more than others.
         assert set(np.bincount(rows, minlength=self.COUNT)) == {3, 4}
 
     def test_a_batch_depends_only_on_seed_and_number(self):

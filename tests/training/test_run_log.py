@@ -1,4 +1,4 @@
-"""Lines that survive crashes, and events that are never ahead of them."""
+"""Log lines survive crashes, and events are never ahead of them."""
 
 import json
 import logging

@@ -51,7 +51,7 @@ def test_topology_may_have_an_odd_number_of_chips(name, count):
 
 def test_two_processes_may_use_topologies_at_once():
     pytest.importorskip("libtpu")
-    assert topology.topology_devices("v5e:2x2")  # this process has loaded libtpu from here on
+    assert topology.topology_devices("v5e:2x2")  # loads libtpu into this process
     words = (
         "from nystromformer_jax.training.topology import topology_devices;"
         " print(len(topology_devices('v5e:2x2')))"

@@ -84,7 +84,7 @@ def test_rejects_another_config_and_shows_the_difference(tmp_path, config, diffe
     assert "another --workdir" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert config_sha256(config) != config_sha256(CONFIG)
-    with Workdir(tmp_path, CONFIG):  # the refusal gave the lock back
+    with Workdir(tmp_path, CONFIG):  # the failed attempt released the lock
         pass
 
 

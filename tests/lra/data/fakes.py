@@ -1,4 +1,4 @@
-"""Small reviews, images and trees, and every form in which people have them."""
+"""Small reviews, images and trees in every supported format."""
 
 import collections
 import hashlib
@@ -15,7 +15,7 @@ IMAGES_PER_FILE = 40
 
 
 def reviews(per_class=REVIEWS_PER_CLASS):
-    """File name below aclImdb to content: letters of many bytes, HTML, white space around."""
+    """Returns a dict from file name below aclImdb to content: multi-byte letters, HTML, white space."""
     files = {}
     for split in ("train", "test"):
         for sentiment, rating in (("neg", 2), ("pos", 9)):
@@ -28,7 +28,7 @@ def reviews(per_class=REVIEWS_PER_CLASS):
 
 
 def batches(images_per_file=IMAGES_PER_FILE):
-    """File name below cifar-10-batches-bin to content: noise, the same with every version of NumPy."""
+    """Returns a dict from file name below cifar-10-batches-bin to content: noise that never changes."""
     files = {}
     for number, name in enumerate(name for names in image.FILES.values() for name in names):
         labels = (7 * np.arange(images_per_file) + number) % 10
@@ -147,7 +147,7 @@ def write_tsv(path, split):
 
 
 def recursive_value(words):
-    """A second evaluator, straight from the definition: consumes words from the front."""
+    """Evaluates a tree by recursion, consuming words from the front."""
     word = next(words)
     if word.isdigit():
         return int(word)

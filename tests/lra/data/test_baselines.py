@@ -45,7 +45,7 @@ def test_pairs_have_only_the_constant_answer(tmp_path):
 
 
 def trees(count, seed, tree):
-    """A split of `count` trees; `tree` makes one and its label of a generator of random numbers."""
+    """A split of `count` trees; `tree` returns a random tree and its label."""
     rng = np.random.default_rng(seed)
     made = [tree(rng) for _ in range(count)]
     return split(*((encode(expression).tobytes(), label) for expression, label in made))

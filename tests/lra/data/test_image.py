@@ -51,7 +51,7 @@ def test_grey_colors_are_unchanged():
 @pytest.mark.parametrize(
     ("colour", "grey"),
     [
-        # What TensorFlow 2.21 gave, where other orders and precisions differ by one.
+        # Values of TensorFlow 2.21 where another order or precision differs by one.
         ((0, 122, 186), 93),  # not float64
         ((1, 234, 202), 160),  # not blue first, fused
         ((5, 171, 227), 128),  # not a division by 255
@@ -68,7 +68,7 @@ def test_grey_values_equal_those_of_tensorflow(colour, grey):
 
 
 def test_grey_of_every_color_equals_that_of_tensorflow():
-    """Against the formula, and against the hash of what TensorFlow 2.21 gave for all of them."""
+    """Compares with the formula, and with the hash of the values of TensorFlow 2.21."""
     green, blue = np.indices((256, 256), np.uint8)
     digest = hashlib.sha256()
     for red in range(256):
@@ -127,7 +127,7 @@ def test_folder_parent_and_archive_give_the_same_data(parent, tmp_path):
 
 
 def test_prepared_data_never_change(parent):
-    """Golden: another hash is other data, and every result on record would be of others."""
+    """Golden: another hash means other data than those of the stored results."""
     task = load(parent)
     content = hashlib.sha256(repr({name: rows(s) for name, s in task.splits.items()}).encode())
     assert content.hexdigest() == "52cd4f11c674b4a438b73ca9323fbfe80a81cb575c1b499d3f9e3ae7f2ccc033"
@@ -141,12 +141,12 @@ def test_seed_changes_only_the_held_out_images(parent):
 
 
 def test_images_of_equal_grey_are_in_the_same_split(tmp_path):
-    """Every image of the first file is in the second one again, in other colours."""
+    """The second file repeats every image of the first in other colors with the same grey."""
     files = fakes.batches()
     records = np.frombuffer(files[NAMES[0]], np.uint8).reshape(-1, 3073).copy()
     records[:, 1:] = np.tile(records[:, 1:1025], 3)  # grey
     files[NAMES[0]] = records.tobytes()
-    records[:, 2049:] |= 1  # of blue: too little to be seen in grey
+    records[:, 2049:] |= 1  # change of blue that does not change the grey value
     files[NAMES[1]] = records.tobytes()
     fakes.write_folder(tmp_path / "cifar-10-batches-bin", files)
     splits = load(tmp_path).splits

@@ -15,7 +15,7 @@ from tests.lra.data.fakes import Words, official_text, recursive_value, write_ts
 
 CONFIG = data.DataConfig(task="listops", examples=20, max_len=2048, workers=1)
 
-# (text, value); the official spelling of some of them stands in OFFICIAL_TEXTS.
+# (text, value). OFFICIAL_TEXTS has the official spelling of some of them.
 EXPRESSIONS = {
     "7": 7,
     "[MAX 2 9 [MIN 4 7 ] 0 ]": 9,
@@ -144,7 +144,7 @@ def test_the_official_sizes_are_the_default():
 
 
 def test_generated_data_never_change():
-    """Golden: another hash is other data, and every result on record would be of another set."""
+    """Golden: another hash means other data than those of the stored results."""
     task = data.load(CONFIG)
     content = hashlib.sha256()
     for split in task.splits.values():
@@ -209,7 +209,7 @@ def test_official_files_round_trip(official):
 
 def test_examples_limits_the_official_files(official):
     folder, _ = official
-    for examples in (0, 7):  # in this order: the whole files are prepared already
+    for examples in (0, 7):  # the full files are prepared already
         read = load_files(folder, examples=examples, source="files")
         assert [len(split) for split in read.splits.values()] == [examples or 20] * 3
 

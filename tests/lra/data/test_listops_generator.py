@@ -12,7 +12,7 @@ import pytest
 from lra.data import listops
 from tests.lra.data.fakes import Words, official_text, recursive_value
 
-# What the official algorithm gave, 4,000 accepted trees: per cent of the labels 0 to 9, and lengths.
+# 4,000 trees of the official algorithm: per cent of the labels 0 to 9, and lengths.
 OFFICIAL_TREES = 4_000
 OFFICIAL_LABELS = [16.6, 9.0, 6.9, 7.5, 9.5, 9.0, 8.2, 7.5, 8.7, 17.3]
 OFFICIAL_QUANTILES = {0.05: 543, 0.5: 966, 0.95: 1799}
@@ -35,7 +35,7 @@ def num_operators(tokens):
 
 
 def num_levels(tokens):
-    """Levels of a tree: the digits of the deepest list stand one below it."""
+    """Number of levels of a tree; the digits of the deepest list are one level below it."""
     steps = [(11 <= token <= 14) - (token == listops.VOCAB["]"]) for token in tokens]
     return max(itertools.accumulate(steps)) + 1
 
@@ -117,7 +117,7 @@ def test_statistics_agree_with_the_official_generator(sample):
 
 @pytest.mark.slow(minutes=0.5)
 def test_statistics_of_a_large_sample_agree_with_the_official_algorithm():
-    """Against the official recursion itself, written down literally."""
+    """Compares with a copy of the official recursion."""
     rng = random.Random(11)
 
     def draw(depth):

@@ -14,7 +14,7 @@ import lra
 from lra.data import pathfinder_generator
 from lra.data.pathfinder_generator import DIFFICULTIES, RESOLUTIONS, draw, generate, parameters
 
-# What drewlinsley/pathfinder at ab9c130 gives, hard, at the four resolutions: (mean of an image's
+# drewlinsley/pathfinder at ab9c130, hard, at the four resolutions: (mean of an image's
 # value, standard error) of 4,897, 64, 111, 1,456 images. Rows "0" to "201-255" are shares of pixels
 # with such values, "pixel" is their mean.
 ORIGINAL = {
@@ -68,7 +68,7 @@ def sha256(arrays):
     return content.hexdigest()
 
 
-# --- Parameters and refusals
+# --- Parameters and errors
 
 
 def test_parameters_equal_those_of_the_long_range_arena():
@@ -178,7 +178,7 @@ def test_another_process_draws_the_same_images():
 
 
 def test_images_never_change():
-    """Golden: another hash is other data, and every result on record would be of another set."""
+    """Golden: another hash means other data than those of the stored results."""
     hashes = {}
     for resolution in RESOLUTIONS:
         drawn = generate(resolution, "hard", seed=0, start=0, stop=7)
@@ -273,7 +273,7 @@ def disc(radius):
 
 
 def dilated(canvas, offsets):
-    """The greatest value over the offsets; -inf where all of them lie outside."""
+    """The largest value over the offsets; -inf where all of them are outside."""
     reach = max(max(abs(y), abs(x)) for y, x in offsets)
     padded = np.pad(canvas.astype(float), reach, constant_values=-np.inf)
     height, width = canvas.shape
@@ -310,7 +310,7 @@ class Referee:
         return canvas
 
     def rendered(self, place, direction, side=None, contrast=1.0):
-        """A paddle's brightness and occupancy on a canvas of its own."""
+        """Brightness and occupancy of one paddle on an empty canvas."""
         p, side = self.p, side or self.p.resolution
         reach = p.paddle_length + math.ceil(p.paddle_thickness) + self.margin
         middle = 2 * reach
@@ -330,7 +330,7 @@ class Referee:
         return padded[:, 2 * reach :, 2 * reach :][:, :side, :side].astype(float)
 
     def free(self, lined, direction):
-        """Where a first paddle's tail may be."""
+        """Returns the allowed positions of the first paddle's tail."""
         side = 2 * self.radius + 1
         _, shape = self.rendered([self.radius + 1] * 2, direction, side)
         room = dilated(lined, np.argwhere(shape.astype(np.uint8)) - self.radius)
@@ -405,7 +405,7 @@ class Referee:
     ],
 )
 def test_images_follow_the_rules_of_the_original(resolution, difficulty, margin):
-    """Every pixel equals, every choice was allowed, and the markers sit where the label says."""
+    """All pixels are equal, every choice was allowed, and the markers agree with the label."""
     chosen = dataclasses.replace(parameters(resolution, difficulty), margins=(margin,))
     drawn = draw(chosen, seed=17, start=0, stop=5)
     assert set(drawn.labels.tolist()) == {0, 1}, "choose another seed"

@@ -1,4 +1,4 @@
-"""Generated images can be learnt: a network sees what the labels say, and sees it in new images."""
+"""A network learns the labels of generated images and generalizes to new images."""
 
 import functools
 
@@ -33,7 +33,7 @@ class ConvNet(nn.Module):
 
 @pytest.fixture(autouse=True)
 def optimised():
-    """Minutes of training deserve a compiler that takes its time."""
+    """Enables compiler optimizations, because training takes minutes."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
@@ -41,7 +41,7 @@ def optimised():
 
 
 def trained(drawn, num_epochs, batch_size=32, learning_rate=2e-3):
-    """The parameters after so many passes over what was drawn, shuffled anew for each."""
+    """Returns the parameters after `epochs` passes over the images, shuffled for each."""
     num_steps = num_epochs * (len(drawn.labels) // batch_size)
     schedule = optax.warmup_cosine_decay_schedule(0, learning_rate, num_steps // 20, num_steps)
     optimizer = optax.chain(optax.clip_by_global_norm(1), optax.adamw(schedule))
@@ -79,7 +79,7 @@ def test_a_network_memorizes_256_hard_images():
 
 
 def test_a_network_learns_from_easy_images():
-    """One pass over 80,000 easy images; for the first 30,000 hardly anything happens."""
+    """One pass over 80,000 easy images; the accuracy hardly changes in the first 30,000."""
     drawn = generate(32, "easy", seed=0, start=0, stop=80_000)
     unseen = generate(32, "easy", seed=1, start=0, stop=2_000)
     reached = accuracy(trained(drawn, num_epochs=1), unseen)

@@ -25,7 +25,7 @@ def line(label, id1, id2, text1=None, text2=None):
 
 @pytest.fixture
 def rows():
-    """(label, id1, id2) for every split; all zeros come before all ones, as in no random order."""
+    """(label, id1, id2) for every split, sorted by label."""
     rng = random.Random(3)
     couples = rng.sample(list(itertools.permutations(TEXTS, 2)), sum(ROWS_PER_SPLIT.values()))
     labelled = ((rng.choice(["0.0", "1.0"]), *couple) for couple in couples)

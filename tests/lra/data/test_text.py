@@ -28,7 +28,7 @@ def parent(tmp_path):
 
 
 def rows(split):
-    """What is stored: (bytes, label) in order."""
+    """The stored examples in order: (bytes, label)."""
     return [((ids - 1).astype(np.uint8).tobytes(), label) for ids, label in split]
 
 
@@ -102,7 +102,7 @@ def test_folder_parent_and_archive_give_the_same_data(parent, tmp_path):
 
 
 def test_prepared_data_never_change(parent):
-    """Golden: another hash is other data, and every result on record would be of others."""
+    """Golden: another hash means other data than those of the stored results."""
     task = load(parent)
     content = hashlib.sha256(repr({name: rows(s) for name, s in task.splits.items()}).encode())
     assert content.hexdigest() == "7da4b7eeaa221b3601a9ed0a0225a2d9219e7692f00e7453ef2096b35495ab74"

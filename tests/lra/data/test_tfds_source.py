@@ -27,7 +27,7 @@ def load_image(dir, source="tfds"):
 
 
 def python(script, cwd):
-    """What `script` prints, away from our code."""
+    """Returns what `script` prints in a process without this project."""
     process = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The numbers of the figures, against float64 and against each other."""
+"""The numbers of the figures, compared with float64 and with each other."""
 
 import dataclasses
 
@@ -172,7 +172,7 @@ def test_curves_agree_at_shared_points(rngs, monkeypatch):
     monkeypatch.setattr(approximation, "SHORTEST", 7)
     monkeypatch.setattr(approximation, "MAX_ITERS", 9)
     layers = [tokens_of(rngs, 2, 31), tokens_of(rngs, 2, 31)]
-    # Padding moves nothing here, so that a layout of another code is as good as ours.
+    # Without padding all layouts give the same landmarks.
     nystrom = Nystrom(num_landmarks=5, landmark_layout="hf")
     curves = approximation.curves(layers, nystrom)
     by_landmarks = {row["num_landmarks"]: row["median"] for row in curves["by_landmarks"]}

@@ -1,4 +1,4 @@
-"""What a model's cores receive, and the runs that can be opened to see it."""
+"""Captured inputs of a model's cores, and the runs that can be opened."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def core_params(params, layer):
 @pytest.mark.slow_except("softmax")
 @pytest.mark.parametrize("name", ["nystrom,num_landmarks=7", "softmax"])
 def test_captured_inputs_reproduce_the_output(name, rngs):
-    """The convolution of each layer fits that layer only, so that the order is tested too."""
+    """Each layer has its own convolution, so this tests the order, too."""
     run = train.prepare(small_config(f"{name},conv_kernel_size=3"))
     params = params_at(run, BEST)
     inputs = jax.random.randint(next(rngs), (1, 59), 1, 15), mask_of_lengths([41], 59)

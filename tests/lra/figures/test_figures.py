@@ -1,4 +1,4 @@
-"""From a run's folder to pictures and their numbers; what cannot be drawn is refused."""
+"""Figures and their numbers from a run's folder, and errors."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def few_numbers(monkeypatch):
 
 @pytest.fixture
 def named(monkeypatch):
-    """The token names of what is drawn."""
+    """Token names of the figures that are drawn."""
     found = []
     draw_maps = figures.draw_maps
 

@@ -27,7 +27,7 @@ def small_config(argument="nystrom,num_landmarks=7,conv_kernel_size=3", **change
 
 
 def params_at(run, step):
-    """Parameters that tell which step they are of."""
+    """Parameters that differ by step."""
     params = jax.jit(train.make_params(run))()
     return jax.tree.map(lambda leaf: leaf * (1 + 0.25 * step), params)
 

@@ -1,4 +1,4 @@
-"""Runs that differ by their seed alone make one group."""
+"""Runs that differ only by seed are one group."""
 
 import pytest
 

@@ -163,7 +163,7 @@ def test_labels_omit_options_that_differ_by_task():
 def test_label_of_a_shorter_run_contains_its_steps():
     short = setting("nystrom", train={"total_steps": 500}, optimizer={"warmup_steps": 100})
     assert labels(setting("nystrom"), short) == ["nystrom-64", "nystrom-64, 500 steps"]
-    # Alone on its task it needs no more words, and shares the row of the others.
+    # A single setting of its task has the short label and is in the row of the others.
     assert labels(setting("nystrom", "text"), short) == ["nystrom-64", "nystrom-64"]
 
 

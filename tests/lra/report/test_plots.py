@@ -1,4 +1,4 @@
-"""Pictures of few and of many groups."""
+"""Figures of few and of many groups."""
 
 import struct
 
@@ -133,7 +133,7 @@ def test_time_of_a_group_is_the_mean_of_its_timed_seeds(tmp_path):
     (group,) = groups_in(tmp_path)
     minutes, curve = plots.over_time(group)
     assert minutes == pytest.approx([2, 4])
-    assert curve.means == pytest.approx([25, 25])  # the third has no time, and no part in this
+    assert curve.means == pytest.approx([25, 25])  # the third has no times and is ignored
 
 
 def test_widely_different_times_have_a_logarithmic_axis(tmp_path, drawn_figures):

@@ -108,7 +108,7 @@ def test_json_has_the_numbers_of_the_tables(many):
     page = (many / "out" / "report.md").read_text().partition("## How it was measured")[0]
     rows = [line.replace("−", "-") for line in page.splitlines() if line.startswith("| ")]
     shown = [number for row in rows for number in re.findall(r"(?<![\d.,])-?\d+\.\d\d\d?\b", row)]
-    gibibytes = {"3.00"}  # in the JSON in bytes
+    gibibytes = {"3.00"}  # the JSON has bytes
     assert len(shown) > 200
     assert set(shown) - gibibytes <= numbers
 

@@ -67,7 +67,7 @@ def test_repeated_steps_after_a_kill_count_once(tmp_path):
     folder = write_run(tmp_path / "run", steps=(10, 20, 30))
     before, after = [(10, 6), (20, 6), (30, 6)], [(20, 12), (30, 12)]
     assert minutes(folder, before + after) == ([10, 20, 30], [1, 3, 5])
-    # The log has another interval after the resume at 10.
+    # The log interval changed at the resume at step 10.
     steps, times = minutes(folder, [(10, 6), (20, 6), (14, 12), (30, 12)])
     assert steps == [10, 20, 30]
     assert times == pytest.approx([1, 2.4, 4.4])
