@@ -165,7 +165,8 @@ def format_device(environment: Mapping[str, Any]) -> str:
     device, threads = environment.get("device") or {}, environment.get("cpu_threads")
     if not {"count", "kind"} <= set(device):
         return ""
-    cpu = f", {threads} threads" if device["kind"] == "cpu" and threads else ""
+    noun = "thread" if threads == 1 else "threads"
+    cpu = f", {threads} {noun}" if device["kind"] == "cpu" and threads else ""
     return f"{device['count']} × {device['kind']}{cpu}"
 
 
