@@ -61,6 +61,7 @@ def test_one_command_pretrains_and_prints_the_folder(pretrained):
     assert "token_type_ids" in tokens["model_input_names"]
 
 
+@pytest.mark.slow(minutes=0.4)
 def test_fine_tunes_and_exports_the_pretrained_model(pretrained, tmp_path):
     folder, _ = pretrained
     arguments = [

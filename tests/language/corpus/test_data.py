@@ -201,6 +201,7 @@ def test_prepared_data_never_change(path):
 # --- Pieces
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_number_of_pieces_and_processes_changes_no_byte(path, monkeypatch):
     found = load(path)
     for piece_bytes, workers in ((500, 1), (4_000, 2), (9_000, 3)):
