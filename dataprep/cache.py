@@ -24,22 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nystromformer_jax.durable import sync
+from nystromformer_jax.durable import CANNOT_WRITE, sha256_of, sync
 
 MANIFEST = "manifest.json"
 ALWAYS_HASHED_BYTES = 2**28  # hashing takes a third of a second
 
-_CANNOT_WRITE = {
-    errno.EACCES,
-    errno.EDQUOT,
-    errno.EEXIST,  # the path of the cache is a file
-    errno.EFBIG,
-    errno.ENOLCK,
-    errno.ENOSPC,
-    errno.ENOTDIR,
-    errno.EPERM,
-    errno.EROFS,
-}
+# Two of these errors mean that the path of the cache is a file.
+_CANNOT_WRITE = CANNOT_WRITE | {errno.EEXIST, errno.ENOTDIR, errno.ENOLCK}
 
 _logger = logging.getLogger(__name__)
 
@@ -192,12 +183,6 @@ def require_rows(indices: npt.NDArray[np.integer], count: int) -> None:
         raise IndexError(
             f"This split has rows 0 to {count - 1}; got rows {indices.min()} to {indices.max()}."
         )
-
-
-def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _make_folder(folder: Path) -> None:

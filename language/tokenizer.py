@@ -117,9 +117,7 @@ class Tokenizer:
     def save(self, folder: Path, max_len: int | None = None) -> None:
         """Writes `tokenizer.json`, and the config that `transformers` needs to open the folder.
 
-        Args:
-          folder: Created if missing.
-          max_len: Maximum number of tokens that the model supports.
+        `max_len` is the maximum number of tokens that the model supports.
         """
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -183,10 +181,8 @@ def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
 def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool) -> Tokenizer:
     """Trains a WordPiece tokenizer with BERT's normalizer, deterministically.
 
-    Args:
-      counts: Result of `bert_words`.
-      vocab_size: Number of tokens, including special ones; fewer if there are not enough words.
-      lowercase: Convert text to lower case without accents, as in `bert_words`.
+    `counts` is the result of `bert_words` with the same `lowercase`. If there are too few words, the
+    tokenizer has fewer than `vocab_size` tokens, which include special ones.
     """
     if not counts:
         raise ValueError("A tokenizer needs text to be trained on, and the text is empty.")

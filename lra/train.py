@@ -69,9 +69,7 @@ def is_partial(run: Run, task: Task) -> bool:
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
     """Validates a config before anything is prepared, written or compiled.
 
-    Args:
-      config: Sections of plain values.
-      devices: The devices of the mesh; None for all.
+    `config` has sections of plain values. The mesh takes all devices if `devices` is None.
 
     Raises:
       ValueError: A value is invalid; the message names its section and key.

@@ -1,12 +1,18 @@
 """Atomic, durable files: complete or absent after a crash, a full disk or a power loss."""
 
 import contextlib
+import errno
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+CANNOT_WRITE = frozenset(  # errors of a full disk or a read-only folder
+    (errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS)
+)
 
 
 def write_files(files: Mapping[Path, Callable[[Path], object]]) -> None:
@@ -50,6 +56,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{path} must hold a JSON object, not a {type(found).__name__}.")
     return found
+
+
+def sha256_of(path: Path) -> str:
+    """Returns the SHA-256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -4,8 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 OURS = "This code"  # how the titles of our own rows begin
 NOT_RUN, NOT_FINISHED, DIVERGED, NOTHING = "not run", "not finished", "diverged", "–"
+PERCENTILES = (5, 50, 95)  # of lengths
 TEXT_COLUMNS = {
     "run",
     "task",
@@ -57,6 +61,13 @@ class Table(NamedTuple):
                 rows.append([f"**{_escape(title)}**", *[""] * (len(self.columns) - 1)])
             rows += [[_escape(cell) for cell in row] for row in own]
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def lengths_cell(lengths: npt.NDArray[np.integer], unit: str = "length") -> dict[str, str]:
+    """Returns the percentiles and the maximum of lengths, by the heading of their column."""
+    heading = f"{unit}: {', '.join(f'{p} %' for p in PERCENTILES)}, longest"
+    values = [*np.percentile(lengths, PERCENTILES), lengths.max()]
+    return {heading: ", ".join(f"{value:,.0f}" for value in values)}
 
 
 def format_3sf(value: float | None) -> str:

@@ -14,9 +14,7 @@ from cli import run_to_end
 from dataprep import cache
 from language import corpus
 from language.corpus import Corpus, CorpusConfig
-from reporting.tables import Table
-
-PERCENTILES = (5, 50, 95)
+from reporting.tables import Table, lengths_cell
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,8 +73,6 @@ def table(found: Corpus) -> str:
     rows = []
     for split, pairs in found.splits.items():
         counts = found.statistics[split]
-        lengths = np.diff(pairs.offsets)
-        quantiles = [*np.percentile(lengths, PERCENTILES), lengths.max()]
         rows.append(
             {
                 "split": split,
@@ -86,9 +82,7 @@ def table(found: Corpus) -> str:
                 "tokens": f"{counts.tokens:,}",
                 "unknown, %": f"{100 * counts.unknown / max(counts.tokens, 1):.2f}",
                 "pairs": f"{counts.pairs:,}",
-                f"length: {', '.join(f'{p} %' for p in PERCENTILES)}, longest": ", ".join(
-                    f"{length:,.0f}" for length in quantiles
-                ),
+                **lengths_cell(np.diff(pairs.offsets)),
             }
         )
     return Table.from_rows({"": rows}).markdown()

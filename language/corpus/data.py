@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dataprep import cache
 from language.corpus import pieces
@@ -108,23 +108,21 @@ def load(config: CorpusConfig) -> Corpus:
     else:
         tokenizer = _train_tokenizer(config, source)
     stamp = source.stamp()
+    names = ("max_len", "short_rate", "held_out", "seed")
+    options: dict[str, Any] = {name: getattr(config, name) for name in names}
     fingerprint = {
         "data": "pairs",
         "format": FORMAT,
         "source": stamp,
         "tokenizer": tokenizer.sha256,
-        "max_len": config.max_len,
-        "short_rate": config.short_rate,
-        "held_out": config.held_out,
-        "seed": config.seed,
+        **options,
     }
 
     def build(folder: Path) -> None:
         pieces_folder = cache.pieces_of(cache.folder_of("corpus", fingerprint))
         tokenizer.save(pieces_folder / "tokenizer")
         file = pieces_folder / "tokenizer" / TOKENIZER_FILE
-        options = (config.max_len, config.short_rate, config.held_out, config.seed)
-        make = PairMaker(source, file, *options)
+        make = PairMaker(source, file, **options)
         made = pieces.make_pieces(make, source.num_pieces, pieces_folder, config.workers, "Pairs")
         statistics = pieces.read_statistics(made)
         _require_pairs(statistics, config)

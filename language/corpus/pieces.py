@@ -191,14 +191,10 @@ def write_arrays(
 def make_pieces(
     make: Callable[[int, Path], None], count: int, folder: Path, workers: int, title: str
 ) -> list[Path]:
-    """Makes the missing ones of `count` pieces, and returns the folders of all.
+    """Makes the missing ones of `count` pieces below `folder`, and returns the folders of all.
 
-    Args:
-      make: Writes the files of a piece into an empty folder; must be picklable.
-      count: Number of pieces.
-      folder: Parent of the pieces' folders, created if missing.
-      workers: Number of processes; 0: one per core.
-      title: Title of the progress bar.
+    `make` writes the files of a piece into an empty folder, and must be picklable. `title` is that of the
+    progress bar.
     """
     folder.mkdir(exist_ok=True)
     for partial in folder.glob("*.partial"):

@@ -85,15 +85,11 @@ def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
     """Returns how many tokens of each text fit into `max_len`, together with the special tokens.
 
     The longer text of a pair loses tokens until both fit; of two equally long ones the second loses
-    one first.
+    one first. `lengths` is [B, 1], or [B, 2] for pairs.
 
     Source: google-research/bert, run_classifier.py at eedf571, _truncate_seq_pair; here in one step.
     Differs from the library `tokenizers`, which gives the odd token of two texts that are both too long
     to the longer one.
-
-    Args:
-      lengths: [B, 1], or for pairs [B, 2].
-      max_len: Tokens per row.
     """
     texts = lengths.shape[1]
     room = max_len - 1 - texts

@@ -35,10 +35,7 @@ def predictions(task: GlueTask, outputs: Values) -> Values:
 def score(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]:
     """Returns all metrics of a task, each between -1 and 1, the selecting one first.
 
-    Args:
-      task: The task.
-      predicted: [N], classes or scores; see `predictions`.
-      labels: [N].
+    `predicted` [N] has classes or scores, as from `predictions`.
     """
     return {name: _score(name, predicted, labels) for name in task.metrics}
 

@@ -9,18 +9,11 @@ import numpy.typing as npt
 from language.glue.examples import EncodedSplit, keep
 from language.glue.tables import Example
 from language.glue.tasks import GlueTask
-
-PERCENTILES = (5, 50, 95)
+from reporting.tables import lengths_cell
 
 
 def of_words(task: GlueTask, examples: Sequence[Example], different: int) -> dict[str, str]:
-    """Returns the row of a split whose lengths are counted in words, by column.
-
-    Args:
-      task: The task.
-      examples: The split.
-      different: Number of different examples.
-    """
+    """Returns the row of a split by column, its lengths in words; `different` of its examples differ."""
     labels = [example.label for example in examples if example.label is not None]
     lengths = [sum(len(text.split()) for text in example.texts) for example in examples]
     return _row(task, np.array(lengths), np.array(labels), different, "words")
@@ -48,12 +41,9 @@ def _row(
     elif len(labels):
         counts = np.bincount(labels.astype(int), minlength=len(task.labels))
         shares = ", ".join(f"{100 * count / len(labels):.1f} %" for count in counts.tolist())
-    quantiles = [*np.percentile(lengths, PERCENTILES), lengths.max()]
     return {
         "examples": f"{len(lengths):,}",
         "different": f"{different:,}",
         ", ".join(task.labels) or "scores": shares,
-        f"{unit}: {', '.join(f'{p} %' for p in PERCENTILES)}, longest": ", ".join(
-            f"{length:,.0f}" for length in quantiles
-        ),
+        **lengths_cell(lengths, unit),
     }

@@ -37,15 +37,8 @@ def write_predictions(
     """Writes the columns `index`, `prediction` and, with labels, `label`; returns the file.
 
     Classes are written by name. Scores are clipped to the range of labels unless labels are written, too,
-    because then metrics can be computed from the file. The file is replaced atomically.
-
-    Args:
-      task: The task.
-      split: Name of the split; see `file_name`.
-      ids: [N], ids of the examples.
-      predicted: [N], classes or scores.
-      folder: Created if missing.
-      labels: [N].
+    because then metrics can be computed from the file. The file is replaced atomically, and its `folder` is
+    created if missing. `ids`, `predicted` (classes or scores) and `labels` are [N].
     """
     if task.is_regression and labels is None:
         predicted = predicted.clip(0, MAX_SCORE)

@@ -9,13 +9,7 @@ import reporting.runs
 from language.glue.tasks import TASKS
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.spelling import nearest
-from reporting.runs import (
-    NEUTRAL_SECTIONS,
-    Kind,
-    check_kinds,
-    format_device,
-    read_metrics,
-)
+from reporting.runs import NEUTRAL_SECTIONS, Kind, check_kinds, format_device, read_metrics
 from reporting.statistics import binomial_error
 
 NEEDED: Mapping[str, Kind] = {
@@ -123,11 +117,9 @@ def read_run(folder: Path) -> Run | None:
 def _scores(file: Path, result: Mapping[str, Any], split: str) -> Scores:
     values, errors = result[split], result.get(f"{split}_standard_error") or {}
     examples = result.get(f"{split}_examples") or 0
-    if not isinstance(values, dict):
-        raise ValueError(f"{file}: {split} must hold metrics by name, not {values!r}.")
-    for name, value in values.items():
-        if not isinstance(value, int | float):
-            raise ValueError(f"{file}: {split}.{name} must be a number, not {value!r}.")
+    check_kinds(file, result, {split: "an object"})
+    named = {f"{split}.{name}": value for name, value in values.items()}
+    check_kinds(file, named, dict.fromkeys(named, "a number"))
     if not 0 <= values.get("accuracy", 0) <= 1:
         raise ValueError(
             f"{file}: {split}.accuracy is {values['accuracy']}; it must be between 0 and 1."

@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from dataprep import cache, parallel
 from lra.data.task import DataConfig, Sequences, Split, Task
+from nystromformer_jax.durable import sha256_of
 
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
 VOCAB: Mapping[str, int] = {
@@ -79,7 +80,7 @@ def load(
     if config.choose_source("ListOps", "generated", f"the official files {names}") == "files":
         paths = _official_paths(cache.user_path(config.dir))
         files = {
-            split: {"bytes": path.stat().st_size, "sha256": cache.sha256_of(path)}
+            split: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
             for split, path in paths.items()
         }
         fingerprint |= {"source": "files", "files": files, "examples": config.examples}

@@ -79,12 +79,13 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
     else:
         sizes = {split: min(config.examples or size, size) for split, size in SIZES.items()}
         fingerprint |= {"source": "generated", "seed": config.seed, "sizes": sizes}
-        options: dict[str, Any] = {
-            "resolution": resolution,
-            "difficulty": difficulty,
-            "config": config,
-        }
-        build = functools.partial(_build_generated, sizes=sizes, **options)
+        build = functools.partial(
+            _build_generated,
+            resolution=resolution,
+            difficulty=difficulty,
+            config=config,
+            sizes=sizes,
+        )
         description = (
             f"Pathfinder: {sum(sizes.values()):,} images of {resolution} × {resolution}, {difficulty},"
             f" seed {config.seed}, {config.num_processes} processes"

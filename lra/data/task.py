@@ -318,9 +318,7 @@ MAX_COLUMNS = 64
 def image_to_text(pixels: npt.NDArray[np.integer], shape: tuple[int, int]) -> str:
     """Draws an image, 0 to 255, with characters; each covers two rows of one column.
 
-    Args:
-      pixels: The first pixels of the image, [n]; missing ones are black.
-      shape: Rows and columns; an image of more than `MAX_COLUMNS` columns is averaged down.
+    Missing pixels at the end are black. An image of more than `MAX_COLUMNS` columns is averaged down.
     """
     rows, columns = shape
     step = max(1, columns // MAX_COLUMNS)

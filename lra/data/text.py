@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from dataprep import cache
+from dataprep import archives, cache
 from dataprep.archives import RawFiles
 from dataprep.holdout import held_out
 from dataprep.tfds_reader import PreparedByTfds
@@ -147,13 +147,7 @@ def _build(
 
 def _strip_text(review: Review) -> bytes:
     """Returns the validated text without surrounding white space, as in tfds."""
-    try:
-        review.text.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{review.origin} is not valid UTF-8: byte {error.start + 1} is"
-            f" 0x{review.text[error.start]:02x}. {_ADVICE}"
-        ) from None
+    archives.decode(review.text, review.origin, _ADVICE)  # to validate it
     if not (text := review.text.strip()):
         raise ValueError(f"{review.origin} is empty. {_ADVICE}")
     return text

@@ -199,12 +199,7 @@ def errors_by_iteration(
       `output_errors`.
     """
     start, residuals, errors = nystrom.pinv_start, [], []
-    options = Options(
-        num_landmarks=nystrom.num_landmarks,
-        pinv_iters=0,
-        pinv_start=start,
-        landmark_layout=nystrom.landmark_layout,
-    )
+    options = Options(**dataclasses.asdict(nystrom) | {"pinv_iters": 0})
     for (query, key, value), truth in zip(layers, exact, strict=True):
         landmarks = find_landmarks(query, key, None, None, options)
         kernel_1 = softmax_weights(query, landmarks.key, None)

@@ -19,6 +19,7 @@ from nystromformer_jax import MultiHeadAttention
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import load_params
+from nystromformer_jax.training.integrity import saved_steps
 from nystromformer_jax.typing import Array, Bool, Float
 from reporting.runs import check_kinds
 
@@ -152,7 +153,11 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
     if finished:
         check_kinds(result_file, result, {"best_step": "a whole number"}, required=True)
     checkpoints = folder / "checkpoints"
-    step: Any = result["best_step"] if finished else _latest(checkpoints)
+    if not finished and not saved_steps(checkpoints):
+        raise FileNotFoundError(
+            f"{checkpoints} holds no checkpoint yet: train until checkpoint.every_steps or the end."
+        )
+    step: Any = result["best_step"] if finished else saved_steps(checkpoints)[-1]
     params = _load(checkpoints, step, run)
     data_config = dataclasses.replace(run.data, dir=data_dir or run.data.dir)
     task = data.load(data_config)
@@ -169,15 +174,6 @@ def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
         "eval": {"batch_size": 0},
     }
     return {name: {**section, **changes.get(name, {})} for name, section in config.items()}
-
-
-def _latest(checkpoints: Path) -> int:
-    steps = [int(path.name) for path in checkpoints.glob("*") if path.name.isdigit()]
-    if not steps:
-        raise FileNotFoundError(
-            f"{checkpoints} holds no checkpoint yet: train until checkpoint.every_steps or the end."
-        )
-    return max(steps)
 
 
 def _load(checkpoints: Path, step: int, run: train.Run) -> Any:

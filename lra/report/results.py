@@ -12,13 +12,7 @@ import numpy as np
 import reporting.runs
 from lra.data import describe, name_of
 from nystromformer_jax.durable import read_json
-from reporting.runs import (
-    Kind,
-    check_kinds,
-    curve_of,
-    format_device,
-    read_metrics,
-)
+from reporting.runs import Kind, check_kinds, curve_of, format_device, read_metrics
 from reporting.tables import DIVERGED, NOT_FINISHED
 
 NEEDED: Mapping[str, Kind] = {

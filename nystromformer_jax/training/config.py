@@ -10,20 +10,6 @@ from typing import Any, Literal, TypeVar, Union
 
 from nystromformer_jax.spelling import nearest
 
-__all__ = [
-    "SECTIONS",
-    "CheckpointConfig",
-    "EvalConfig",
-    "FitConfig",
-    "HostsConfig",
-    "LogConfig",
-    "MeshConfig",
-    "OptimizerConfig",
-    "TrainConfig",
-    "from_mapping",
-    "read_sections",
-]
-
 Section = TypeVar("Section")
 
 
@@ -66,15 +52,11 @@ class OptimizerConfig:
     cycle_beta1: bool = False  # 0.95 → 0.85 → 0.95 against the rate of one_cycle, `beta1` unused
 
     def __post_init__(self) -> None:
-        if self.cycle_beta1 and self.method != "adamw":
-            raise ValueError(
-                f"optimizer.cycle_beta1: needs optimizer.method='adamw', got {self.method!r}."
-            )
-        if self.cycle_beta1 and self.schedule != "one_cycle":
-            raise ValueError(
-                "optimizer.cycle_beta1: needs optimizer.schedule='one_cycle',"
-                f" got {self.schedule!r}."
-            )
+        for name, needed in (("method", "adamw"), ("schedule", "one_cycle")):
+            if self.cycle_beta1 and (found := getattr(self, name)) != needed:
+                raise ValueError(
+                    f"optimizer.cycle_beta1: needs optimizer.{name}={needed!r}, got {found!r}."
+                )
         if not self.learning_rate > 0:
             raise ValueError(
                 f"optimizer.learning_rate: needs a positive number, got {self.learning_rate}."
@@ -152,8 +134,8 @@ class LogConfig:
 class FitConfig:
     """`SECTIONS`, the part of a config that the training loop reads."""
 
-    train: TrainConfig
     optimizer: OptimizerConfig
+    train: TrainConfig
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
@@ -194,14 +176,7 @@ class FitConfig:
             )
 
 
-SECTIONS: dict[str, type] = {
-    "optimizer": OptimizerConfig,
-    "train": TrainConfig,
-    "eval": EvalConfig,
-    "mesh": MeshConfig,
-    "checkpoint": CheckpointConfig,
-    "log": LogConfig,
-}
+SECTIONS: dict[str, type] = typing.get_type_hints(FitConfig)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -285,12 +260,9 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
 def read_sections(
     config: Mapping[str, Any], kinds: Mapping[str, type], plain: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Builds every section of a config by `from_mapping`.
+    """Builds every section of a config as the dataclass in `kinds`; see `from_mapping`.
 
-    Args:
-        config: Sections of plain values.
-        kinds: The dataclass of each section.
-        plain: Further sections that the config must have; they are not read here.
+    The config must also have the sections `plain`, which are not read here.
 
     Raises:
         ValueError: A section is unknown or missing, or `from_mapping` raises one.

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from nystromformer_jax.durable import CANNOT_WRITE
+
 
 class CannotWrite(OSError):
     """The disk is full, or the folder is not writable."""
@@ -99,15 +101,7 @@ def exit_code_of(error: Exception) -> int | None:
     return None
 
 
-_CANNOT_WRITE = {
-    errno.EACCES,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EIO,
-    errno.ENOSPC,
-    errno.EPERM,
-    errno.EROFS,
-}
+_CANNOT_WRITE = CANNOT_WRITE | {errno.EIO}
 
 
 @contextlib.contextmanager

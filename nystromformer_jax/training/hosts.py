@@ -37,11 +37,9 @@ _initialized = threading.Event()
 
 
 def initialize(config: HostsConfig, seconds: float = INITIALIZE_SECONDS) -> None:
-    """Connects this process to the others of the run. Call it before jax looks for devices.
+    """Connects this process to the others of the run, and waits up to `seconds` for them.
 
-    Args:
-        config: The processes.
-        seconds: How long the processes wait for each other.
+    Call it before jax looks for devices.
 
     Raises:
         ValueError: No cluster answers, or some processes did not start in time.

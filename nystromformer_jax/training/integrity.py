@@ -4,12 +4,11 @@ They are written before the step's folder gets its final name, so a kill leaves 
 Runs of versions that had no checksums are used unchecked.
 """
 
-import hashlib
 import itertools
 import logging
 from pathlib import Path
 
-from nystromformer_jax.durable import read_json, write_json
+from nystromformer_jax.durable import read_json, sha256_of, write_json
 from nystromformer_jax.training.errors import CheckpointDamaged
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 
@@ -25,7 +24,7 @@ def write_checksums(step_folder: Path) -> None:
     names = sorted(
         str(path.relative_to(step_folder)) for path in step_folder.rglob("*") if path.is_file()
     )
-    hashes = {name: _sha256(step_folder / name) for name in names if name not in NOT_HASHED}
+    hashes = {name: sha256_of(step_folder / name) for name in names if name not in NOT_HASHED}
     write_json(step_folder / HASHES, {"sha256": hashes})
 
 
@@ -99,7 +98,7 @@ def _damage(checkpoints: Path, step: int) -> str | None:
     try:
         for name, expected in read_json(file)["sha256"].items():
             file = folder / name
-            if _sha256(file) != expected:
+            if sha256_of(file) != expected:
                 return f"{file} is not what was written"
     except FileNotFoundError:
         return f"{file} is missing"
@@ -120,8 +119,3 @@ def _unused(path: Path) -> Path:
     """Returns `path`, or the first of `path`.2, `path`.3 and so on that does not exist."""
     names = itertools.chain([path.name], (f"{path.name}.{i}" for i in itertools.count(2)))
     return next(free for name in names if not (free := path.with_name(name)).exists())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

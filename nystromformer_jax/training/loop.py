@@ -54,12 +54,8 @@ def fit(
 ) -> FitResult:
     """Trains to the last step; resumes from the latest intact checkpoint in `workdir`.
 
-    Args:
-        workdir: The run's folder, locked.
-        spec: The model, the loss and the config.
-        training: The examples to learn from.
-        validation: The examples that select the best step.
-        start_params: Parameters that a new run starts from, instead of `spec.make_params()`.
+    The examples in `validation` select the best step. A new run starts from `start_params`, or if they
+    are None from `spec.make_params()`.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C; everything is saved.

@@ -57,11 +57,7 @@ class Workdir:
     ) -> None:
         """Takes the lock, compares configs, and writes `config.json` if the run is new.
 
-        Args:
-            path: The folder, created if missing.
-            config: Sections of plain values.
-            paths: Dotted keys of locations, which may change on a resume.
-            read_only: Compare configs before data are prepared, or evaluate a finished run.
+        `paths` are dotted keys of locations, which may change on a resume.
 
         Raises:
             NotADirectoryError: `path` or one of its parents is a file.
@@ -182,8 +178,7 @@ class Workdir:
     def require_unchanged(self, check_data: Callable[[], object]) -> None:
         """Raises an error if the data changed during the run.
 
-        Args:
-            check_data: Raises ValueError if they changed, FileNotFoundError if they are gone.
+        `check_data` raises ValueError if they changed, FileNotFoundError if they are gone.
 
         Raises:
             ConfigDiffers: They changed, so the run will never have a result.

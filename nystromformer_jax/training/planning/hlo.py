@@ -32,14 +32,11 @@ class Collectives:
 
 
 def find_collectives(text: str) -> dict[str, Collectives]:
-    """Returns the collectives of a compiled program by kind.
+    """Returns the collectives by kind, from the `compiled.as_text()` of a program.
 
     Bytes are those of the result on one device, or of the operand for a reduce-scatter. The traffic on the
     links is up to twice as much for an all-reduce, and at most as much for the others. Collectives in a loop
     of known length count once per iteration; both branches of a condition count.
-
-    Args:
-        text: `compiled.as_text()`.
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     in_fusions = set()

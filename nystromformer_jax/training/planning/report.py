@@ -44,13 +44,9 @@ def make_report(
 ) -> Report:
     """Plans the run that `make_spec` makes of `config`, and describes the result.
 
-    Args:
-        config: Sections of plain values.
-        make_spec: Makes the run's spec, for the devices of the plan.
-        chip: The kind of the devices; None for local devices of unknown memory and speed.
-        topology: The name of the devices.
-        price: The cost of a chip per hour; 0: unknown.
-        largest: Search for the largest batch, which compiles the step a few more times.
+    `chip` is the kind of the devices, or None for local devices of unknown memory and speed. `price` is the
+    cost of a chip per hour, or 0 if unknown. `largest` searches for the largest batch, which compiles the
+    step a few more times.
     """
     limit = math.inf if chip is None else chip.memory_bytes
     spec = make_spec(config)

@@ -74,7 +74,7 @@ def test_paths_and_seeds_are_not_part_of_the_setting(tmp_path):
         ({"task": "sst-2"}, "the task 'sst-2' is unknown; did you mean sst2"),
         ({"valid": {"loss": 0.3}}, "valid.accuracy must be a number"),
         ({"valid": {"accuracy": "high"}}, "valid.accuracy must be a number, not 'high'"),
-        ({"valid": 0.9}, "valid must hold metrics by name, not 0.9"),
+        ({"valid": 0.9}, "valid must be an object, not 0.9"),
         ({"valid": {"accuracy": 91.2}}, "it must be between 0 and 1"),
         ({"seed": "3"}, "seed must be a whole number"),
         ({"attention": 3}, "attention must be a text"),

@@ -197,7 +197,7 @@ def test_error_names_the_file_of_an_invalid_utf_8_byte(tmp_path, kind):
         fakes.write_archive(tmp_path / text.ARCHIVE, files, "aclImdb/")
     with pytest.raises(
         ValueError,
-        match=r"^train/neg/4_2\.txt of .*aclImdb.* is not valid UTF-8.* byte 4 is 0xef\.",
+        match=r"^train/neg/4_2\.txt of .*aclImdb.* is not UTF-8 text: byte 4 is 0xef\.",
     ):
         load(tmp_path)
     assert data_folders() == []
