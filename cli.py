@@ -77,13 +77,9 @@ def run_all(
 ) -> dict[Path, dict[str, Any]]:
     """Trains or evaluates runs one after the other, and prints a sentence about each.
 
-    Args:
-      runs: The runs by folder.
-      act: Returns the result of a run, given the run and its `Workdir`.
-      sentence: Describes a result.
-      paths: Dotted keys of locations, which may change on a resume.
-      evaluates: The runs are finished and only evaluated.
-      where: Describes where the files of a run are.
+    `act` returns the result of a run, given the run and its `Workdir`; `sentence` describes it, and `where`
+    the place of its files. `paths` are dotted keys of locations, which may change on a resume. With
+    `evaluates` the runs are finished and only evaluated.
 
     Returns:
       The results by folder, without the runs that diverged, whose errors are printed.
@@ -116,10 +112,7 @@ def run_to_end(
 ) -> int:
     """Calls `act`, a command with parsed flags, and returns 0 or the exit code of its exception.
 
-    Args:
-      name: Name of the command after `python -m`.
-      act: The command.
-      rename: Replaces config keys in error messages by the command's own flags.
+    `rename` replaces config keys in error messages by the flags of the command `python -m NAME`.
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:

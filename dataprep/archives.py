@@ -142,16 +142,10 @@ def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:
 
 
 def decode(content: bytes, where: str, advice: str = "", *, at: int = 0) -> str:
-    """Decodes UTF-8 text.
+    """Decodes UTF-8 text; an invalid byte is a ValueError.
 
-    Args:
-      content: Encoded text.
-      where: Begins the error message.
-      advice: Ends it.
-      at: Position of `content` in its file, to which an invalid byte's position is added.
-
-    Raises:
-      ValueError: A byte is invalid.
+    The message begins with `where`, ends with `advice`, and names the byte's position in a file that has
+    `content` at `at`.
     """
     try:
         return content.decode()

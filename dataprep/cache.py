@@ -85,11 +85,9 @@ def prepared(
 ) -> Prepared:
     """Opens the data that `fingerprint` describes, and builds them first if they are missing.
 
-    Args:
-      name: Readable part of the folder's name.
-      fingerprint: Everything that the data depend on, as JSON values.
-      build: Writes the files to an empty folder. One process builds; others wait for its result.
-      description: Logged when the data are built; by default nothing is.
+    The folder's name begins with `name`. `fingerprint` has everything that the data depend on, as JSON
+    values. `build` writes the files to an empty folder; one process builds, and others wait for its result.
+    A `description` is logged when the data are built.
 
     Raises:
       ValueError, FileNotFoundError: A prepared file is modified or missing.

@@ -16,14 +16,8 @@ def held_out(
     from. Duplicates stay together, whatever their labels: if not all copies of a content fit, they
     stay in training and the next content is selected instead.
 
-    Args:
-      contents: The N examples.
-      labels: Labels 0 to C - 1, [N].
-      per_class: Number of examples to hold out per class.
-      seed: Seed of the selection.
-
     Returns:
-      Mask [N], True at the examples that are held out.
+      Mask [N], True at the examples that are held out; the N examples have labels 0 to C - 1.
 
     Raises:
       ValueError: A class has too few examples.

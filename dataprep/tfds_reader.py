@@ -28,10 +28,8 @@ class PreparedByTfds:
     def find(cls, data_dir: str, name: str, *, task: str) -> Self:
         """Returns the newest prepared version of a dataset, without network access.
 
-        Args:
-          data_dir: Data folder of tfds; if empty, `$TFDS_DATA_DIR` or `~/tensorflow_datasets`.
-          name: Name of the dataset, with `/config` if it has configs.
-          task: Name of the task that needs it, for error messages.
+        An empty `data_dir` is `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. `name` ends in `/config` if the
+        dataset has configs. Error messages name the `task` that needs it.
 
         Raises:
           FileNotFoundError: It is missing, or only prepared in a format that needs TensorFlow.
@@ -48,7 +46,8 @@ class PreparedByTfds:
         if not formats:
             raise _not_found(name, task, f"{folder} has none")
         readable = [path for path, format in formats.items() if format == "array_record"]
-        return cls._require_format(max(readable or formats, key=_version), name, task)
+        newest = max(readable or formats, key=lambda path: [*map(int, path.name.split("."))])
+        return cls._require_format(newest, name, task)
 
     @classmethod
     def open(cls, path: Path, *, task: str) -> Self:
@@ -122,7 +121,3 @@ def _file_format(info: Path) -> str:
         return str(json.loads(info.read_text(encoding="utf-8"))["fileFormat"])
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{info} is corrupt: prepare the dataset again.") from None
-
-
-def _version(folder: Path) -> tuple[int, ...]:
-    return tuple(int(number) for number in folder.name.split("."))

@@ -87,11 +87,9 @@ def require_packages() -> None:
 def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> NystromformerConfig:
     """Returns the model config of a run's config and the checkpoint.
 
-    Args:
-      config: Has the sections "model" (all sizes, or with a checkpoint only `WITH_CHECKPOINT`) and
-        "attention" (a name and options; an empty name is the checkpoint's own).
-      init: The section "init".
-      **fields: Fields that depend on the data and the devices; a checkpoint overrides `vocab_size`.
+    `config` has the sections "model" (all sizes, or with a checkpoint only `WITH_CHECKPOINT`) and "attention"
+    (a name and options; an empty name is the checkpoint's own). `fields` are those that depend on the data
+    and the devices; a checkpoint overrides `vocab_size`.
 
     Raises:
       ValueError: A key is unknown or a value invalid, or the checkpoint sets it.

@@ -97,14 +97,8 @@ def mask_pairs(
 ) -> MaskedPairs:
     """Swaps the sentences of half of the pairs, and masks words in all of them.
 
-    Args:
-      rng: RNG of the step; each row's is this with its `example` folded in.
-      inputs: `[CLS] first [SEP] second [SEP]` and padding.
-      first_len: Number of tokens of the first sentence, without special tokens.
-      second_len: The same for the second.
-      example: Index of each row in the data.
-      vocabulary: Properties of the tokenizer.
-      config: The section "objective".
+    `inputs` are `[CLS] first [SEP] second [SEP]` and padding; `first_len` and `second_len` do not count
+    special tokens. The RNG of a row is `rng` with its `example`, the index in the data, folded in.
 
     Source: Devlin et al. 2019, arXiv:1810.04805, section 3.1 (15 %; 80, 10, 10) and their later whole-word
     masking; Lan et al. 2020, arXiv:1909.11942, section 3.1 (sentence order).

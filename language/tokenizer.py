@@ -170,9 +170,8 @@ def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
     backend = _bert({"[UNK]": 0}, lowercase)
     words: Counter[str] = Counter()
     for raw, count in counts.items():
-        for word, _ in backend.pre_tokenizer.pre_tokenize_str(
-            backend.normalizer.normalize_str(raw)
-        ):
+        normalized = backend.normalizer.normalize_str(raw)
+        for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized):
             if len(word) <= MAX_WORD_CHARACTERS:
                 words[word] += count
     return words

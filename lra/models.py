@@ -173,21 +173,14 @@ class SequenceEncoder(nn.Module):
 
 
 class Model(nn.Module):
-    """Base of the models.
-
-    Attributes:
-      config: Sizes and options.
-      make_core: Makes the attention; see `nystromformer_jax.make_core`.
-      num_classes: Number of classes C.
-      remat: See `nystromformer_jax.Encoder`.
-    """
+    """Base of the models."""
 
     batch_keys: ClassVar[tuple[str, ...]]  # the arrays of a batch that the model is called with
 
     config: ModelConfig
-    make_core: Callable[..., nn.Module]
-    num_classes: int
-    remat: bool = False
+    make_core: Callable[..., nn.Module]  # makes the attention; see `nystromformer_jax.make_core`
+    num_classes: int  # C
+    remat: bool = False  # see `nystromformer_jax.Encoder`
 
     def _encoder(self) -> SequenceEncoder:
         return SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from lra import train
 from nystromformer_jax.pretrained.authors import read_torch
 from nystromformer_jax.pretrained.names import authors_attention, encoder_modules, tensor_name
-from nystromformer_jax.pretrained.tensors import conv_kernel, dense_kernel, mismatch_error
+from nystromformer_jax.pretrained.tensors import conv_kernel, mismatch_error
 
 # The authors' other attentions differ from ours for the same weights: Performer has another kernel, linear
 # attention is not normalized, Reformer's queries have no bias.
@@ -27,9 +27,8 @@ def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, 
 
     Source: mlpen/Nystromformer at 5689313, LRA/code/model.py and model_wrapper.py.
 
-    Args:
-      file: `*.model`, pickled by PyTorch; needs the package torch.
-      config: A run's sections, as for `train.prepare`. Its model.max_len may be below the checkpoint's.
+    The file, `*.model`, was pickled by PyTorch, and reading it needs the package torch. The config has a
+    run's sections, as for `train.prepare`; its model.max_len may be below the checkpoint's.
 
     Raises:
       ValueError: The file is corrupt, its tensors do not match the model, or the attention differs from
@@ -98,7 +97,7 @@ def _to_param(path: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarr
     if path.endswith("conv_kernel") and tensor.ndim == 4:
         return conv_kernel(tensor)
     if path.endswith("/kernel"):
-        return dense_kernel(tensor)
+        return tensor.T  # PyTorch's [F, E] to Flax's [E, F]
     if path.endswith("position_embedding/embedding"):
         return tensor[: shape[0]]
     if path.endswith("projection"):

@@ -39,13 +39,9 @@ def random_words(rng: Array, shape: tuple[int, ...]) -> Array:
 
 
 class Dropout(nn.Module):
-    """Applies `dropout` with a key from `make_rng("dropout")`.
+    """Applies `dropout` with a key from `make_rng("dropout")`."""
 
-    Attributes:
-      rate: Probability of a zero, at least 0 and below 1.
-    """
-
-    rate: float
+    rate: float  # probability of a zero, at least 0 and below 1
 
     @nn.compact
     def __call__(self, x: Float[Array, "*shape"], *, deterministic: bool) -> Float[Array, "*shape"]:

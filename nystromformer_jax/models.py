@@ -275,14 +275,10 @@ class Nystromformer(nn.Module):
 
 
 class MaskedTokenHead(nn.Module):
-    """Dense layer, activation, layer norm, and the tied token embeddings with a bias.
-
-    Attributes:
-      attend: Multiplies by the token embeddings.
-    """
+    """Dense layer, activation, layer norm, and the tied token embeddings with a bias."""
 
     config: NystromformerConfig
-    attend: Callable[[Array], Array]
+    attend: Callable[[Array], Array]  # multiplies by the token embeddings
 
     @nn.compact
     def __call__(self, hidden: Float[Array, "B P E"]) -> Float[Array, "B P V"]:

@@ -234,12 +234,9 @@ class ConvStem(Layer):
         x = x + activation(convolution(x))      for each kernel size
 
     Padding is zeroed before each convolution, so padding at the ends has no effect.
-
-    Attributes:
-      kernel_sizes: Width of each convolution along the sequence, odd.
     """
 
-    kernel_sizes: Sequence[int]
+    kernel_sizes: Sequence[int]  # width of each convolution along the sequence, odd
     activation: Activation = "gelu"
     layer_norm_epsilon: float = 1e-5
 

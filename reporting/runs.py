@@ -47,14 +47,10 @@ R = TypeVar("R", bound=Run)
 def find_runs(
     folders: Iterable[Path], read: Callable[[Path], R | None], description: str
 ) -> list[R]:
-    """Returns the runs at or below `folders`, sorted by path, each once.
+    """Returns the runs at or below `folders`, at any depth, sorted by path, each once.
 
-    Symbolic links below a folder are not followed.
-
-    Args:
-      folders: Folders of runs, or folders that contain runs at any depth.
-      read: Returns the run in a folder, or None if the folder holds no run of this kind.
-      description: Description of such runs and their files, for the error message.
+    `read` returns the run in a folder, or None if the folder holds no run of this kind. Symbolic links
+    below a folder are not followed. `description` names such runs and their files in the error message.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
@@ -79,11 +75,9 @@ def find_runs(
 def group_by_setting(
     runs: Iterable[R], setting_key: Callable[[R], Hashable]
 ) -> tuple[list[tuple[R, ...]], list[str]]:
-    """Groups runs that differ in their seed alone.
+    """Groups runs that differ in their seed alone, and not in their `setting_key`.
 
-    Args:
-      runs: Runs, sorted by preference: of two with the same setting and seed the first is taken.
-      setting_key: Returns the setting of a run.
+    Of two runs with the same setting and seed the first is taken.
 
     Returns:
       The groups, each sorted by seed, and a sentence for every run that was left out.

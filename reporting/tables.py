@@ -31,11 +31,15 @@ class Table(NamedTuple):
 
     @classmethod
     def from_rows(cls, sections: Mapping[str, Sequence[Mapping[str, str]]]) -> "Table":
-        """Returns a table of rows by column, in sections by title; the first row has all columns."""
+        """Returns a table of rows by column, in sections by title, without those that are empty.
+
+        The first row has all columns.
+        """
         columns = list(next(iter(sections.values()))[0])
         cells = {
             title: [[row.get(name, "") for name in columns] for row in rows]
             for title, rows in sections.items()
+            if rows
         }
         return cls(columns, list(cells.items()))
 

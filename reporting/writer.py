@@ -58,15 +58,10 @@ def main(
 ) -> int:
     """Reads runs, writes their report and prints its Markdown; returns the exit code.
 
-    Args:
-      program: Name of the command, after `python -m`.
-      description: Help text of the command.
-      read: Returns the groups of all runs in folders, and a sentence for each run that was left out.
-      make: Called with these and a path; draws pictures to files whose names begin with that path, and
-        returns the page of Markdown and the numbers.
-      arguments: Command line; `sys.argv` if None.
-      default_out: Default of `--out`, which is otherwise required.
-      html: If True, the page is also written as HTML.
+    The command is `python -m PROGRAM`. `read` returns the groups of all runs in folders, and a sentence for
+    each run that was left out. `make` is called with these and a path; it draws pictures to files whose
+    names begin with that path, and returns the page of Markdown and the numbers. With `html` the page is
+    also written as HTML. Without `default_out`, `--out` is required.
     """
     from cli import run_to_end
 

@@ -265,10 +265,10 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
             raise FileNotFoundError(f"{path} contains no {kind}: set --config.data.dir to one.")
         if is_json:
             _require_lines(documents, "JSON lines")
-            return TextFiles.from_files(files, "line", is_json=True)
-        if documents in ("auto", "heading"):
+            documents = "line"
+        elif documents in ("auto", "heading"):
             documents = _infer_documents(files, documents)
-        return TextFiles.from_files(files, documents, is_json=False)
+        return TextFiles.from_files(files, documents, is_json=is_json)
     except OSError as error:
         if error.strerror is None:  # our own message
             raise

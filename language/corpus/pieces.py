@@ -178,9 +178,8 @@ def write_arrays(
             with cache.array_file(folder / f"{split}_{name}.npy", (length,), kind) as append:
                 for piece in pieces:
                     append(_map_file(piece / f"{split}_{name}", kind))
-        with cache.array_file(
-            folder / f"{split}_offsets.npy", (found.pairs + 1,), np.int64
-        ) as append:
+        offsets = folder / f"{split}_offsets.npy"
+        with cache.array_file(offsets, (found.pairs + 1,), np.int64) as append:
             append(end := np.zeros(1, np.int64))
             for piece in pieces:
                 lengths = _map_file(piece / f"{split}_lengths", np.int32)

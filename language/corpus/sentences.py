@@ -72,13 +72,10 @@ def _of_line(line: str) -> list[str]:
 
 
 def _ends(line: str, match: re.Match[str], following: str, cased: bool) -> bool:
-    """Returns True if the stop ends a sentence before the word `following`.
+    """Returns True if the stop, a match of `_STOP`, ends a sentence before the word `following`.
 
-    Args:
-      line: The line.
-      match: Match of `_STOP` in it.
-      following: The next word without opening marks; "" at the end of the line.
-      cased: True if the line has capital letters; sentences then begin with one.
+    `following` has no opening marks, and is empty at the end of the line. If the line is `cased`, it has
+    capital letters, and sentences begin with one.
     """
     if not following or (cased and following[0].islower()):
         return False

@@ -67,9 +67,8 @@ def _report(args: argparse.Namespace) -> None:
             name: statistics.of_words(task, examples, different[name])
             for name, examples in found.splits.items()
         }
-    print(
-        Table.from_rows({"": [{task.title: name, **row} for name, row in rows.items()]}).markdown()
-    )
+    table = [{task.title: name, **row} for name, row in rows.items()]
+    print(Table.from_rows({"": table}).markdown())
     shared = ", ".join(f"{name} {count:,}" for name, count in notes["shared"].items())
     print(f"Different examples that two splits share, labels aside: {shared}.\n")
     for name, lines in notes["left_out"].items():

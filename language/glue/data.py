@@ -61,11 +61,8 @@ class GlueConfig:
                 f"data.max_len={self.max_len}: an example of {task.title} needs at least {least} tokens,"
                 " the special ones and one of each text."
             )
-        for name, value, zero in (
-            ("examples", self.examples, "all"),
-            ("workers", self.workers, "one per core"),
-        ):
-            if value < 0:
+        for name, zero in (("examples", "all"), ("workers", "one per core")):
+            if (value := getattr(self, name)) < 0:
                 raise ValueError(
                     f"data.{name}: needs 0 for {zero}, or a positive number, got {value}."
                 )

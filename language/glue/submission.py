@@ -1,6 +1,5 @@
 """Reads and writes predictions in the format of GLUE's server."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,19 +79,11 @@ def _format(task: GlueTask, values: npt.NDArray[Any]) -> list[str]:
 
 
 def _parse(task: GlueTask, words: Sequence[str], file: Path) -> npt.NDArray[Any]:
-    values: list[float] = []
-    for number, word in enumerate(words, 2):
-        where = f"{file}, line {number}: {word!r} is not a"
-        if not task.is_regression:
-            if word not in task.labels:
-                known = ", ".join(task.labels)
-                raise ValueError(f"{where} label of {task.title}; the labels are {known}.")
-            values.append(task.labels.index(word))
-            continue
-        try:
-            values.append(float(word))
-        except ValueError:
-            values.append(math.nan)
-        if not math.isfinite(values[-1]):
-            raise ValueError(f"{where} score.")
+    values = [task.parse_label(word) for word in words]
+    if None in values:
+        row = values.index(None)
+        needed = f"label of {task.title}; the labels are {', '.join(task.labels)}"
+        if task.is_regression:
+            needed = "score"
+        raise ValueError(f"{file}, line {row + 2}: {words[row]!r} is not a {needed}.")
     return np.array(values, np.float32 if task.is_regression else np.int32)

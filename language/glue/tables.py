@@ -6,7 +6,6 @@ examples.
 
 import io
 import logging
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -131,20 +130,13 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
 
 def _label(task: GlueTask, cell: str, where: str) -> float:
     """Returns a class number, or a score."""
-    if not task.is_regression:
-        if cell not in task.labels:
-            known = " or ".join(map(repr, task.labels))
-            raise ValueError(f"{where}: a label of {task.title} is {known}, not {cell!r}.")
-        return task.labels.index(cell)
-    try:
-        score = float(cell)
-    except ValueError:
-        score = math.nan
-    if not 0 <= score <= MAX_SCORE:
-        raise ValueError(
-            f"{where}: a score of {task.title} is a number from 0 to {MAX_SCORE:g}, not {cell!r}."
-        )
-    return score
+    label = task.parse_label(cell)
+    if label is None or (task.is_regression and not 0 <= label <= MAX_SCORE):
+        kind, known = "label", " or ".join(map(repr, task.labels))
+        if task.is_regression:
+            kind, known = "score", f"a number from 0 to {MAX_SCORE:g}"
+        raise ValueError(f"{where}: a {kind} of {task.title} is {known}, not {cell!r}.")
+    return label
 
 
 def _lines(table: Table) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -1,6 +1,7 @@
 """Table of GLUE's tasks and IMDb: their files, labels and metrics."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -64,6 +65,16 @@ class GlueTask:
     def select_by(self) -> Metric:
         """The metric that selects a checkpoint; higher is better."""
         return self.metrics[0]
+
+    def parse_label(self, word: str) -> float | None:
+        """Returns the class number or the score that `word` spells; None if it is neither."""
+        if not self.is_regression:
+            return self.labels.index(word) if word in self.labels else None
+        try:
+            score = float(word)
+        except ValueError:
+            return None
+        return score if math.isfinite(score) else None
 
     def has_all(self, split: str, examples: int) -> bool:
         """Returns True if `examples` are all of the benchmark's split, up to one in a thousand."""

@@ -114,11 +114,10 @@ def pretraining_table(groups: Sequence[Group]) -> Table:
                 "held-out pairs": _distinct(run.scores["valid"].examples for run in group.runs),
             }
         )
-    if not (known := baselines(groups)):
-        return Table.from_rows({"": rows})
+    known = baselines(groups)
     trivial = {TITLES[name]: _plain(known[name], name) for name in PRETRAINING if name in known}
-    trivial["model"] = "most frequent token, constant order; frequencies alone"
-    return Table.from_rows({"": rows, "Without context": [trivial]})
+    label = {"model": "most frequent token, constant order; frequencies alone"}
+    return Table.from_rows({"": rows, "Without context": [label | trivial] if known else []})
 
 
 def baselines(groups: Sequence[Group]) -> Mapping[str, float]:

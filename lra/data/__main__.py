@@ -43,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _rename_flags(sentence: str) -> str:
     """Replaces the flags of run_lra.py in an error message by those of this command."""
-    for theirs, ours in (("--config.data.dir", "--data_dir"), ("--config.data.", "--")):
-        sentence = sentence.replace(theirs, ours)
-    return sentence
+    return sentence.replace("--config.data.dir", "--data_dir").replace("--config.data.", "--")
 
 
 def _report(given: argparse.Namespace) -> None:
@@ -73,7 +71,10 @@ def _report(given: argparse.Namespace) -> None:
     for row in range(min(given.show, len(task.splits["train"]))):
         print(_format_example(task, row))
     if sheet:
-        _draw_contact_sheet(task, sheet)
+        labels = task.splits["train"].labels[:SHEET_IMAGES].tolist()
+        captions = [task.class_names[label] for label in labels]
+        contact_sheet(sheet, task.first_images(SHEET_IMAGES), captions)
+        print(f"{len(labels)} training images are drawn in {sheet}.")
     if export_dir:
         folder = tfds_source.export(task, export_dir)
         print(f"Exported for tensorflow-datasets to {folder}.")
@@ -110,14 +111,6 @@ def _sheet_path(text: str, task: str) -> Path:
     return path
 
 
-def _draw_contact_sheet(task: Task, path: Path) -> None:
-    labels = task.splits["train"].labels[:SHEET_IMAGES].tolist()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    images = task.first_images(SHEET_IMAGES)
-    contact_sheet(path, images, [task.class_names[label] for label in labels])
-    print(f"{len(labels)} training images are drawn in {path}.")
-
-
 def contact_sheet(
     path: Path, images: npt.NDArray[np.integer], captions: Sequence[str], *, columns: int = 8
 ) -> None:
@@ -135,6 +128,7 @@ def contact_sheet(
         image = Image.fromarray(np.kron(pixels, np.ones((scale, scale))).astype(np.uint8))
         sheet.paste(image, (left, top))
         writer.text((left, top + side + 1), caption, fill=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     sheet.save(content, format="PNG", optimize=True)
     try:

@@ -66,11 +66,8 @@ def load(config: DataConfig, *, images_per_file: int = 10_000) -> Task:
     """Opens the images, and prepares them first if they are missing.
 
     A tenth of the training images of each class is held out for validation. The images keep the order
-    of the files.
-
-    Args:
-      config: `source` is "files" (also for "auto") or "tfds"; tfds has a default folder.
-      images_per_file: Number of images in each of the five training files and in the test file.
+    of the files. `source` is "files" (also for "auto") or "tfds", which has a default folder. Each of the
+    five training files and the test file has `images_per_file` images.
 
     Raises:
       FileNotFoundError: The images are missing.

@@ -63,12 +63,9 @@ def load(
 ) -> Task:
     """Opens ListOps, and prepares it first if it is missing.
 
-    Args:
-      config: `source` is "files", "generated", or "auto": files if `dir` is set. With `examples`, only
-        that many examples per split are generated or read.
-      name: Name of the task variant.
-      min_length: Generated trees have more tokens than this, brackets included.
-      max_length: Generated trees have fewer tokens than this.
+    `source` is "files", "generated", or "auto": files if `dir` is set. With `examples`, only that many
+    examples per split are generated or read. Generated trees have more than `min_length` and fewer than
+    `max_length` tokens, brackets included.
 
     Raises:
       ValueError: The source is unknown or contradicts `dir`, or a file is malformed.

@@ -142,10 +142,9 @@ def _require_disk_space(folder: Path, num_images: int, resolution: int) -> None:
 
 def open_statistics(task: Task, split: str) -> dict[str, npt.NDArray[np.float32]]:
     """Returns the generator's statistics of the images of a split, by name; empty for the release."""
-    statistics = cache.open_array(task.folder / f"{split}_statistics.npy")[
-        : len(task.splits[split])
-    ]
-    return {name: statistics[:, i] for i, name in enumerate(STATISTICS) if statistics.size}
+    statistics = cache.open_array(task.folder / f"{split}_statistics.npy")
+    columns = statistics[: len(task.splits[split])].T  # none for the release
+    return dict(zip(STATISTICS, columns, strict=False))
 
 
 def _describe_images(task: Task) -> str:
@@ -214,13 +213,6 @@ def _draw_chunk(
 # --- The release ----------------------------------------------------------------------------------
 
 
-class _Row(NamedTuple):
-    """A line of the metadata."""
-
-    name: str  # imgs/3/sample_7.png
-    label: int
-
-
 class Release(NamedTuple):
     """Folder of one resolution and difficulty of the release, which holds `metadata` and `imgs`.
 
@@ -267,8 +259,8 @@ class Release(NamedTuple):
             )
         return {path.name: path for path in paths}
 
-    def rows(self) -> Iterator[_Row]:
-        """Yields the lines of the metadata whose image is not empty; empty images are logged.
+    def rows(self) -> Iterator[tuple[str, int]]:
+        """Yields the name and the label of every image that is not empty; empty images are logged.
 
         Raises:
           ValueError: A line is malformed, or an image occurs twice; the message names file and line.
@@ -286,15 +278,15 @@ class Release(NamedTuple):
                 columns = line.split()
                 num_columns = num_columns or len(columns)
                 try:
-                    row = _row(columns, num_columns)
+                    name, label = _row(columns, num_columns)
                 except ValueError as error:
                     raise ValueError(
                         f"{path}, line {number}: {error} Fix it, or {_ADVICE}."
                     ) from None
-                if row.name in seen:
-                    raise ValueError(f"{path}, line {number}: {row.name} occurs twice; {_ADVICE}.")
-                seen.add(row.name)
-                image = self.folder / row.name
+                if name in seen:
+                    raise ValueError(f"{path}, line {number}: {name} occurs twice; {_ADVICE}.")
+                seen.add(name)
+                image = self.folder / name
                 with reading(image):
                     num_bytes = image.stat().st_size if image.is_file() else None
                 if num_bytes is None:
@@ -302,7 +294,7 @@ class Release(NamedTuple):
                         f"{path}, line {number}: the image {image} is missing; {_ADVICE}."
                     )
                 if num_bytes:
-                    yield row
+                    yield name, label
                 else:
                     _logger.warning("%s is empty and is left out.", image)
 
@@ -331,7 +323,8 @@ class Release(NamedTuple):
         return pixels
 
 
-def _row(columns: Sequence[bytes], num_columns: int) -> _Row:
+def _row(columns: Sequence[bytes], num_columns: int) -> tuple[str, int]:
+    """Returns the image's name, such as imgs/3/sample_7.png, and the label in a line of the metadata."""
     if len(columns) != num_columns or num_columns < 4:
         raise ValueError(
             f"expected {num_columns if num_columns >= 4 else 'at least 4'} columns (folder, file, number,"
@@ -343,12 +336,12 @@ def _row(columns: Sequence[bytes], num_columns: int) -> _Row:
         raise ValueError("the line is not valid UTF-8.") from None
     if label not in ("0", "1"):
         raise ValueError(f"the label in column 4 must be 0 or 1, not {label!r}.")
-    return _Row(f"{folder}/{file}", int(label))
+    return f"{folder}/{file}", int(label)
 
 
 def _build_from_files(folder: Path, *, release: Release, seed: int) -> None:
     rows = sorted(
-        release.rows(), key=lambda row: hashlib.sha256(f"{seed} {row.name}".encode()).digest()
+        release.rows(), key=lambda row: hashlib.sha256(f"{seed} {row[0]}".encode()).digest()
     )
     if len(rows) < 10:
         raise ValueError(
@@ -366,9 +359,9 @@ def _build_from_files(folder: Path, *, release: Release, seed: int) -> None:
         _save(folder, split, chunks, stop - start, release.resolution)
 
 
-def _read_chunk(release: Release, rows: Sequence[_Row]) -> _Chunk:
+def _read_chunk(release: Release, rows: Sequence[tuple[str, int]]) -> _Chunk:
     return _Chunk(
-        np.stack([release.image(row.name) for row in rows]),
-        np.array([row.label for row in rows], np.int32),
+        np.stack([release.image(name) for name, _ in rows]),
+        np.array([label for _, label in rows], np.int32),
         np.zeros((len(rows), 0), np.float32),
     )

@@ -350,9 +350,8 @@ def _fine_end(direction: float, length: int, thickness: float, margin: int) -> t
 def marker_image(side: int, y: int, x: int, radius: float) -> _Bytes:
     """Returns a disc around pixel (y, x) of a canvas of `side` × `side`."""
     rows, columns = np.ogrid[: side * ANTIALIAS, : side * ANTIALIAS]
-    inside = (rows - y * ANTIALIAS) ** 2 + (columns - x * ANTIALIAS) ** 2 <= (
-        radius * ANTIALIAS
-    ) ** 2
+    squares = (rows - y * ANTIALIAS) ** 2 + (columns - x * ANTIALIAS) ** 2
+    inside = squares <= (radius * ANTIALIAS) ** 2
     return _shrunk(Image.fromarray(inside.astype(np.uint8) * 255), side)
 
 

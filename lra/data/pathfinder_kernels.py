@@ -17,9 +17,8 @@ import numpy.typing as npt
 SEED_POSES = 360  # poses below are the degrees -180 to 179, the others are candidates
 FREE = 76  # a pixel is free for seeds if its occupancy is at most 0.3
 PADDLE_TRIES, DISTRACTOR_TRIES = 3, 5
-DEAD_END = math.ceil(
-    1e-4 * 255 * 2**24
-)  # total weight of candidates below which a path cannot grow
+# Total weight of candidates below which a path cannot grow.
+DEAD_END = math.ceil(1e-4 * 255 * 2**24)
 BLIND_TRIES = 256  # random draws of a free seed before all free seeds are counted
 
 # Columns of the state of a growing path.

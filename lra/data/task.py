@@ -92,13 +92,10 @@ class DataConfig:
         if other == "generated" and self.source == "auto" and not self.dir:
             return other
         if not self.dir:
-            tfds = (
-                ", or set --config.data.source=tfds to read a copy prepared by tensorflow-datasets"
-            )
-            raise ValueError(
-                f"{task} needs {files}: set --config.data.dir to the folder that holds them"
-                f"{tfds if other == 'tfds' else ''}."
-            )
+            way = f"{task} needs {files}: set --config.data.dir to the folder that holds them"
+            if other == "tfds":
+                way += ", or set --config.data.source=tfds to read a copy prepared by tensorflow-datasets"
+            raise ValueError(f"{way}.")
         return "files"
 
 
@@ -183,9 +180,7 @@ class Split:
 
     sequences: Sequences  # splits of pairs share them
     labels: npt.NDArray[np.int32]  # [N]
-    pairs: npt.NDArray[np.int32] | None = (
-        None  # [N, 2] sequences of a pair; None: row i is sequence i
-    )
+    pairs: npt.NDArray[np.int32] | None = None  # [N, 2] sequences; None: row i is sequence i
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -58,11 +58,8 @@ def load(config: DataConfig, *, per_class: int = 12_500) -> Task:
     """Opens the reviews, and prepares them first if they are missing.
 
     A tenth of the training reviews is held out for validation. Reviews are stored in full, sorted by
-    their hash, so that the first rows of a split are a random sample.
-
-    Args:
-      config: `source` is "files" (also for "auto") or "tfds"; tfds has a default folder.
-      per_class: Number of reviews per class in the training set and in the test set.
+    their hash, so that the first rows of a split are a random sample. `source` is "files" (also for "auto")
+    or "tfds", which has a default folder. Training and test set have `per_class` reviews of each class.
 
     Raises:
       FileNotFoundError: The reviews are missing.
@@ -121,7 +118,11 @@ def _build(
 ) -> None:
     splits: dict[str, list[tuple[bytes, int]]] = {"train": [], "test": []}
     for review in reviews:
-        splits[review.split].append((_strip_text(review), review.label))
+        archives.decode(review.text, review.origin, _ADVICE)  # to validate it
+        text = review.text.strip()  # as in tfds
+        if not text:
+            raise ValueError(f"{review.origin} is empty. {_ADVICE}")
+        splits[review.split].append((text, review.label))
 
     counts = Counter(
         f"{split}/{CLASS_NAMES[label]}" for split in splits for _, label in splits[split]
@@ -143,11 +144,3 @@ def _build(
             Split(Sequences.from_bytes(valid_texts), labels[is_valid]).save(folder, "valid")
             texts, labels = list(itertools.compress(texts, ~is_valid)), labels[~is_valid]
         Split(Sequences.from_bytes(texts), labels).save(folder, split)
-
-
-def _strip_text(review: Review) -> bytes:
-    """Returns the validated text without surrounding white space, as in tfds."""
-    archives.decode(review.text, review.origin, _ADVICE)  # to validate it
-    if not (text := review.text.strip()):
-        raise ValueError(f"{review.origin} is empty. {_ADVICE}")
-    return text

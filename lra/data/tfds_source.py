@@ -39,7 +39,9 @@ def export(task: Task, data_dir: Path) -> Path:
     columns = ("tokens1", "tokens2") if is_pairs else ("tokens",)
     dtype = np.int32 if task.splits["train"].sequences.first_id else np.uint8
     tokens = tfds.features.Tensor(shape=(None,), dtype=dtype, encoding="bytes")
-    labels = {"names": task.class_names} if task.class_names else {"num_classes": _classes(task)}
+    labels: dict[str, Any] = {"names": task.class_names}
+    if not task.class_names:
+        labels = {"num_classes": 1 + max(int(split.labels.max()) for split in task.splits.values())}
 
     class Exported(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # type: ignore[call-arg]  # tfds is untyped
         name = final.name
@@ -94,7 +96,3 @@ def new_folder(task: str, data_dir: Path) -> Path:
             " another folder."
         )
     return folder
-
-
-def _classes(task: Task) -> int:
-    return 1 + max(int(split.labels.max()) for split in task.splits.values())

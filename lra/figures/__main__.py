@@ -30,8 +30,7 @@ from reporting.plotting import COLORS, new_figure
 
 MAX_LEN = 16_384
 MAX_TICKS = 40  # tokens that have labels along an axis
-# Percentile of the weights of a softmax map that gets the brightest color.
-BRIGHTEST_PERCENTILE = 99.5
+PERCENTILE = 99.5  # of the weights of a softmax map, for the brightest color
 
 COLOR_OF = {"trained": COLORS[0], "random": COLORS[1]}
 NAMES = {"trained": "trained model", "random": "random normal query, key, value"}
@@ -82,7 +81,8 @@ def measure(
                     "head": head,
                     "map_error": one.map_error,
                     "output_error": one.output_error,
-                    "brightest": _brightest(one),
+                    # The weight, relative to uniform attention, that gets the brightest color.
+                    "brightest": float(np.percentile(one.exact, PERCENTILE)) * one.length,
                 }
                 for layer, heads in enumerate(maps)
                 for head, one in enumerate(heads)
@@ -96,11 +96,6 @@ def measure(
         },
     }
     return numbers, maps
-
-
-def _brightest(maps: HeadMaps) -> float:
-    """Returns the weight, relative to uniform attention, that gets the brightest color."""
-    return float(np.percentile(maps.exact, BRIGHTEST_PERCENTILE)) * maps.length
 
 
 def draw_maps(

@@ -122,9 +122,8 @@ class Trained:
 def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
     """Opens a run with its data and its best checkpoint, or the latest if the run is not finished.
 
-    The folder is not modified, and the run may be in progress.
-
-    `data_dir` is the current folder of the run's data, if they have moved.
+    The folder is not modified, and the run may be in progress. `data_dir` is the current folder of the
+    run's data, if they have moved.
 
     Raises:
       ValueError, OSError: The run is incomplete, invalid, or longer than `max_len`.

@@ -87,10 +87,8 @@ def label_settings(
 ) -> list[tuple[str, str]]:
     """Returns the labels of the attention and of the setting, for each of several different settings.
 
-    Args:
-      settings: All settings of a report. No two of a task get the same label.
-      weights: Number of runs of each. Values that most runs share are not mentioned.
-      budgets: Steps of a whole run of each.
+    No two settings of a task get the same label. Values that most runs share are not mentioned: `weights`
+    are the numbers of runs of each setting, and `budgets` the steps of a whole run.
     """
     words = [_attention_words(setting, settings, weights) for setting in settings]
     attentions = [", ".join(said) for said in words]

@@ -122,7 +122,7 @@ def task_groups_table(groups: Sequence[Group]) -> Table:
         {"attention": name, "test accuracy, %": f"{100 * accuracy:.2f}"}
         for name, accuracy in baselines(groups)[0].items()
     ]
-    return Table.from_rows({"": rows, "Trivial predictors": trivial} if trivial else {"": rows})
+    return Table.from_rows({"": rows, "Trivial predictors": trivial})
 
 
 def runs_table(groups: Sequence[Group]) -> Table:

@@ -30,12 +30,9 @@ def convert(
 ) -> tuple[Any, Source]:
     """Writes a checkpoint by `save_pretrained`, with its tokenizer; returns the model and its source.
 
-    Args:
-      source: A folder that `from_pretrained` reads, a folder with pytorch_model.bin, or a file that the
-        authors' code pickled or its folder, with config.json beside it or one folder above.
-      dest: Another folder.
-      model_class: See `from_pretrained`.
-      **changes: See `from_pretrained`.
+    `source` is a folder that `from_pretrained` reads, a folder with pytorch_model.bin, or a file that the
+    authors' code pickled or its folder, with config.json beside it or one folder above. `dest` is another
+    folder. `model_class` and `changes` are those of `from_pretrained`.
 
     Raises:
       FileNotFoundError, ValueError, ImportError: See `from_pretrained`; nothing is written then.

@@ -199,17 +199,16 @@ FAMILIES: Mapping[str, Family] = {
 # Source: mlpen/Nystromformer at 5689313, code/model.py with model_wrapper.py ("code"), and
 # reorganized_code/BERT, reorganized_code/RoBERT and reorganized_code/encoders/backbones
 # ("reorganized", and "shared" where all layers are one).
-_AUTHORS_EMBEDDINGS = {**_EMBEDDINGS, "embeddings/norm": "embeddings.norm"}
-_AUTHORS_NORMS = {"attention_norm": "norm1", "mlp_norm": "norm2"}
 _AUTHORS_TOKENS = {"mlm": "mlm.mlm_class", "mlm/dense": "mlm.dense", "mlm/norm": "mlm.norm"}
 
 
 def _authors(layer: str, mlp: Modules) -> Family:
-    layers = encoder_modules(layer, {**authors_attention("mha."), **_AUTHORS_NORMS, **mlp})
+    norms = {"attention_norm": "norm1", "mlp_norm": "norm2"}
+    layers = encoder_modules(layer, {**authors_attention("mha."), **norms, **mlp})
     return Family(
         prefix="model.",
         roots=(),
-        modules={**_AUTHORS_EMBEDDINGS, **layers},
+        modules={**_EMBEDDINGS, "embeddings/norm": "embeddings.norm", **layers},
         heads={
             NystromformerForMaskedLM: _AUTHORS_TOKENS,
             NystromformerForPreTraining: {

@@ -133,11 +133,6 @@ def param_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {path: leaf.shape for path, leaf in flatten_dict(shapes, sep="/").items()}
 
 
-def dense_kernel(weight: Tensor) -> Tensor:
-    """Converts PyTorch's [F, E] to Flax's [E, F]."""
-    return weight.T
-
-
 def conv_kernel(weight: Tensor) -> Tensor:
     """Converts PyTorch's depthwise [H, 1, W, 1] to [H, W]; both correlate, so nothing is flipped."""
     return weight[:, 0, :, 0]
@@ -235,7 +230,7 @@ def _to_param(
         around = (shape[1] - tensor.shape[2]) // 2  # zeros around a kernel change nothing
         return np.pad(conv_kernel(tensor), ((0, 0), (around, around)))
     if path.endswith("/kernel"):
-        return dense_kernel(tensor)
+        return tensor.T  # PyTorch's [F, E] to Flax's [E, F]
     if path.endswith("embeddings/position/embedding"):
         table = tensor[source.position_offset :]
         repeats = -(-config.max_len // len(table))

@@ -16,9 +16,8 @@ if _missing := [n for n in ("chex", "grain", "optax", "orbax") if not importlib.
     )
 
 if TYPE_CHECKING:
-    # isort: off
-
-    # Config sections
+    from nystromformer_jax.durable import read_json, write_json
+    from nystromformer_jax.training.checkpoint import load_params
     from nystromformer_jax.training.config import (
         SECTIONS,
         CheckpointConfig,
@@ -32,8 +31,11 @@ if TYPE_CHECKING:
         from_mapping,
         read_sections,
     )
-
-    # Errors and exit codes
+    from nystromformer_jax.training.environment import (
+        describe_environment,
+        enable_compilation_cache,
+        peak_bytes,
+    )
     from nystromformer_jax.training.errors import (
         CannotWrite,
         CheckpointDamaged,
@@ -48,18 +50,6 @@ if TYPE_CHECKING:
         exit_code_of,
         writing_to,
     )
-
-    # The folder of a run
-    from nystromformer_jax.durable import read_json, write_json
-    from nystromformer_jax.training.checkpoint import load_params
-    from nystromformer_jax.training.environment import (
-        describe_environment,
-        enable_compilation_cache,
-        peak_bytes,
-    )
-    from nystromformer_jax.training.workdir import Workdir, check_folder, config_sha256
-
-    # Devices and processes
     from nystromformer_jax.training.hosts import (
         StopSignals,
         detect_lost_process,
@@ -67,6 +57,13 @@ if TYPE_CHECKING:
         is_primary,
         shutdown,
         sync_errors,
+    )
+    from nystromformer_jax.training.loop import (
+        FitResult,
+        evaluate_split,
+        fit,
+        load_best_params,
+        train_to_result,
     )
     from nystromformer_jax.training.mesh import (
         batch_sharding,
@@ -79,20 +76,8 @@ if TYPE_CHECKING:
         shard_batch,
         state_sharding,
     )
-
-    # Data, optimizer, metrics
     from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
     from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
-    from nystromformer_jax.training.train_step import means, weighted
-
-    # The compiled steps and the loop
-    from nystromformer_jax.training.loop import (
-        FitResult,
-        evaluate_split,
-        fit,
-        load_best_params,
-        train_to_result,
-    )
     from nystromformer_jax.training.spec import TrainSpec
     from nystromformer_jax.training.train_step import (
         EvalStep,
@@ -101,9 +86,10 @@ if TYPE_CHECKING:
         evaluate,
         make_eval_step,
         make_train_step,
+        means,
+        weighted,
     )
-
-    # isort: on
+    from nystromformer_jax.training.workdir import Workdir, check_folder, config_sha256
 else:
     __getattr__ = lazy_names(
         __name__,

@@ -105,17 +105,11 @@ def fit(
                 del given, start_params
                 metric_sums = zero_sums()
             record = Record()
-        log = stack.enter_context(
-            RunLog(
-                workdir.path,
-                keep_bytes=record.metrics_bytes,
-                events=config.log.events,
-                silent=not is_primary(),
-            )
-        )
-        progress = stack.enter_context(
-            closing(Progress(step, total_steps, silent=not is_primary()))
-        )
+        silent = not is_primary()
+        kept, events = record.metrics_bytes, config.log.events
+        log = RunLog(workdir.path, keep_bytes=kept, events=events, silent=silent)
+        stack.enter_context(log)
+        progress = stack.enter_context(closing(Progress(step, total_steps, silent=silent)))
         began = f"Resuming from step {step} of {total_steps}" if step else f"{total_steps} steps"
         progress.say(f"{began}, {batch_size} examples each; the first one compiles.")
         shard, num_shards = data_shard(mesh)
