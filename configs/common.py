@@ -1,6 +1,6 @@
-"""The base of all LRA configs, and the argument after the colon: `:nystrom,num_landmarks=128`.
+"""Base of all LRA configs, and the parser of the argument after the colon: `:nystrom,num_landmarks=128`.
 
-A config has the defaults of the dataclasses that read it, and changes some of them.
+The default values are those of the dataclasses that read the config; a config overrides some of them.
 """
 
 import ast

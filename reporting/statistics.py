@@ -28,7 +28,7 @@ def binomial_error(accuracy: float, examples: int) -> float:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Returns mean, standard deviation and interval of at least one value."""
+    """Returns the mean, standard deviation and 95 % interval of a nonempty sequence."""
     from scipy import stats  # a dependency of jax
 
     n, mean = len(values), statistics.fmean(values)

@@ -125,7 +125,7 @@ def picture(path: Path, description: str) -> str:
 
 
 def html_page(markdown: str, folder: Path) -> str:
-    """Returns a page of Markdown as HTML that loads nothing: the pictures in `folder` become part of it."""
+    """Converts Markdown to a self-contained HTML page that embeds the pictures in `folder`."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")

@@ -1,4 +1,4 @@
-"""Tables and slopes of the results of `benchmarks.efficiency`, from their JSON."""
+"""Tables and log-log slopes from the JSON results of `benchmarks.efficiency`."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -42,7 +42,7 @@ _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """The documents of a file that begin at bytes from `start` to `stop` - 1."""
+    """The documents of a file whose first byte is at a position in [`start`, `stop`)."""
 
     path: Path
     start: int

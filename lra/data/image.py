@@ -155,7 +155,7 @@ def _read_files(source: RawFiles, images_per_file: int) -> dict[str, Images]:
 
 
 def _read_tfds(source: PreparedByTfds, images_per_file: int) -> dict[str, Images]:
-    """Reads the images in the order of the files, which their ids give; tfds stores them shuffled."""
+    """Reads the images and sorts them by id, as in the original files; tfds stores them shuffled."""
     images = {}
     for split, names in FILES.items():
         rows = sorted(

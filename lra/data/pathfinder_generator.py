@@ -52,9 +52,9 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Parameters:
-    """Arguments of the original for a resolution and a difficulty; lengths are in pixels.
+    """Arguments of the original generator for a resolution and a difficulty; lengths are in pixels.
 
-    A paddle at an angle of θ has the weight cos(min(continuity · |θ|, π / 2))².
+    A paddle that turns by θ from the one before it has the weight cos(min(continuity · |θ|, π / 2))².
     """
 
     padding: int  # border that targets may not enter

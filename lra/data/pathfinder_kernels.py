@@ -131,7 +131,7 @@ def below(rng: _Words, bound: int) -> int:
 def _stamp_maximum(
     canvas: npt.NDArray[Any], stamp: npt.NDArray[Any], box: _Ints, y: int, x: int
 ) -> None:
-    """Sets a canvas to its maximum with a stamp centered on (y, x), clipped at the borders."""
+    """Draws a stamp centered on (y, x): each pixel becomes the maximum of canvas and stamp."""
     top, left = y - stamp.shape[0] // 2, x - stamp.shape[1] // 2
     first, last = max(box[2], -left), min(box[3], canvas.shape[1] - left)
     for i in range(max(box[0], -top), min(box[1], canvas.shape[0] - top)):

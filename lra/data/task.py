@@ -236,7 +236,7 @@ class Split:
     def open(
         cls, folder: Path, name: str, *, first_id: int = 0, documents: Sequences | None = None
     ) -> Self:
-        """Memory-maps the files that `save` wrote; `documents` are the sequences of pairs."""
+        """Memory-maps the files that `save` wrote; pairs need the `documents` that they index."""
         labels = cache.open_array(folder / f"{name}_labels.npy")
         if documents is None:
             return cls(Sequences.open(folder, name, first_id=first_id), labels)

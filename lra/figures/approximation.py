@@ -125,10 +125,10 @@ def _rows_of_maps(
     kernel_3: Float[Array, "M T"],
     normalize_rows: bool,
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"], Float[Array, "4"]]:
-    """Returns rows of a head's exact and approximate map, and sums of squares for both errors.
+    """Returns rows of one head's exact and approximate attention map, and four sums of squares.
 
-    The sums are those of the maps' difference, the exact map, the outputs' difference and the exact
-    output. `kernel_1` is already multiplied by the pseudoinverse.
+    The sums are over the difference of the maps, the exact map, the difference of the outputs and the
+    exact output. `kernel_1` is already multiplied by the pseudoinverse.
     """
     exact = softmax_weights(query[None, :, None], key[None, :, None], None)[0, 0]
     approximate = _product(kernel_1, kernel_3)

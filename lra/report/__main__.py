@@ -1,11 +1,12 @@
-"""Writes the benchmark's report on runs: `python -m lra.report runs --out results/report`.
+"""Writes a report on runs of the benchmark: `python -m lra.report runs --out results/report`.
 
     python -m lra.report results/listops-nystrom-seed0 --out results/listops-nystrom-seed0/report
     python -m lra.report results runs/ablation --out results/report
 
-Each folder is a run's, or contains runs at any depth. Writes `<out>.md`, `<out>.html`, which needs no
-other file, `<out>.json` with every number of the tables, `<out>-curves-TASK.png`, `<out>-time-TASK.png`
-if `speed.jsonl` has the time per step, and `<out>-tradeoff.png` if two settings of a task were timed.
+Each folder is a run folder, or contains run folders at any depth. The report consists of `<out>.md`, a
+self-contained `<out>.html`, `<out>.json` with every number of the tables, and figures:
+`<out>-curves-TASK.png`, `<out>-time-TASK.png` if `speed.jsonl` has the time per step, and
+`<out>-tradeoff.png` if two settings of a task were timed.
 """
 
 import sys

@@ -68,7 +68,7 @@ class Run(reporting.runs.Run):
 
     @property
     def done_steps(self) -> int:
-        """Steps that were trained."""
+        """Number of training steps completed."""
         if self.result is not None:
             return self.result.total_steps
         if self.diverged_step is not None:

@@ -75,10 +75,11 @@ def benchmark_table(groups: Sequence[Group]) -> Table:
 
 
 def benchmark_rows(groups: Sequence[Group]) -> dict[str, dict[str, Group]]:
-    """Returns our rows: for each attention its groups by task.
+    """Returns the rows of this code: for each label, the group of runs per task.
 
-    A cell is the attention's whole group, or else the scored one with most steps; several whole groups get
-    rows of their own. Groups of a grid whose attention ran on no other task are left to the grid.
+    An attention with one complete group on a task shows that group, and an attention with none shows the
+    group with a score that has the most steps. Several complete groups get a row each. Attentions whose
+    groups are all part of a grid are only shown in the grid.
     """
     official = [group for group in groups if group.task in TITLES]
     cells: dict[str, dict[str, Group]] = {}

@@ -1,4 +1,4 @@
-"""Nyström attention by kernels: four passes over the tokens forward, and three backward."""
+"""Nyström attention with Pallas kernels: four passes over the tokens forward, three backward."""
 
 import functools
 from typing import Any, NamedTuple

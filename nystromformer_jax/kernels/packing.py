@@ -86,12 +86,12 @@ class Packing:
         )
 
     def to_diagonal(self, x: Float[Array, "M G·D"]) -> Float[Array, "G·M G·D"]:
-        """Moves heads from side by side to the diagonal, in `dtype`."""
+        """Moves heads that stand side by side to diagonal blocks, in `dtype`."""
         diagonal = jnp.where(self._on_diagonal(), jnp.concatenate([x] * self.group, axis=0), 0)
         return diagonal.astype(self.dtype)
 
     def from_diagonal(self, x: Float[Array, "G·M G·D"]) -> Float[Array, "M G·D"]:
-        """Moves heads from the diagonal to side by side; drops everything off the diagonal."""
+        """Inverse of `to_diagonal`: moves the diagonal blocks side by side and drops all other entries."""
         own, *others = self.heads(jnp.where(self._on_diagonal(), x, 0))
         return sum(others, own)
 
@@ -167,7 +167,7 @@ class Blocks:
         return pl.BlockSpec((1, 1, *shape), lambda b, g, i, *_: (b, g, *zeros))
 
     def parts(self, refs: Refs, size: int) -> Iterator["Part"]:
-        """Divides the block into parts of `size`, less with more than `PART_ROWS` rows of landmarks."""
+        """Yields parts of `size` positions; parts are smaller for more than `PART_ROWS` rows of landmarks."""
         size = max(LANES, size * PART_ROWS // max(PART_ROWS, self.packing.rows) // LANES * LANES)
         for first in range(0, self.size, size):
             yield Part(self, refs, first, min(size, self.size - first))

@@ -258,9 +258,9 @@ def _read_section(
 
 
 def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors] | None) -> bool:
-    """Returns True, with a warning, if our section describes other weights than those beside it.
+    """Returns True, with a warning, if the weights have changed since our section was written.
 
-    transformers keeps the section when it saves a model that it has trained.
+    transformers copies the section unchanged when it saves a model that it has trained.
     """
     section = raw[SECTION]
     if not isinstance(section, Mapping) or weights is None:

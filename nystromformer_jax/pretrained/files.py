@@ -108,7 +108,7 @@ def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
 def write_folder(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[Any]]
 ) -> None:
-    """Writes config.json and model.safetensors; both are complete before either is renamed."""
+    """Writes config.json and model.safetensors; neither replaces an old file before both are complete."""
     _safetensors()  # before the folder is created
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -322,7 +322,7 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
 
 
 def _describe(annotation: Any) -> str:
-    """Describes a value of `annotation`."""
+    """Returns the valid values of a type annotation in words, such as "an int"."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return f"one of {', '.join(map(repr, arguments))}"

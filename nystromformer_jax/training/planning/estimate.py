@@ -66,7 +66,7 @@ class Plan:
         return self.cycles / chip.hertz + self.kernel_bytes / chip.memory_rate
 
     def link_seconds(self, chip: Chip) -> float | None:
-        """Returns the time of all collectives over one link, without overlap."""
+        """Returns the total time of the collectives over one link, one after another."""
         return None if self.collective_bytes is None else self.collective_bytes / chip.link_rate
 
     def step_seconds(self, chip: Chip) -> float | None:
