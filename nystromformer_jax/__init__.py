@@ -43,6 +43,9 @@ if TYPE_CHECKING:
         SelfAttention,
     )
 
+    # This attention in Flax's own modules
+    from nystromformer_jax.adapters import attention_fn
+
     # BERT-style models
     from nystromformer_jax.models import (
         Nystromformer,
@@ -79,6 +82,7 @@ __all__ = [
     "ReformerAttention",
     "SelfAttention",
     "SoftmaxAttention",
+    "attention_fn",
     "collect",
     "depthwise_convolution",
     "distribute",
@@ -128,6 +132,7 @@ if not TYPE_CHECKING:  # a type checker reports unknown names
             "stages",
             "cores",
             "modules",
+            "adapters",
             "models",
         ),
         __all__,

@@ -1,0 +1,146 @@
+"""Adapters: this library's attention as the `attention_fn` of Flax's own Modules."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
+
+from nystromformer_jax.cores import CoreFactory, make_core
+from nystromformer_jax.typing import Array, Bool, Float, Shaped
+
+MASK = "a boolean or integer mask [..., 1, 1, T] that is True at real keys"
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionFn:
+    """A function with the signature of `flax.linen.dot_product_attention`; see `attention_fn`.
+
+    Equal attentions with equal options are equal and hash alike, so a Module that holds one can be a
+    static argument of `jax.jit`.
+    """
+
+    make_core: CoreFactory
+    cross_attention: bool
+
+    def __call__(
+        self,
+        query: Float[Array, "*batch L H D"],
+        key: Float[Array, "*batch T H D"],
+        value: Float[Array, "*batch T H D"],
+        bias: None = None,
+        mask: Shaped[Array, "*batches 1 1 T"] | None = None,
+        broadcast_dropout: bool = True,
+        dropout_rng: Any = None,
+        dropout_rate: float = 0.0,
+        deterministic: bool = False,
+        dtype: Any = None,
+        precision: Any = None,
+        module: Any = None,
+        force_fp32_for_softmax: bool = False,
+        qk_attn_weights_einsum: Any = None,
+        attn_weights_value_einsum: Any = None,
+        is_causal: bool = False,
+    ) -> Float[Array, "*batch L H D"]:
+        """Attends. The arguments are those of Flax's function.
+
+        Ignored are `broadcast_dropout`, `dropout_rng` and `force_fp32_for_softmax`: weights are always in
+        float32 at least.
+
+        Raises:
+          ValueError: An argument asks for what this attention cannot do.
+        """
+        name = self.make_core.core.__name__
+        if dropout_rate and not deterministic:
+            raise ValueError(
+                f"{name} drops no attention weights, got dropout_rate={dropout_rate}: pass dropout_rate=0"
+                " to the Module, and apply Dropout to its output."
+            )
+        if module is not None:
+            raise ValueError(
+                f"{name} makes no attention weights to sow: pass sow_weights=False. nystrom_factors and"
+                " nystrom_attention_rows return the map of Nyström attention."
+            )
+        if is_causal:
+            raise ValueError(
+                f"{name} cannot be causal, got is_causal=True: landmarks mix all tokens. Use"
+                " jax.nn.dot_product_attention."
+            )
+        unsupported = {
+            "bias": bias,
+            "precision": precision,
+            "qk_attn_weights_einsum": qk_attn_weights_einsum,
+            "attn_weights_value_einsum": attn_weights_value_einsum,
+        }
+        for argument, passed in unsupported.items():
+            if passed is not None:
+                hint = " Use jax.default_matmul_precision." if argument == "precision" else ""
+                raise ValueError(
+                    f"{name} does not support {argument}; it must be None, got {passed!r}.{hint}"
+                )
+        query, key, value = promote_dtype(query, key, value, dtype=dtype)
+        batch = query.shape[:-3]
+        query, key, value = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
+        real = _key_mask(mask, batch, key.shape[1])
+        query_mask = None
+        if self.cross_attention or query.shape[1] != key.shape[1]:
+            query_mask = jnp.ones(query.shape[:2], bool)
+        core = self.make_core(parent=None)
+        output: Any = core.apply({}, query, key, value, real, query_mask, deterministic=True)
+        return output.reshape(*batch, *output.shape[1:])
+
+
+def attention_fn(
+    name: str = "nystrom", *, cross_attention: bool = False, **options: Any
+) -> AttentionFn:
+    """Returns an `attention_fn` for Flax's `MultiHeadDotProductAttention`, linen's and NNX's alike.
+
+        nn.MultiHeadDotProductAttention(num_heads=8, attention_fn=attention_fn("nystrom", num_landmarks=64))
+        nnx.MultiHeadAttention(8, 512, attention_fn=attention_fn("nystrom"), decode=False, rngs=rngs)
+
+    An existing model keeps its parameters. Masks are of padding, `[..., 1, 1, T]`, boolean or integer.
+    `SelfAttention` is faster on a TPU: between Flax's projections to `[B, L, H, D]` and this attention,
+    XLA copies the tokens into another layout. A core that samples draws the same numbers in every layer.
+
+    Args:
+      name: An attention of `make_core`.
+      cross_attention: False if queries and keys are of the same tokens: then padded keys are padded
+        queries, too. With True, or if the lengths differ, all queries are real.
+      **options: The core's attributes. They must not add parameters, such as `conv_kernel_size` does.
+
+    Raises:
+      ValueError: The name or an option is unknown, or the attention has parameters.
+    """
+    factory = make_core(name, **options)
+    tokens = jax.ShapeDtypeStruct((1, 2, 1, 1), jnp.float32)
+    init = functools.partial(factory(parent=None).init, deterministic=True)
+    if jax.eval_shape(init, jax.random.key(0), tokens, tokens, tokens).get("params"):
+        raise ValueError(
+            f"{name} attention with these options has parameters, which a function cannot hold: use"
+            f" SelfAttention or MultiHeadAttention with make_core({name!r}, …)."
+        )
+    return AttentionFn(factory, cross_attention)
+
+
+def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "B T"] | None:
+    """Returns the mask of the keys, for all examples of the flattened batch.
+
+    Raises:
+      ValueError: It is not a padding mask.
+    """
+    if mask is None:
+        return None
+    kind = jnp.result_type(mask)
+    if not (kind == jnp.bool_ or jnp.issubdtype(kind, jnp.integer)):
+        raise ValueError(f"mask must be {MASK}; got {kind}. Pass mask.astype(bool).")
+    shape = jnp.shape(mask)
+    if len(shape) < 3 or shape[-3:] != (1, 1, length) or len(shape) - 3 > len(batch):
+        raise ValueError(
+            f"mask must be {MASK}, T = {length}; got shape {shape}. Only padding masks are supported:"
+            " landmarks mix all tokens. From tokens that are True where real, make it by"
+            " mask[:, None, None, :]."
+        )
+    keys = jnp.asarray(mask, bool).reshape(*shape[:-3], length)
+    return jnp.broadcast_to(keys, (*batch, length)).reshape(-1, length)
