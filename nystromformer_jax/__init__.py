@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from nystromformer_jax.attention import nystrom_attention, softmax_attention
     from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 
-    # The attention map: factors and single rows
+    # The attention map: factors, single rows, and the error of the approximation
+    from nystromformer_jax.approximation import approximation_error
     from nystromformer_jax.factors import NystromFactors, nystrom_attention_rows, nystrom_factors
 
     # Building blocks
@@ -82,6 +83,7 @@ __all__ = [
     "ReformerAttention",
     "SelfAttention",
     "SoftmaxAttention",
+    "approximation_error",
     "attention_fn",
     "collect",
     "depthwise_convolution",
@@ -125,6 +127,7 @@ if not TYPE_CHECKING:  # a type checker reports unknown names
         (
             "attention",
             "sequence_parallel",
+            "approximation",
             "factors",
             "convolution",
             "landmarks",

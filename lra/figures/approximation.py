@@ -20,6 +20,7 @@ from nystromformer_jax import (
     pinv_residual,
     softmax_attention,
 )
+from nystromformer_jax.approximation import relative_error
 from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Layout, Options, Start
@@ -169,14 +170,6 @@ def chunked_softmax_attention(tokens: QKV) -> Float[Array, "B L H D"]:
 
     every = [[of_head(example, head) for head in range(heads)] for example in range(batch)]
     return jnp.stack([jnp.stack(one, axis=1) for one in every])
-
-
-def relative_error(
-    output: Float[Array, "B L H D"], exact: Float[Array, "B L H D"]
-) -> Float[Array, "B H"]:
-    """Returns ‖output − exact‖ / ‖exact‖ of each head, with Frobenius norms over tokens and features."""
-    error, size = (jnp.sqrt((x**2).sum(axis=(1, 3))) for x in (output - exact, exact))
-    return error / jnp.where(size == 0, 1, size)
 
 
 def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystrom) -> Floats:

@@ -1,0 +1,72 @@
+"""How well Nyström attention approximates softmax attention on given queries, keys and values."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from nystromformer_jax.attention import nystrom_attention, softmax_attention
+from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import accum_dtype, check_query_mask, zero_padding
+
+
+class ApproximationError(NamedTuple):
+    """Relative errors of two outputs, per example and head; zero is exact."""
+
+    nystrom: Float[Array, "B H"]
+    mean: Float[Array, "B H"]  # of the mean value as the output of every query
+
+
+def approximation_error(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B T H D"],
+    value: Float[Array, "B T H D"],
+    *,
+    mask: Bool[Array, "B T"] | None = None,
+    query_mask: Bool[Array, "B L"] | None = None,
+    **options: Any,
+) -> ApproximationError:
+    """Compares Nyström attention and the mean value with softmax attention, in O(L T) memory.
+
+    The error is ‖output − exact‖ / ‖exact‖, with Frobenius norms over real queries and features. The mean
+    value is what attention without any information answers: Nyström attention is useful where its error
+    is much smaller. Both are small where softmax attention is nearly uniform.
+
+    Args:
+      query: As in `nystrom_attention`, like `key`, `value` and the masks.
+      key: See `query`.
+      value: See `query`.
+      mask: See `query`.
+      query_mask: See `query`.
+      **options: Other arguments of `nystrom_attention`, such as `num_landmarks`.
+
+    Raises:
+      ValueError: An argument is invalid, or `conv_kernel` is among the options.
+    """
+    if options.get("conv_kernel") is not None:
+        raise ValueError(
+            "approximation_error compares attention alone, so conv_kernel must be None."
+        )
+    masks: dict[str, Any] = {"mask": mask, "query_mask": query_mask}
+    output = nystrom_attention(query, key, value, **masks, **options)
+    exact = softmax_attention(query, key, value, **masks)
+    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    real = check_query_mask(query, key, mask, query_mask)
+    count = (
+        value.shape[1] if mask is None else jnp.maximum(mask.sum(axis=1), 1)[:, None, None, None]
+    )
+    values = zero_padding(value.astype(accum_dtype(value.dtype)), mask)
+    mean = values.sum(axis=1, keepdims=True) / count
+    return ApproximationError(*(relative_error(x, exact, real) for x in (output, mean)))
+
+
+def relative_error(
+    output: Float[Array, "B #L H D"],
+    exact: Float[Array, "B L H D"],
+    mask: Bool[Array, "B L"] | None = None,
+) -> Float[Array, "B H"]:
+    """Returns ‖output − exact‖ / ‖exact‖ of each head, with norms over real tokens and features."""
+    exact = exact.astype(accum_dtype(exact.dtype))
+    error, size = (
+        jnp.sqrt((zero_padding(x, mask) ** 2).sum(axis=(1, 3))) for x in (output - exact, exact)
+    )
+    return error / jnp.where(size == 0, 1, size)
