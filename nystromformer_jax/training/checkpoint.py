@@ -1,4 +1,4 @@
-"""Checkpoints through Orbax: the latest two and the best step of each.
+"""Checkpoints through Orbax: the latest two, and the best one up to each of these steps.
 
 Each step has a folder, which is renamed to its final name after all files and their checksums are written.
 An older step is deleted only after that, so a kill at any moment leaves an intact checkpoint. A damaged step
