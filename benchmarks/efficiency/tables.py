@@ -116,7 +116,9 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Returns a short table: time and memory of softmax attention over the others', with gradient, batch 1.
+    """Returns a short table: time and memory of softmax attention divided by those of each other attention.
+
+    It shows the forward pass with gradient, at batch size 1.
 
     Raises:
       ValueError: These were not measured.
@@ -126,7 +128,7 @@ def headline(results: Mapping[str, Any]) -> str:
     attentions = {attention for attention, _ in rows}
     if "softmax" not in attentions or len(attentions) < 2:
         raise ValueError(
-            f"The short table needs softmax attention beside another, {kind}, batch {batch}:"
+            f"The short table needs softmax and another attention, measured as {kind} with batch {batch}:"
             " run benchmarks.efficiency with --batch 1."
         )
     lengths = sorted({length for _, length in rows})

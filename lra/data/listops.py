@@ -105,8 +105,8 @@ def load_short(config: DataConfig) -> Task:
     """
     if config.dir or config.source == "files":
         raise ValueError(
-            "listops-short is generated only: leave data.dir empty, or use --config=configs/listops.py for"
-            " the official files."
+            "The data of listops-short can only be generated: leave data.dir empty, or use"
+            " --config=configs/listops.py for the official files."
         )
     return load(config, name="listops-short", min_length=100, max_length=500)
 
@@ -245,7 +245,7 @@ def _row(line: bytes) -> tuple[str, int]:
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start + 1} is not valid UTF-8.") from None
     if len(columns) != 2:
-        raise ValueError(f"expected 2 columns, Source and Target, found {len(columns)}.")
+        raise ValueError(f"expected 2 columns (Source and Target), found {len(columns)}.")
     source, label = columns
     if label not in tuple("0123456789"):
         raise ValueError(f"expected a label from 0 to 9, found {label!r}.")

@@ -116,7 +116,7 @@ def _pair(line: bytes) -> Pair:
     if len(columns) != len(_COLUMNS):
         cut_off = "" if line.endswith(b"\n") else " The file ends in this line."
         raise ValueError(
-            f"expected {len(_COLUMNS)} columns, {', '.join(_COLUMNS)}, found {len(columns)}.{cut_off}"
+            f"expected {len(_COLUMNS)} columns ({', '.join(_COLUMNS)}), found {len(columns)}.{cut_off}"
         )
     label, id1, id2, text1, text2 = columns
     if label not in _LABELS:

@@ -165,13 +165,13 @@ class FitConfig:
         train, shards = self.train, mesh.shape["data"]
         if train.batch_size % (shards * train.accumulation):
             raise ValueError(
-                f"train.batch_size={train.batch_size} cannot be divided by mesh.data={shards}"
+                f"train.batch_size={train.batch_size} is not divisible by mesh.data={shards}"
                 f" * train.accumulation={train.accumulation}: pass a multiple of"
                 f" {shards * train.accumulation}."
             )
         if self.eval_batch_size % shards:
             raise ValueError(
-                f"eval.batch_size={self.eval_batch_size} cannot be divided by mesh.data={shards}:"
+                f"eval.batch_size={self.eval_batch_size} is not divisible by mesh.data={shards}:"
                 f" pass a multiple of {shards}."
             )
 

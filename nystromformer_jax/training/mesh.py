@@ -78,7 +78,7 @@ def check_length(mesh: Mesh, length: int, name: str) -> None:
     devices = mesh.shape[SEQUENCE_AXIS]
     if length % devices:
         raise ValueError(
-            f"{name}={length} cannot be divided by mesh.sequence={devices}: pass a multiple, for"
+            f"{name}={length} is not divisible by mesh.sequence={devices}: pass a multiple, for"
             f" example {-(-length // devices) * devices}."
         )
 

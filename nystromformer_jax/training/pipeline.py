@@ -118,7 +118,7 @@ def _rows_of_host(examples: Examples, batch_size: int, host: int, hosts: int) ->
         raise ValueError("a split needs at least one example, this one has none.")
     if batch_size % hosts:
         raise ValueError(
-            f"a batch of {batch_size} cannot be divided by {hosts} hosts: pass a multiple of {hosts}."
+            f"a batch of {batch_size} is not divisible by {hosts} hosts: pass a multiple of {hosts}."
         )
     rows = batch_size // hosts
     return slice(host * rows, (host + 1) * rows)

@@ -24,7 +24,7 @@ def test_trees_fill_the_length_and_have_their_values(length):
         (["--length=100"], "which have up to 2000 tokens"),
         (["--devices=0"], "--devices=0 and --steps=2 must be 1 or more"),
         (["--steps=0"], "must be 1 or more"),
-        (["--length=2048", "--devices=3"], "cannot be divided by mesh.sequence=3"),
+        (["--length=2048", "--devices=3"], "is not divisible by mesh.sequence=3"),
     ],
 )
 def test_invalid_arguments_print_one_line(monkeypatch, capsys, arguments, words):

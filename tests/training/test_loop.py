@@ -302,7 +302,7 @@ def test_trains_for_a_single_step(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 12}, "train.batch_size=12 cannot be divided by mesh.data=8"),
+        ({"batch_size": 12}, "train.batch_size=12 is not divisible by mesh.data=8"),
         (
             {"batch_size": 8, "accumulation": 2},
             "mesh.data=8 \\* train.accumulation=2: pass a multiple of 16",

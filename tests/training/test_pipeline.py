@@ -202,7 +202,7 @@ class TestLengths:
 
 
 def test_rejects_batches_that_cannot_be_divided():
-    with pytest.raises(ValueError, match="a batch of 10 cannot be divided by 3 hosts"):
+    with pytest.raises(ValueError, match="a batch of 10 is not divisible by 3 hosts"):
         next(training_batches(numbers(31), batch_size=10, seed=0, hosts=3))
     with pytest.raises(ValueError, match="at least one example"):
         next(evaluation_batches(numbers(0), batch_size=10))

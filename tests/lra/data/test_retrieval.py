@@ -261,10 +261,10 @@ def test_documents_shared_with_training_are_counted(folder, caplog):
     [
         (
             b"1.0\tA\tB\tone\n",
-            "expected 5 columns, label, id1, id2, text1, text2, found 4\\. Fix it",
+            r"expected 5 columns \(label, id1, id2, text1, text2\), found 4\. Fix it",
         ),
-        (b"1.0\tA\tB\tone\ttwo\tthree\n", "expected 5 columns, .* found 6\\. Fix it"),
-        (b"\n", "expected 5 columns, .* found 1\\. Fix it"),
+        (b"1.0\tA\tB\tone\ttwo\tthree\n", r"expected 5 columns .* found 6\. Fix it"),
+        (b"\n", r"expected 5 columns .* found 1\. Fix it"),
         (b"2.0\tA\tB\tone\ttwo\n", r"expected a label 0\.0 or 1\.0, found '2\.0'"),
         (b"\tA\tB\tone\ttwo\n", "expected a label .* found ''\\."),
         (b"1.0\tA\tB\t\ttwo\n", "text1 is empty"),
