@@ -1,4 +1,4 @@
-"""The training loop and everything that a trainer needs. Requires the extra `lra`.
+"""Training loop, configuration, data pipeline and checkpoints for trainers. Requires the extra `lra`.
 
 Names are imported on first use: `nystromformer_jax.training.config` loads without jax.
 """

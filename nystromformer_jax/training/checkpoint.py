@@ -1,8 +1,8 @@
-"""Checkpoints through Orbax: the latest two, and the best one up to each of these steps.
+"""Saves and restores Orbax checkpoints.
 
-Each step has a folder, which is renamed to its final name after all files and their checksums are written.
-An older step is deleted only after that, so a kill at any moment leaves an intact checkpoint. A damaged step
-is detected by its checksums, and the run resumes from the step before it.
+The folder keeps the two latest checkpoints, and for each the best checkpoint up to that step. A checkpoint's
+folder gets its final name after all files and checksums are written. Older checkpoints are deleted only then,
+so a killed run always has an intact checkpoint. Checksums detect a damaged one; the run resumes before it.
 """
 
 import dataclasses
@@ -23,27 +23,27 @@ from nystromformer_jax.training.train_step import Sums, TrainState
 
 @dataclasses.dataclass
 class Record:
-    """The state of a run besides its arrays; saved as JSON with every checkpoint."""
+    """Training progress that is saved as JSON with every checkpoint, besides the arrays."""
 
     best_step: int = 0  # 0: nothing evaluated yet
     best_metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     evaluated_step: int = 0
-    metrics_bytes: int = 0  # size of metrics.jsonl; later lines belong to later states
-    train_seconds: float = 0.0  # of fit, with evaluation and saving, over all processes in turn
-    timed_steps: int = 0  # without the first step of a process, which compiles
+    metrics_bytes: int = 0  # size of metrics.jsonl at this step; a resume truncates it
+    train_seconds: float = 0.0  # time in `fit`, with evaluation and saving, summed over resumes
+    timed_steps: int = 0  # excludes the first step after each start, which compiles
     timed_seconds: float = 0.0
     input_seconds: float = 0.0  # part of timed_seconds spent on waiting for and sharding batches
 
 
 class Checkpointer:
-    """Saves and restores under `folder`; leaving the `with` block waits for a save in progress."""
+    """Saves and restores checkpoints in `folder`; leaving the `with` block waits for a pending save."""
 
     def __init__(self, folder: Path, *, read_only: bool = False) -> None:
-        """Opens `folder`; unless `read_only`, removes the leftovers of a killed save."""
+        """Opens `folder`; unless `read_only`, deletes incomplete checkpoints."""
         self._folder = folder.absolute()
         self._saving = 0  # the step that is being written
-        self._last: set[int] = set()  # the latest step and its best step
-        self._kept: set[int] = set()  # these, and the same of the save before
+        self._last: set[int] = set()  # the latest step, and the best step at that time
+        self._kept: set[int] = set()  # `_last`, and its value at the previous save
         self._manager = ocp.CheckpointManager(
             self._folder,
             item_names=("params", "optimizer", "totals", "record"),
@@ -66,11 +66,11 @@ class Checkpointer:
             self._manager.close()
 
     def steps(self) -> list[int]:
-        """Returns the steps that can be restored, in order."""
+        """Returns the saved steps in ascending order."""
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: TrainState, metric_sums: Sums, record: Record) -> None:
-        """Starts a save in the background, after the one before; an existing step is kept."""
+        """Saves a step in the background after any pending save; an existing step is kept."""
         if step in self._manager.all_steps():
             return
         self.wait()
@@ -94,9 +94,9 @@ class Checkpointer:
     def restore(
         self, step: int, state: TrainState, metric_sums: Sums, mesh: Mesh, shardings: TrainState
     ) -> tuple[TrainState, Sums, Record]:
-        """Reads a step onto `mesh`, from whatever mesh and hosts it was written on.
+        """Restores a step onto `mesh`, which may differ from the mesh and hosts that saved it.
 
-        `state` and `metric_sums` are their `jax.eval_shape`, `shardings` those of the state on `mesh`.
+        `state` and `metric_sums` hold shapes from `jax.eval_shape`. `shardings` is for the state.
         """
         shapes = with_sharding(state, shardings)
         optimizer = {"step": shapes.step, "opt_state": shapes.opt_state}
@@ -114,23 +114,23 @@ class Checkpointer:
         return TrainState(params=restored.params, **restored.optimizer), restored.totals, record
 
     def restore_params(self, step: int, params: Any, mesh: Mesh) -> Any:
-        """Reads the parameters alone."""
+        """Restores only the parameters of a step."""
         shapes = with_sharding(params, replicated(mesh))
         args = ocp.args.Composite(params=ocp.args.StandardRestore(shapes))
         return self._manager.restore(step, args=args).params
 
     def _write_checksums(self) -> None:
-        """Runs after every process has written its files, before their folder gets its final name."""
+        """Writes checksums after every process has saved, before the folder gets its final name."""
         (folder,) = self._folder.glob(f"{self._saving}.orbax-checkpoint-tmp*")
         write_checksums(folder)
 
 
 def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: Mesh) -> Any:
-    """Returns the parameters that a run saved at `step`, with the shapes of `make_params()`.
+    """Returns the parameters saved at `step`, with the shapes of `make_params()`.
 
     Raises:
         FileNotFoundError: `folder` has no such step.
-        CheckpointDamaged: The step's files differ from what was written.
+        CheckpointDamaged: The files of the step do not match their checksums.
     """
     with Checkpointer(folder, read_only=True) as checkpointer:
         if step not in checkpointer.steps():
@@ -141,7 +141,7 @@ def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: M
 
 
 class _Keep(preservation_policy.PreservationPolicy):
-    """Keeps the steps that the checkpointer returns when Orbax asks."""
+    """Orbax policy that preserves the steps returned by `steps()`."""
 
     def __init__(self, steps: Callable[[], Collection[int]]) -> None:
         self._steps = steps

@@ -1,4 +1,4 @@
-"""The sections that every trainer reads: schema, defaults and validation. Needs no jax."""
+"""Config sections shared by all trainers: schema, defaults and validation. Does not import jax."""
 
 import dataclasses
 import logging
@@ -15,14 +15,14 @@ Section = TypeVar("Section")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The budget. `seed` sets data order and dropout; trainers also initialize parameters with it."""
+    """Batch size, steps and seed; `seed` determines initial parameters, data order and dropout."""
 
     total_steps: int
-    batch_size: int  # examples per update, over all devices, hosts and accumulated parts
+    batch_size: int  # global batch size: examples per update on all devices
     seed: int = 0
-    accumulation: int = 1  # parts of a batch, computed one after the other
-    remat: bool = False  # recompute each layer's activations for the gradient
-    budget_steps: int = 0  # steps of a whole run if not the task's; 0: the task's
+    accumulation: int = 1  # gradient accumulation: sequential parts of a batch
+    remat: bool = False  # rematerialization: recompute activations in the backward pass
+    budget_steps: int = 0  # total training steps; 0: the default of the task
 
     def __post_init__(self) -> None:
         _at_least(
@@ -34,7 +34,7 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW (decoupled weight decay) after an optional clip of the global gradient norm.
+    """AdamW (decoupled weight decay) with optional clipping by global gradient norm.
 
     With `method="muon"`, Muon updates the kernels of dense layers and dense convolutions, scaled to AdamW's
     root mean square so that one learning rate serves both. AdamW with Nesterov momentum updates the rest.
@@ -49,7 +49,7 @@ class OptimizerConfig:
     eps: float = 1e-6
     weight_decay: float = 0.0
     clip_norm: float = 0.0  # 0: no clipping
-    cycle_beta1: bool = False  # 0.95 → 0.85 → 0.95 against the rate of one_cycle, `beta1` unused
+    cycle_beta1: bool = False  # one_cycle: β₁ goes 0.95 → 0.85 → 0.95 and `beta1` is unused
 
     def __post_init__(self) -> None:
         for name, needed in (("method", "adamw"), ("schedule", "one_cycle")):
@@ -71,7 +71,7 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """When and on what to evaluate. The last step is always evaluated."""
+    """Evaluation interval and size. The last step is always evaluated."""
 
     every_steps: int = 500
     max_examples: int = 0  # 0: all
@@ -87,11 +87,11 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Devices along each axis; -1 takes all that the other axis leaves.
+    """Number of devices along each mesh axis; -1 uses all remaining devices.
 
     Args:
-        data: Devices that split the examples of a batch.
-        sequence: Devices that split each example's length.
+        data: Number of devices for data parallelism (batch axis).
+        sequence: Number of devices for sequence parallelism (length axis).
         shard_params: Split parameters and optimizer state over all devices and gather them for each step.
             By default every device holds a full copy.
     """
@@ -111,7 +111,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When to save, besides every evaluation and the last step."""
+    """Checkpoint interval. Every evaluation and the last step are also saved."""
 
     every_steps: int = 500
 
@@ -121,7 +121,7 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """When and what to log. The last step is always logged."""
+    """Logging interval and format. The last step is always logged."""
 
     every_steps: int = 50
     events: bool = True  # TensorBoard events besides metrics.jsonl
@@ -132,7 +132,7 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """`SECTIONS`, the part of a config that the training loop reads."""
+    """The config sections that the training loop reads (`SECTIONS`)."""
 
     optimizer: OptimizerConfig
     train: TrainConfig
@@ -143,7 +143,7 @@ class FitConfig:
 
     @classmethod
     def from_sections(cls, sections: Mapping[str, Any]) -> "FitConfig":
-        """Takes its sections out of a trainer's; warns if the warm-up is longer than the run."""
+        """Selects these sections from `sections`; warns if the warm-up is longer than the run."""
         config = cls(**{field.name: sections[field.name] for field in dataclasses.fields(cls)})
         warmup_steps, total_steps = config.optimizer.warmup_steps, config.train.total_steps
         if warmup_steps > total_steps:
@@ -161,7 +161,7 @@ class FitConfig:
         return self.eval.batch_size or self.train.batch_size
 
     def check_batches(self, mesh: Any) -> None:
-        """Raises ValueError unless every device of `mesh` gets the same number of rows."""
+        """Raises ValueError unless the data axis of `mesh` divides the batch sizes."""
         train, shards = self.train, mesh.shape["data"]
         if train.batch_size % (shards * train.accumulation):
             raise ValueError(
@@ -181,13 +181,13 @@ SECTIONS: dict[str, type] = typing.get_type_hints(FitConfig)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostsConfig:
-    """The processes of a run, from the command line's flags.
+    """Multi-process settings from the command-line flags.
 
     Args:
-        distributed: Ask the cluster (a TPU pod, SLURM, Open MPI, Kubernetes) for the processes.
-        coordinator: `host:port` of the first process; empty: the processes are not named by hand.
+        distributed: Detect the processes from the cluster (a TPU pod, SLURM, Open MPI, Kubernetes).
+        coordinator: `host:port` of the first process; empty: no manual setup.
         num_processes: Number of processes; needs `coordinator`.
-        process_id: Number of this process, from 0; needs `coordinator`.
+        process_id: Index of this process, from 0; needs `coordinator`.
     """
 
     distributed: bool = False
@@ -229,9 +229,9 @@ def _at_least(section: str, config: Any, **bounds: int) -> None:
 
 
 def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) -> Section:
-    """Builds the dataclass `cls` from `values`; errors name the `section`.
+    """Builds the dataclass `cls` from `values`; error messages include the name of the `section`.
 
-    An int is valid for a float and a list for a tuple; a bool is not a number.
+    An int is accepted for a float and a list for a tuple. A bool is not accepted for a number.
 
     Raises:
         ValueError: A key is unknown or missing, or a value has the wrong type.
@@ -260,16 +260,16 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
 def read_sections(
     config: Mapping[str, Any], kinds: Mapping[str, type], plain: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Builds every section of a config as the dataclass in `kinds`; see `from_mapping`.
+    """Converts every config section to its dataclass in `kinds` with `from_mapping`.
 
-    The config must also have the sections `plain`, which are not read here.
+    The sections `plain` are required as well, but are not converted.
 
     Raises:
-        ValueError: A section is unknown or missing, or `from_mapping` raises one.
+        ValueError: A section is unknown, missing or invalid.
     """
     known = [*kinds, *plain]
     for name in config:
-        if name not in known and name != "command":  # how the run was started; it sets no value
+        if name not in known and name != "command":  # records how the run was started
             raise ValueError(f"{name}: no such section{nearest(name, known)}")
     for name in known:
         if name not in config:
@@ -311,7 +311,7 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
             return float(value)
     elif annotation is int:
         if isinstance(value, int) and not isinstance(value, bool):
-            if not -(2**32) <= value <= 2**32:  # arrays cannot hold larger ones
+            if not -(2**32) <= value <= 2**32:  # arrays cannot hold larger integers
                 raise ValueError(f"{where}: needs a number within ±2**32, got {value}.")
             return value
     elif annotation in (bool, str) and isinstance(value, annotation):
@@ -322,7 +322,7 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
 
 
 def _describe(annotation: Any) -> str:
-    """Returns the valid values of a type annotation in words, such as "an int"."""
+    """Returns a description of a type annotation for messages, such as "an int"."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return f"one of {', '.join(map(repr, arguments))}"

@@ -1,4 +1,4 @@
-"""The environment of a run: versions, device, threads, memory, and the compilation cache."""
+"""Software versions, hardware and peak memory of a run, and the compilation cache."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,7 @@ import jax
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns versions, device and CPU threads; where all are the same, a run repeats its bits."""
+    """Returns versions, device and CPU threads; runs are bitwise reproducible if they are equal."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     devices = jax.devices()
     return {
@@ -26,14 +26,14 @@ def describe_environment() -> dict[str, Any]:
 
 
 def enable_compilation_cache(folder: Path) -> None:
-    """Caches compiled programs under `folder`, unless JAX_COMPILATION_CACHE_DIR names another."""
+    """Caches compiled programs in `folder`, unless JAX_COMPILATION_CACHE_DIR is set."""
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         folder.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def peak_bytes() -> int:
-    """Returns the peak memory of the first device if it is counted, else of this process."""
+    """Returns the peak memory of the first device if it reports one, else of this process."""
     statistics = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in statistics:
         return int(statistics["peak_bytes_in_use"])
@@ -42,7 +42,7 @@ def peak_bytes() -> int:
 
 
 def _cpu_threads() -> int:
-    """Returns the size of XLA's CPU thread pool, which splits sums and so determines their last bits."""
+    """Returns the size of XLA's CPU thread pool, which affects the rounding of sums."""
     if os.environ.get("NPROC", "").isdigit():
         return int(os.environ["NPROC"])
     if hasattr(os, "sched_getaffinity"):

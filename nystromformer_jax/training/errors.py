@@ -1,4 +1,4 @@
-"""Exceptions of a run, the exit code of each, and the conversion of write errors."""
+"""Exceptions that end a run, their exit codes, and the conversion of write errors."""
 
 import contextlib
 import errno
@@ -16,21 +16,21 @@ class CannotWrite(OSError):
 
 
 class CheckpointDamaged(OSError):
-    """The files of a checkpoint differ from what was written."""
+    """The files of a checkpoint do not match their checksums."""
 
 
 class ConfigDiffers(ValueError):
-    """The folder holds a run of another config or on other data."""
+    """The run folder was created with a different config or different data."""
 
 
 class DataGone(FileNotFoundError):
-    """The data of a run disappeared before its end. Restore them; the same command resumes."""
+    """The data disappeared during the run. After restoring them, the same command resumes."""
 
 
 class LossNotFinite(RuntimeError):
-    """The loss or a gradient became NaN or infinite, which `result.json` records.
+    """The loss or a gradient became NaN or infinite; `result.json` records it.
 
-    No later state is saved, and the same command does not train again.
+    The invalid state is not saved, and the same command does not train again.
     """
 
 
@@ -39,15 +39,15 @@ class NotFinished(ValueError):
 
 
 class ProcessLost(RuntimeError):
-    """Another process of the run is gone, so nothing more can be computed."""
+    """Another process of the run terminated, so the computation cannot continue."""
 
 
 class WorkdirBusy(RuntimeError):
-    """Another process uses the folder."""
+    """Another process is using the run folder."""
 
 
 class RemoteError(ValueError):
-    """An error that another process of the run raised, with its message and exit code."""
+    """Re-raises the error of another process of the run, with the same message and exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class RemoteError(ValueError):
 
 
 class Interrupted(Exception):
-    """A signal ended the run after everything was saved. `exit_code` is the shell's: 130 or 143."""
+    """A signal ended the run after a save. `exit_code` is 130 (SIGINT) or 143 (SIGTERM)."""
 
     def __init__(self, signal_number: int, step: int, total_steps: int) -> None:
         self.step = step
@@ -84,10 +84,10 @@ _INVALID_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
 def exit_code_of(error: Exception) -> int | None:
     """Returns the exit code for an error that ended a run, or None if the error is a bug.
 
-    - 1: The run failed: a full or broken disk, a loss that is not finite, a lost process. Once that is
-      fixed, the same command resumes. A run that diverged needs another config.
-    - 2: The command is invalid and needs another value, file or folder.
-    - 128 and more: A signal ended the run.
+    - 1: The run failed: a full or broken disk, a loss that is not finite, a lost process. After the cause
+      is fixed, the same command resumes. A run that diverged needs a different config.
+    - 2: The command is invalid: a value, file or folder must be changed.
+    - 128 or more: A signal ended the run.
     """
     if isinstance(error, Interrupted | RemoteError):
         return error.exit_code
@@ -96,7 +96,7 @@ def exit_code_of(error: Exception) -> int | None:
     if isinstance(error, _COMMAND_INVALID):
         return 2
     if isinstance(error, OSError):
-        # Our own messages about files, and Python's about archives, have no errno.
+        # File errors raised by this package, and Python's archive errors, have no errno.
         return 2 if error.errno in (None, *_INVALID_PATH) else 1
     return None
 
@@ -106,9 +106,9 @@ _CANNOT_WRITE = CANNOT_WRITE | {errno.EIO}
 
 @contextlib.contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Raises `CannotWrite` for errors of a full disk or a read-only `folder`.
+    """Converts errors of a full disk or a read-only `folder` to `CannotWrite`.
 
-    Errors that name a file outside `folder` are unchanged, and so are I/O errors that name no file.
+    Errors about files outside `folder`, and I/O errors without a file name, are not converted.
     """
     try:
         yield
@@ -131,6 +131,6 @@ def _write_error(error: Exception, folder: Path) -> int | None:
         else:
             ours = Path(os.fsdecode(error.filename)).is_relative_to(folder)
         return error.errno if error.errno in _CANNOT_WRITE and ours else None
-    # Orbax's storage layer raises ValueErrors with the errno in their text.
+    # Orbax's storage layer raises ValueErrors with the errno in the message.
     found = re.search(r"os_error_code='(\d+)'", str(error))
     return int(found[1]) if found and int(found[1]) in _CANNOT_WRITE else None

@@ -1,6 +1,6 @@
-"""Several processes as one run: startup, error propagation, graceful stop on signals, shutdown.
+"""Multi-process training: startup, error propagation, graceful stop on signals, shutdown.
 
-With one process only the signal handlers have an effect.
+In a single-process run only the signal handlers have an effect.
 """
 
 import contextlib
@@ -24,31 +24,31 @@ from nystromformer_jax.training.errors import ProcessLost, RemoteError, exit_cod
 Item = TypeVar("Item")
 
 INITIALIZE_SECONDS = 300  # jax's own default
-HEARTBEAT_SECONDS = 30  # a process that is silent for longer is considered dead
+HEARTBEAT_SECONDS = 30  # heartbeat timeout, after which a process is considered dead
 SHUTDOWN_SECONDS = 60  # the first process to finish waits this long for the others
-FAILED_SHUTDOWN_SECONDS = 10  # after an error; most often all processes fail for the same reason
-MESSAGE_BYTES = 2000  # of an error, sent to the other processes
-# Parts of the errors that a collective raises when a peer is gone: gloo, NCCL, the coordinator.
+FAILED_SHUTDOWN_SECONDS = 10  # shorter after an error: usually all processes fail together
+MESSAGE_BYTES = 2000  # maximum size of an error message sent to the other processes
+# Messages of errors that gloo, NCCL and the coordinator raise when another process terminated.
 _LOSS_MESSAGES = re.compile(
     "gloo|nccl|connection (closed|reset) by peer|heartbeat|coordination service|barrier|unavailable"
 )
-_initialize_called = threading.Event()  # its threads may still run
+_initialize_called = threading.Event()  # after a timeout its threads may still run
 _initialized = threading.Event()
 
 
 def initialize(config: HostsConfig, seconds: float = INITIALIZE_SECONDS) -> None:
-    """Connects this process to the others of the run, and waits up to `seconds` for them.
+    """Initializes multi-process JAX; waits up to `seconds` for the other processes.
 
-    Call it before jax looks for devices.
+    Call this function before any JAX function that initializes the devices.
 
     Raises:
-        ValueError: No cluster answers, or some processes did not start in time.
+        ValueError: No cluster was detected, or some processes did not start in time.
     """
     if not (config.coordinator or config.distributed):
         return
     named = (config.coordinator, config.num_processes, config.process_id)
     waits: dict[str, Any] = {
-        # Longer than ours, because jax aborts the process on its own timeout.
+        # Longer than `seconds`, because jax aborts the process on a timeout.
         "initialization_timeout": int(seconds) + 60,
         "heartbeat_timeout_seconds": HEARTBEAT_SECONDS,
         "shutdown_timeout_seconds": SHUTDOWN_SECONDS,
@@ -83,9 +83,9 @@ def initialize(config: HostsConfig, seconds: float = INITIALIZE_SECONDS) -> None
 
 
 def shutdown(exit_code: int) -> None:
-    """Ends this failed process without waiting long for the others; returns if there are none.
+    """Exits a failed process after a short wait for the others; returns in a single-process run.
 
-    Python's normal exit would wait for them inside jax, and then abort instead of giving the exit code.
+    A normal exit of Python would wait longer inside jax, then abort and lose the exit code.
     """
     if not _initialize_called.is_set():
         return
@@ -131,10 +131,10 @@ def sync_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def detect_lost_process() -> Iterator[None]:
-    """Raises `ProcessLost` for the errors of collectives whose peer process died."""
+    """Raises `ProcessLost` for errors of collectives after another process died."""
     try:
         yield
-    except (JaxRuntimeError, TimeoutError) as error:  # Orbax raises the latter
+    except (JaxRuntimeError, TimeoutError) as error:  # Orbax raises TimeoutError
         text = " ".join(str(error).lower().split())
         if jax.process_count() == 1 or not _LOSS_MESSAGES.search(text):
             raise
@@ -146,15 +146,15 @@ def detect_lost_process() -> Iterator[None]:
 
 
 class StopEvaluation(Exception):
-    """Ends an evaluation in progress; it is repeated after a resume."""
+    """Interrupts an evaluation, which is repeated after a resume."""
 
 
 class StopSignals:
-    """Graceful shutdown on SIGTERM and Ctrl-C: while entered, they only set `received`.
+    """Context manager for graceful shutdown: SIGTERM and Ctrl-C only set `received`.
 
-    On exit the previous handlers are restored. Outside the main thread, where Python allows no handlers,
-    `received` stays None. With several processes jax handles SIGTERM and informs the others, and only
-    `sync` sets `received`.
+    The previous handlers are restored at the end. Outside the main thread Python allows no handlers, so
+    `received` stays None. In a multi-process run jax forwards SIGTERM to all processes, and `sync` sets
+    `received`.
     """
 
     def __init__(self) -> None:
@@ -174,9 +174,9 @@ class StopSignals:
             signal.signal(number, handler)
 
     def sync(self, step: int) -> None:
-        """Sets `received` in all processes at the same step after one got a signal.
+        """Sets `received` in all processes at the same step after one process got a signal.
 
-        Every process calls it before every step.
+        Call this method in every process before every step.
         """
         if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
             self.received = signal.SIGTERM
@@ -198,5 +198,5 @@ class StopSignals:
 
 
 def _send_sigterm(number: int, frame: FrameType | None) -> None:
-    """Turns Ctrl-C into the signal that jax forwards to the other processes."""
+    """Converts Ctrl-C to SIGTERM, which jax forwards to the other processes."""
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Checksums of saved steps, one per file, in the step's own folder.
+"""Checksums of checkpoints: one per file, stored in the folder of the checkpoint.
 
-They are written before the step's folder gets its final name, so a kill leaves no step without them.
-Runs of versions that had no checksums are used unchecked.
+Checksums are written before the folder gets its final name, so every complete checkpoint has them.
+Checkpoints from versions without checksums are not checked.
 """
 
 import itertools
@@ -13,14 +13,14 @@ from nystromformer_jax.training.errors import CheckpointDamaged
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 
 HASHES = "hashes.json"
-# Orbax changes these after the checksums are made; nothing is restored from them.
+# Orbax changes these files after the checksums are written. A restore does not read them.
 NOT_HASHED = (HASHES, "_CHECKPOINT_METADATA", "commit_success.txt")
 
 _logger = logging.getLogger(__name__)
 
 
 def write_checksums(step_folder: Path) -> None:
-    """Writes the hashes of a step's files beside them."""
+    """Writes the checksums of all files of a checkpoint into its folder."""
     names = sorted(
         str(path.relative_to(step_folder)) for path in step_folder.rglob("*") if path.is_file()
     )
@@ -29,12 +29,12 @@ def write_checksums(step_folder: Path) -> None:
 
 
 def quarantine_corrupt(checkpoints: Path) -> None:
-    """Renames damaged steps later than the latest intact one, with a warning.
+    """Renames damaged checkpoints that are newer than the latest intact one, with a warning.
 
-    Every process of a run calls it; the primary one reads and renames.
+    Call this function in every process; only the primary process reads and renames.
 
     Raises:
-        CheckpointDamaged: All steps are damaged. They stay as they are.
+        CheckpointDamaged: All checkpoints are damaged; none is renamed.
     """
     with sync_errors():
         if not is_primary():
@@ -63,7 +63,7 @@ def quarantine_corrupt(checkpoints: Path) -> None:
 
 
 def require_intact(checkpoints: Path, step: int) -> None:
-    """Raises CheckpointDamaged if a step differs from what was written; every process calls it."""
+    """Raises CheckpointDamaged if the checkpoint of a step is damaged; call it in every process."""
     with sync_errors():
         if is_primary() and (damage := _damage(checkpoints, step)):
             raise CheckpointDamaged(
@@ -73,7 +73,7 @@ def require_intact(checkpoints: Path, step: int) -> None:
 
 
 def warn_if_damaged(checkpoints: Path, best_step: int) -> None:
-    """Warns at the start of a run about an error that its end would raise: the best step is damaged."""
+    """Warns at the start if the best checkpoint is damaged, which is an error at the end of training."""
     if best_step and is_primary() and (damage := _damage(checkpoints, best_step)):
         _logger.warning(
             "The checkpoint of step %d, the best until now, is damaged (%s): unless a later step is"
@@ -84,7 +84,7 @@ def warn_if_damaged(checkpoints: Path, best_step: int) -> None:
 
 
 def _damage(checkpoints: Path, step: int) -> str | None:
-    """Describes the damage of a step; None if it is intact or has no checksums."""
+    """Returns a description of a checkpoint's damage; None if it is intact or has no checksums."""
     folder = checkpoints / str(step)
     file = folder / HASHES
     if not folder.is_dir():
@@ -102,7 +102,7 @@ def _damage(checkpoints: Path, step: int) -> str | None:
                 return f"{file} is not what was written"
     except FileNotFoundError:
         return f"{file} is missing"
-    except OSError as error:  # the disk cannot read it
+    except OSError as error:  # the file cannot be read
         return f"{file} cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{file} is not what was written"
@@ -110,7 +110,7 @@ def _damage(checkpoints: Path, step: int) -> str | None:
 
 
 def saved_steps(checkpoints: Path) -> list[int]:
-    """Returns the steps that have a folder, in order."""
+    """Returns the steps that have a checkpoint folder, in ascending order."""
     folders = checkpoints.iterdir() if checkpoints.is_dir() else ()
     return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 

@@ -1,4 +1,4 @@
-"""The training loop of every trainer: resume, step, log, evaluate, save."""
+"""The training loop: resume, step, log, evaluate, save."""
 
 import dataclasses
 import math
@@ -26,16 +26,16 @@ from nystromformer_jax.training.workdir import Workdir
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """The result of a finished training."""
+    """Result of a completed training run."""
 
-    best_step: int  # its checkpoint is in the run's folder
-    best_metrics: dict[str, float]  # of the validation at that step
-    train_seconds: float  # with evaluation and saving, over all processes in turn
+    best_step: int  # the step with the best validation metric
+    best_metrics: dict[str, float]  # validation metrics at the best step
+    train_seconds: float  # with evaluation and saving, summed over resumes
     speed: dict[str, float]  # see `speed_of`; empty after a single step
 
     @property
     def cost(self) -> dict[str, float | None]:
-        """The entries of `result.json` about time and memory; unknown speeds are None."""
+        """Returns time and memory as entries of `result.json`; unknown speeds are None."""
         names = ("step_seconds", "examples_per_second", "input_share")
         return {
             "train_seconds": self.train_seconds,
@@ -54,13 +54,13 @@ def fit(
 ) -> FitResult:
     """Trains to the last step; resumes from the latest intact checkpoint in `workdir`.
 
-    The examples in `validation` select the best step. A new run starts from `start_params`, or if they
-    are None from `spec.make_params()`.
+    The best step is selected on the `validation` examples. A new run starts from `start_params`, or from
+    `spec.make_params()` if `start_params` is None.
 
     Raises:
-        Interrupted: SIGTERM or Ctrl-C; everything is saved.
-        LossNotFinite: The loss or a gradient became NaN or infinite; names the steps.
-        CheckpointDamaged: There are checkpoints, but all of them are damaged.
+        Interrupted: SIGTERM or Ctrl-C was received and the state is saved.
+        LossNotFinite: The loss or a gradient became NaN or infinite.
+        CheckpointDamaged: All checkpoints are damaged.
         CannotWrite: The disk is full or the folder is read-only.
         ValueError: The mesh does not divide the batch sizes.
     """
@@ -75,15 +75,15 @@ def fit(
         stack.enter_context(writing_to(workdir.path))
         stack.enter_context(stop)
 
-        # ---- 1. The update, and the shapes of everything that is saved --------------------------
+        # ---- 1. Build the training step and the shapes of the saved state -----------------------
         schedule = make_schedule(config.optimizer, total_steps)
         train_step = spec.step()
-        start = spec.start  # one function object for shapes and values, so that it is traced once
+        start = spec.start  # one function object for shapes and values: traced only once
         state_shape, sums_shape = jax.eval_shape(start)
         shardings = state_sharding(mesh, state_shape, shard=config.mesh.shard_params)
         zero_sums = jax.jit(lambda: zeros_like(sums_shape), out_shardings=replicated(mesh))
 
-        # ---- 2. The latest intact checkpoint, or the start --------------------------------------
+        # ---- 2. Restore the latest intact checkpoint, or initialize -----------------------------
         quarantine_corrupt(workdir.checkpoints)
         checkpointer = stack.enter_context(Checkpointer(workdir.checkpoints))
         saved_steps = checkpointer.steps()
@@ -142,7 +142,7 @@ def fit(
 
         while True:
             stop.sync(step)
-            # ---- 3. Evaluate; a resumed run first repeats an interrupted evaluation -------------
+            # ---- 3. Evaluate, also after a resume if the evaluation was interrupted -------------
             if is_due(config.eval.every_steps) and record.evaluated_step != step:
                 require_finite()
                 try:
@@ -158,7 +158,7 @@ def fit(
                     if _is_better(values, record.best_metrics, spec.select):
                         record.best_step, record.best_metrics = step, values
 
-            # ---- 4. Save, but never a state that is not finite ----------------------------------
+            # ---- 4. Save the state if it is finite ----------------------------------------------
             wanted = is_due(config.checkpoint.every_steps) or is_due(config.eval.every_steps)
             if (wanted or stop.received is not None) and step > first_step:
                 with stopwatch.pause():
@@ -169,12 +169,12 @@ def fit(
             if stop.received is not None or step == total_steps:
                 break
 
-            # ---- 5. One step --------------------------------------------------------------------
+            # ---- 5. Run one training step -------------------------------------------------------
             with stopwatch.input():
                 batch = shard_batch(next(batches), mesh)
             previous_loss = loss
             state, metric_sums, loss = train_step(state, metric_sums, batch)
-            # At most two steps in flight: more can starve a CPU's collectives of threads.
+            # At most two steps in flight: with more, collectives on CPU can run out of threads.
             jax.block_until_ready(previous_loss)
             step += 1
             stopwatch.step()
@@ -183,7 +183,7 @@ def fit(
                 jax.block_until_ready(loss)
                 stopwatch.restart()
 
-            # ---- 6. Log, which waits for the device ---------------------------------------------
+            # ---- 6. Log (waits for the device) --------------------------------------------------
             if is_due(config.log.every_steps):
                 require_finite()
                 line = means(metric_sums, "train/")
@@ -196,7 +196,7 @@ def fit(
                 progress.show(line, speed)
         stopwatch.count()
 
-    # ---- 7. The end: the last save is complete, the previous signal handlers are back -----------
+    # ---- 7. Return the result; saves are complete and signal handlers are restored --------------
     if stop.received is not None:
         raise Interrupted(stop.received, step, total_steps)
     timed = (record.timed_steps, record.timed_seconds, record.input_seconds)
@@ -219,11 +219,11 @@ def train_to_result(
     report: Callable[[FitResult, Any], dict[str, Any]],
     make_start_params: Callable[[], Any] = lambda: None,
 ) -> dict[str, Any]:
-    """Trains with `fit`, and writes and returns `result.json`; a finished run returns it without training.
+    """Trains with `fit`, writes `result.json` and returns it; skips training if the run is finished.
 
-    `report(fit_result, params)` returns the trainer's own entries, from the parameters of the best step.
-    `check_data` is that of `Workdir.require_unchanged`. A new run starts from the parameters of
-    `make_start_params`, or if they are None from those of `spec.make_params`.
+    `report(fit_result, params)` returns additional entries, given the parameters of the best step.
+    `check_data` is passed to `Workdir.require_unchanged`. A new run starts from `make_start_params()`,
+    or from `spec.make_params()` if `make_start_params()` is None.
     """
     workdir.require_data(data_sha256)
     if workdir.result is not None:
@@ -254,7 +254,7 @@ def train_to_result(
 
 
 def load_best_params(workdir: Workdir, spec: TrainSpec) -> Any:
-    """Returns the parameters of a finished run's best step; raises NotFinished for other runs."""
+    """Returns the parameters of the best step; raises NotFinished if the run is not finished."""
     best_step = workdir.require_result()["best_step"]
     return load_params(workdir.checkpoints, best_step, spec.make_params, spec.mesh)
 
@@ -265,9 +265,9 @@ def evaluate_split(
     examples: Examples,
     summarize: Callable[[list[Any]], Any] | None = None,
 ) -> Any:
-    """Evaluates a split outside the loop, up to `eval.max_examples`.
+    """Returns the metrics of a split, evaluated on at most `eval.max_examples` examples.
 
-    `summarize` replaces that of `spec`. SIGTERM and Ctrl-C raise `Interrupted`.
+    `summarize` overrides `spec.summarize`. SIGTERM and Ctrl-C raise `Interrupted`.
     """
     with StopSignals() as stop:
         try:
@@ -297,9 +297,9 @@ def _evaluate(
 
 
 def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: str) -> bool:
-    """Returns True if `values` are strictly better than `best`, or the first ones.
+    """Returns True if `values` are strictly better than `best`, or `best` is empty.
 
-    The earliest of equals stays, and NaN is worse than any number.
+    A tie keeps the earlier step. NaN is worse than any number.
     """
     if select not in values:
         known = ", ".join(sorted(values))
@@ -315,7 +315,7 @@ def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: s
 
 
 def _divergence(names: Sequence[str], before: int, step: int, saved_steps: Sequence[int]) -> str:
-    """Returns the message that `names` became not finite after step `before`, up to `step`."""
+    """Returns an error message: `names` became NaN or infinite between steps `before` and `step`."""
     where = "nothing was saved yet"
     if saved_steps:
         where = f"the latest checkpoint is of step {saved_steps[-1]}"
