@@ -1,4 +1,4 @@
-"""The device mesh, and the sharding of batches and parameters on it."""
+"""Creation of the device mesh, and sharding of batches and parameters."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Returns a mesh of the devices (default: all) with the axes `("data", "sequence")`.
 
-    Along "data" each host's devices are contiguous, so that it reads a contiguous part of a batch.
+    The devices of a host are contiguous along "data", so each host reads a contiguous part of a batch.
 
     Raises:
         ValueError: The number of devices does not match the config.
@@ -33,7 +33,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             f" {len(devices)} device(s): their product must be {len(devices)}, or let one be -1"
             f" and the other divide {len(devices)}."
         )
-    # Auto, not the default Explicit: flax.linen's Dropout and constraints break under Explicit.
+    # Auto, because Dropout and sharding constraints of flax.linen fail with the default, Explicit.
     axis_types = (AxisType.Auto, AxisType.Auto)
     mesh = jax.make_mesh((data, sequence), ("data", SEQUENCE_AXIS), axis_types, devices=devices)
     rows = sorted(mesh.devices, key=_hosts)
@@ -42,9 +42,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 @functools.lru_cache  # called for every batch
 def data_shard(mesh: Mesh, host: int | None = None) -> tuple[int, int]:
-    """Returns which shard of each batch a host (default: this one) reads, and the number of shards.
+    """Returns the index of the batch shard that a host (default: this one) reads, and the shard count.
 
-    Hosts that split only the length read the same shard.
+    Hosts that are split only along the length read the same shard.
 
     Raises:
         ValueError: The shards differ in size.
@@ -74,7 +74,7 @@ def sequence_axis(mesh: Mesh) -> str | None:
 
 
 def check_length(mesh: Mesh, length: int, name: str) -> None:
-    """Raises ValueError unless the devices along "sequence" divide `length`; `name` is its config key."""
+    """Raises ValueError unless the "sequence" axis divides `length`; `name` is the config key."""
     devices = mesh.shape[SEQUENCE_AXIS]
     if length % devices:
         raise ValueError(
@@ -84,7 +84,7 @@ def check_length(mesh: Mesh, length: int, name: str) -> None:
 
 
 def batch_sharding(mesh: Mesh, shape: Sequence[int]) -> NamedSharding:
-    """Shards `[B …]` over "data", and `[B L …]` also over "sequence" if that axis divides L."""
+    """Returns the sharding of `[B …]` over "data", and of L over "sequence" if that axis divides it."""
     split = len(shape) > 1 and shape[1] % mesh.shape[SEQUENCE_AXIS] == 0
     return NamedSharding(mesh, PartitionSpec("data", *[SEQUENCE_AXIS] * split))
 
@@ -95,11 +95,11 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def state_sharding(mesh: Mesh, tree: Any, *, shard: bool) -> Any:
-    """Returns the shardings of parameters and optimizer state, arrays or their shapes.
+    """Returns the shardings of parameters and optimizer state, given as arrays or shapes.
 
-    With `shard`, an array of two or more axes is split over all devices along the longest axis that they
-    divide; all others are replicated. The rule reads shapes alone, so that an optimizer's moments are sharded
-    like their parameter.
+    With `shard`, an array of two or more axes is split over all devices along the longest axis that the
+    device count divides. All other arrays are replicated. The rule depends only on shapes, so optimizer
+    moments are sharded like the parameters.
     """
 
     def sharding(leaf: Any) -> NamedSharding:
@@ -113,7 +113,7 @@ def state_sharding(mesh: Mesh, tree: Any, *, shard: bool) -> Any:
 
 
 def on_mesh(function: Function, mesh: Mesh) -> Function:
-    """Wraps `function` to be traced with `mesh` as the ambient mesh, which sequence parallelism needs."""
+    """Wraps `function` to set the ambient mesh while tracing, as sequence parallelism requires."""
 
     @functools.wraps(function)
     def traced(*arguments: Any) -> Any:
@@ -124,7 +124,7 @@ def on_mesh(function: Function, mesh: Mesh) -> Function:
 
 
 def shard_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, Any]:
-    """Puts this host's rows on its devices, as its shard of the global batch."""
+    """Converts this host's rows to global arrays that are sharded over `mesh`."""
     _, shards = data_shard(mesh)
 
     def put(rows: np.ndarray) -> jax.Array:

@@ -1,4 +1,4 @@
-"""AdamW or Muon, and their schedules."""
+"""AdamW and Muon optimizers with learning-rate schedules."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from nystromformer_jax.typing import Array
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """Returns the learning rate after `step` finished updates, 0 ≤ step < total_steps.
+    """Returns the learning-rate schedule, a function of the finished updates 0 ≤ step < total_steps.
 
     With W = warmup_steps, T = total_steps:
 
@@ -21,7 +21,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
     * `rsqrt`: linear from 0 at 0 to peak at W, then peak · √(W / step), as in the official benchmark.
     * `constant`: linear from 0 at 0 to peak at W, then constant.
 
-    A run that is shorter than its warm-up has the rates of the beginning of the warm-up.
+    If the run is shorter than the warm-up, the schedule ends during the warm-up.
 
     Source: PyTorch's `OneCycleLR(anneal_strategy="linear", pct_start=W/T)` with its defaults
         div_factor 25 and final_div_factor 1e4, as in the authors' LRA code.
@@ -42,7 +42,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
             down = jnp.zeros_like(down)
         if config.schedule == "rsqrt":
             down = 1 - jnp.sqrt(max(warmup, 1) / jnp.maximum(now, max(warmup, 1)))
-        # (1 - share) * a + share * b, not a + share * (b - a): the end point is then exact.
+        # (1 - share) * a + share * b is exact at the end point; a + share * (b - a) is not.
         rising, falling = (1 - up) * start + up * peak, (1 - down) * peak + down * end
         return jnp.where(now < peak_step, rising, falling)
 
@@ -50,7 +50,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 
 
 def make_beta1_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """Returns β₁ with `cycle_beta1`: 0.95 at 0, 0.85 where the rate peaks, 0.95 at the end.
+    """Returns the β₁ schedule of `cycle_beta1`: 0.95 at 0, 0.85 at the peak rate, 0.95 at the end.
 
     Source: PyTorch's `OneCycleLR` with its default `cycle_momentum=True`, which replaces AdamW's β₁.
     """
@@ -65,7 +65,7 @@ def make_beta1_schedule(config: OptimizerConfig, total_steps: int) -> optax.Sche
 
 
 def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
-    """Returns the chain of clipping and the update under the schedule."""
+    """Returns the optimizer with gradient clipping and schedules."""
     rest = {"b2": config.beta2, "eps": config.eps, "weight_decay": config.weight_decay}
     rate = make_schedule(config, total_steps)
     if config.method == "muon":
@@ -90,7 +90,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
 
 
 def _muon_kernels(params: Any) -> Any:
-    """Marks the kernels of dense layers `[…, in, out]`; None for parameters that AdamW updates."""
+    """Returns Muon's dimension numbers for dense kernels `[…, in, out]`; None: AdamW updates it."""
 
     def mark(path: Any, leaf: Array) -> optax.contrib.MuonDimensionNumbers | None:
         if path[-1].key != "kernel" or leaf.ndim < 2:

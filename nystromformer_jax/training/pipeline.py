@@ -1,15 +1,15 @@
-"""Host batches: an order of indices, and a task's vectorized fetch behind one prefetch thread.
+"""Input pipeline: deterministic shuffling, batching and prefetching of examples.
 
-Order: seed, shuffle, repeat, batch; each host takes its part of the rows of every batch. The rows of
-global batch k are therefore the same for any number of hosts and a pure function of (seed, k), so a resume
-needs only the step. A batch may cross the end of an epoch; no example is dropped.
+The examples are shuffled with the seed, repeated and batched, and each host reads its shard of every batch.
+Global batch k depends only on (seed, k) and not on the number of hosts, so a resume needs only the step.
+A batch may cross the end of an epoch; no example is dropped.
 
-If the lengths of the examples are known, batches hold examples of similar length: the examples of `GROUP`
-batches are sorted by length and split again, and the seed shuffles the batches. They are then padded to
-little more than their longest example.
+If the lengths of the examples are known, examples of similar length are batched together to reduce padding:
+the examples of `GROUP` batches are sorted by length and divided into batches, which are then shuffled with
+the seed.
 
 Every batch has `"weights"`, float32 [B]: 1 at real rows, 0 at rows that fill up the last batch of an
-evaluation, so that one loss function serves training and evaluation.
+evaluation. Training and evaluation can therefore use the same loss function.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ import numpy as np
 
 Batch = dict[str, np.ndarray]
 
-# Fetching is a NumPy gather: on small hosts Grain's default of 16 threads and 500 elements is slower than
-# no thread at all.
+# Fetching is a NumPy gather. On small hosts Grain's default (16 threads, 500 elements) is slower than no
+# prefetching.
 READ = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-GROUP = 32  # batches sorted together by length; more make the shuffle coarser
+GROUP = 32  # batches sorted together by length; larger groups are shuffled less
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Examples:
 
     Attributes:
         count: Number of examples.
-        make_batch: Fetches the examples at given indices, in another thread. With `lengths` it also takes
-            `longest`, the maximum length in the batch over all hosts.
-        lengths: Length of each example, [count], to batch examples of similar length; None if all batches
-            have the same padding.
+        make_batch: Returns the batch of the examples at given indices; called in another thread. If `lengths`
+            is set, it also takes `longest`, the maximum length in the global batch.
+        lengths: Length of each example, [count], to batch examples of similar length. None if all batches
+            are padded to the same length.
     """
 
     count: int
@@ -45,7 +45,7 @@ class Examples:
     lengths: np.ndarray | None = None
 
     def fetch(self, rows: np.ndarray, mine: slice = slice(None)) -> Batch:
-        """Fetches this host's part `mine` of the examples `rows` of a global batch."""
+        """Returns this host's part of a global batch: the examples `rows[mine]`."""
         if self.lengths is None:
             return self.make_batch(rows[mine])
         return self.make_batch(rows[mine], longest=int(self.lengths[rows].max()))
@@ -90,9 +90,9 @@ def training_batches(
 def evaluation_batches(
     examples: Examples, *, batch_size: int, limit: int = 0, host: int = 0, hosts: int = 1
 ) -> Generator[Batch, None, None]:
-    """Yields every example once, in order or sorted by length; every host has the same number of batches.
+    """Yields every example once, in order or sorted by length, in the same number of batches on every host.
 
-    Rows of weight 0 fill up the last global batch. A `limit` other than 0 is the number of examples.
+    Rows of weight 0 fill up the last global batch. `limit` is the maximum number of examples; 0: all.
     """
     mine = _rows_of_host(examples, batch_size, host, hosts)
     count = min(examples.count, limit) if limit else examples.count
@@ -109,7 +109,7 @@ def evaluation_batches(
 
 
 def _read(dataset: grain.MapDataset) -> Generator[Batch, None, None]:
-    """Prefetches; closing the generator closes Grain's iterator and ends its thread."""
+    """Yields prefetched batches; closing the generator closes Grain's iterator and ends the thread."""
     yield from dataset.to_iter_dataset(READ)
 
 

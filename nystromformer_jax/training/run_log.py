@@ -1,7 +1,7 @@
-"""Logs of a run: `metrics.jsonl`, `speed.jsonl` and TensorBoard events.
+"""Writes the logs of a run: `metrics.jsonl`, `speed.jsonl` and TensorBoard events.
 
-`metrics.jsonl` holds deterministic values only, so that a run that was killed and resumed writes the same
-bytes as an uninterrupted one. Wall-clock times go to `speed.jsonl`.
+`metrics.jsonl` contains only deterministic values, so it is byte-identical after a kill and resume.
+`speed.jsonl` contains wall-clock times.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-FLUSH_SECONDS = 60  # a save flushes as well
+FLUSH_SECONDS = 60  # every save also flushes
 
 
 class JsonLines:
@@ -39,18 +39,18 @@ class JsonLines:
             self.sync()
 
     def write(self, values: Mapping[str, Any]) -> None:
-        """Appends a line and flushes it, so that it survives a kill of this process."""
+        """Appends a line and flushes it, so the line is kept if this process is killed."""
         self._file.write(json.dumps(dict(values)).encode() + b"\n")
         self._file.flush()
 
     def sync(self) -> int:
-        """Writes every line to the disk; returns the size in bytes."""
+        """Syncs the file to disk and returns the size in bytes."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size  # tell() ignores a truncation
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yields the lines."""
+        """Yields the parsed lines."""
         with open(self.path, "rb") as file:
             yield from map(json.loads, file)
 
@@ -62,15 +62,15 @@ class JsonLines:
 class RunLog:
     """`metrics.jsonl`, `speed.jsonl` and `events/` of one run.
 
-    Events are rewritten from `metrics.jsonl` when a run resumes, so they are never ahead of it or doubled.
+    On a resume the events are rewritten from `metrics.jsonl`, so both logs contain the same steps.
     """
 
     def __init__(
         self, folder: Path, *, keep_bytes: int = 0, events: bool = True, silent: bool = False
     ) -> None:
-        """Opens the logs in `folder` and truncates `metrics.jsonl` to `keep_bytes`, from the checkpoint.
+        """Opens the logs in `folder` and truncates `metrics.jsonl` to `keep_bytes`.
 
-        With `silent` nothing is written, as in all processes of a run but the primary one.
+        With `silent` nothing is written. All processes except the primary one are silent.
         """
         self._silent = silent
         if silent:
@@ -87,13 +87,13 @@ class RunLog:
     def __exit__(self, *error: object) -> None:
         if self._silent:
             return
-        with contextlib.ExitStack() as each:  # on a full disk each close may fail
+        with contextlib.ExitStack() as each:  # each close may fail on a full disk
             for file in (self._metrics, self._speed, self._events):
                 if file is not None:
                     each.callback(file.close)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Records deterministic values, with all their digits."""
+        """Records deterministic values in full precision."""
         if self._silent:
             return
         line = {"step": step, **values}
@@ -106,7 +106,7 @@ class RunLog:
             self._speed.write({"step": step, **values})
 
     def sync(self) -> int:
-        """Writes metrics and events to the disk; returns the size of `metrics.jsonl`."""
+        """Syncs metrics and events to disk; returns the size of `metrics.jsonl` in bytes."""
         if self._silent:
             return 0
         if self._events is not None:
@@ -119,9 +119,9 @@ class RunLog:
 
 
 class Events:
-    """A new TensorBoard events file under `folder`; older ones are removed.
+    """Writer of a new TensorBoard events file in `folder`; older files are removed.
 
-    It is written in the caller's thread, so that a full disk is an error and not a hang.
+    Events are written in the caller's thread, so a full disk raises an error instead of a hang.
 
     Raises:
         ModuleNotFoundError: tensorboardX is not installed.
@@ -139,7 +139,7 @@ class Events:
         self._add(file_version="brain.Event:2")
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Adds every value of a line, at its `step`."""
+        """Adds every value of a line of `metrics.jsonl`, at the step of the line."""
         from tensorboardX.summary import scalar
 
         for name, value in line.items():
@@ -149,7 +149,7 @@ class Events:
             self.flush()
 
     def flush(self) -> None:
-        """Writes all events to the disk."""
+        """Flushes all events to disk."""
         self._file.flush()
         self._flushed = time.monotonic()
 

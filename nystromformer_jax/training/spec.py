@@ -1,4 +1,4 @@
-"""What a run trains: everything that is known before the data, and all that a plan compiles."""
+"""Specification of a training run: model, loss, optimizer, mesh and batch shapes, without the data."""
 
 import dataclasses
 import functools
@@ -31,15 +31,15 @@ class TrainSpec:
     """A training run without its data.
 
     Attributes:
-        config: The sections that the loop reads.
-        mesh: From `make_mesh`; a plan's devices need not exist.
-        make_params: Makes the initial parameters. It is compiled, so it must be pure.
+        config: Config sections that the training loop reads.
+        mesh: Mesh from `make_mesh`. For a plan the devices need not exist.
+        make_params: Returns the initial parameters. It must be pure, because it is compiled.
         loss_fn: `(params, batch, dropout_rng) -> (loss_sum, sums)`, see `LossFn`.
         row: Shapes and dtypes of one example, without the batch axis.
-        eval_step: Compiled `(params, batch) -> output` for `summarize`; None for the sums of `loss_fn`.
-        summarize: Computes the validation metrics from the outputs of all batches.
-        select: Validation metric that selects the best step: the lowest if its name ends in "loss", else
-            the highest; the earliest of equals.
+        eval_step: Compiled `(params, batch) -> output` for `summarize`; None: the sums of `loss_fn`.
+        summarize: Returns the validation metrics, given the list of the outputs of all batches.
+        select: Validation metric that selects the best step: the minimum if the name ends in "loss", else
+            the maximum. A tie selects the earlier step.
     """
 
     config: FitConfig
@@ -58,11 +58,11 @@ class TrainSpec:
 
     @functools.cached_property
     def compiled_eval_step(self) -> EvalStep:
-        """The evaluation step, compiled once for validation and test set."""
+        """Compiled evaluation step, cached for validation and test set."""
         return self.eval_step or make_eval_step(self.loss_fn, self.mesh)
 
     def step(self) -> Any:
-        """Returns the training step, to be compiled; see `make_train_step`."""
+        """Returns the jitted training step; see `make_train_step`."""
         return make_train_step(
             self.loss_fn,
             self.optimizer,
@@ -73,17 +73,17 @@ class TrainSpec:
         )
 
     def start(self) -> tuple[TrainState, Sums]:
-        """Returns the first state, and metric sums of zero."""
+        """Returns the initial state, and metric sums of zero."""
         params = self.make_params()
         sums = metric_sums_shape(self.loss_fn, params, self.batch(), self.mesh)
         return self.first_state(params), zeros_like(sums)
 
     def first_state(self, params: Any) -> TrainState:
-        """Returns the state before the first update."""
+        """Returns the initial training state for `params`."""
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
 
     def batch(self, batch_size: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes of a global batch; a `batch_size` of 0 is the config's."""
+        """Returns the shapes of a global batch; `batch_size` 0: from the config."""
         rows = batch_size or self.config.train.batch_size
         weight = jax.ShapeDtypeStruct((), jnp.float32)
         return {
@@ -92,7 +92,7 @@ class TrainSpec:
         }
 
     def shapes(self, batch_size: int = 0) -> tuple[Any, Any, Any]:
-        """Returns the arguments of `step` as shapes with shardings, to compile it ahead of time."""
+        """Returns shapes and shardings of the arguments of `step`, for ahead-of-time compilation."""
         mesh = self.mesh
         state, metric_sums = jax.eval_shape(self.start)
         shardings = state_sharding(mesh, state, shard=self.config.mesh.shard_params)
@@ -106,7 +106,7 @@ class TrainSpec:
 
 
 def with_sharding(tree: Any, shardings: Any) -> Any:
-    """Returns the shapes of `tree` with the `shardings` of each leaf, or one for all of them."""
+    """Returns the shapes of `tree` with `shardings`: one per leaf, or one for all leaves."""
     if isinstance(shardings, NamedSharding):
         shardings = jax.tree.map(lambda _: shardings, tree)
 

@@ -1,4 +1,4 @@
-"""Timing of steps, and a progress line or bar."""
+"""Step timing and progress display."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ from nystromformer_jax.training.checkpoint import Record
 
 
 class Stopwatch:
-    """Times steps and their wait for input, and adds the times to the run's `record`."""
+    """Measures step time and input wait, and adds both to `record`."""
 
     def __init__(self, record: Record, batch_size: int) -> None:
         self._record = record
@@ -27,14 +27,14 @@ class Stopwatch:
 
     @contextmanager
     def input(self) -> Iterator[None]:
-        """Measures the wait for the next batch and its sharding."""
+        """Measures the time to wait for the next batch and shard it."""
         began = time.perf_counter()
         yield
         self._input_seconds += time.perf_counter() - began
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Excludes evaluation and saving."""
+        """Excludes the time in the `with` block (evaluation, saving) from the step time."""
         began = time.perf_counter()
         yield
         self._began += time.perf_counter() - began
@@ -56,7 +56,7 @@ class Stopwatch:
         return speed_of(steps, seconds, input_seconds, self._batch_size)
 
     def count(self) -> None:
-        """Updates `record.train_seconds`, which includes everything."""
+        """Updates `record.train_seconds`, which includes evaluation and saving."""
         now = time.perf_counter()
         self._record.train_seconds += now - self._counted
         self._counted = now
@@ -72,7 +72,7 @@ def speed_of(steps: int, seconds: float, input_seconds: float, batch_size: int) 
 
 
 class Progress:
-    """Progress on stderr: a bar on a terminal, elsewhere one line per log step."""
+    """Shows progress on stderr: a bar on a terminal, otherwise one line per log step."""
 
     def __init__(self, step: int, total_steps: int, *, silent: bool = False) -> None:
         self._stream = sys.stderr
@@ -104,7 +104,7 @@ class Progress:
         self.say(f"step {self._step}/{self._total_steps}: {', '.join(parts)}")
 
     def say(self, text: str) -> None:
-        """Prints a line, above the bar if there is one."""
+        """Prints a line, above the progress bar if there is one."""
         if self._bar is not None:
             self._bar.write(text, file=self._stream)
         elif not self._silent:

@@ -1,4 +1,4 @@
-"""TPU topologies without a TPU: devices for the compiler, published sizes, and out-of-memory errors."""
+"""TPU topologies for compilation without a TPU, specifications of chips, and out-of-memory errors."""
 
 import dataclasses
 import importlib.util
@@ -13,12 +13,12 @@ from jax.errors import JaxRuntimeError
 from nystromformer_jax.spelling import nearest
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-# The metadata of a TPU machine, which libtpu needs; no TPU is used, so the values have no effect.
+# libtpu requires the metadata of a TPU machine. No TPU is used, so the values have no effect.
 NO_TPU_HERE = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    # libtpu locks the TPU for one process; several processes can compile at once without one.
+    # By default libtpu locks the TPU, so only one process could compile at a time.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -27,7 +27,7 @@ NO_TPU_HERE = {
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """The published figures of one TPU chip."""
+    """Published specifications of one TPU chip."""
 
     memory_bytes: int  # HBM
     flops: float  # peak bfloat16 FLOPs per second
@@ -36,8 +36,9 @@ class Chip:
     hertz: float  # cycles per second
 
 
-# Source: Austin et al. 2025, "How to Scale Your Model", table of TPUs (chapter 2). The clock is the one at
-# which the matrix units reach `flops`: v4 and v5p have 8 of 128 x 128 a chip, v5e 4, v6e 4 of 256 x 256.
+# Source: Austin et al. 2025, "How to Scale Your Model", table of TPUs (chapter 2). `hertz` is the clock rate
+# at which the matrix units reach `flops`. Units per chip: v4 and v5p 8 (128 x 128), v5e 4 (128 x 128),
+# v6e 4 (256 x 256).
 CHIPS: Mapping[str, Chip] = {
     "v4": Chip(32 * 2**30, 2.75e14, 1.2e12, 4.5e10, 1.05e9),
     "v5e": Chip(16 * 2**30, 1.97e14, 8.1e11, 4.5e10, 1.5e9),
@@ -55,10 +56,10 @@ def chip_of(topology: str) -> Chip:
 
 
 def topology_devices(name: str) -> list[jax.Device]:
-    """Returns the devices of a TPU topology such as `v5e:4x4`, to compile for but not to run on.
+    """Returns compile-only devices of a TPU topology such as `v5e:4x4`.
 
     Raises:
-        ValueError: libtpu is not installed, or does not know the topology.
+        ValueError: libtpu is not installed or does not support the topology.
     """
     if not re.fullmatch(r"\w+:[1-9]\d*(x[1-9]\d*)*", name):  # libtpu crashes on a size of 0
         raise ValueError(f"--topology needs a TPU's kind and shape, such as v5e:1x1; got {name!r}.")
@@ -86,18 +87,18 @@ def topology_devices(name: str) -> list[jax.Device]:
 def _host_bounds(name: str) -> tuple[int, int, int]:
     """Returns the chips per host along each axis: 2 × 2 × 1, or 1 along an odd axis.
 
-    By default libtpu uses 2 × 2 × 1 for every shape, and some versions (0.0.42) reject odd axes then.
+    The default of libtpu is always 2 × 2 × 1, with which some versions (0.0.42) reject odd axes.
     """
     x, y, *_ = [*map(int, name.partition(":")[2].split("x")), 1]
     return math.gcd(x, 2), math.gcd(y, 2), 1
 
 
 def is_out_of_memory(error: JaxRuntimeError) -> bool:
-    """Returns True if a compiler, a device or the CPU's library of fused operations ran out of memory."""
+    """Returns True if the compiler, a device or the CPU's YNNPACK library ran out of memory."""
     return any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "YNNPACK operation failed"))
 
 
 def needed_temporaries(message: str) -> int | None:
-    """Returns the bytes of temporaries in an out-of-memory message, or None."""
+    """Returns the bytes of temporaries stated in an out-of-memory message, or None."""
     found = re.search(r"HLO temporaries \(([\d.]+)([KMGT]?)\)", message)
     return round(float(found[1]) * UNITS[found[2]]) if found else None

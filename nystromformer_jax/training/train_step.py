@@ -1,4 +1,4 @@
-"""The two compiled functions of a run (update and evaluation), and metrics as sums and denominators."""
+"""Training step, evaluation step, and metrics as pairs of sum and count."""
 
 import functools
 import math
@@ -22,18 +22,18 @@ from nystromformer_jax.training.mesh import (
 from nystromformer_jax.training.pipeline import Batch
 from nystromformer_jax.typing import Array, Bool, Float
 
-# {"loss": (sum, count), …}: two float32 scalars per metric, so that batches of any size add up exactly.
+# {"loss": (sum, count), …}: two float32 scalars per metric, to average over batches of different sizes.
 Sums = dict[str, tuple[Any, Any]]
-# (params, batch, dropout_rng) -> (the batch's summed loss, sums); sums["loss"] holds the denominator.
-# A dropout_rng of None means evaluation, without dropout.
+# (params, batch, dropout_rng) -> (loss summed over the batch, sums); sums["loss"] has the denominator.
+# If dropout_rng is None, dropout is disabled (evaluation).
 LossFn = Callable[[Any, dict[str, Any], Array | None], tuple[Array, Sums]]
-# (params, batch) -> sums, or the input of a trainer's own `summarize`; replicated on every device.
+# (params, batch) -> sums, or any input of `summarize`; replicated on every device.
 EvalStep = Callable[[Any, dict[str, Any]], Any]
 
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything that an update reads and writes, or its shapes. `step` counts finished updates."""
+    """Training state as arrays or shapes. `step` counts finished updates."""
 
     step: Any
     params: Any
@@ -43,7 +43,7 @@ class TrainState:
 def weighted(
     values: Float[Array, " B"] | Bool[Array, " B"], weights: Float[Array, " B"]
 ) -> tuple[Any, Any]:
-    """Returns one metric of a batch: the sum of `values` over rows of weight 1, and their number."""
+    """Returns a metric of a batch: the sum of `values` over rows of weight 1, and the number of rows."""
     values = jnp.where(weights > 0, values.astype(jnp.float32), 0)  # where: 0 * NaN is NaN
     return (values * weights).sum(), weights.sum()
 
@@ -54,7 +54,7 @@ def zeros_like(sums: Any) -> Any:
 
 
 def means(sums: Mapping[str, tuple[Any, Any]], prefix: str = "") -> dict[str, float]:
-    """Fetches the sums and divides them by their counts; an empty metric is NaN."""
+    """Returns each metric as sum / count; NaN if the count is zero. Waits for the device."""
     fetched = jax.device_get(dict(sums))
     return {
         prefix + name: float(total) / float(count) if count else math.nan
@@ -63,12 +63,12 @@ def means(sums: Mapping[str, tuple[Any, Any]], prefix: str = "") -> dict[str, fl
 
 
 def total_means(batches: Sequence[Sums]) -> dict[str, float]:
-    """Returns `means` over several batches, added as Python floats."""
+    """Returns `means` over several batches; sums are added as Python floats."""
     return means(jax.tree.map(lambda *leaves: sum(map(float, leaves)), *batches))
 
 
 def apply_model(model: Any, params: Any, dropout_rng: Array | None, *inputs: Any) -> Any:
-    """Applies a linen model inside a `LossFn`."""
+    """Returns the output of a linen model, for use in a `LossFn`."""
     rngs = None if dropout_rng is None else {"dropout": dropout_rng}
     return model.apply({"params": params}, *inputs, deterministic=dropout_rng is None, rngs=rngs)
 
@@ -82,14 +82,14 @@ def make_train_step(
     accumulation: int = 1,
     shard_params: bool = False,
 ) -> Callable[[TrainState, Sums, dict[str, Any]], tuple[TrainState, Sums, Array]]:
-    """Compiles `(state, metric_sums, batch) -> (state, metric_sums + the batch's, mean loss)`.
+    """Returns a jitted step `(state, metric_sums, batch) -> (state, metric_sums, mean loss)`.
 
-    state and metric_sums are donated. The gradient is that of the summed loss divided by the denominator of
-    the whole batch, so `accumulation` parts give the update of the undivided batch. The sums gain
-    `grad_norm`, the global norm before clipping.
+    `state` and `metric_sums` are donated. The metrics of the batch are added to `metric_sums`, with
+    `grad_norm`, the global gradient norm before clipping. The summed loss is divided by the denominator of
+    the full batch, so gradient accumulation gives the same update as one undivided batch.
 
     With `shard_params` the state is sharded by `state_sharding`: parameters are gathered for the loss, and
-    each device receives and applies its own part of the gradient.
+    the gradient and the update are sharded.
     """
 
     def constrain(tree: Any, *, shard: bool) -> Any:
@@ -120,10 +120,10 @@ def make_train_step(
 
 
 def metric_sums_shape(loss_fn: LossFn, params: Any, batch: Any, mesh: Mesh) -> Sums:
-    """Returns the shapes of a train step's metric sums, without running anything.
+    """Returns the shapes of the metric sums of a training step, without computing them.
 
     Raises:
-        ValueError: The sums of `loss_fn` have no "loss".
+        ValueError: The sums of `loss_fn` have no key "loss".
     """
     sums: Sums = jax.eval_shape(on_mesh(loss_fn, mesh), params, batch, jax.random.key(0))[1]
     if "loss" not in sums:
@@ -133,7 +133,7 @@ def metric_sums_shape(loss_fn: LossFn, params: Any, batch: Any, mesh: Mesh) -> S
 
 
 def make_eval_step(loss_fn: LossFn, mesh: Mesh) -> EvalStep:
-    """Compiles `(params, batch) -> sums` without dropout."""
+    """Returns a jitted step `(params, batch) -> sums` without dropout."""
 
     def eval_step(params: Any, batch: dict[str, Any]) -> Sums:
         return loss_fn(params, batch, None)[1]
@@ -148,15 +148,15 @@ def evaluate(
     mesh: Mesh,
     summarize: Callable[[list[Any]], Any] = total_means,
 ) -> Any:
-    """Evaluates `batches`; the outputs stay on the device until the end.
+    """Evaluates `batches` and returns the metrics; outputs stay on the device until the end.
 
-    `summarize` computes metrics from the list of outputs of `eval_step`, one per batch. By default they are
-    sums, which are added up exactly.
+    `summarize` computes the metrics from the list of `eval_step` outputs, one per batch. By default the
+    outputs are sums and the metrics are means.
     """
     outputs: list[Any] = []
     for batch in batches:
         output = eval_step(params, shard_batch(batch, mesh))
-        if outputs:  # at most two batches in flight: more can starve a CPU's collectives of threads
+        if outputs:  # at most two in flight: with more, CPU collectives can run out of threads
             jax.block_until_ready(outputs[-1])
         outputs.append(output)
     return summarize(jax.device_get(outputs))
@@ -165,7 +165,7 @@ def evaluate(
 def _gradient(
     loss_fn: LossFn, params: Any, batch: dict[str, Any], dropout_rng: Array
 ) -> tuple[Any, Sums]:
-    """Returns the gradient of the summed loss, and the sums."""
+    """Returns the gradient of the summed loss, and the metric sums."""
     gradient, sums = jax.grad(loss_fn, has_aux=True)(params, batch, dropout_rng)
     for pair in sums.values():
         chex.assert_shape(pair, ())
@@ -175,7 +175,7 @@ def _gradient(
 def _accumulate(
     loss_fn: LossFn, params: Any, parts: dict[str, Any], dropout_rng: Array
 ) -> tuple[Any, Sums]:
-    """Adds `_gradient` over the leading axis of `parts`, one part in memory at a time."""
+    """Sums `_gradient` over the leading axis of `parts` in a sequential scan."""
 
     def add_part(total: tuple[Any, Sums], numbered: tuple[Array, Any]) -> tuple[Any, None]:
         number, part = numbered

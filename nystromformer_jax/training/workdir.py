@@ -1,4 +1,4 @@
-"""The folder of a run: one process, one config, one result.
+"""The run folder: locked by one process, for one config and one result.
 
 config.json  data.json  environment.json  metrics.jsonl  speed.jsonl  events/  checkpoints/  result.json
 """
@@ -25,26 +25,26 @@ from nystromformer_jax.training.errors import (
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 from nystromformer_jax.training.integrity import saved_steps
 
-# The sections that identify a run. mesh, checkpoint, log and eval may change on a resume.
+# Sections that identify a run. The sections mesh, checkpoint, log and eval may change on a resume.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # in data.json
-DIVERGED = "diverged"  # the state in the result of a run whose loss was not finite
-HOW = ("train.remat",)  # changes numbers by rounding alone
+DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
+HOW = ("train.remat",)  # changes results only by rounding
 
 
 class Workdir:
     """Opens `path` for a run of `config` and locks it; use it in a `with` statement.
 
-    In a run of several processes only the primary one locks and writes; all of them must see the folder.
+    In a multi-process run only the primary process locks and writes; all processes must see the folder.
     With `read_only` nothing is locked or written, and the folder may be missing.
 
     Attributes:
         path: The folder.
-        config_sha256: The hash of the sections that identify the run.
+        config_sha256: SHA-256 of the sections that identify the run.
         environment: Versions, device and threads of this process.
-        result: A finished run's `result.json`, else None.
-        divergence: A diverged run's `result.json`, else None.
+        result: Content of `result.json` if the run is finished, else None.
+        divergence: Content of `result.json` if the run diverged, else None.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class Workdir:
         paths: Iterable[str] = PATHS,
         read_only: bool = False,
     ) -> None:
-        """Takes the lock, compares configs, and writes `config.json` if the run is new.
+        """Locks the folder, compares configs, and writes `config.json` if the run is new.
 
-        `paths` are dotted keys of locations, which may change on a resume.
+        `paths` are the dotted config keys of file locations, which may change on a resume.
 
         Raises:
             NotADirectoryError: `path` or one of its parents is a file.
-            WorkdirBusy: Another process has the lock.
-            ConfigDiffers: The folder belongs to another config; one sentence per difference.
+            WorkdirBusy: Another process holds the lock.
+            ConfigDiffers: The folder was created with a different config; the message lists all differences.
             CannotWrite: The disk is full or the folder is read-only.
-            RemoteError: Another process of the run raised one of these.
+            RemoteError: Another process of the run raised one of these errors.
         """
         config = json.loads(json.dumps(config))  # tuples become lists, as in config.json
         self.path = path.absolute()
@@ -102,10 +102,10 @@ class Workdir:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # An invalid command that trained nothing leaves no run behind, so that the corrected one can start.
+        # After an invalid command that trained nothing, the run is removed: the corrected command can start.
         invalid = kind is not None and issubclass(kind, (ValueError, OSError, ImportError))
         if self._writes and self._is_new and invalid and not self._has_begun:
-            with contextlib.suppress(OSError):  # the folder itself may be the error
+            with contextlib.suppress(OSError):  # the folder may be the cause of the error
                 for name in ("config.json", "data.json", "environment.json"):
                     (self.path / name).unlink(missing_ok=True)
         if self._lock is not None:
@@ -118,7 +118,7 @@ class Workdir:
 
     @property
     def has_checkpoints(self) -> bool:
-        """True if there is a state to resume from."""
+        """True if there is a checkpoint to resume from."""
         return bool(saved_steps(self.checkpoints))
 
     @property
@@ -127,15 +127,15 @@ class Workdir:
         return self.path / "checkpoints"
 
     def require_data(self, sha256: str) -> None:
-        """Records the hash of a new run's data, or compares it with the recorded one.
+        """Records the hash of the data of a new run; compares it with the recorded hash on a resume.
 
         Raises:
-            ConfigDiffers: The run was started on data of another hash.
+            ConfigDiffers: The run was started on data with a different hash.
         """
         self._primary_first(lambda: self._require_data(sha256))
 
     def _primary_first(self, act: Callable[[], None]) -> None:
-        """Calls `act` in the primary process, which may write, and then in the others, which read."""
+        """Calls `act` in the primary process, which may write, then in all others, which only read."""
         for turn in (self._writes, not self._writes):
             with sync_errors():
                 if turn:
@@ -162,7 +162,7 @@ class Workdir:
             )
 
     def require_result(self) -> dict[str, Any]:
-        """Returns a finished run's result, or raises NotFinished."""
+        """Returns the result of a finished run; raises NotFinished otherwise."""
         if self.divergence is not None:
             raise NotFinished(
                 f"{self.path} holds a run that diverged by step {self.divergence['step']}, so it has no"
@@ -178,11 +178,11 @@ class Workdir:
     def require_unchanged(self, check_data: Callable[[], object]) -> None:
         """Raises an error if the data changed during the run.
 
-        `check_data` raises ValueError if they changed, FileNotFoundError if they are gone.
+        `check_data` raises ValueError if the data changed, FileNotFoundError if data are missing.
 
         Raises:
-            ConfigDiffers: They changed, so the run will never have a result.
-            DataGone: They are missing.
+            ConfigDiffers: The data changed, so the run cannot finish.
+            DataGone: The data are missing.
         """
         with sync_errors():
             if not self._writes:
@@ -195,7 +195,7 @@ class Workdir:
                     f" {error} Then the same command resumes."
                 ) from error
             except ValueError as error:
-                # It is unknown which steps read which data, so the checkpoints cannot be used.
+                # It is unknown which data each step read, so no checkpoint can be used.
                 with writing_to(self.path):
                     write_json(self.path / "data.json", {CHANGED: True})
                 raise ConfigDiffers(
@@ -204,12 +204,12 @@ class Workdir:
                 ) from error
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes `result.json`, which finishes the run."""
+        """Writes `result.json`, which marks the run as finished."""
         self._write_result(result)
         self.result = dict(result)
 
     def write_divergence(self, step: int, reason: str) -> None:
-        """Writes a `result.json` without accuracies: the run diverged by `step`, for this `reason`."""
+        """Writes a `result.json` that records the divergence of the run at `step`, with the `reason`."""
         self.divergence = {
             "state": DIVERGED,
             "step": step,
@@ -226,7 +226,7 @@ class Workdir:
                     write_json(self.path / "result.json", result)
 
     def _check_environment(self) -> dict[str, Any]:
-        """Records the environment of a new run; warns if a resumed run's last bits may differ."""
+        """Records the environment of a new run; warns if a resumed run may not be bitwise identical."""
         now, file = describe_environment(), self.path / "environment.json"
         if not file.exists():
             if self._writes:
@@ -250,9 +250,9 @@ class Workdir:
 def check_folder(
     path: Path, config: Mapping[str, Any], *, paths: Iterable[str] = PATHS, finished: bool = False
 ) -> None:
-    """Raises the errors of `Workdir` before data are prepared, which can take long.
+    """Raises the errors of `Workdir` early, before a long preparation of the data.
 
-    With `finished`, it also raises NotFinished unless the folder holds a finished run.
+    With `finished`, raises NotFinished unless the folder contains a finished run.
     """
     workdir = Workdir(path, config, paths=paths, read_only=True)
     if finished:
@@ -260,7 +260,7 @@ def check_folder(
 
 
 def config_sha256(config: Mapping[str, Any], paths: Iterable[str] = PATHS) -> str:
-    """Returns the hash that identifies a run: of the sections `IDENTITY` without `paths`."""
+    """Returns the hash that identifies a run: SHA-256 of the sections `IDENTITY` without `paths`."""
     identity = json.dumps(_identity(config, paths), sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
 
@@ -274,7 +274,7 @@ def _require_folder(path: Path) -> None:
 
 
 def _lock(path: Path) -> int:
-    """Locks the folder; the system releases the lock when the process ends, even by a kill."""
+    """Locks the folder; the operating system releases the lock when the process ends or is killed."""
     lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -307,7 +307,7 @@ def _require_same_config(
 
 
 def _identity(config: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """Returns the sections `IDENTITY` without `paths` as {dotted key: value}."""
+    """Returns the sections `IDENTITY` as {dotted key: value}, without the keys `paths`."""
     sections = {name: config[name] for name in IDENTITY if name in config}
     excluded = {*paths, *HOW}
     return {key: value for key, value in _flat(sections).items() if key not in excluded}

@@ -1,1 +1,1 @@
-"""Memory, communication and time of a training step, from the compiler, before the devices exist."""
+"""Estimates memory, communication and time of a training step by ahead-of-time compilation."""

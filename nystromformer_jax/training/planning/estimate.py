@@ -1,4 +1,4 @@
-"""Estimates of memory and time: the training step, compiled for devices that need not exist."""
+"""Estimates memory and time of a training step by compiling it; the devices need not exist."""
 
 import dataclasses
 import math
@@ -24,61 +24,61 @@ class Memory:
     """Bytes on one device, as the compiler allocates them."""
 
     params: int
-    optimizer: int  # and the step
+    optimizer: int  # optimizer state and step counter
     batch: int
-    other: int  # metric sums, and padding of the device's layouts
-    temporaries: int  # activations, gradients, gathered parameters; no buffers updated in place
+    other: int  # metric sums, and padding of array layouts
+    temporaries: int  # activations, gradients, gathered parameters; excludes in-place updates
     code: int
 
     @property
     def total(self) -> int:
-        """The sum of all."""
+        """Total bytes."""
         return sum(dataclasses.astuple(self))
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Estimates for one training step, on each device."""
+    """Estimates per device for one training step."""
 
-    memory: Memory | None  # None: too much, and the compiler did not report how much
-    fits: bool  # within the device's memory
-    flops: float | None = None  # loops are multiplied out where the compiler does so; None: unknown
-    # By kind; empty for one device; None if jaxlib cannot print the program.
+    memory: Memory | None  # None: out of memory, size not reported
+    fits: bool  # True if the step fits the device's memory
+    flops: float | None = None  # some compilers count a loop body once; None: unknown
+    # Collectives by kind; empty for one device; None if jaxlib cannot print the program.
     collectives: Mapping[str, Collectives] | None = dataclasses.field(default_factory=dict)
     cycles: int | None = None  # see `estimated_cycles`
-    kernel_bytes: int = 0  # that the Pallas kernels declare to read and write
+    kernel_bytes: int = 0  # bytes that the Pallas kernels declare to access
     reason: str = ""  # the compiler's error if it ran out of memory
 
     @property
     def collective_bytes(self) -> int | None:
-        """The bytes of all collectives."""
+        """Total bytes of all collectives; None if unknown."""
         if self.collectives is None:
             return None
         return sum(found.nbytes for found in self.collectives.values())
 
     def compute_seconds(self, chip: Chip) -> float | None:
-        """Returns the time of the cycles at the chip's clock and of the kernels' bytes at its memory rate.
+        """Returns the estimated compute time: compiler cycles, plus memory access of Pallas kernels.
 
-        On measured kernels such estimates were off by 40 %.
+        Compared to measured kernels, this estimate was off by 40 %.
         """
         if self.cycles is None:
             return None
         return self.cycles / chip.hertz + self.kernel_bytes / chip.memory_rate
 
     def link_seconds(self, chip: Chip) -> float | None:
-        """Returns the total time of the collectives over one link, one after another."""
+        """Returns the total time of the collectives, run sequentially over one link."""
         return None if self.collective_bytes is None else self.collective_bytes / chip.link_rate
 
     def step_seconds(self, chip: Chip) -> float | None:
-        """Returns the time of computation and communication, one after the other."""
+        """Returns the time of computation plus communication, without overlap."""
         compute, links = self.compute_seconds(chip), self.link_seconds(chip)
         return None if compute is None or links is None else compute + links
 
 
 def make_plan(spec: TrainSpec, limit_bytes: int | float = math.inf, batch_size: int = 0) -> Plan:
-    """Compiles the training step of `spec` for its mesh, and reads the compiler's estimates.
+    """Compiles the training step of `spec` and returns the compiler's estimates.
 
-    `limit_bytes` is the memory of a device. A global `batch_size` of 0 is the config's.
+    `limit_bytes` is the memory per device. `batch_size` is the global batch size; 0: from the config.
     """
     shapes = spec.shapes(batch_size)
     state, metric_sums, batch = shapes
@@ -149,14 +149,14 @@ def largest_that_fits(
     first: int = 1,
     base: int | float | None = None,
 ) -> int:
-    """Returns the largest number that needs at most `limit_bytes`; 0 if none does.
+    """Returns the largest integer that needs at most `limit_bytes`; 0 if none does.
 
-    The search starts at `first` and assumes that the bytes grow almost linearly, so that it tries few
-    numbers. `needed` returns the bytes of a number, or None if they are too many to count. `base` is
-    the bytes of 0; None: unknown.
+    `needed(n)` returns the bytes that n needs, or None if they exceed the limit by an unknown amount.
+    The search starts at `first` and assumes almost linear growth, to need few evaluations. `base` is
+    `needed(0)`; None: unknown.
     """
     sizes: dict[int, int | float] = {} if base is None else {0: base}
-    low, high, misses = 0, 0, 0  # the largest that fits, the smallest that does not (0: unknown)
+    low, high, misses = 0, 0, 0  # high: the smallest known not to fit (0: unknown)
     guess = first
     while high != low + 1:
         size = needed(guess)
@@ -173,9 +173,9 @@ def largest_that_fits(
 def _next_guess(
     sizes: Mapping[int, int | float], low: int, high: int, limit_bytes: int | float, misses: int
 ) -> int:
-    """Returns where the line through the two known sizes nearest to the limit meets it.
+    """Returns the next guess: where a line through the two sizes nearest to the limit reaches the limit.
 
-    The guess is between `low` and `high` and at most 32 times `low`. After two misses it bisects.
+    The guess is between `low` and `high` and at most 32 times `low`. After two misses it is a bisection.
     """
     if high and misses > 1:
         return max((low + high) // 2, low + 1)
@@ -191,7 +191,7 @@ def _next_guess(
 
 
 def _device_bytes(tree: Any) -> int:
-    """Returns the bytes on one device of `tree`, shapes with shardings."""
+    """Returns the bytes per device of `tree`, a tree of shapes with shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * np.dtype(leaf.dtype).itemsize
         for leaf in jax.tree.leaves(tree)

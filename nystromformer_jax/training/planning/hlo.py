@@ -1,4 +1,4 @@
-"""Collectives, cycles and kernel costs of a compiled program, parsed from its HLO text."""
+"""Parses collectives, cycles and kernel costs from the HLO text of a compiled program."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 @dataclasses.dataclass(frozen=True)
 class Collectives:
-    """The number of collectives of a kind in one run of a program, and their bytes per device."""
+    """Number of collectives of one kind per run of a program, and total bytes per device."""
 
     count: int
     nbytes: int
@@ -34,9 +34,9 @@ class Collectives:
 def find_collectives(text: str) -> dict[str, Collectives]:
     """Returns the collectives by kind, from the `compiled.as_text()` of a program.
 
-    Bytes are those of the result on one device, or of the operand for a reduce-scatter. The traffic on the
-    links is up to twice as much for an all-reduce, and at most as much for the others. Collectives in a loop
-    of known length count once per iteration; both branches of a condition count.
+    Bytes are the size per device of the result, or of the operand for a reduce-scatter. The link traffic of
+    an all-reduce is up to twice this size, and at most this size for other kinds. Collectives in a loop of
+    known length are counted once per iteration. Both branches of a conditional are counted.
     """
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     in_fusions = set()
@@ -44,7 +44,7 @@ def find_collectives(text: str) -> dict[str, Collectives]:
         kind = name.removesuffix("-start")
         if kind not in KINDS:
             continue
-        # TPU compilers repeat one collective in the fusions of its start, middle and end.
+        # The TPU compiler repeats one collective in several fusions (start, middle, end).
         if fused:
             identity = (kind, *_IDENTITY.findall(operation))
             if identity in in_fusions:
@@ -65,9 +65,9 @@ def find_collectives(text: str) -> dict[str, Collectives]:
 
 
 def estimated_cycles(text: str) -> int | None:
-    """Returns the cycles that the TPU compiler estimates for a program, with loops multiplied out.
+    """Returns the TPU compiler's estimate of the cycles of a program, loop iterations included.
 
-    Compilers of other devices give no estimate, which is None. Waiting for other devices and Pallas kernels
+    Returns None for devices whose compiler gives no estimate. Pallas kernels and waiting for other devices
     are not included.
     """
     cycles = [
@@ -79,7 +79,7 @@ def estimated_cycles(text: str) -> int | None:
 
 
 def kernel_costs(text: str) -> list[tuple[str, int]]:
-    """Returns the names of the Pallas kernels of a TPU program, and the bytes that each declares."""
+    """Returns name and declared bytes of each Pallas kernel in a TPU program."""
     return [
         (found[1] if (found := _KERNEL.search(operation)) else "", times * int(cost[1]))
         for times, operation, name, _ in _operations(text)
@@ -88,7 +88,7 @@ def kernel_costs(text: str) -> list[tuple[str, int]]:
 
 
 def _operations(text: str) -> Iterator[tuple[int, str, str, bool]]:
-    """Yields (number of runs, text after the `=`, name, True if in a fusion) of every operation."""
+    """Yields (number of runs, text after `=`, name, True if in a fusion) of every operation."""
     computations: dict[str, list[str]] = {}
     entry, current = "", ""
     for line in text.splitlines():
@@ -109,7 +109,7 @@ def _operations(text: str) -> Iterator[tuple[int, str, str, bool]]:
                 called += [branch.strip().lstrip("%") for branch in branches[1].split(",")]
             trips = _TRIPS.search(operation) if name[1] == "while" else None
             if name[1] in KINDS or name[1] in ("reduce", "scatter", "sort", "map", "reduce-window"):
-                continue  # their computations are functions of scalars
+                continue  # their computations are scalar functions
             for below in called:
                 often = times * int(trips[1]) if trips else times
                 yield from walk(below, often, fused or name[1] == "fusion")
@@ -133,7 +133,7 @@ def _group_size(operation: str) -> int:
         return listed[1].count(",") + 1
     if named := re.search(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}", operation):
         sizes = dict(re.findall(r"'([^']+)'=(\d+)", named[1]))
-        # A part of an axis has its own size: 'data':(1)2.
+        # A sub-axis has an explicit size: 'data':(1)2.
         axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", named[2])
         return math.prod(int(part or sizes[axis]) for axis, part in axes)
     return 1

@@ -1,4 +1,4 @@
-"""The text of a plan: memory, communication, time and cost of a run, and changes with which it fits."""
+"""Text report of a plan: memory, communication, time, cost, and changes that make the run fit."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ _NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The text that `run_plan.py` prints; `fits` is True if the step fits."""
+    """Text that `run_plan.py` prints; `fits` is True if the step fits the device's memory."""
 
     text: str
     fits: bool
@@ -42,11 +42,11 @@ def make_report(
     price: float = 0.0,
     largest: bool = True,
 ) -> Report:
-    """Plans the run that `make_spec` makes of `config`, and describes the result.
+    """Returns the report of a plan for the run `make_spec(config)`.
 
-    `chip` is the kind of the devices, or None for local devices of unknown memory and speed. `price` is the
-    cost of a chip per hour, or 0 if unknown. `largest` searches for the largest batch, which compiles the
-    step a few more times.
+    `chip` has the device specifications; None: local devices of unknown memory and speed. `price` is the
+    cost per chip-hour; 0: unknown. `largest` enables the search for the largest batch size, which compiles
+    the step a few more times.
     """
     limit = math.inf if chip is None else chip.memory_bytes
     spec = make_spec(config)
@@ -124,7 +124,7 @@ def _time_lines(spec: TrainSpec, plan: Plan, chip: Chip | None, price: float) ->
 def _what_would_fit(
     config: Config, make_spec: Callable[[Config], TrainSpec], limit: int | float
 ) -> str:
-    """Returns the fewest flags with which the step fits, the cheapest first."""
+    """Returns the smallest set of flags with which the step fits, preferring low time cost."""
     spec = make_spec(config)
     for changes in _smaller(config, spec):
         changed = {name: dict(section) for name, section in config.items()}
@@ -144,7 +144,7 @@ def _what_would_fit(
 
 
 def _smaller(config: Config, spec: TrainSpec) -> Iterator[dict[str, Any]]:
-    """Yields changes that need less memory and more time, the cheapest first."""
+    """Yields config changes that trade time for memory, in ascending order of time cost."""
     changes: dict[str, Any] = {}
     data = spec.mesh.shape["data"]
     if not config["train"]["remat"]:
