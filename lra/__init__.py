@@ -1,1 +1,1 @@
-"""The Long Range Arena: its tasks, its models and the command that trains them."""
+"""Long Range Arena: tasks, models, training, figures and reports."""

@@ -18,22 +18,23 @@ from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Sizes and options of a model; the defaults are the paper's on the Long Range Arena.
+    """Sizes and options of a model; the defaults are the paper's values for the Long Range Arena.
 
     Args:
-      dropout_rate: Dropout of embeddings, attention output, and the MLP's hidden units and output.
+      dropout_rate: Dropout rate of the embeddings, the attention output, and the MLP's hidden units
+        and output.
       stem: Odd kernel sizes of the dense convolutions between the embedding and the first block; see
         `nystromformer_jax.modules.ConvStem`.
-      pooling: "mean" averages over real tokens; "padded_mean", the authors', divides by the padded
-        length instead; "all_mean" includes padding; "first" takes the first token; "cls" prepends a
-        learned token and takes it; "ends" concatenates the first token, the last real token and the
-        mean.
+      pooling: "mean" averages over real tokens; "padded_mean", as in the authors' code, divides their
+        sum by the padded length; "all_mean" averages over padding too; "first" takes the first token;
+        "cls" prepends a learned token and takes it; "ends" concatenates the first token, the last
+        real token and the mean.
       pair_features: Input of the head for the encodings x and y of a pair: "products" is x, y, x · y
-        and x − y; "concatenation" is x and y, with one more layer in the head.
+        and x − y; "concatenation" is x and y, and adds a layer to the head.
       initialization: Initialization of kernels, biases and token embeddings; see `INITIALIZATIONS`.
       token_init: "normal" follows `initialization`; "fourier" initializes the token embedding with
-        sines and cosines of the token id, so that pixels of similar intensity start alike.
-      dtype: Type of activations; parameters, landmark kernel and pseudoinverse stay float32.
+        sines and cosines of the token id, so that similar pixel values have similar embeddings.
+      dtype: Type of activations; parameters, landmark kernel and pseudoinverse are float32.
     """
 
     vocab_size: int  # rows of the token embedding; at least the number of token ids
@@ -48,9 +49,9 @@ class ModelConfig:
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     pooling: Literal["mean", "padded_mean", "all_mean", "first", "cls", "ends"] = "mean"
     pair_features: Literal["products", "concatenation"] = "products"
-    activation: Activation = "gelu"  # the exact one
+    activation: Activation = "gelu"  # exact, not the tanh approximation
     layer_norm_epsilon: float = 1e-5
-    attention_bias: bool = True  # biases of the projections
+    attention_bias: bool = True  # adds biases to the attention projections
     initialization: Literal["lecun", "google"] = "lecun"
     token_init: Literal["normal", "fourier"] = "normal"
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -76,7 +77,7 @@ class ModelConfig:
 
 
 class Initializers(NamedTuple):
-    """Initializers of a model."""
+    """Initializers of kernels, biases and token embeddings."""
 
     embedding: Initializer
     kernel: Initializer
@@ -95,7 +96,7 @@ INITIALIZATIONS = {
 
 
 class SequenceEncoder(nn.Module):
-    """Embeds a sequence and encodes it as one vector: embeddings, pre-norm encoder, pooling."""
+    """Encodes a sequence as one vector: embeddings, pre-norm encoder, pooling."""
 
     config: ModelConfig
     make_core: Callable[..., nn.Module]
@@ -105,7 +106,7 @@ class SequenceEncoder(nn.Module):
     def __call__(
         self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
     ) -> Float[Array, "B F"]:
-        """Encodes token ids; `mask` is True at real tokens. F is E, or 3 E for `pooling="ends"`."""
+        """Returns one vector per sequence of token ids; F is E, or 3 E for `pooling="ends"`."""
         config = self.config
         dtype = jnp.dtype(config.dtype)
         init = INITIALIZATIONS[config.initialization]
@@ -128,7 +129,7 @@ class SequenceEncoder(nn.Module):
             cls = self.param("cls", nn.initializers.zeros_init(), (1, 1, config.embed_dim))
             cls = jnp.broadcast_to(cls.astype(dtype), (len(x), 1, config.embed_dim))
             x = jnp.concatenate([cls, x], axis=1)
-            # It is masked like the first token, as in the official code.
+            # The class token is masked if the first token is, as in the official code.
             mask = jnp.concatenate([mask[:, :1], mask], axis=1)
             max_len += 1
         if config.positions == "sinusoidal":
@@ -138,7 +139,7 @@ class SequenceEncoder(nn.Module):
             table = embed(
                 max_len, embedding_init=nn.initializers.normal(0.02), name="position_embedding"
             )
-            # A slice instead of a lookup: its gradient is a sum over the batch, not a scatter.
+            # The gradient of a slice is a sum over the batch; that of a lookup is a scatter.
             x = x + table.embedding[: x.shape[1]].astype(x.dtype)[None]
         x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
         make_block = functools.partial(
@@ -173,14 +174,14 @@ class SequenceEncoder(nn.Module):
 
 
 class Model(nn.Module):
-    """Base of the models."""
+    """Base class of `Classifier` and `DualEncoder`."""
 
-    batch_keys: ClassVar[tuple[str, ...]]  # the arrays of a batch that the model is called with
+    batch_keys: ClassVar[tuple[str, ...]]  # keys of a batch that are passed to the model, in order
 
     config: ModelConfig
-    make_core: Callable[..., nn.Module]  # makes the attention; see `nystromformer_jax.make_core`
+    make_core: Callable[..., nn.Module]  # returned by `nystromformer_jax.make_core`
     num_classes: int  # C
-    remat: bool = False  # see `nystromformer_jax.Encoder`
+    remat: bool = False  # rematerializes activations; see `nystromformer_jax.Encoder`
 
     def _encoder(self) -> SequenceEncoder:
         return SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
@@ -194,7 +195,7 @@ class Classifier(Model):
     """Classifies a sequence.
 
     Source: the authors' LRA model (mlpen/Nystromformer, `LRA/code/model.py`, `model_wrapper.py`).
-    Differs: by default the mean is over real tokens only; see `ModelConfig.pooling`.
+    Differs: by default, pooling averages over real tokens only; see `ModelConfig.pooling`.
     """
 
     batch_keys: ClassVar = ("inputs", "mask")
@@ -209,10 +210,10 @@ class Classifier(Model):
 
 
 class DualEncoder(Model):
-    """Classifies a pair of sequences: one encoder for both, and a head over their vectors x and y.
+    """Classifies a pair of sequences with a shared encoder and a head on the two encodings x and y.
 
-    Source: Tay et al. 2020, section 3.3 and the authors' `LRA/code/model_wrapper.py`. In the
-    official code the head gets x and y only.
+    Source: Tay et al. 2020, section 3.3 and the authors' `LRA/code/model_wrapper.py`. The head of the
+    official code uses x and y only.
     Differs: see `Classifier`.
     """
 
@@ -228,8 +229,8 @@ class DualEncoder(Model):
         *,
         deterministic: bool,
     ) -> Float[Array, "B C"]:
-        """Returns logits for pairs of token ids; masks are True at real tokens."""
-        # The texts of a pair are adjacent, so a batch split over devices keeps each pair on one device.
+        """Returns logits for pairs of sequences of token ids; masks are True at real tokens."""
+        # The two texts of a pair are adjacent, so that sharding the batch keeps them on one device.
         inputs, mask = _interleave(inputs1, inputs2), _interleave(mask1, mask2)
         pooled = self._encoder()(inputs, mask, deterministic=deterministic)
         x, y = pooled[0::2], pooled[1::2]
@@ -245,14 +246,14 @@ class DualEncoder(Model):
 def first_and_last(
     x: Float[Array, "B L E"], mask: Bool[Array, "B L"]
 ) -> tuple[Float[Array, "B E"], Float[Array, "B E"]]:
-    """Returns the first and the last real token of each row, in float32; zeros for an all-padding row."""
+    """Returns the first and last real token of each row in float32; zeros for an all-padding row."""
     length = mask.shape[1]
     positions = jnp.arange(length)[None]
     first = jnp.where(mask, positions, length).min(axis=1)
     last = jnp.where(mask, positions, -1).max(axis=1)
 
     def at(index: Int[Array, " B"]) -> Float[Array, "B E"]:
-        # Masking instead of indexing: XLA can partition it over devices that share the length.
+        # Masking instead of indexing: XLA can partition it when the sequence axis is sharded.
         selected = positions == index[:, None]
         return jnp.where(selected[..., None], x, 0).sum(axis=1, dtype=jnp.float32)
 
@@ -260,7 +261,7 @@ def first_and_last(
 
 
 def _interleave(first: Shaped[Array, "B L"], second: Shaped[Array, "B L"]) -> Array:
-    """Interleaves two [B, L] to [2 B, L]: rows 2 i and 2 i + 1 are those of pair i."""
+    """Interleaves two arrays [B, L] to [2 B, L]: rows 2 i and 2 i + 1 hold pair i."""
     return jnp.stack([first, second], axis=1).reshape(-1, first.shape[1])
 
 
@@ -276,7 +277,7 @@ def sinusoids(length: int, embed_dim: int) -> npt.NDArray[np.float32]:
 
 
 def _fourier_init(rng: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
-    """Initializes an embedding table [V, E] with `sinusoids`."""
+    """Initializes a token embedding [V, E] with `sinusoids`."""
     return jnp.asarray(sinusoids(*shape), dtype)
 
 

@@ -1,4 +1,4 @@
-"""Converts the authors' LRA checkpoints to the benchmark's models."""
+"""Converts the authors' PyTorch checkpoints of LRA models to Flax parameters."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +14,21 @@ from nystromformer_jax.pretrained.authors import read_torch
 from nystromformer_jax.pretrained.names import authors_attention, encoder_modules, tensor_name
 from nystromformer_jax.pretrained.tensors import conv_kernel, mismatch_error
 
-# The authors' other attentions differ from ours for the same weights: Performer has another kernel, linear
-# attention is not normalized, Reformer's queries have no bias.
+# With the same weights, the authors' other attentions compute different outputs: Performer has another
+# kernel, linear attention is not normalized, Reformer's queries have no bias.
 ATTENTIONS = ("softmax", "nystrom", "linformer")
 
 
 def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of the model of `config` from a file of the authors' `run_tasks.py`.
+    """Loads a checkpoint of the authors' `run_tasks.py` as parameters of the model of `config`.
 
-    With `quirks=mlpen` in the config, the logits are also theirs. The caller must convert token ids: ListOps
-    numbers its tokens in another order here; bytes and pixels are the same.
+    With `quirks=mlpen` in the config, the logits equal the authors'. The caller must convert the token ids
+    of ListOps, whose vocabulary has another order here; bytes and pixels have the same ids.
 
     Source: mlpen/Nystromformer at 5689313, LRA/code/model.py and model_wrapper.py.
 
-    The file, `*.model`, was pickled by PyTorch, and reading it needs the package torch. The config has a
-    run's sections, as for `train.prepare`; its model.max_len may be below the checkpoint's.
+    The file, `*.model`, was pickled by PyTorch, and reading it needs the package torch. The config has the
+    same sections as for `train.prepare`; its model.max_len may be smaller than the checkpoint's.
 
     Raises:
       ValueError: The file is corrupt, its tensors do not match the model, or the attention differs from
@@ -71,7 +71,7 @@ def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, 
 
 
 def _modules(tied: bool) -> dict[str, str]:
-    """Returns the authors' names of the modules; `tied` if all layers share their weights."""
+    """Returns the authors' module names by Flax module; `tied` if all layers share their weights."""
     layers = encoder_modules(
         "model.transformer." if tied else "model.transformer_{i}.",
         {
@@ -93,7 +93,7 @@ def _modules(tied: bool) -> dict[str, str]:
 
 
 def _to_param(path: str, tensor: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Converts a tensor to our axes; truncates positions that the model does not have."""
+    """Converts a tensor to the axes of a Flax parameter; truncates position embeddings to `shape`."""
     if path.endswith("conv_kernel") and tensor.ndim == 4:
         return conv_kernel(tensor)
     if path.endswith("/kernel"):

@@ -1,4 +1,4 @@
-"""One run of the benchmark: config, task, model, training and result."""
+"""Trains and evaluates one run of the benchmark."""
 
 import dataclasses
 import functools
@@ -40,14 +40,14 @@ from nystromformer_jax.training import (
 from nystromformer_jax.typing import Array
 from reporting.statistics import binomial_error, summarize
 
-PATHS = ("data.dir", "data.workers")  # neither changes the data
+PATHS = ("data.dir", "data.workers")  # keys that do not change the data
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A valid config, its mesh and its model."""
+    """A validated config with its device mesh and model."""
 
-    config: Mapping[str, Any]  # plain sections, for `config.json`
+    config: Mapping[str, Any]  # sections of plain values, as written to `config.json`
     data: DataConfig
     fit: FitConfig
     mesh: Mesh
@@ -67,9 +67,9 @@ def is_partial(run: Run, task: Task) -> bool:
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
-    """Validates a config before anything is prepared, written or compiled.
+    """Validates a config and returns its run; loads no data, and writes and compiles nothing.
 
-    `config` has sections of plain values. The mesh takes all devices if `devices` is None.
+    `config` has sections of plain values. If `devices` is None, the mesh uses all devices.
 
     Raises:
       ValueError: A value is invalid; the message names its section and key.
@@ -99,9 +99,9 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         )
     if "seed" in {field.name for field in dataclasses.fields(CORES[attention])}:
         options.setdefault("seed", fit_config.train.seed)  # for sampling at initialization
-    from_mapping(CORES[attention], options, "attention")  # to validate them
+    from_mapping(CORES[attention], options, "attention")  # validates the options
     mesh = make_mesh(sections["mesh"], devices)
-    if attention == "nystrom":  # XLA splits the length of the others
+    if attention == "nystrom":  # XLA shards the sequence axis of the other attentions
         options["sequence_axis"] = sequence_axis(mesh)
     kind = DualEncoder if task.pairs else Classifier
     core = make_core(attention, **options)
@@ -110,7 +110,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     check_length(mesh, length, "data.padded_len" if data_config.padded_len else "data.max_len")
     if data_config.pad_to_multiple_of:
         check_length(mesh, data_config.pad_to_multiple_of, "data.pad_to_multiple_of")
-    # Tracing the model raises its own errors, for example for an even kernel size.
+    # Tracing the model raises the errors of its modules, for example for an even kernel size.
     shortest = data_config.padding.for_longest(1).padded_len
     for tokens in {length, shortest}:
         jax.eval_shape(functools.partial(_init, model, tokens))
@@ -121,7 +121,7 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
     """Trains or resumes a run, and evaluates its best checkpoint once on the test set.
 
     Returns:
-      The content of `result.json`; that of a finished run without training.
+      The content of `result.json`. If the run is finished, nothing is trained.
     """
     spec = make_spec(run)
 
@@ -169,7 +169,7 @@ def evaluate_checkpoint(run: Run, task: Task, workdir: Workdir) -> dict[str, Any
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """Returns a sentence about the result of one run."""
+    """Returns a sentence with the accuracies of one run."""
     error = binomial_error(result["test_accuracy"], result["test_examples"])
     return (
         f"{result['task']} with {result['attention']} attention: test accuracy"
@@ -180,7 +180,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 
 def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> str:
-    """Returns a sentence about the results of several seeds; `diverged` more have no result."""
+    """Returns a sentence with the mean accuracy over seeds, and the number of seeds that diverged."""
     accuracies = [100 * result["test_accuracy"] for result in results]
     summary = summarize(accuracies)
     others = f" and {diverged} that diverged" if diverged else ""
@@ -192,7 +192,7 @@ def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0)
 
 
 def make_spec(run: Run) -> TrainSpec:
-    """Returns what a run trains; needs no data."""
+    """Returns the `TrainSpec` of a run; needs no data."""
     length = run.data.padding.padded_len
     row = {
         key: jax.ShapeDtypeStruct((length,), bool if key.startswith("mask") else jnp.int32)
@@ -208,7 +208,7 @@ def make_spec(run: Run) -> TrainSpec:
 
 
 def make_loss(model: Model) -> Any:
-    """Returns the `LossFn`: cross-entropy, with the metrics loss and accuracy."""
+    """Returns a `LossFn`: cross-entropy, with the metrics loss and accuracy."""
 
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
@@ -233,7 +233,7 @@ def _init(model: Model, length: int, seed: int = 0) -> Any:
 
 
 def make_params(run: Run) -> Callable[[], Any]:
-    """Returns a function that makes the initial parameters from the run's seed."""
+    """Returns a function that initializes the parameters from the seed of the config."""
     return lambda: _init(run.model, run.data.padding.padded_len, run.fit.train.seed)
 
 
@@ -249,7 +249,7 @@ def _examples(run: Run, split: Split) -> Examples:
 
 
 def _scored(run: Run, task: Task, split: str) -> int:
-    """Returns the number of examples of a split that are evaluated."""
+    """Returns the number of evaluated examples of a split."""
     return run.fit.eval.scored(len(task.splits[split]))
 
 

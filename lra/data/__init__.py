@@ -1,4 +1,4 @@
-"""The tasks of the Long Range Arena, prepared once and read from disk. Nothing here imports jax."""
+"""Tasks of the Long Range Arena, prepared once and read from disk. No module here imports jax."""
 
 import functools
 import logging
@@ -77,7 +77,7 @@ _ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
 
 
 def name_of(task: str) -> str:
-    """Returns the name in `TASKS` of `task`, which may be an alias; raises ValueError if unknown."""
+    """Returns the name of a task in `TASKS`, given a name or an alias; raises ValueError if unknown."""
     name = _ALIASES.get(task, task)
     if name not in TASKS:
         raise ValueError(f"Unknown task {name!r}{nearest(name, TASKS)}")
@@ -85,12 +85,12 @@ def name_of(task: str) -> str:
 
 
 def describe(task: str) -> TaskInfo:
-    """Returns the properties of `task`; its data need not be prepared."""
+    """Returns the properties of a task; needs no data."""
     return TASKS[name_of(task)]
 
 
 def load(config: DataConfig) -> Task:
-    """Opens the task that `config` names, and prepares its data first if they are missing."""
+    """Opens the task of a config; prepares the data if they are missing."""
     info = describe(config.task)
     task = info.load(config)
     if not info.has_all(task) and not config.examples:

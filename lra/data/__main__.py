@@ -21,7 +21,7 @@ SHEET_IMAGES = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit code."""
+    """Runs the command and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lra.data", description=__doc__)
     parser.add_argument("task", help=", ".join(data.TASKS))
     parser.add_argument("--data_dir", default="", help="folder of the task's files")
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rename_flags(sentence: str) -> str:
-    """Replaces the flags of run_lra.py in an error message by those of this command."""
+    """Replaces flags of run_lra.py in an error message by the flags of this command."""
     return sentence.replace("--config.data.dir", "--data_dir").replace("--config.data.", "--")
 
 
@@ -81,7 +81,7 @@ def _report(given: argparse.Namespace) -> None:
 
 
 def _compare_official(task: Task, info: data.TaskInfo) -> str:
-    """Returns a comparison with the official data, if their hash is known."""
+    """Returns a sentence that compares the data with the official data, if their hash is known."""
     if not info.official_sha256:
         return ""
     if task.sha256 == info.official_sha256:
@@ -90,7 +90,7 @@ def _compare_official(task: Task, info: data.TaskInfo) -> str:
 
 
 def _format_example(task: Task, row: int) -> str:
-    """Returns a training example as text."""
+    """Returns the training example in `row` as text."""
     split = task.splits["train"]
     *sequences, label = split[row]
     name = f" ({task.class_names[label]})" if task.class_names else ""
@@ -102,7 +102,7 @@ def _format_example(task: Task, row: int) -> str:
 
 
 def _sheet_path(text: str, task: str) -> Path:
-    """Returns the path of the contact sheet, validated before data are prepared."""
+    """Returns the path of the contact sheet; raises an error if it is invalid."""
     if not data.TASKS[task].images:
         raise ValueError(f"{task} has no images: leave out --contact_sheet.")
     path = cache.user_path(text)
@@ -114,7 +114,7 @@ def _sheet_path(text: str, task: str) -> Path:
 def contact_sheet(
     path: Path, images: npt.NDArray[np.integer], captions: Sequence[str], *, columns: int = 8
 ) -> None:
-    """Writes N square images [N, R, R], 0 to 255, with captions to a PNG, `columns` per row."""
+    """Writes images [N, R, R], 0 to 255, with their captions to a PNG, `columns` images per row."""
     from PIL import Image, ImageDraw
 
     scale = max(1, 96 // len(images[0]))

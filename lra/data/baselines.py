@@ -1,4 +1,4 @@
-"""Test accuracies of trivial predictors, as lower bounds for trained models."""
+"""Test accuracies of trivial predictors, as baselines for trained models."""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,7 +6,7 @@ import numpy.typing as npt
 from lra.data.listops import OPERATORS, VOCAB
 from lra.data.task import Sequences, Split, Task
 
-# Tokens at each end of a ListOps tree. One token equals "first token alone", as all trees end with "]".
+# Numbers of tokens at each end of a ListOps tree. With 1, only the first token matters: trees end with "]".
 END_TOKENS = (2, 4, 9)
 DEPTHS = 3  # the root, its arguments, all deeper tokens
 # Fifteen passes change each accuracy by less than the binomial error of 2,000 test trees.
@@ -14,18 +14,18 @@ PASSES, BATCH_SIZE, LEARNING_RATE = 5, 500, 4.0
 
 
 def baselines(task: Task) -> dict[str, float]:
-    """Returns the test accuracies of trivial predictors fitted to the training set, by name.
+    """Fits trivial predictors to the training set and returns their test accuracies by name.
 
     "constant answer" predicts the most frequent label. "first token alone" predicts the most frequent
-    label of the training examples with the same first token, on ListOps the root operator; pairs do not
-    have it.
+    label of the training examples with the same first token, which is the root operator on ListOps; it
+    is not computed for pairs.
 
     "first and last k tokens" (ListOps only) is a softmax regression on the tokens at both ends, with
     separate weights for each root operator. The features of a token are its end, its value, its depth (an
     argument of the root, or deeper) and whether the same token occurs before it at this end. Its position
-    is not a feature, because no operator depends on the order of its arguments. A table of the exact
-    tokens, with back-off to fewer, reaches about 40 % for any k, because long contexts do not repeat. On
-    96,000 trees all fits together take about three seconds.
+    is not a feature, because no operator depends on the order of its arguments. An n-gram table with
+    back-off reaches only about 40 % for any k, because long contexts do not repeat. On 96,000 trees all
+    fits together take about three seconds.
     """
     train, test = task.splits["train"], task.splits["test"]
     constant = np.bincount(train.labels).argmax()
@@ -33,7 +33,7 @@ def baselines(task: Task) -> dict[str, float]:
     if train.pairs is None:
         counts = np.zeros((257, train.labels.max() + 1), np.int64)
         np.add.at(counts, (_first_tokens(train), train.labels), 1)
-        counts[:, constant] += counts.sum(axis=1) == 0  # unseen tokens get the constant answer
+        counts[:, constant] += counts.sum(axis=1) == 0  # unseen tokens predict the constant answer
         answers = counts.argmax(axis=1)[_first_tokens(test)]
         accuracies["first token alone"] = float(np.mean(test.labels == answers))
         if task.name.startswith("listops"):
@@ -58,11 +58,11 @@ def _end_features(split: Split, k: int) -> npt.NDArray[np.int64]:
     rows = np.arange(len(split))[:, None]
     starts, stops = sequences.offsets[rows], sequences.offsets[rows + 1]
     first = _tokens_at(sequences, starts + np.arange(k), starts, stops)
-    last = _tokens_at(sequences, stops - 1 - np.arange(k), starts, stops)  # in reverse order
+    last = _tokens_at(sequences, stops - 1 - np.arange(k), starts, stops)  # from the last token on
     features = []
     for end, tokens in enumerate((first, last)):
         begins, ends = np.isin(tokens, opening), tokens == VOCAB["]"]
-        if end:  # read in reverse
+        if end:  # the last tokens are in reverse order
             begins, ends = ends, begins
         depth = np.cumsum(begins.astype(int) - ends, axis=1) - begins
         kind = (end * DEPTHS + depth.clip(0, DEPTHS - 1)) * len(VOCAB) + tokens
@@ -77,7 +77,7 @@ def _tokens_at(
     starts: npt.NDArray[np.int64],
     stops: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """Returns the stored tokens at `positions`, or 0 outside of the sequence."""
+    """Returns the stored tokens at `positions`; 0 for positions outside of their sequence."""
     inside = (starts <= positions) & (positions < stops)
     return np.where(inside, sequences.tokens[np.where(inside, positions, 0)], 0).astype(np.int64)
 
@@ -86,7 +86,7 @@ def _fit(features: npt.NDArray[np.int64], labels: npt.NDArray[np.int32]) -> npt.
     """Fits a softmax regression on feature indices [N, F] by stochastic gradient descent.
 
     Returns:
-      Weights [number of features, C]. The logits of an example are the sum over its features.
+      Weights [number of features, C]. The logits of an example are the sum of the rows of its features.
     """
     count, classes = 4 * DEPTHS * len(VOCAB) ** 2, int(labels.max()) + 1
     weights, rng = np.zeros((count, classes)), np.random.default_rng(0)

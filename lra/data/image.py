@@ -1,13 +1,13 @@
 """Image: classify a grayscale CIFAR-10 image as a sequence of pixels.
 
-Read from the folder `cifar-10-batches-bin`, from `cifar-10-binary.tar.gz`, or through
-tensorflow-datasets, with identical prepared data. The pickles of the "python version" are not read.
+The images are read from the folder `cifar-10-batches-bin`, from `cifar-10-binary.tar.gz` or from
+tensorflow-datasets; the prepared data are identical. The pickled "python version" is not supported.
 
 Source: google-research/long-range-arena, image/input_pipeline.py at cd31e5c: tokens are the gray
 values 0 to 255 without an offset, row by row.
-Differs from it: 500 training images per class are held out for validation, where the original takes
-the last tenth in the order of tensorflow-datasets; every token is real, where the original masks
-black pixels (as `data.zero_is_padding` does).
+Differs from it: 500 training images per class are held out for validation; the original holds out
+the last tenth in the order of tensorflow-datasets. All tokens are real; the original masks black
+pixels (as `data.zero_is_padding` does).
 """
 
 import functools
@@ -40,7 +40,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
     "test": ("test_batch.bin",),
 }
 
-# Part of the fingerprint: raise it when the same files give other data.
+# Part of the fingerprint: increase it when a change of the code changes the prepared data.
 FORMAT = 1
 
 _ADVICE = f"Unpack {ARCHIVE} again, or prepare the dataset again with tfds."
@@ -63,15 +63,15 @@ class Images(NamedTuple):
 
 
 def load(config: DataConfig, *, images_per_file: int = 10_000) -> Task:
-    """Opens the images, and prepares them first if they are missing.
+    """Opens the task Image; prepares the data if they are missing.
 
     A tenth of the training images of each class is held out for validation. The images keep the order
-    of the files. `source` is "files" (also for "auto") or "tfds", which has a default folder. Each of the
-    five training files and the test file has `images_per_file` images.
+    of the files. `source` is "files", "auto" (the same) or "tfds", for which `dir` is optional. Each of
+    the five training files and the test file has `images_per_file` images.
 
     Raises:
       FileNotFoundError: The images are missing.
-      ValueError: The source is unknown, the archive is corrupt, or a file has a wrong size or label.
+      ValueError: The source is unknown, the archive is corrupt, or a file has an invalid size or label.
     """
     source = _find_source(config)
     fingerprint = {
@@ -101,13 +101,13 @@ def load(config: DataConfig, *, images_per_file: int = 10_000) -> Task:
 
 
 def to_gray(rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Converts colors [..., 3] to gray values [...].
+    """Converts RGB images [..., 3] to grayscale [...].
 
         gray = floor(255.5 (0.2989 R + 0.5870 G + 0.1140 B)), with R = red / 255 and so on
 
-    The colors are scaled, weighted and added in float32 in this order.
+    The channels are scaled, weighted and added in float32 in this order.
 
-    Source: tf.image.rgb_to_grayscale of TensorFlow 2.21; equal to it for all 256**3 colors.
+    Source: tf.image.rgb_to_grayscale of TensorFlow 2.21; the results agree for all 256**3 colors.
     """
     gray = _RED[rgb[..., 0]] + _GREEN[rgb[..., 1]]
     gray += _BLUE[rgb[..., 2]]
@@ -155,7 +155,7 @@ def _read_files(source: RawFiles, images_per_file: int) -> dict[str, Images]:
 
 
 def _read_tfds(source: PreparedByTfds, images_per_file: int) -> dict[str, Images]:
-    """Reads the images and sorts them by id, as in the original files; tfds stores them shuffled."""
+    """Reads the images and sorts them into the order of the original files; tfds shuffles them."""
     images = {}
     for split, names in FILES.items():
         rows = sorted(

@@ -1,14 +1,14 @@
-"""ListOps: evaluate nested lists of MAX, MED, MIN and SM (sum modulo 10) over digits.
+"""ListOps: predict the value of nested lists of MAX, MED, MIN and SM (sum modulo 10) over digits.
 
     [MAX 2 9 [MIN 4 7 ] 0 ]   has the value 9
 
-Generated from a seed, with identical data for any number of processes, or read from the official
+The data are generated from a seed, identically for any number of processes, or read from the official
 files `basic_{train,val,test}.tsv`.
 
 Source: google-research/long-range-arena, lra_benchmarks/data/listops.py and
 listops/input_pipeline.py at cd31e5c. Same distribution: rejection sampling without duplicates.
-Differs from it: data and splits follow from the seed, where the original's depend on string hashing;
-the vocabulary is fixed, where the original collects it from a set in arbitrary order.
+Differs from it: data and splits depend on the seed alone; those of the original depend on Python's
+randomized string hashes. The vocabulary has a fixed order; the original iterates over a set.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ OFFICIAL_FILES: Mapping[str, str] = {
     "test": "basic_test.tsv",
 }
 
-# Part of the fingerprint: raise it when the same arguments give other files.
+# Part of the fingerprint: increase it when a change of the code changes the prepared data.
 FORMAT = 1
 
 MAX_DEPTH = 10
 MIN_ARGS, MAX_ARGS = 2, 10
-CHUNK_TREES = 250  # takes a tenth of a second; part of the definition of the data
-MAX_TRIES_PER_TREE = 1_000_000  # the official lengths need 12.3 on average
+CHUNK_TREES = 250  # takes a tenth of a second; another value gives other data
+MAX_TRIES_PER_TREE = 1_000_000  # the official lengths need 12.3 tries on average
 
 _TOKENS = tuple(VOCAB)
 _CLOSE = VOCAB["]"]
@@ -61,11 +61,11 @@ _TOKEN_PATTERN = re.compile(r"\[\w+|\d+|[\]X]|\S+")
 def load(
     config: DataConfig, *, name: str = "listops", min_length: int = 500, max_length: int = 2000
 ) -> Task:
-    """Opens ListOps, and prepares it first if it is missing.
+    """Opens the task ListOps; prepares the data if they are missing.
 
-    `source` is "files", "generated", or "auto": files if `dir` is set. With `examples`, only that many
-    examples per split are generated or read. Generated trees have more than `min_length` and fewer than
-    `max_length` tokens, brackets included.
+    `source` is "files", "generated", or "auto" (files if `dir` is set). If `examples` is set, only that
+    many examples per split are generated or read. Generated trees have more than `min_length` and fewer
+    than `max_length` tokens, brackets included.
 
     Raises:
       ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
@@ -101,7 +101,7 @@ def load_short(config: DataConfig) -> Task:
     """Opens a variant with trees of 101 to 499 tokens, for quick comparisons.
 
     Raises:
-      ValueError: `dir` or `source` asks for the official files, which have the official lengths.
+      ValueError: `dir` or `source` selects the official files, whose trees are longer.
     """
     if config.dir or config.source == "files":
         raise ValueError(
@@ -115,7 +115,7 @@ def load_short(config: DataConfig) -> Task:
 
 
 def encode(expression: str) -> npt.NDArray[np.uint8]:
-    """Returns the tokens of an expression without parentheses; the nesting is not validated.
+    """Converts an expression without parentheses to tokens; the nesting is not validated.
 
     Raises:
       ValueError: The expression is empty or has an unknown token.
@@ -123,7 +123,7 @@ def encode(expression: str) -> npt.NDArray[np.uint8]:
     words = expression.translate(_NO_PARENTHESES).split()
     try:
         tokens = bytes(map(_SPELLINGS.__getitem__, words))
-    except KeyError:  # an unknown token, or brackets without white space around them
+    except KeyError:  # unknown token, or no white space around a bracket
         tokens = bytes(_tokenize(expression))
     if not tokens:
         raise ValueError("The expression is empty.")
@@ -131,7 +131,7 @@ def encode(expression: str) -> npt.NDArray[np.uint8]:
 
 
 def decode(tokens: npt.NDArray[np.integer]) -> str:
-    """Returns the expression that `tokens` spell, without parentheses and padding."""
+    """Converts tokens to an expression without parentheses; skips padding."""
     return " ".join(_TOKENS[token] for token in np.asarray(tokens).tolist() if token)
 
 
@@ -141,7 +141,7 @@ def evaluate(expression: str) -> int:
     Parentheses are optional, and X stands for ].
 
     Raises:
-      ValueError: The expression is malformed; the message names the token, not counting parentheses.
+      ValueError: The expression is malformed. The message has the token's position without parentheses.
     """
     opened, closed = expression.count("("), expression.count(")")
     if opened != closed:
@@ -161,7 +161,7 @@ def _tokenize(expression: str) -> Iterator[int]:
 
 
 def _value(tokens: Iterable[int]) -> int:
-    """Evaluates a sequence of tokens without recursion."""
+    """Returns the value of an expression given as tokens; not recursive."""
     open_lists: list[tuple[int, str, list[int]]] = []  # (position, operator, arguments)
     result: list[int] = []
     for position, token in enumerate(tokens, start=1):
@@ -189,7 +189,7 @@ def _value(tokens: Iterable[int]) -> int:
 
 
 def _median(values: Sequence[int]) -> int:
-    """Returns the median, truncated to an integer."""
+    """Returns the median, truncated to an integer as in the official generator."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
 
@@ -206,7 +206,7 @@ _FUNCTIONS: Mapping[str, Callable[[Sequence[int]], int]] = {
 
 
 def read_tsv(path: Path, examples: int = 0) -> tuple[list[npt.NDArray[np.uint8]], list[int]]:
-    """Returns the sequences and labels of an official file, or of its first `examples` rows.
+    """Reads an official file, or its first `examples` rows; returns the sequences and the labels.
 
     Raises:
       ValueError: The file is malformed, or a label is not the value of its expression; the message
@@ -278,21 +278,21 @@ def _save(folder: Path, split: str, expressions: Sequence[bytes], labels: Sequen
 
 
 class Tree(NamedTuple):
-    """A generated tree."""
+    """Tokens and value of a generated tree."""
 
     tokens: bytes
     label: int
 
 
 class Chunk(NamedTuple):
-    """The trees drawn from one seed, and the number of draws."""
+    """Trees drawn from one seed, and the number of draws that they took."""
 
     trees: list[Tree]
     num_tries: int
 
 
 class _Kind(NamedTuple):
-    """Kind of a node: a digit without children, or an operator with `num_args` children."""
+    """Kind of node: a digit without children, or an operator with `num_args` children."""
 
     num_args: int
     token: bytes
@@ -301,11 +301,11 @@ class _Kind(NamedTuple):
 
 
 def _kinds(*, digits_only: bool) -> list[_Kind]:
-    """Returns 720 equally likely kinds, which give the official probabilities with one draw per node.
+    """Returns 720 node kinds; a uniform draw from them has the official probabilities.
 
-    A node is an operator with probability 0.25, with four operators and 2 to 10 arguments equally
-    likely: each of these 36 kinds takes 5 of 720. Each digit takes 54 of 720, or 72 on the last level,
-    where every node is a digit.
+    A node is an operator with probability 0.25. The four operators and 2 to 10 arguments are equally
+    likely, so each of these 36 kinds occurs 5 times. Each digit occurs 54 times, or 72 times on the last
+    level, where all nodes are digits.
     """
     digits = [_Kind(0, bytes([VOCAB[str(value)]]), value, max) for value in range(10)]
     if digits_only:
@@ -325,8 +325,7 @@ _LAST_KINDS = _kinds(digits_only=True)
 def generate_chunk(seed: int, chunk: int, min_length: int, max_length: int) -> Chunk:
     """Draws `CHUNK_TREES` trees with `min_length < tokens < max_length` by rejection sampling.
 
-    Uses only `random.Random.random`, whose output is guaranteed to be the same in all versions of
-    Python.
+    Uses only `random.Random.random`, whose output is guaranteed to be the same in all Python versions.
     """
     digest = hashlib.sha256(f"listops {seed} {chunk}".encode()).digest()
     draw = random.Random(int.from_bytes(digest, "big")).random
@@ -350,8 +349,8 @@ def _draw_levels(
 ) -> list[list[_Kind]] | None:
     """Draws the nodes of one tree, level by level; returns None if its length is out of bounds.
 
-    Differs from the official generator: the tree is drawn breadth first, so that a tree that is too
-    long is rejected early. The draws are independent, so the distribution is the same.
+    Differs from the official generator: trees are drawn breadth first, so that trees that are too long
+    are rejected early. The draws are independent, so the distribution is the same.
     """
     levels: list[list[_Kind]] = []
     width, length = 1, 0
@@ -370,7 +369,7 @@ def _draw_levels(
 
 
 def _assemble(levels: list[list[_Kind]]) -> Tree:
-    """Returns the tokens and the value of a tree, computed from the last level up."""
+    """Returns the tokens and the value of a tree, computed bottom-up."""
     texts: list[bytes] = []
     values: list[int] = []
     close = bytes([_CLOSE])
@@ -393,12 +392,12 @@ def _assemble(levels: list[list[_Kind]]) -> Tree:
 def generate(
     num_trees: int, *, seed: int, min_length: int, max_length: int, num_processes: int
 ) -> Generator[Tree, None, None]:
-    """Yields `num_trees` distinct trees, which do not depend on the number of processes.
+    """Yields `num_trees` distinct trees; the trees do not depend on the number of processes.
 
-    Each chunk has its own seed. Chunks are read in order, and duplicates are dropped.
+    Every chunk has a different seed. Chunks are read in order, and duplicates are dropped.
 
     Raises:
-      ValueError: There are fewer distinct trees of these lengths.
+      ValueError: Fewer than `num_trees` distinct trees have these lengths.
     """
     seen: set[bytes] = set()
     chunks_without_new = 0

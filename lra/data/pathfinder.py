@@ -1,6 +1,6 @@
-"""Pathfinder: does a dashed path join the two dots? Images of 32, 64, 128 (Path-X) or 256 pixels a side.
+"""Pathfinder: does a dashed path connect the two dots? Images of side 32, 64, 128 (Path-X) or 256 pixels.
 
-Generated from a seed, with identical data for any number of processes, or read from the release:
+The images are generated from a seed, identically for any number of processes, or read from the release:
 
     pathfinder32/curv_contour_length_14/metadata/3.npy      text with one line per image
     pathfinder32/curv_contour_length_14/imgs/3/sample_7.png
@@ -8,9 +8,9 @@ Generated from a seed, with identical data for any number of processes, or read 
 Tokens are the pixels, 0 to 255, row by row.
 
 Source: google-research/long-range-arena, lra_benchmarks/image/input_pipeline.py at cd31e5c: 80 % of the
-images for training, 10 % for validation, 10 % for the test; empty files are left out.
-Differs from it: the release is split by the hash of its file names, where the original takes the order
-in which tensorflow-datasets wrote them; black pixels are real tokens, where the original masks them.
+images for training, 10 % for validation, 10 % for testing; empty files are skipped.
+Differs from it: the release is split by a hash of the file names; the original splits in the order of
+tensorflow-datasets. Black pixels are real tokens; the original masks them.
 """
 
 import errno
@@ -36,7 +36,7 @@ VOCAB_SIZE = 256
 CLASS_NAMES = ("not joined", "joined")
 SIZES: Mapping[str, int] = {"train": 160_000, "valid": 20_000, "test": 20_000}
 RESOLUTIONS = (32, 64, 128, 256)
-# Training steps: the paper's hundred passes at 32 × 32, and as many passes for larger images.
+# Training steps by resolution: 100 epochs as in the paper, also for larger images (in smaller batches).
 TOTAL_STEPS: Mapping[int, int] = {32: 62_400, 64: 124_800, 128: 249_600, 256: 998_400}
 RELEASE_FOLDERS: Mapping[str, str] = {
     "easy": "curv_baseline",
@@ -44,12 +44,12 @@ RELEASE_FOLDERS: Mapping[str, str] = {
     "hard": "curv_contour_length_14",
 }
 
-# Part of the fingerprint: raise it when the same arguments give other files.
+# Part of the fingerprint: increase it when a change of the code changes the prepared data.
 FORMAT = 1
 
 STATISTICS = ("path_length", "marker_distance", "num_distractors", "restarts")
-MAX_IMAGES = 1000  # for the number of connected regions
-CHUNK_BYTES = 2**20  # images that one process makes at a time
+MAX_IMAGES = 1000  # images per split whose connected regions are counted
+CHUNK_BYTES = 2**20  # size of the images that one process draws at a time
 
 _ADVICE = "unpack lra_release.gz again"
 
@@ -57,11 +57,11 @@ _logger = logging.getLogger(__name__)
 
 
 def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
-    """Opens Pathfinder, and prepares it first if it is missing.
+    """Opens the task Pathfinder; prepares the data if they are missing.
 
-    `source` is "files" (the release in `dir`: lra_release, pathfinder32 or the folder of the difficulty),
-    "generated", or "auto": files if `dir` is set. With `examples`, only that many examples per split are
-    generated.
+    `source` is "files" (the release; `dir` is lra_release, pathfinder32 or the folder of the difficulty),
+    "generated", or "auto" (files if `dir` is set). If `examples` is set, only that many examples per split
+    are generated.
 
     Raises:
       ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
@@ -102,12 +102,12 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
 
 
 def task_name(resolution: int, difficulty: str) -> str:
-    """Returns the task's name; that of the benchmark, which is hard, has no suffix."""
+    """Returns the name of a task; the hard difficulty, which the benchmark uses, has no suffix."""
     return f"pathfinder{resolution}{'' if difficulty == 'hard' else f'-{difficulty}'}"
 
 
 class _Chunk(NamedTuple):
-    """Images that one process makes at a time, with their labels and statistics."""
+    """Images that one process draws or reads at a time, with their labels and statistics."""
 
     images: npt.NDArray[np.uint8]  # [N, R, R]
     labels: npt.NDArray[np.int32]  # [N]
@@ -115,7 +115,7 @@ class _Chunk(NamedTuple):
 
 
 def _save(folder: Path, split: str, chunks: Iterable[_Chunk], count: int, resolution: int) -> None:
-    """Writes the files that `Split.open` reads, and the statistics."""
+    """Writes a split in the format of `Split.open`, and the generator's statistics."""
     size = resolution**2
     labels, statistics = [], []
     with (
@@ -133,7 +133,7 @@ def _save(folder: Path, split: str, chunks: Iterable[_Chunk], count: int, resolu
 
 
 def _require_disk_space(folder: Path, num_images: int, resolution: int) -> None:
-    """Raises OSError if the images do not fit on the disk."""
+    """Raises OSError if the disk has too little free space for the images."""
     needed, free = num_images * resolution**2, shutil.disk_usage(folder).free
     if needed > free:
         reason = f"{needed / 2**20:,.0f} MiB are needed, {free / 2**20:,.0f} MiB are free"
@@ -141,7 +141,7 @@ def _require_disk_space(folder: Path, num_images: int, resolution: int) -> None:
 
 
 def open_statistics(task: Task, split: str) -> dict[str, npt.NDArray[np.float32]]:
-    """Returns the generator's statistics of the images of a split, by name; empty for the release."""
+    """Returns the generator's statistics of the images in a split, by name; empty for the release."""
     statistics = cache.open_array(task.folder / f"{split}_statistics.npy")
     columns = statistics[: len(task.splits[split])].T  # none for the release
     return dict(zip(STATISTICS, columns, strict=False))
@@ -177,7 +177,7 @@ def _build_generated(
     start = 0
     for split, size in sizes.items():
         plans[split] = _plan_chunks(start, start + size, resolution)
-        start += SIZES[split]  # a shortened split is the beginning of the full one
+        start += SIZES[split]  # a split with fewer examples is the beginning of the full split
     draw = functools.partial(
         _draw_chunk,
         plan=tuple(itertools.chain(*plans.values())),
@@ -193,7 +193,7 @@ def _build_generated(
 
 
 def _plan_chunks(start: int, stop: int, resolution: int) -> list[tuple[int, int]]:
-    """Returns the chunks of the images `start` to `stop - 1` as (first, last + 1)."""
+    """Divides the images `start` to `stop - 1` into chunks; returns (first, last + 1) of each."""
     step = max(1, CHUNK_BYTES // resolution**2)
     return [(first, min(first + step, stop)) for first in range(start, stop, step)]
 
@@ -201,7 +201,7 @@ def _plan_chunks(start: int, stop: int, resolution: int) -> list[tuple[int, int]
 def _draw_chunk(
     number: int, *, plan: Sequence[tuple[int, int]], resolution: int, difficulty: str, seed: int
 ) -> _Chunk:
-    """Draws chunk `number` of the plan, or an empty one after the end of the plan."""
+    """Draws chunk `number` of the plan; returns an empty chunk after the end of the plan."""
     from lra.data import pathfinder_generator
 
     start, stop = plan[number] if number < len(plan) else (0, 0)
@@ -214,9 +214,10 @@ def _draw_chunk(
 
 
 class Release(NamedTuple):
-    """Folder of one resolution and difficulty of the release, which holds `metadata` and `imgs`.
+    """Folder of the release for one resolution and difficulty, with the folders `metadata` and `imgs`.
 
-    Prepared data are matched by size and time of the metadata; changes of the images are not noticed.
+    Only the sizes and modification times of the metadata are in the fingerprint of the prepared data, so
+    changes of the images are not detected.
     """
 
     folder: Path
@@ -224,7 +225,7 @@ class Release(NamedTuple):
 
     @classmethod
     def find(cls, below: Path, resolution: int, difficulty: str) -> Self:
-        """Returns the folder in lra_release or pathfinder32, or `below` itself.
+        """Finds the folder in `below`, which may be lra_release, pathfinder32 or the folder itself.
 
         Raises:
           FileNotFoundError: The folder does not exist.
@@ -247,7 +248,7 @@ class Release(NamedTuple):
         """Returns the metadata files by name, sorted by number.
 
         Raises:
-          FileNotFoundError: There are none.
+          FileNotFoundError: There are no metadata files.
         """
         paths = sorted(
             (self.folder / "metadata").glob("*.npy"), key=lambda path: (len(path.name), path.name)
@@ -260,10 +261,10 @@ class Release(NamedTuple):
         return {path.name: path for path in paths}
 
     def rows(self) -> Iterator[tuple[str, int]]:
-        """Yields the name and the label of every image that is not empty; empty images are logged.
+        """Yields the name and the label of each image; empty files are skipped and logged.
 
         Raises:
-          ValueError: A line is malformed, or an image occurs twice; the message names file and line.
+          ValueError: A line is malformed, or an image occurs twice; the message has file and line.
           FileNotFoundError: An image is missing.
           OSError: A file cannot be read.
         """
@@ -324,7 +325,7 @@ class Release(NamedTuple):
 
 
 def _row(columns: Sequence[bytes], num_columns: int) -> tuple[str, int]:
-    """Returns the image's name, such as imgs/3/sample_7.png, and the label in a line of the metadata."""
+    """Parses a line of the metadata; returns the image's name, such as imgs/3/sample_7.png, and label."""
     if len(columns) != num_columns or num_columns < 4:
         raise ValueError(
             f"expected {num_columns if num_columns >= 4 else 'at least 4'} columns (folder, file, number,"

@@ -1,25 +1,25 @@
-"""Generator of Pathfinder's images: two dashed paths, distractors, and two discs at ends of the paths.
+"""Generator of Pathfinder images: two dashed paths, distractors, and two discs at ends of the paths.
 
     images = generate(32, "hard", seed=0, start=0, stop=1000).images    # [1000, 32, 32], bytes
 
-An image is a function of its resolution, difficulty, seed and number: any part of a stream can be
+An image depends only on its resolution, difficulty, seed and number, so any range of images can be
 drawn separately.
 
-Two targets of `contour_length` paddles (dashes) grow in turns. The next paddle ends on a pixel near a
-circle around the pivot. Straight turns and empty surroundings are more likely. If a paddle finds no
-place, both targets start again. Distractors, a third as long, grow in the remaining space. The first
-marker is on the tail of a target, the second on the head of the same target (label 1) or of the other
+Two targets of `contour_length` paddles (dashes) grow alternately. The next paddle ends on a pixel near
+a circle around the pivot. Small turns and free surroundings are more likely. If no paddle fits, both
+targets start again. Distractors, a third as long, grow in the remaining space. The first marker is on
+the tail of a target, the second on the head of the same target (label 1) or of the other target
 (label 0).
 
 Source: drewlinsley/pathfinder at ab9c130 (snakes2.py, snakes.py; © 2018 Junkyung Kim, MIT), with the
-parameters of google-research/long-range-arena, lra_benchmarks/data/pathfinder.py at 211e07d. Its
-distribution is reproduced with all quirks: masks enter a round late, the last paddle of the first
-target never does, coordinates are rounded up or truncated, bytes are stretched before every Lanczos
-filter and again at the end, the space for a seed is looked up one pixel off its tail, and some
-directions of seeds never occur.
-Differs from it: every image has its own random stream. Paddles and discs are precomputed stamps, equal
-in every pixel to what the original draws each time. Weights of turns are rounded to 2**-24. Single
-paddles, segmentation and lists of contrasts, which the Long Range Arena does not use, are left out.
+parameters of google-research/long-range-arena, lra_benchmarks/data/pathfinder.py at 211e07d. The
+distribution of the original is reproduced with all quirks: a paddle is added to the mask one round
+late, the last paddle of the first target is never added, coordinates are rounded up or truncated,
+pixels are rescaled to 0 to 255 before every Lanczos filter and again at the end, the space for a seed
+is checked one pixel off the tail, and some directions of seeds never occur.
+Differs from it: each image has a separate random stream. Paddles and discs are precomputed stamps,
+equal in every pixel to the original's drawing. Weights of turns are rounded to 2**-24. Single paddles,
+segmentation and lists of contrasts, which the Long Range Arena does not use, are not implemented.
 """
 
 import functools
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from lra.data import pathfinder_kernels as kernels
 
 RESOLUTIONS = (32, 64, 128, 256)
-DIFFICULTIES: Mapping[str, int] = {"easy": 6, "intermediate": 9, "hard": 14}  # paddles of a target
+DIFFICULTIES: Mapping[str, int] = {"easy": 6, "intermediate": 9, "hard": 14}  # paddles per target
 
-ANTIALIAS = 2  # pixels of the fine canvas per pixel
+ANTIALIAS = 2  # supersampling: pixels of the fine canvas per pixel
 MAX_OVERLAP = 1.8  # a paddle fits where the sum of the occupancies is below this
 WEIGHT_ONE = 2**24  # also the unit of `pathfinder_kernels.DEAD_END`
 
-_SUPPORT = 6  # pixels that the Lanczos filter reaches from the edge of a disc, borders included
+_SUPPORT = 6  # reach of the Lanczos filter beyond the edge of a disc in pixels, borders included
 
 _Bytes = npt.NDArray[np.uint8]
 _Floats = npt.NDArray[np.float64]
@@ -54,42 +54,43 @@ _Ints = npt.NDArray[np.int64]
 class Parameters:
     """Arguments of the original generator for a resolution and a difficulty; lengths are in pixels.
 
-    A paddle that turns by θ from the one before it has the weight cos(min(continuity · |θ|, π / 2))².
+    A paddle that turns by θ relative to the previous paddle has the weight
+    cos(min(continuity · |θ|, π / 2))².
     """
 
-    padding: int  # border that targets may not enter
-    margins: tuple[int, ...]  # around paddles; one of them is drawn for each image
+    padding: int  # width of the border without targets
+    margins: tuple[int, ...]  # around paddles; each image uses one, chosen at random
     paddle_length: int
     paddle_thickness: float  # a multiple of 0.5
     marker_radius: float
     seed_distance: int  # between the tails of the targets
     continuity: float
-    target_contrast: float  # brightness of targets; that of markers is 1
+    target_contrast: float  # brightness of targets; markers have brightness 1
     distractor_contrast: float
     resolution: int
-    contour_length: int  # paddles of a target
-    distractor_length: int  # paddles of a distractor
-    num_distractors: int  # that are tried
+    contour_length: int  # paddles per target
+    distractor_length: int  # paddles per distractor
+    num_distractors: int  # attempted; some may not fit
 
 
 class Drawn(NamedTuple):
-    """N = stop − start images and the positions of their paths. A paddle is (pose, y, x).
+    """N = stop − start images with the positions of their paths; a paddle is stored as (pose, y, x).
 
-    The pose of a path's first paddle is its direction in degrees plus 180, and (y, x) is its tail. The
-    pose of another paddle is 360 plus the number of its candidate pixel, and (y, x) is its head.
+    For the first paddle of a path, the pose is the direction in degrees plus 180, and (y, x) is the tail.
+    For other paddles, the pose is 360 plus the number of the candidate pixel, and (y, x) is the head.
     """
 
     images: _Bytes  # [N, R, R]
     labels: npt.NDArray[np.int32]  # [N]; 1 if both markers are on the same target
     targets: npt.NDArray[np.int16]  # [N, 2, contour_length, 3]
     distractors: npt.NDArray[np.int16]  # [N, max distractors, distractor_length, 3], zero-padded
-    marked: npt.NDArray[np.int8]  # [N, 2] the targets of the first and the second marker
+    marked: npt.NDArray[np.int8]  # [N, 2] indices of the targets under the first and second marker
     num_distractors: npt.NDArray[np.int32]  # [N]
-    restarts: npt.NDArray[np.int32]  # [N] failed attempts at the targets
+    restarts: npt.NDArray[np.int32]  # [N] failed attempts to draw the targets
 
     @property
     def path_length(self) -> npt.NDArray[np.float32]:
-        """Length in pixels of the first marker's target, [N]."""
+        """Length in pixels of the target under the first marker, [N]."""
         rows = np.arange(len(self.labels))
         path = self.targets[rows, self.marked[:, 0], :, 1:].astype(np.float64)
         return np.sqrt((np.diff(path, axis=1) ** 2).sum(-1)).sum(1).astype(np.float32)
@@ -104,14 +105,14 @@ class Drawn(NamedTuple):
 
 
 def parameters(resolution: int, difficulty: str) -> Parameters:
-    """Returns the parameters of the Long Range Arena.
+    """Returns the generator's parameters in the Long Range Arena.
 
     Raises:
       ValueError: The resolution or the difficulty is unknown.
 
-    Source: the class docstrings of lra_benchmarks/data/pathfinder.py, which list the hard ones. The
-    folder names give the other lengths. We assume that the numbers of distractors follow from the same
-    division as those of the hard ones.
+    Source: the class docstrings of lra_benchmarks/data/pathfinder.py, which list the hard difficulty. The
+    names of the folders give the lengths of the other difficulties. Their numbers of distractors are
+    assumed to follow from the same division.
     """
     chosen = {"resolution": (resolution, RESOLUTIONS), "difficulty": (difficulty, DIFFICULTIES)}
     for name, (value, known) in chosen.items():
@@ -126,9 +127,9 @@ def parameters(resolution: int, difficulty: str) -> Parameters:
     return Parameters(*(_BY_RESOLUTION[resolution] + lengths))
 
 
-# The first fields of `Parameters`, from padding to distractor_contrast.
+# Values of the first fields of `Parameters`, from padding to distractor_contrast.
 _BY_RESOLUTION: Mapping[int, tuple[Any, ...]] = {
-    # The target contrast is 0.75 of the paddle × 2 of the path.
+    # The target contrast is the product of 0.75 (paddle contrast) and 2 (path contrast).
     32: (1, (1,), 2, 0.5, 1.5, 7, 1.0, 1.5, 2.0),
     64: (1, (1,), 5, 1.0, 2.5, 12, 1.8, 0.8, 0.8),
     128: (1, (2, 3), 5, 1.5, 3.0, 20, 1.8, 0.9, 0.9),
@@ -137,10 +138,10 @@ _BY_RESOLUTION: Mapping[int, tuple[Any, ...]] = {
 
 
 def generate(resolution: int, difficulty: str, *, seed: int, start: int, stop: int) -> Drawn:
-    """Draws the images `start` to `stop - 1` of the stream of `seed`.
+    """Draws the images number `start` to `stop - 1` of a seed.
 
     One core draws about 3,000 images per second at 32 pixels, 110 at 64, 190 at 128 and 3,000 at 256.
-    The first call on a machine also compiles for ten seconds.
+    The first call on a machine compiles the generator, which takes ten seconds.
 
     Raises:
       ValueError: The resolution or the difficulty is unknown, or not 0 <= start <= stop.
@@ -149,7 +150,7 @@ def generate(resolution: int, difficulty: str, *, seed: int, start: int, stop: i
 
 
 def draw(chosen: Parameters, *, seed: int, start: int, stop: int) -> Drawn:
-    """Draws images with the given parameters; see `generate`."""
+    """Draws images with any parameters; see `generate`."""
     from lra.data import pathfinder_kernels as kernels  # importing numba is slow
 
     if not 0 <= start <= stop:
@@ -205,7 +206,7 @@ def _stamps(chosen: Parameters, margin: int) -> "kernels.Stamps":
     seeds = [math.radians(degree) for degree in range(-180, 180)]
     candidates = _candidates(length + margin)
     turned = [math.atan2(y, x) for y, x in candidates]
-    # All paddles except the first are drawn backwards, from the head.
+    # All paddles except the first are drawn from head to tail.
     drawn_at = seeds + [_opposite(direction) for direction in turned]
     unique: dict[tuple[int, int], int] = {}
     stamp_of = [
@@ -237,7 +238,7 @@ def _stamps(chosen: Parameters, margin: int) -> "kernels.Stamps":
 
 
 def _candidates(radius: int) -> list[tuple[int, int]]:
-    """Returns the offsets (y, x) of pixels near a circle: points one pixel apart, rounded down."""
+    """Returns offsets (y, x) of pixels on a circle: points at a distance of one pixel, rounded down."""
     angles = [step / radius for step in range(math.ceil(2 * math.pi * radius))]
     points = {
         (math.floor(radius * math.sin(angle)), math.floor(radius * math.cos(angle)))
@@ -247,7 +248,7 @@ def _candidates(radius: int) -> list[tuple[int, int]]:
 
 
 def _weights(before: Sequence[float], after: Sequence[float], continuity: float) -> _Ints:
-    """Returns the weights of turns between directions, [P, K]; no turn has `WEIGHT_ONE`."""
+    """Returns the weights of turns between directions, [P, K]; going straight has `WEIGHT_ONE`."""
     turn = np.abs(np.subtract.outer(before, after))
     turn = np.minimum(turn, 2 * math.pi - turn)
     cosine = np.cos(np.minimum(continuity * turn, math.pi / 2))
@@ -255,7 +256,7 @@ def _weights(before: Sequence[float], after: Sequence[float], continuity: float)
 
 
 def _steps(directions: Sequence[float], distance: float) -> _Floats:
-    """Returns displacements (y, x) by `distance`, [.., 2]."""
+    """Returns displacements (y, x) of length `distance` in each direction, [N, 2]."""
     sines_and_cosines = [(_taylor(angle, 1), _taylor(angle, 0)) for angle in directions]
     return distance * np.array(sines_and_cosines)
 
@@ -285,7 +286,7 @@ def _opposite(direction: float) -> float:
 
 
 def _max_addable() -> _Bytes:
-    """Returns for each byte of occupancy the largest byte that can be added below `MAX_OVERLAP`."""
+    """Returns for each occupancy the largest occupancy that can be added below `MAX_OVERLAP`, [256]."""
     shares = (np.arange(256) / 255).astype(np.float32).astype(np.float64)
     num_fitting = (np.add.outer(shares, shares) < MAX_OVERLAP).sum(1)
     return (num_fitting - 1).astype(np.uint8)
@@ -296,7 +297,7 @@ def _brightness(stamps: _Bytes, contrast: float) -> _Floats:
 
 
 def _room(occupied: _Bytes, reach: int) -> _Ints:
-    """Returns the offsets that must be free around a tail: saturated pixels, [D, 2].
+    """Returns the offsets from a tail of pixels that must be free, [D, 2]: fully occupied by the stamp.
 
     The original crops the stamp to a square of `reach` pixels around the tail, places the tail one
     pixel below and to the right of the center, and then uses the center as the tail.
@@ -306,10 +307,10 @@ def _room(occupied: _Bytes, reach: int) -> _Ints:
 
 
 def _has_no_seed(room: _Ints, size: int) -> bool:
-    """Returns True if the space around some pixel lies entirely off the canvas.
+    """Returns True if, for some pixel, all offsets in `room` are off the canvas.
 
-    The original's dilation (OpenCV's) yields -1.8e308 there, and it takes a mask with one negative pixel
-    to have no place for a seed. At 32 pixels this excludes 330 of the 360 directions.
+    OpenCV's dilation, which the original uses, yields -1.8e308 at such a pixel, and the original finds no
+    place for a seed in a mask with a negative pixel. At 32 pixels this excludes 330 of 360 directions.
     """
     covered = np.zeros((size, size), bool)
     for y, x in room:
@@ -322,13 +323,13 @@ def _box(stamp: _Bytes) -> _Ints:
     return np.array([top, bottom, left, right], np.int64)
 
 
-# --- Stamps, as the original draws them -----------------------------------------------------------
+# --- Stamps, drawn as by the original -------------------------------------------------------------
 
 
 def paddle_stamp(
     fine_end: tuple[int, int], length: int, thickness: float, margin: int
 ) -> tuple[_Bytes, _Bytes]:
-    """Returns a line from the center of a canvas to `fine_end`, and its occupancy; both [S, S]."""
+    """Draws a line from the center of a canvas to `fine_end`; returns brightness and occupancy [S, S]."""
     reach = length + math.ceil(thickness) + margin
     center, fine_side = reach * ANTIALIAS, 2 * reach * ANTIALIAS + 1
     fine = Image.new("L", (fine_side, fine_side))
@@ -341,14 +342,14 @@ def paddle_stamp(
 
 
 def _fine_end(direction: float, length: int, thickness: float, margin: int) -> tuple[int, int]:
-    """Returns the end (y, x), rounded up, of a paddle from the center of the fine canvas."""
+    """Returns the end (y, x), rounded up, of a paddle that starts at the center of the fine canvas."""
     center = (length + math.ceil(thickness) + margin) * ANTIALIAS
     y, x = _steps([direction], length * ANTIALIAS)[0]
     return math.ceil(center + y), math.ceil(center + x)
 
 
 def marker_image(side: int, y: int, x: int, radius: float) -> _Bytes:
-    """Returns a disc around pixel (y, x) of a canvas of `side` × `side`."""
+    """Draws a disc around pixel (y, x) on a canvas of `side` × `side` pixels."""
     rows, columns = np.ogrid[: side * ANTIALIAS, : side * ANTIALIAS]
     squares = (rows - y * ANTIALIAS) ** 2 + (columns - x * ANTIALIAS) ** 2
     inside = squares <= (radius * ANTIALIAS) ** 2
@@ -356,7 +357,7 @@ def marker_image(side: int, y: int, x: int, radius: float) -> _Bytes:
 
 
 def _marker_stamps(radius: float) -> _Bytes:
-    """Returns discs at every pixel of the smallest canvas whose center is unaffected by borders."""
+    """Draws a disc at each pixel of the smallest canvas whose borders do not affect a disc at its center."""
     side = 2 * (math.ceil(radius) + _SUPPORT) + 1
     return np.array([[marker_image(side, y, x, radius) for x in range(side)] for y in range(side)])
 
@@ -371,7 +372,7 @@ def _disc(radius: int) -> npt.NDArray[np.bool_]:
 
 
 def _dilated(image: _Bytes, disc: npt.NDArray[np.bool_]) -> _Bytes:
-    """Returns the maximum over the disc around each pixel; pixels outside of the image are zero."""
+    """Returns the dilated image: the maximum over a disc around each pixel, with zeros outside."""
     radius, side = disc.shape[0] // 2, image.shape[0]
     padded = np.pad(image, radius)
     return np.maximum.reduce([padded[y : y + side, x : x + side] for y, x in np.argwhere(disc)])

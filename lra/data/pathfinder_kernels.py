@@ -1,9 +1,8 @@
-"""The compiled part of the Pathfinder generator: everything that runs once per image or more often.
+"""Part of the Pathfinder generator that numba compiles: everything that runs once or more per image.
 
-A mask holds occupancies as bytes, `mask[y, x] / 255`. Lines and discs come from precomputed tables
-(`Stamps`), so nothing here draws, resizes or evaluates a sine. All random choices are integer
-arithmetic on xoshiro256**. The only floats are coordinates before rounding and pixel values, whose
-operations are exact in IEEE 754.
+A mask holds occupancies as bytes, `mask[y, x] / 255`. Lines and discs are read from precomputed tables
+(`Stamps`). Random choices use only integer arithmetic on xoshiro256**. The only floats are coordinates
+before rounding and pixel values; all operations on them are exact in IEEE 754.
 """
 
 import math
@@ -14,12 +13,12 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-SEED_POSES = 360  # poses below are the degrees -180 to 179, the others are candidates
-FREE = 76  # a pixel is free for seeds if its occupancy is at most 0.3
+SEED_POSES = 360  # poses below are directions from -180 to 179 degrees, the others are candidates
+FREE = 76  # maximum occupancy, 0.3, of a pixel that is free for seeds
 PADDLE_TRIES, DISTRACTOR_TRIES = 3, 5
 # Total weight of candidates below which a path cannot grow.
 DEAD_END = math.ceil(1e-4 * 255 * 2**24)
-BLIND_TRIES = 256  # random draws of a free seed before all free seeds are counted
+BLIND_TRIES = 256  # random draws of a seed before all free pixels are counted
 
 # Columns of the state of a growing path.
 PIVOT_Y, PIVOT_X, POSE, BASE_Y, BASE_X = range(5)
@@ -35,29 +34,29 @@ _T = TypeVar("_T")
 class Stamps(NamedTuple):
     """Tables that depend on the margin, for `P` poses, `K` candidates and `U` distinct stamps.
 
-    A paddle has a pose (its direction) and a base (the center pixel of its stamp). The base of the
-    first paddle is its tail, and it has one of 360 directions. The base of any other paddle is its
-    head, one of `K` candidate pixels around the pivot, and it points backwards from there.
+    A paddle has a pose (direction) and a base (center pixel of the stamp). The first paddle has one of
+    360 directions, and the base is the tail. For other paddles, the base is the head, which is one of `K`
+    candidate pixels around the pivot, and the stamp extends backwards from there.
     """
 
     stamp_of: _Ints  # [P]
     target: _Floats  # [U, S, S] brightness of paddles of targets
     distractor: _Floats  # [U, S, S] brightness of paddles of distractors
     occupied: _Bytes  # [U, S, S] occupancy of the line and its margin
-    box: _Ints  # [U, 4] top, bottom, left, right of the nonzero part; ends excluded
-    room: _Ints  # [U, D, 2] offsets from a tail that must be free; row 0 repeats
-    room_box: _Ints  # [U, 4] smallest and largest offset: y, y, x, x
-    has_no_seed: npt.NDArray[np.bool_]  # [U] the room of some pixel lies off the canvas
-    disc: _Ints  # [G, 2] offsets of the disc of the margin
+    box: _Ints  # [U, 4] bounding box (top, bottom, left, right) of the nonzero part; ends excluded
+    room: _Ints  # [U, D, 2] offsets from a tail that must be free; padded with copies of row 0
+    room_box: _Ints  # [U, 4] minimum and maximum of y, then of x, in `room`
+    has_no_seed: npt.NDArray[np.bool_]  # [U] True: for some pixel, all of `room` is off the canvas
+    disc: _Ints  # [G, 2] offsets of a disc with the radius of the margin
     candidates: _Ints  # [K, 2] offsets from the pivot
-    weights: _Ints  # [P, K] of a turn from a pose to a candidate, in units of 2**-24
+    weights: _Ints  # [P, K] weight of the turn from a pose to a candidate, in units of 2**-24
     advance: _Floats  # [P, 2] from a pivot to the next one
-    head: _Floats  # [360, 2] from a tail to the head
-    back: _Floats  # [360, 2] from that head to the pivot
+    head: _Floats  # [360, 2] from the tail of a first paddle to the head
+    back: _Floats  # [360, 2] from the head of a first paddle to the pivot
 
 
 class Scene(NamedTuple):
-    """Parameters that do not depend on the margin. `E` is the side of a marker's stamp."""
+    """Parameters that do not depend on the margin; `E` is the side of a marker's stamp."""
 
     resolution: int
     padding: int
@@ -66,13 +65,13 @@ class Scene(NamedTuple):
     distractor_length: int
     num_distractors: int
     num_margins: int
-    ring: _Floats  # [360, 2] from the first tail to the second
-    max_addable: _Bytes  # [256] the largest occupancy that fits on an occupancy
-    marker: _Floats  # [E, E, E, E] brightness of a disc at (y, x) of E × E pixels
+    ring: _Floats  # [360, 2] from the tail of the first target to the tail of the second
+    max_addable: _Bytes  # [256] the largest occupancy that can be added to an occupancy
+    marker: _Floats  # [E, E, E, E] brightness of a disc at pixel (y, x), on E × E pixels
 
 
 def _compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Compiles with numba.njit, cached on disk if a cache folder is writable.
+    """Compiles a function with numba.njit; the result is cached on disk if a cache folder is writable.
 
     Folders are tried in this order: $NUMBA_CACHE_DIR, __pycache__ beside this file, the user's cache.
     """
@@ -142,7 +141,7 @@ def _stamp_maximum(
 
 @_compiled
 def _copy(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-    """Copies element by element: numba takes a second longer to compile `target[:] = source`."""
+    """Copies element by element; compiling `target[:] = source` takes a second longer."""
     for i in range(source.shape[0]):
         for j in range(source.shape[1]):
             target[i, j] = source[i, j]
@@ -150,7 +149,7 @@ def _copy(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
 
 @_compiled
 def _fits(canvas: _Bytes, stamp: _Bytes, box: _Ints, most: _Bytes, y: int, x: int) -> bool:
-    """Returns True if the sum of old and new occupancy is below 1.8 at every pixel of the stamp."""
+    """Returns True if the sum of both occupancies is below 1.8 at all pixels of the stamp."""
     top, left = y - stamp.shape[0] // 2, x - stamp.shape[1] // 2
     first, last = max(box[2], -left), min(box[3], canvas.shape[1] - left)
     for i in range(max(box[0], -top), min(box[1], canvas.shape[0] - top)):
@@ -162,7 +161,7 @@ def _fits(canvas: _Bytes, stamp: _Bytes, box: _Ints, most: _Bytes, y: int, x: in
 
 @_compiled
 def _max_occupancy(mask: _Bytes, disc: _Ints, y: int, x: int) -> int:
-    """Returns the maximum occupancy within the margin of a pixel."""
+    """Returns the maximum occupancy in a disc around a pixel."""
     size = mask.shape[0]
     most = 0
     for g in range(disc.shape[0]):
@@ -187,7 +186,7 @@ def _inside(y: int, x: int, size: int) -> bool:
 
 @_compiled
 def _place_first(stamps: Stamps, size: int, direction: int, y: int, x: int, path: _Ints) -> bool:
-    """Places a first paddle with tail (y, x); returns False if its head or pivot is off the canvas."""
+    """Places the first paddle of a path; returns False if the head or the pivot is off the canvas."""
     head_y = _ceil(y, stamps.head[direction, 0])
     head_x = _ceil(x, stamps.head[direction, 1])
     path[PIVOT_Y] = _ceil(head_y, stamps.back[direction, 0])
@@ -198,13 +197,13 @@ def _place_first(stamps: Stamps, size: int, direction: int, y: int, x: int, path
 
 @_compiled
 def _record(paddles: _Ints, path: _Ints) -> None:
-    """Records the newest paddle of a path: pose, base y, base x."""
+    """Records the latest paddle of a path: pose, base y, base x."""
     paddles[0], paddles[1], paddles[2] = path[POSE], path[BASE_Y], path[BASE_X]
 
 
 @_compiled
 def _occupy(stamps: Stamps, mask: _Bytes, path: _Ints) -> None:
-    """Adds the newest paddle of a path to the mask."""
+    """Adds the latest paddle of a path to the mask."""
     u = stamps.stamp_of[path[POSE]]
     _stamp_maximum(mask, stamps.occupied[u], stamps.box[u], path[BASE_Y], path[BASE_X])
 
@@ -250,7 +249,7 @@ def _extend(
 
 @_compiled
 def _seed_targets(rng: _Words, scene: Scene, stamps: Stamps, paths: _Ints) -> bool:
-    """Places the first paddles of both targets: one far from the borders, one near the first."""
+    """Places the first paddle of each target; the tails are `seed_distance` pixels apart."""
     size = scene.resolution
     found = False
     for _ in range(PADDLE_TRIES):
@@ -291,7 +290,7 @@ def _grow_targets(
     paddles: _Ints,
     cumulative: _Ints,
 ) -> bool:
-    """Attempts to grow both targets in turns, recorded in `paddles` [2, contour_length, 3]."""
+    """Grows both targets alternately and records them in `paddles`; returns False if a paddle fails."""
     if not _seed_targets(rng, scene, stamps, paths):
         return False
     pad, size = scene.padding, scene.resolution
@@ -314,7 +313,7 @@ def _grow_targets(
 
 @_compiled
 def _is_free(mask: _Bytes, room: _Ints, y: int, x: int) -> bool:
-    """Returns True if the room of a first paddle is free; border pixels count as occupied."""
+    """Returns True if there is room for a first paddle; pixels at the border count as occupied."""
     last = mask.shape[0] - 1
     for d in range(room.shape[0]):
         i, j = y + room[d, 0], x + room[d, 1]
@@ -329,8 +328,8 @@ def _is_free(mask: _Bytes, room: _Ints, y: int, x: int) -> bool:
 def _free_tail(rng: _Words, mask: _Bytes, room: _Ints) -> int:
     """Draws a tail uniformly from the free pixels, as y × size + x; returns -1 if there is none.
 
-    Random draws are tried first, because most of the time many pixels are free. If they fail, the free
-    pixels are counted. Both give a uniform distribution.
+    Random draws are tried first, because usually many pixels are free. If they fail, the free pixels are
+    counted. Both methods draw from the uniform distribution.
     """
     size = mask.shape[0]
     for _ in range(BLIND_TRIES):
@@ -381,7 +380,7 @@ def _grow_distractor(
     paddles: _Ints,
     cumulative: _Ints,
 ) -> bool:
-    """Attempts to grow a distractor; after a failure, the mask holds a part of it."""
+    """Grows a distractor and records it in `paddles`; on failure returns False with the mask modified."""
     if not _seed_distractor(rng, scene, stamps, mask, path):
         return False
     _record(paddles[0], path)
@@ -398,7 +397,7 @@ def _grow_distractor(
 
 @_compiled
 def _paint(canvas: _Floats, stamps: Stamps, brightness: _Floats, paddles: _Ints) -> None:
-    """Draws paddles as the maximum with the canvas."""
+    """Draws paddles on a canvas; overlapping pixels take the maximum."""
     for paddle in range(paddles.shape[0]):
         u = stamps.stamp_of[paddles[paddle, 0]]
         _stamp_maximum(canvas, brightness[u], stamps.box[u], paddles[paddle, 1], paddles[paddle, 2])
@@ -406,7 +405,7 @@ def _paint(canvas: _Floats, stamps: Stamps, brightness: _Floats, paddles: _Ints)
 
 @_compiled
 def _mark(canvas: _Floats, scene: Scene, y: int, x: int) -> None:
-    """Draws a marker; near a border with the stamp of a canvas with a border at this distance."""
+    """Draws a marker; near a border, the stamp was drawn at the same distance from a border."""
     size, side = scene.resolution, scene.marker.shape[0]
     row = y if y < side // 2 else max(side // 2, y - size + side)
     column = x if x < side // 2 else max(side // 2, x - size + side)
@@ -418,7 +417,7 @@ def _mark(canvas: _Floats, scene: Scene, y: int, x: int) -> None:
 
 @_compiled
 def _expose(canvas: _Floats, image: _Bytes) -> None:
-    """Rescales a canvas to the bytes 0 to 255, rounded half up."""
+    """Rescales a canvas to bytes from 0 to 255, rounded half up."""
     least, greatest = canvas[0, 0], canvas[0, 0]
     for value in canvas.flat:
         least, greatest = min(least, value), max(greatest, value)
@@ -436,7 +435,7 @@ def draw(
     start: int,
     out: Any,  # the `Drawn` of pathfinder_generator, which imports this module
 ) -> None:
-    """Draws as many images as `out` holds, from number `start` on."""
+    """Fills `out` with images, from image number `start` on."""
     size = scene.resolution
     rng = np.empty(4, np.uint64)
     mask = np.empty((size, size), np.uint8)

@@ -1,16 +1,16 @@
 """Retrieval: does one of two papers of the ACL Anthology Network cite the other? Texts as bytes.
 
-Read from `new_aan_pairs.{train,eval,test}.tsv` of the LRA release. A line is a pair: label, id1, id2,
-text1 and text2, separated by tabs, without header or quoting. A paper occurs in many pairs; its text
-is stored once for all splits.
+The data are read from `new_aan_pairs.{train,eval,test}.tsv` of the LRA release. A line is a pair:
+label, id1, id2, text1 and text2, separated by tabs, without header or quoting. A paper occurs in many
+pairs; each text is stored once for all splits.
 
-Rows are sorted by a hash of their ids. The first rows of a split are therefore a random sample, and
+Rows are sorted by a hash of the two ids. The first rows of a split are therefore a random sample, and
 the data do not depend on the order of the lines.
 
 Source: google-research/long-range-arena, lra_benchmarks/matching/input_pipeline.py at cd31e5c. Same
-tokens: the first 10,000 bytes of a text as in the file, including escapes, each plus 1, and 0 for
+tokens: byte + 1 for the first 10,000 bytes of a text, with escape sequences as in the file, and 0 for
 padding.
-Differs from it: every pair is evaluated, where the original drops the last incomplete batch.
+Differs from it: all pairs are evaluated; the original drops the last incomplete batch.
 """
 
 import codecs
@@ -41,13 +41,13 @@ OFFICIAL_FILES: Mapping[str, str] = {
     "test": "new_aan_pairs.test.tsv",
 }
 
-# Part of the fingerprint: raise it when the same files give other data.
+# Part of the fingerprint: increase it when a change of the code changes the prepared data.
 FORMAT = 1
 
 _FOLDERS = (".", "tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 _COLUMNS = ("label", "id1", "id2", "text1", "text2")
 _LABELS: Mapping[bytes, int] = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
-# Sorted by field: the hash first, then the others for rows with equal ids.
+# Rows are sorted by the hash, and by the other fields where hashes are equal.
 _ROW = np.dtype(
     [("hash", np.uint64), ("first", np.int32), ("second", np.int32), ("label", np.int32)]
 )
@@ -56,11 +56,11 @@ _logger = logging.getLogger(__name__)
 
 
 def load(config: DataConfig) -> Task:
-    """Opens Retrieval, and prepares it first if it is missing.
+    """Opens the task Retrieval; prepares the data if they are missing.
 
-    Prepared data belong to files of the same names, sizes and modification times.
+    The data are prepared again if the name, size or modification time of a file changes.
 
-    The files are in `dir` or one of its subfolders `_FOLDERS`; the first with one of them is read.
+    The files are read from `dir` or a subfolder in `_FOLDERS`: the first folder that has one of them.
 
     Raises:
       ValueError: `dir` is empty, `source` is not the files, or a file is malformed.
@@ -81,7 +81,7 @@ def load(config: DataConfig) -> Task:
 
 
 class Pair(NamedTuple):
-    """One line of a file; texts are truncated to `MAX_BYTES`."""
+    """One line of an official file; texts are truncated to `MAX_BYTES`."""
 
     label: int
     ids: tuple[bytes, bytes]
@@ -127,7 +127,7 @@ def _pair(line: bytes) -> Pair:
 
 
 def _text(column: str, text: bytes) -> bytes:
-    """Truncates and validates a text; the truncation may cut the last character."""
+    """Truncates and validates a text; the last character may be cut."""
     if not text:
         raise ValueError(f"{column} is empty.")
     text = text[:MAX_BYTES]
@@ -156,7 +156,7 @@ def _official_paths(config: DataConfig) -> dict[str, Path]:
 
 
 def _file_stamp(path: Path) -> dict[str, Any]:
-    """Returns name, size and modification time; raises OSError at once if the file is unreadable."""
+    """Returns name, size and modification time of a file; raises OSError if it cannot be read."""
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
     return {"name": path.name, "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
@@ -197,7 +197,7 @@ def _build(folder: Path, *, paths: Mapping[str, Path]) -> None:
 
 
 def _hash(ids: tuple[bytes, bytes]) -> int:
-    """Returns a 64-bit hash, by which rows are sorted."""
+    """Returns a 64-bit hash of the ids of a pair, by which rows are sorted."""
     return int.from_bytes(hashlib.blake2b(b"\t".join(ids), digest_size=8).digest(), "big")
 
 

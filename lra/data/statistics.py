@@ -1,4 +1,4 @@
-"""Statistics of a task's data: sizes, labels, lengths, examples that splits share."""
+"""Statistics of the data of a task: sizes, labels, lengths, examples shared by splits."""
 
 import dataclasses
 import hashlib
@@ -12,7 +12,7 @@ from lra.data.baselines import baselines
 from lra.data.task import Sequences, Split, Task
 
 PERCENTILES = (5, 50, 95)
-MAX_IMAGES = 1000  # for the distribution of pixels
+MAX_IMAGES = 1000  # images used for the distribution of pixel values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SplitStatistics:
 
 
 def split_statistics(split: Split, num_classes: int) -> SplitStatistics:
-    """Returns the statistics of a split."""
+    """Computes the statistics of a split."""
     used = np.arange(len(split)) if split.pairs is None else split.pairs.ravel()
     return SplitStatistics(
         examples=len(split),
@@ -37,7 +37,7 @@ def split_statistics(split: Split, num_classes: int) -> SplitStatistics:
 
 
 def shared_examples(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str, str], int]:
-    """Returns the number of distinct examples, labels aside, that each two splits share."""
+    """Returns the number of distinct examples that two splits share, by pair of splits; ignores labels."""
     return {
         (one, other): len(statistics[one].contents & statistics[other].contents)
         for one, other in itertools.combinations(statistics, 2)
@@ -45,7 +45,7 @@ def shared_examples(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str
 
 
 def markdown(task: Task, num_classes: int) -> str:
-    """Returns a Markdown report: sizes, labels, lengths, shared examples, trivial predictors."""
+    """Returns the statistics as Markdown: sizes, labels, lengths, shared examples, trivial predictors."""
     rows = [
         f"| {task.name} | examples | distinct | labels, % | length:"
         f" {', '.join(f'{p} %' for p in PERCENTILES)}, longest |",

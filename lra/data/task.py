@@ -1,6 +1,6 @@
-"""Tasks as training reads them: splits of ragged token sequences, gathered into padded batches.
+"""Tasks and splits: ragged token sequences, gathered into padded batches.
 
-Tokens are stored on disk as bytes and memory-mapped. A task of pairs stores every text once and its
+Tokens are stored on disk as bytes and memory-mapped. A task with pairs stores each text once, and the
 pairs as indices of texts.
 """
 
@@ -23,24 +23,24 @@ class DataConfig:
     """The task, the source of its data, and how sequences are truncated and padded.
 
     Args:
-      source: "files", "generated" or "tfds", as far as the task has it. "auto" selects the files,
-        unless `dir` is empty and the data can be generated.
-      pad_to_multiple_of: If positive, batches hold examples of similar length, and each batch is
-        padded to a multiple of this length, at most to `padded_len`.
-      zero_is_padding: Masks tokens of id 0, as the authors' code does, where black pixels are padding.
+      source: "files", "generated" or "tfds", if the task supports it. "auto" is "files", or
+        "generated" if `dir` is empty and the data can be generated.
+      pad_to_multiple_of: If positive, examples of similar length are batched together, and each batch
+        is padded to a multiple of this length, at most to `padded_len`.
+      zero_is_padding: Masks tokens of id 0. In the authors' code, black pixels are padding.
       workers: Number of processes that prepare data; 0 for one per usable core. The data do not
         depend on it.
     """
 
     task: str  # in `lra.data.TASKS`, or an alias
     source: str = "auto"
-    dir: str = ""  # folder of the task's files
-    examples: int = 0  # maximum per split; 0 for all. A run on fewer is partial
-    max_len: int  # tokens per sequence; longer sequences are truncated
-    padded_len: int = 0  # length of a row of a batch, padding included; 0 for `max_len`
+    dir: str = ""  # folder of the raw files
+    examples: int = 0  # maximum per split; 0 for all. A run on fewer examples is partial
+    max_len: int  # maximum tokens per sequence; longer sequences are truncated
+    padded_len: int = 0  # length of the rows of a batch, padding included; 0 for `max_len`
     pad_to_multiple_of: int = 0
     zero_is_padding: bool = False
-    seed: int = 0  # of generated data and of held-out validation sets, not of training
+    seed: int = 0  # seed of generated data and of held-out validation sets; not the training seed
     workers: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class DataConfig:
 
     @property
     def padding(self) -> "Padding":
-        """How sequences are truncated and padded to rows of one length."""
+        """Truncation and padding of sequences to rows of equal length."""
         padded_len = self.padded_len or self.max_len
         return Padding(self.max_len, padded_len, self.zero_is_padding, self.pad_to_multiple_of)
 
@@ -69,12 +69,12 @@ class DataConfig:
     def choose_source(
         self, task: str, other: Literal["generated", "tfds"] | None, files: str
     ) -> str:
-        """Returns the source to read: "files" or `other`, the task's source besides files.
+        """Validates `source` and `dir`; returns "files" or `other`, the second source of the task.
 
         Error messages name the `task` and its `files`.
 
         Raises:
-          ValueError: The task lacks `source`, or `source` and `dir` contradict each other.
+          ValueError: The task does not support `source`, or `source` and `dir` contradict each other.
         """
         known = ["auto", "files", *([other] if other else [])]
         if self.source not in known:
@@ -100,7 +100,7 @@ class DataConfig:
 
 
 class Padding(NamedTuple):
-    """How sequences are truncated and padded to rows of one length; see `DataConfig`."""
+    """Truncation and padding of sequences to rows of equal length; see `DataConfig`."""
 
     max_len: int
     padded_len: int
@@ -118,11 +118,11 @@ class Padding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """N ragged token sequences: sequence i is stored as the bytes `tokens[offsets[i]:offsets[i + 1]]`."""
+    """N ragged token sequences; sequence i is stored as the bytes `tokens[offsets[i]:offsets[i + 1]]`."""
 
     tokens: npt.NDArray[np.uint8]  # bytes of all sequences, [total]; usually memory-mapped
     offsets: npt.NDArray[np.int64]  # [N + 1]
-    first_id: int = 0  # token id of the stored byte 0; 1 if id 0 is reserved for padding
+    first_id: int = 0  # token id of byte 0; 1 if id 0 is reserved for padding
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -139,9 +139,9 @@ class Sequences:
     def rows(
         self, indices: npt.NDArray[np.integer], padding: Padding
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Returns the sequences `indices` as token ids [B, L], and their mask, True at real tokens.
+        """Returns token ids [B, L] and mask [B, L], True at real tokens, of the sequences `indices`.
 
-        The mask follows from the lengths, and from token values only with `zero_is_padding`.
+        The mask depends on the lengths, and with `zero_is_padding` also on the token ids.
         """
         starts = self.offsets[indices]
         lengths = np.minimum(self.offsets[indices + 1] - starts, padding.max_len)
@@ -160,7 +160,7 @@ class Sequences:
 
     @classmethod
     def open(cls, folder: Path, name: str, *, first_id: int = 0) -> Self:
-        """Memory-maps the files that `save` wrote."""
+        """Memory-maps the files written by `save`."""
         tokens, offsets = (
             cache.open_array(folder / f"{name}_{part}.npy") for part in ("tokens", "offsets")
         )
@@ -168,7 +168,7 @@ class Sequences:
 
     @classmethod
     def from_bytes(cls, contents: Sequence[bytes], *, first_id: int = 0) -> Self:
-        """Returns the sequences stored as `contents`."""
+        """Creates sequences from the bytes of each."""
         offsets = np.zeros(len(contents) + 1, np.int64)
         np.cumsum([len(content) for content in contents], out=offsets[1:])
         return cls(np.frombuffer(b"".join(contents), np.uint8), offsets, first_id)
@@ -176,18 +176,18 @@ class Sequences:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Labeled sequences, or labeled pairs of sequences."""
+    """A split of a task: labeled sequences, or labeled pairs of sequences."""
 
-    sequences: Sequences  # splits of pairs share them
+    sequences: Sequences  # for pairs, shared by all splits
     labels: npt.NDArray[np.int32]  # [N]
-    pairs: npt.NDArray[np.int32] | None = None  # [N, 2] sequences; None: row i is sequence i
+    pairs: npt.NDArray[np.int32] | None = None  # [N, 2] sequence indices; None: row i is sequence i
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Number of tokens of each row, or of the longer sequence of each pair, [N]."""
+        """Number of tokens of each row; for pairs, of the longer sequence, [N]."""
         lengths = self.sequences.lengths
         if self.pairs is None:
             return lengths[: len(self)]
@@ -195,7 +195,7 @@ class Split:
         return longer
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Returns the token ids of a row's sequence, or of both sequences, and its label."""
+        """Returns the token ids of a row (two arrays for a pair) and the label."""
         cache.require_rows(np.array([index]), len(self))
         numbers = [index] if self.pairs is None else self.pairs[index].tolist()
         return *(self.sequences[number] for number in numbers), int(self.labels[index])
@@ -204,8 +204,8 @@ class Split:
         """Returns the rows `indices` as a batch.
 
         Returns:
-          inputs, or inputs1 and inputs2 of pairs: int32 [B, L].
-          mask, or mask1 and mask2: bool [B, L], True at real tokens.
+          inputs, or inputs1 and inputs2 for pairs: int32 [B, L].
+          mask, or mask1 and mask2 for pairs: bool [B, L], True at real tokens.
           labels: int32 [B].
         """
         indices = np.asarray(indices)
@@ -220,12 +220,12 @@ class Split:
         return batch | {"labels": self.labels[indices]}
 
     def first(self, count: int) -> Self:
-        """Returns the first `count` rows, or all if there are fewer."""
+        """Returns a split with at most the first `count` rows."""
         pairs = None if self.pairs is None else self.pairs[:count]
         return dataclasses.replace(self, labels=self.labels[:count], pairs=pairs)
 
     def save(self, folder: Path, name: str) -> None:
-        """Writes `<name>_labels.npy`, and either the sequences or `<name>_pairs.npy`."""
+        """Writes `<name>_labels.npy`, and the sequences or, for pairs, `<name>_pairs.npy`."""
         cache.save_array(folder / f"{name}_labels.npy", self.labels)
         if self.pairs is None:
             self.sequences.save(folder, name)
@@ -236,7 +236,7 @@ class Split:
     def open(
         cls, folder: Path, name: str, *, first_id: int = 0, documents: Sequences | None = None
     ) -> Self:
-        """Memory-maps the files that `save` wrote; pairs need the `documents` that they index."""
+        """Memory-maps the files written by `save`; pairs are indices of `documents`."""
         labels = cache.open_array(folder / f"{name}_labels.npy")
         if documents is None:
             return cls(Sequences.open(folder, name, first_id=first_id), labels)
@@ -249,12 +249,12 @@ class Task:
 
     name: str  # in `lra.data.TASKS`
     splits: Mapping[str, Split]  # "train", "valid" and "test"
-    sha256: str  # one hash over the hashes of all files
+    sha256: str  # hash over the hashes of all files
     decode: Callable[[npt.NDArray[np.integer]], str]  # converts token ids to text; drops padding
-    folder: Path  # of the prepared files
-    class_names: tuple[str, ...] = ()  # empty if they are numbers
+    folder: Path  # folder of the prepared files
+    class_names: tuple[str, ...] = ()  # empty if classes are numbers
     image_shape: tuple[int, int] | None = None  # rows and columns, if a sequence is an image
-    notes: Callable[["Task"], str] | None = None  # returns further statistics, as Markdown
+    notes: Callable[["Task"], str] | None = None  # returns additional statistics as Markdown
 
     @classmethod
     def open(
@@ -267,7 +267,7 @@ class Task:
         documents: Sequences | None = None,
         **options: Any,
     ) -> Self:
-        """Opens the prepared splits; see `Split.open`. `options` are the optional fields."""
+        """Opens the prepared splits with `Split.open`; `options` are optional fields of the task."""
         splits = {
             split: Split.open(prepared.folder, split, first_id=first_id, documents=documents)
             for split in ("train", "valid", "test")
@@ -275,7 +275,7 @@ class Task:
         return cls(name, splits, prepared.sha256, decode, prepared.folder, **options)
 
     def first_images(self, count: int) -> npt.NDArray[np.uint8]:
-        """Returns the first training images of a task of images, [N, rows, columns]."""
+        """Returns the first `count` training images, [N, rows, columns]; needs a task with images."""
         assert self.image_shape is not None
         train = self.splits["train"]
         count = min(count, len(train))
@@ -283,26 +283,26 @@ class Task:
         return tokens.reshape(count, *self.image_shape)
 
     def first(self, count: int) -> Self:
-        """Returns the task with at most `count` examples per split."""
+        """Returns the task with at most the first `count` examples of each split."""
         splits = {name: split.first(count) for name, split in self.splits.items()}
         return dataclasses.replace(self, splits=splits)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskInfo:
-    """Properties of a task that are known before its data are prepared."""
+    """Properties of a task that do not need prepared data."""
 
-    vocab_size: int  # token ids, padding (0) included; a model's embedding may be larger
+    vocab_size: int  # number of token ids, padding (0) included; an embedding may have more rows
     num_classes: int
-    load: Callable[[DataConfig], Task]  # opens the task, and prepares its data first if missing
-    sizes: Mapping[str, int]  # examples of each split of the benchmark
-    total_steps: int  # in the task's config: the paper's, if the paper has the task
-    pairs: bool = False  # an example is a pair of sequences
-    images: bool = False  # a sequence is an image
+    load: Callable[[DataConfig], Task]  # opens the task; prepares the data if they are missing
+    sizes: Mapping[str, int]  # number of examples per split in the benchmark
+    total_steps: int  # training steps in the task's config, as in the paper if it has the task
+    pairs: bool = False  # True if an example is a pair of sequences
+    images: bool = False  # True if a sequence is an image
     official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known
 
     def has_all(self, task: Task) -> bool:
-        """Returns True if a task has 99.9 % of the benchmark's examples: the releases lack a few."""
+        """Returns True if a task has 99.9 % of the benchmark's examples; the releases lack a few."""
         return all(1000 * len(task.splits[name]) >= 999 * size for name, size in self.sizes.items())
 
 
@@ -311,9 +311,9 @@ MAX_COLUMNS = 64
 
 
 def image_to_text(pixels: npt.NDArray[np.integer], shape: tuple[int, int]) -> str:
-    """Draws an image, 0 to 255, with characters; each covers two rows of one column.
+    """Converts an image, 0 to 255, to text; a character stands for two rows of one column.
 
-    Missing pixels at the end are black. An image of more than `MAX_COLUMNS` columns is averaged down.
+    Missing pixels at the end are black. Images wider than `MAX_COLUMNS` are downsampled by averaging.
     """
     rows, columns = shape
     step = max(1, columns // MAX_COLUMNS)

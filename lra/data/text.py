@@ -1,13 +1,13 @@
-"""Text: is a movie review positive or negative, as a sequence of bytes? IMDb, Maas et al. 2011.
+"""Text: classify an IMDb movie review (Maas et al. 2011) as positive or negative, byte by byte.
 
-Read from the folder `aclImdb`, from `aclImdb_v1.tar.gz`, or through tensorflow-datasets, with
-identical prepared data.
+The reviews are read from the folder `aclImdb`, from `aclImdb_v1.tar.gz` or from tensorflow-datasets;
+the prepared data are identical.
 
 Source: google-research/long-range-arena, text_classification/input_pipeline.py at cd31e5c, which
 reads `imdb_reviews` of tensorflow-datasets: id = UTF-8 byte + 1, HTML kept, white space stripped
 from both ends.
-Differs from it: 1,250 training reviews per class are held out for validation, where the original
-validates on the test split.
+Differs from it: 1,250 training reviews per class are held out for validation; the original validates
+on the test set.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from dataprep.tfds_reader import PreparedByTfds
 from lra.data.task import DataConfig, Sequences, Split, Task
 
 VOCAB_SIZE = 257
-FIRST_ID = 1  # id of the byte 0; id 0 is padding
+FIRST_ID = 1  # token id of byte 0; id 0 is padding
 CLASS_NAMES = ("neg", "pos")
 SIZES = {"train": 22_500, "valid": 2_500, "test": 25_000}
 ROOT = "aclImdb"
@@ -38,7 +38,7 @@ OFFICIAL_SHA256 = "6edd5d57f264ec306a0d5092e30af2c1e73c09f0591625d4190fa439a655a
 URL = f"https://ai.stanford.edu/~amaas/data/sentiment/{ARCHIVE}"
 TFDS_NAME = "imdb_reviews/plain_text"
 
-# Part of the fingerprint: raise it when the same files give other data.
+# Part of the fingerprint: increase it when a change of the code changes the prepared data.
 FORMAT = 1
 
 _ADVICE = f"Unpack {ARCHIVE} again, or prepare the dataset again with tfds."
@@ -46,7 +46,7 @@ _SUBFOLDERS = tuple(f"{split}/{name}/" for split in ("train", "test") for name i
 
 
 class Review(NamedTuple):
-    """A review; `origin` names it in error messages."""
+    """A review; `origin` is the name of the review in error messages."""
 
     origin: str
     split: str
@@ -55,16 +55,16 @@ class Review(NamedTuple):
 
 
 def load(config: DataConfig, *, per_class: int = 12_500) -> Task:
-    """Opens the reviews, and prepares them first if they are missing.
+    """Opens the task Text; prepares the data if they are missing.
 
-    A tenth of the training reviews is held out for validation. Reviews are stored in full, sorted by
-    their hash, so that the first rows of a split are a random sample. `source` is "files" (also for "auto")
-    or "tfds", which has a default folder. Training and test set have `per_class` reviews of each class.
+    A tenth of the training reviews is held out for validation. Reviews are stored in full, sorted by a
+    hash, so that the first rows of a split are a random sample. `source` is "files", "auto" (the same) or
+    "tfds", for which `dir` is optional. Training and test set have `per_class` reviews per class.
 
     Raises:
       FileNotFoundError: The reviews are missing.
-      ValueError: The source is unknown, the archive or a review is corrupt, or the number of reviews is
-        not `per_class`.
+      ValueError: The source is unknown, the archive or a review is corrupt, or a class does not have
+        `per_class` reviews.
     """
     source = _find_source(config)
     fingerprint = {
@@ -84,7 +84,7 @@ def load(config: DataConfig, *, per_class: int = 12_500) -> Task:
 
 
 def decode(ids: npt.NDArray[np.integer]) -> str:
-    """Returns the text of token ids without padding; a truncated character becomes U+FFFD."""
+    """Converts token ids to text; skips padding, and a truncated character becomes U+FFFD."""
     ids = np.asarray(ids)
     return (ids[ids >= FIRST_ID] - FIRST_ID).astype(np.uint8).tobytes().decode(errors="replace")
 
@@ -118,7 +118,7 @@ def _build(
 ) -> None:
     splits: dict[str, list[tuple[bytes, int]]] = {"train": [], "test": []}
     for review in reviews:
-        archives.decode(review.text, review.origin, _ADVICE)  # to validate it
+        archives.decode(review.text, review.origin, _ADVICE)  # validates the text
         text = review.text.strip()  # as in tfds
         if not text:
             raise ValueError(f"{review.origin} is empty. {_ADVICE}")

@@ -18,13 +18,13 @@ _logger = logging.getLogger(__name__)
 
 
 def export(task: Task, data_dir: Path) -> Path:
-    """Writes a task so that tfds can read it without this project and without TensorFlow.
+    """Writes a task as a dataset that tfds can read without this project and without TensorFlow.
 
         tfds.data_source("listops", split="train", data_dir=...)
 
     An example has `tokens` (`tokens1` and `tokens2` for a pair), [length] without padding, and
-    `label`. Tokens are uint8, or int32 if id 0 is reserved for padding. Examples keep the order of
-    the task. The dataset has the task's name, with "_" for "-". Its folder is created atomically.
+    `label`. Tokens are uint8, or int32 if id 0 is reserved for padding. Examples keep their order. The
+    dataset is named like the task, with "_" for "-". The folder is created atomically.
 
     Returns:
       The folder `data_dir`/name/version.

@@ -2,10 +2,10 @@
 
     python -m lra.figures runs/listops-seed0 --example=3 --out results/figures/listops
 
-<out>-maps.png   attention map of every head beside its approximation, on one test example
-<out>-error.png  error of the output by landmarks and length, for the model and random inputs
-<out>-pinv.png   residual of the pseudoinverse and error of the output by iteration
-<out>.json       all numbers with the run, the data and the environment
+<out>-maps.png   attention map and approximation of each head, on one test example
+<out>-error.png  output error by number of landmarks and by length, for the model and random inputs
+<out>-pinv.png   pseudoinverse residual and output error by number of iterations
+<out>.json       all numbers, with the run, the data and the environment
 
 Source: the maps are Figure 3 of Xiong et al. 2021, arXiv:2102.03902.
 """
@@ -29,8 +29,8 @@ from nystromformer_jax.training import config_sha256, describe_environment, writ
 from reporting.plotting import COLORS, new_figure
 
 MAX_LEN = 16_384
-MAX_TICKS = 40  # tokens that have labels along an axis
-PERCENTILE = 99.5  # of the weights of a softmax map, for the brightest color
+MAX_TICKS = 40  # maximum number of tokens to label an axis with each
+PERCENTILE = 99.5  # weights of a softmax map above this percentile have the brightest color
 
 COLOR_OF = {"trained": COLORS[0], "random": COLORS[1]}
 NAMES = {"trained": "trained model", "random": "random normal query, key, value"}
@@ -39,7 +39,7 @@ NAMES = {"trained": "trained model", "random": "random normal query, key, value"
 def measure(
     trained: Trained, example: int, examples: int, nystrom: Nystrom
 ) -> tuple[dict[str, Any], list[list[HeadMaps]]]:
-    """Returns all numbers, and the maps of every layer and head.
+    """Measures approximation errors; returns all numbers, and the maps of each layer and head.
 
     Raises:
       ValueError: The example does not exist, or the sequences are too short for `num_landmarks`.
@@ -81,7 +81,7 @@ def measure(
                     "head": head,
                     "map_error": one.map_error,
                     "output_error": one.output_error,
-                    # The weight, relative to uniform attention, that gets the brightest color.
+                    # The weight with the brightest color, relative to uniform attention.
                     "brightest": float(np.percentile(one.exact, PERCENTILE)) * one.length,
                 }
                 for layer, heads in enumerate(maps)
@@ -101,7 +101,7 @@ def measure(
 def draw_maps(
     numbers: Mapping[str, Any], maps: Sequence[Sequence[HeadMaps]], words: Sequence[str], path: Path
 ) -> None:
-    """Draws pairs of maps, two pairs per row; each pair has its own color scale."""
+    """Draws the exact and approximate map of each head; each pair has a separate color scale."""
     from matplotlib.colors import PowerNorm
 
     pairs = [one for heads in maps for one in heads]
@@ -144,7 +144,7 @@ def draw_maps(
 
 
 def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
-    """Draws the error of the output by number of landmarks and by length."""
+    """Draws the output error by number of landmarks and by length."""
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2, sharey=True)
     curves = numbers["curves"]
@@ -155,7 +155,7 @@ def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
         for count, style in zip(approximation.FIXED_LANDMARKS, ("o-", "s--"), strict=True):
             rows = [row for row in curves[kind]["by_length"] if row["num_landmarks"] == count]
             if not rows:
-                continue  # too few tokens
+                continue  # no example is long enough
             lengths = [row["length"] for row in rows]
             _band(right, lengths, rows, color, style, f"{count} landmarks, {kind}")
             _set_log2_scale(right, lengths)
@@ -170,7 +170,7 @@ def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_pinv(numbers: Mapping[str, Any], path: Path) -> None:
-    """Draws residual and output error by iterations of the pseudoinverse."""
+    """Draws the pseudoinverse residual and the output error by number of iterations."""
     figure = new_figure(10, 4.2)
     panels = figure.subplots(1, 2)
     for kind, color in COLOR_OF.items():
@@ -199,7 +199,7 @@ def _band(
     style: str,
     label: str,
 ) -> None:
-    """Draws the median, and the quartiles if the style is a line."""
+    """Draws the median against `places`, and the quartiles as a band if `style` is a solid line."""
     lower, median, upper = ([row[name] for row in rows] for name in ("lower", "median", "upper"))
     axis.plot(places, median, style, color=color, label=label, markersize=4)
     if "-" in style:
@@ -207,7 +207,7 @@ def _band(
 
 
 def _set_log2_scale(axis: Any, places: Sequence[int]) -> None:
-    """Sets a log2 scale with a tick at every place."""
+    """Sets a log2 scale with a tick at each of `places`."""
     axis.set_xscale("log", base=2)
     axis.set_xticks(places, [f"{place:,}" for place in places])
     axis.minorticks_off()
@@ -240,7 +240,7 @@ def _title(numbers: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes three figures and a JSON file; returns the exit code."""
+    """Writes three figures and a JSON file and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m lra.figures",
         description=__doc__,

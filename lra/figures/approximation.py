@@ -1,4 +1,4 @@
-"""Approximation errors of Nyström attention on the queries, keys and values of a model."""
+"""Errors of Nyström attention relative to softmax attention, on queries, keys and values of a model."""
 
 import dataclasses
 import functools
@@ -25,12 +25,12 @@ from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Layout, Options, Start
 
-# Maximum number of softmax attention weights in memory: one head of 4,096 tokens.
+# Maximum number of softmax attention weights in memory: one head on 4,096 tokens.
 MAX_WEIGHTS = 4096**2
 
-# Ranges of `curves`.
+# Values that `curves` measures.
 LANDMARKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FIXED_LANDMARKS = (64, 32)  # for the curves against length
+FIXED_LANDMARKS = (64, 32)  # for the errors by length
 SHORTEST = 128
 STARTS: tuple[Start, ...] = ("exact", "batch_max")
 MAX_ITERS = 20
@@ -42,7 +42,7 @@ _softmax_attention = jax.jit(softmax_attention)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nystrom:
-    """Options of the approximation; see `nystrom_attention`."""
+    """Options of Nyström attention; see `nystrom_attention`."""
 
     num_landmarks: int = 64
     pinv_iters: int = 6
@@ -52,7 +52,7 @@ class Nystrom:
 
     @classmethod
     def from_config(cls, attention: Mapping[str, Any]) -> "Nystrom":
-        """Reads the attention section of a config; another attention gets the defaults."""
+        """Reads the attention section of a config; uses the defaults if it is not Nyström attention."""
         if attention["name"] != "nystrom":
             return cls()
         known = [field.name for field in dataclasses.fields(cls)]
@@ -66,22 +66,22 @@ def random_tokens(like: QKV, seed: int) -> QKV:
 
 
 class HeadMaps(NamedTuple):
-    """A head's attention map and its approximation as images, with relative errors."""
+    """Attention map of a head and the Nyström approximation as images, with relative errors."""
 
-    exact: Floats  # [P P], block means of the map
+    exact: Floats  # [P, P], block means of the map
     approximate: Floats
     map_error: float  # ‖approximate − exact‖ / ‖exact‖ of the full maps
-    output_error: float  # the same for the maps times the values
+    output_error: float  # the same error for the product of map and value
     length: int  # number of tokens
 
 
 def head_maps(layer: CoreCall, nystrom: Nystrom, *, max_pixels: int = 512) -> list[HeadMaps]:
-    """Returns the maps of each head on the real tokens of the first sequence.
+    """Returns the maps of each head for the real tokens of the first sequence.
 
-    Maps are computed in blocks of rows of at most `MAX_WEIGHTS` weights.
+    Maps are computed in blocks of rows with at most `MAX_WEIGHTS` weights.
     """
     real, tokens = np.asarray(layer.mask[0]), unpadded(layer)
-    # Padding is included, because some landmark layouts divide it into segments too.
+    # Padding is included, because some landmark layouts also divide padding into segments.
     factors = nystrom_factors(
         layer.query[:1].astype(jnp.float32),
         layer.key[:1].astype(jnp.float32),
@@ -126,10 +126,10 @@ def _rows_of_maps(
     kernel_3: Float[Array, "M T"],
     normalize_rows: bool,
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"], Float[Array, "4"]]:
-    """Returns rows of one head's exact and approximate attention map, and four sums of squares.
+    """Returns rows of the exact and the approximate attention map of a head, and four sums of squares.
 
-    The sums are over the difference of the maps, the exact map, the difference of the outputs and the
-    exact output. `kernel_1` is already multiplied by the pseudoinverse.
+    The sums of squares are of the difference of the maps, the exact map, the difference of the outputs
+    and the exact output. `kernel_1` must be multiplied by the pseudoinverse.
     """
     exact = softmax_weights(query[None, :, None], key[None, :, None], None)[0, 0]
     approximate = _product(kernel_1, kernel_3)
@@ -141,7 +141,7 @@ def _rows_of_maps(
 
 
 def block_edges(length: int, max_blocks: int) -> npt.NDArray[np.int64]:
-    """Returns the edges of at most `max_blocks` blocks, whose sizes differ by one at most."""
+    """Returns the edges of at most `max_blocks` blocks; sizes of blocks differ by at most one."""
     blocks = min(length, max_blocks)
     return -(-np.arange(blocks + 1) * length // blocks)
 
@@ -149,7 +149,7 @@ def block_edges(length: int, max_blocks: int) -> npt.NDArray[np.int64]:
 def block_means(
     x: npt.NDArray[Any], rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64]
 ) -> Floats:
-    """Returns the means of the blocks of a matrix between the edges `rows` and `columns`."""
+    """Returns the mean of each block of a matrix; `rows` and `columns` are the edges of the blocks."""
     sums = np.add.reduceat(x.astype(np.float64), rows[:-1], axis=0)
     sums = np.add.reduceat(sums, columns[:-1], axis=1)
     return sums / (np.diff(rows)[:, None] * np.diff(columns)[None])
@@ -173,7 +173,7 @@ def chunked_softmax_attention(tokens: QKV) -> Float[Array, "B L H D"]:
 
 
 def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystrom) -> Floats:
-    """Returns the relative errors of Nyström attention without convolution, [K B H] for K layers."""
+    """Returns relative output errors of Nyström attention without convolution, [K B H] for K layers."""
     options = dataclasses.asdict(nystrom)
     errors = [
         relative_error(nystrom_attention(*tokens, **options), truth)
@@ -185,7 +185,7 @@ def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystro
 def errors_by_iteration(
     layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystrom, max_iters: int
 ) -> tuple[Floats, Floats]:
-    """Returns the errors after 0 to `max_iters` iterations of the pseudoinverse.
+    """Computes errors after 0 to `max_iters` iterations of the pseudoinverse.
 
     Returns:
       `(residuals, output errors)`, both [I K B H] for K layers; see `pinv_residual` and
@@ -229,10 +229,10 @@ def quartiles(values: npt.ArrayLike) -> dict[str, float]:
 
 
 def curves(layers: Sequence[QKV], nystrom: Nystrom) -> dict[str, Any]:
-    """Returns errors by number of landmarks, length and iterations.
+    """Computes errors by number of landmarks, by length and by number of iterations.
 
-    Each entry has the `quartiles` over layers, sequences and heads. The errors by iteration are for both
-    starts. The landmark layout is "real", which supports any length.
+    Each entry has the `quartiles` over layers, sequences and heads. Errors by iteration are computed for
+    both initializations of the pseudoinverse. The landmark layout is "real", which supports any length.
     """
     nystrom = dataclasses.replace(nystrom, landmark_layout="real")
     length = layers[0].query.shape[1]

@@ -71,7 +71,7 @@ def capture_cores(model: Model, params: Any, inputs: Sequence[Array]) -> tuple[C
 
 
 def unpadded(layer: CoreCall) -> QKV:
-    """Returns the real tokens of the first sequence."""
+    """Returns query, key and value of the real tokens of the first sequence."""
     real = np.asarray(layer.mask[0])
     return QKV(*(x[:1, real].astype(jnp.float32) for x in (layer.query, layer.key, layer.value)))
 
@@ -80,21 +80,21 @@ def unpadded(layer: CoreCall) -> QKV:
 class Trained:
     """A run with its data and the parameters of one checkpoint."""
 
-    name: str  # of the run's folder
-    run: train.Run  # with its original config, on the mesh of this machine
+    name: str  # name of the run folder
+    run: train.Run  # with the original config, on the mesh of this machine
     task: data.Task
-    params: Any  # on the host
-    step: int  # of the checkpoint
-    finished: bool  # True: the best checkpoint of a finished run; False: the latest
+    params: Any  # parameters of the checkpoint, in host memory
+    step: int  # step of the checkpoint
+    finished: bool  # True: the best checkpoint of a finished run; False: the latest checkpoint
 
     def core_calls(self, example: int) -> tuple[CoreCall, ...]:
-        """Returns the calls of all layers' cores on a test example, padded as in training."""
+        """Returns the calls of all attention cores on a test example, padded as in training."""
         batch = self.task.splits["test"].batch(np.array([example]), self.run.data.padding)
         inputs = tuple(jnp.asarray(batch[key]) for key in self.run.model.batch_keys)
         return capture_cores(self.run.model, self.params, inputs)
 
     def words(self, example: int, length: int) -> list[str]:
-        """Returns the names of the `length` tokens of a ListOps example; empty for another task."""
+        """Returns the first `length` tokens of a ListOps example as text; empty for other tasks."""
         if not self.task.name.startswith("listops"):
             return []
         tokens = self.task.splits["test"][example][0][: self.run.data.max_len]
@@ -102,7 +102,7 @@ class Trained:
         return ["cls"] * (length - len(words)) + words
 
     def longest(self, count: int) -> list[int]:
-        """Returns the longest of the first test examples; pairs are compared by their first texts."""
+        """Returns the indices of the longest of the first test examples; pairs count their first text."""
         split = self.task.splits["test"]
         batch = split.batch(np.arange(min(CANDIDATES, len(split))), self.run.data.padding)
         lengths = batch[self.run.model.batch_keys[1]].sum(axis=1)
@@ -110,7 +110,7 @@ class Trained:
         return found
 
     def layers(self, examples: Sequence[int]) -> list[QKV]:
-        """Returns each layer's inputs on several examples, truncated to the shortest of them."""
+        """Returns the inputs of each attention core on examples truncated to the shortest of them."""
         of_examples = [[unpadded(layer) for layer in self.core_calls(one)] for one in examples]
         length = min(layers[0].query.shape[1] for layers in of_examples)
         return [
@@ -120,13 +120,13 @@ class Trained:
 
 
 def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
-    """Opens a run with its data and its best checkpoint, or the latest if the run is not finished.
+    """Opens a run with the data and the best checkpoint, or the latest one if the run is not finished.
 
-    The folder is not modified, and the run may be in progress. `data_dir` is the current folder of the
-    run's data, if they have moved.
+    The folder is not modified, and the run may be in progress. `data_dir` overrides the data folder of
+    the config.
 
     Raises:
-      ValueError, OSError: The run is incomplete, invalid, or longer than `max_len`.
+      ValueError, OSError: The run is incomplete or invalid, or has sequences longer than `max_len`.
     """
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
@@ -166,7 +166,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
 
 
 def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config with a mesh and batch sizes that work on any machine, without training."""
+    """Returns the config with a mesh and batch sizes that work on any machine; not for training."""
     changes = {
         "mesh": {"data": -1, "sequence": 1},
         "train": {"batch_size": jax.device_count(), "accumulation": 1},
@@ -180,7 +180,7 @@ def _load(checkpoints: Path, step: int, run: train.Run) -> Any:
         raise FileNotFoundError(
             f"{checkpoints} lacks step {step}, the best of the run: pass the folder of the training run."
         )
-    # Opening checkpoints deletes unfinished saves, and one may be in progress: work on a copy.
+    # Opening a folder of checkpoints deletes unfinished saves. One may be in progress, so open a copy.
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(checkpoints / str(step), Path(copy) / str(step))
         params = load_params(Path(copy), step, train.make_params(run), run.mesh)
