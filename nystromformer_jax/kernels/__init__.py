@@ -1,1 +1,1 @@
-"""Nyström attention in Pallas, for TPUs: each pass reads the tokens once and keeps none of them."""
+"""Pallas TPU kernels for Nyström attention; each pass reads the tokens once."""

@@ -19,7 +19,7 @@ HEAD_DIMS = (32, 64, 128)
 MAX_LANDMARKS = 256
 REGISTER_ROWS = 16  # rows of bfloat16 in a register
 SUPPORTED = {
-    "pinv_start": "exact",  # with "batch_max" a device would take the maximum over its own examples
+    "pinv_start": "exact",  # "batch_max" needs a maximum over the examples of all devices
     "landmark_layout": "real",
     "mask_conv": True,
     "normalize_rows": False,
@@ -27,7 +27,7 @@ SUPPORTED = {
 
 
 def unsupported(inputs: Inputs, options: Options) -> str:
-    """Returns why the kernels do not support these arguments, or an empty string."""
+    """Returns the reason why the kernels do not support these arguments, or an empty string."""
     query, conv_kernel = inputs.query, inputs.conv_kernel
     dtypes = {x.dtype for x in inputs[:3]}
     if len(dtypes) > 1:
@@ -58,10 +58,10 @@ def unsupported(inputs: Inputs, options: Options) -> str:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def kernel_attention(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
-    """`nystrom_attention` with segments over real tokens, and more positions than landmarks.
+    """Computes `nystrom_attention` for layout "real" and more positions than landmarks.
 
-    Padding may hold anything, NaN included. The residuals of the backward pass are the arguments and
-    arrays of the size of the landmarks; the weights are computed again.
+    Padding may contain any values, including NaN. The residuals of the backward pass are the arguments
+    and landmark-sized arrays; attention weights are recomputed.
     """
     return _forward(inputs, options, interpret)[0]
 
@@ -71,9 +71,9 @@ class _Side(NamedTuple):
 
     packing: Packing
     ids: Int[Array, "_ 1 L"]
-    sizes: Float[Array, "B M 1"]  # at least one
+    sizes: Float[Array, "B M 1"]  # tokens per segment, at least one
     landmark_mask: Bool[Array, "B M"]
-    is_exact: Bool[Array, " B"]  # at most M real tokens
+    is_exact: Bool[Array, " B"]  # True for examples with at most M real tokens
 
 
 class _Sides(NamedTuple):
@@ -81,14 +81,14 @@ class _Sides(NamedTuple):
 
     queries: _Side
     keys: _Side
-    copy_queries: Bool[Array, " B"]  # each query takes the value of its own landmark
+    copy_queries: Bool[Array, " B"]  # True if each query copies its landmark's value
     is_exact: Bool[Array, " B"]
 
     @classmethod
     def create(cls, inputs: Inputs, options: Options, interpret: bool) -> "_Sides":
         queries = _side(inputs.query, inputs.query_mask, options.num_landmarks, interpret)
         keys = _side(inputs.key, inputs.mask, options.num_landmarks, interpret)
-        # The rule of `stages.assign_landmarks`.
+        # Same rule as in `stages.assign_landmarks`.
         explicit = inputs.explicit_query_mask is not None
         copy_queries = explicit & queries.is_exact & ~keys.is_exact
         return cls(queries, keys, copy_queries, keys.is_exact | copy_queries)
@@ -122,7 +122,7 @@ def _forward(inputs: Inputs, options: Options, interpret: bool) -> tuple[Array, 
         _from_columns(keys.packing, columns[..., lane]) for lane in (collect.MAXIMUM, collect.SUM)
     )
     landmark_values = _landmark_values(q_landmarks, k_landmarks, values, total, sides, options)
-    # The kernel masks by the queries; where values have another mask, XLA convolves them.
+    # The kernel uses the mask of the queries. If values have a different mask, XLA convolves them.
     same_mask = explicit_query_mask is None
     output = distribute.forward(
         queries.packing,
@@ -195,10 +195,10 @@ def _landmark_values(
     sides: _Sides,
     options: Options,
 ) -> Float[Array, "B M E"]:
-    """Returns pinv(kernel_2) @ kernel_3 @ value, from the collected values and their sums."""
+    """Returns pinv(kernel_2) @ kernel_3 @ value, given the unnormalized kernel_3 @ value and its sums."""
     packing = sides.keys.packing
     shape = (packing.batch, packing.num_landmarks, packing.num_heads, packing.head_dim)
-    # Three bfloat16 products for each one, error 1e-4: far below the precision of a bfloat16 output.
+    # HIGH uses three bfloat16 passes. The error, 1e-4, is far below the precision of a bfloat16 output.
     precision = jax.lax.Precision.HIGH if packing.dtype == jnp.bfloat16 else None
     landmarks = invert_landmarks(
         SegmentMeans(q_landmarks.reshape(shape), sides.queries.landmark_mask),
@@ -215,7 +215,7 @@ def _flat(x: Float[Array, "B L H D"]) -> Float[Array, "B L E"]:
 
 
 def _bias(keys: _Side) -> Float[Array, "B groups rows lanes"]:
-    """Returns columns that mask landmarks without tokens."""
+    """Returns columns to add to the logits, which mask landmarks without tokens."""
     packing = keys.packing
     bias = jnp.where(keys.landmark_mask, 0.0, MASKED_LOGIT)
     return _to_columns(packing, jnp.broadcast_to(bias[..., None], (*bias.shape, packing.num_heads)))
@@ -224,7 +224,7 @@ def _bias(keys: _Side) -> Float[Array, "B groups rows lanes"]:
 def _to_columns(
     packing: Packing, *numbers: Float[Array, "B M H"]
 ) -> Float[Array, "B groups rows lanes"]:
-    """Puts numbers of each landmark on the lanes of its row; the last one fills the rest."""
+    """Stacks per-landmark numbers along the lanes; the last number fills the remaining lanes."""
     columns = [
         x.swapaxes(1, 2).reshape(packing.batch, packing.num_groups, packing.rows) for x in numbers
     ]

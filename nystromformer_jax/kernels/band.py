@@ -1,4 +1,4 @@
-"""The convolution inside the kernels: tiles of positions with their halos, times a band matrix."""
+"""Convolution inside the kernels: multiplies tiles of positions and their halos by a band matrix."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,18 +16,18 @@ WIDEST_CONVOLUTION = 2 * LANES + 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvolutionRefs(Refs):
-    """Memory of a kernel that may convolve; None without a convolution."""
+    """References of a kernel with an optional convolution; None without a convolution."""
 
-    matrices: Ref = None  # [1 G S T], rows of tiles times windows
-    convolved: Ref = None  # [1 S G·D], the block
+    matrices: Ref = None  # [1 G S T], tile positions × window positions
+    convolved: Ref = None  # [1 S G·D], the current block
     convolved_left: Ref = None  # [1 halo G·D], the end of the previous block
     convolved_right: Ref = None  # [1 halo G·D], the start of the next block
-    convolved_left_ids: Ref = None  # [1 1 lanes], segments there; None if padding is not masked
+    convolved_left_ids: Ref = None  # [1 1 lanes], segment ids; None: padding is not masked
     convolved_right_ids: Ref = None  # [1 1 lanes]
 
 
 class Convolution(NamedTuple):
-    """A convolution in a kernel: its input and its kernel."""
+    """Input and kernel of a convolution."""
 
     x: Float[Array, "B L E"]
     kernel: Float[Array, "H W"]
@@ -35,28 +35,28 @@ class Convolution(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Tiling of a convolution: a tile of positions reads `halo` more on both sides."""
+    """Tiling of a convolution: each tile of positions also reads `halo` positions on both sides."""
 
     blocks: Blocks
     width: int
 
     @property
     def halo(self) -> int:
-        """Positions in whole memory tiles of any dtype; 32 and a tile of 64 fill a matrix unit."""
+        """Halo positions, a multiple of 32: aligned for every dtype."""
         return next(halo for halo in (32, 64, 128) if halo >= self.width // 2)
 
     @property
     def tile(self) -> int:
-        """Positions that one product computes."""
+        """Output positions of one matrix product; 64 and two halos of 32 fill a matrix unit."""
         return 64 if self.halo == 32 else LANES
 
     @property
     def window(self) -> int:
-        """Positions that one product reads."""
+        """Input positions of one matrix product."""
         return self.tile + 2 * self.halo
 
     def matrices(self, kernel: Float[Array, "H W"]) -> Float[Array, "groups G S T"]:
-        """Returns matrices with the kernel in columns s + halo ± W // 2 of row s."""
+        """Returns band matrices that have the kernel in columns s + halo ± W // 2 of row s."""
         packing = self.blocks.packing
         offset = self.halo - self.width // 2
         period = jnp.pad(kernel, ((0, 0), (offset, self.window + 1 - offset - self.width)))
@@ -70,7 +70,7 @@ class Band:
         matrices: Float[Array, "groups G S T"],
         ids: Int[Array, "_ 1 L"] | None,
     ) -> dict[str, tuple[Array, pl.BlockSpec]]:
-        """Returns arrays and specs for `ConvolutionRefs`; with `ids`, masks the neighbors' padding."""
+        """Returns arrays and specs for `ConvolutionRefs`; with `ids`, padding in the halos is masked."""
         size, width = self.blocks.size, self.blocks.packing.width
 
         def edge(rows: int, side: str) -> Any:
@@ -99,8 +99,8 @@ class Band:
         return inputs
 
     def edges(self, refs: ConvolutionRefs) -> list[Float[Array, "T G·D"]]:
-        """Returns the edges of the neighboring blocks, with zeros where there is no real token."""
-        left, right = slice(LANES - self.halo, None), slice(self.halo)  # the nearest of the lanes
+        """Returns the edges of the neighboring blocks; padding is zeroed."""
+        left, right = slice(LANES - self.halo, None), slice(self.halo)  # lanes nearest to the block
         edges = []
         for start, edge_ref, ids_ref, nearest in (
             (refs.start - self.halo, refs.convolved_left, refs.convolved_left_ids, left),
@@ -135,7 +135,7 @@ class Band:
     def convolve(
         self, matrices: Float[Array, "G S T"], window: Float[Array, "T G·D"]
     ) -> Float[Array, "S G·D"]:
-        """Convolves one tile: each head's lanes come from its own product."""
+        """Convolves one tile: one matrix product per head, selected on the lanes of the head."""
         packing = self.blocks.packing
         head = jax.lax.div(
             jax.lax.broadcasted_iota(jnp.int32, (self.tile, packing.width), 1), packing.head_dim
@@ -148,10 +148,10 @@ class Band:
     def correlate(
         self, tile: Float[Array, "S G·D"], window: Float[Array, "T G·D"]
     ) -> list[Float[Array, "S T"]]:
-        """Returns the gradient of each head's matrix: tile windowᵀ over the head's lanes."""
+        """Returns the gradient of each head's matrix, tile @ windowᵀ over the lanes of the head."""
         packing = self.blocks.packing
         head = jax.lax.div(jax.lax.broadcasted_iota(jnp.int32, tile.shape, 1), packing.head_dim)
-        tile_f32 = tile.astype(jnp.float32)  # a v5e cannot select in bfloat16
+        tile_f32 = tile.astype(jnp.float32)  # a v5e does not support select in bfloat16
         return [
             packing.dot(jnp.where(head == index, tile_f32, 0).astype(tile.dtype), window, (1, 1))
             for index in range(packing.group)

@@ -1,4 +1,4 @@
-"""Chooses between the TPU kernels and XLA, and runs the kernels on the devices of a mesh."""
+"""Selects the TPU kernels or XLA, and runs the kernels on the devices of a mesh."""
 
 import functools
 import logging
@@ -13,14 +13,14 @@ from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Implementation, Inputs, Options
 
 BATCH_AXIS = "data"
-# These have too little VMEM for the kernels, or lack the matrix products that they use.
+# TPUs with too little VMEM for the kernels, or without the matrix products that the kernels use.
 TOO_OLD = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
 
 _log = logging.getLogger(__name__)
 
 
 def use_kernels(implementation: Implementation, inputs: Inputs, options: Options) -> bool:
-    """Returns True if the kernels run this call; warns once if they are wanted but unsupported."""
+    """Returns True if this call uses the kernels; warns once if they are requested but unsupported."""
     if not kernels_wanted(implementation):
         return False
     reason = unsupported(inputs, options)
@@ -35,18 +35,18 @@ def use_kernels(implementation: Implementation, inputs: Inputs, options: Options
 
 
 def kernels_wanted(implementation: Implementation) -> bool:
-    """Returns True if `implementation` asks for the kernels on the current devices."""
+    """Returns True if `implementation` requests the kernels on the current devices."""
     return implementation == "pallas_tpu" or (implementation == "auto" and not interpret_mode())
 
 
 @functools.cache
 def warn_once(reason: str) -> None:
-    """Logs why the kernels are not used."""
+    """Logs once, for each reason, why the kernels are not used."""
     _log.warning("Nyström attention runs without its TPU kernels: %s.", reason)
 
 
 def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
-    """Runs the kernels on each device's part of the batch: compilers cannot partition a kernel."""
+    """Runs the kernels on each device's shard of the batch: compilers cannot partition a kernel."""
 
     def attend(own: Inputs) -> Array:
         return kernel_attention(own, options, interpret)
@@ -59,24 +59,24 @@ def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Arra
     if any(kind == AxisType.Explicit for kind in jax.sharding.get_abstract_mesh().axis_types):
         pairs = zip(inputs, specs, strict=True)
         inputs = Inputs._make(x if x is None else jax.reshard(x, spec) for x, spec in pairs)
-    # Outputs of kernels do not carry the axes over which they vary, so these cannot be checked.
+    # check_vma=False, because outputs of kernels have no information on varying mesh axes.
     return jax.shard_map(
         attend, in_specs=(specs,), out_specs=own, axis_names=set(axes), check_vma=False
     )(inputs)
 
 
 def interpret_mode() -> bool:
-    """Returns True without a TPU, where the kernels run in interpret mode."""
+    """Returns True if the device is not a TPU, so the kernels must run in interpret mode."""
     return _target()[0] != "tpu"
 
 
 def _target() -> tuple[str, str]:
-    """Returns platform and kind of the devices to trace for: the ambient mesh's or the default ones."""
+    """Returns platform and kind of the target devices: of the ambient mesh, else the default ones."""
     mesh = jax.sharding.get_abstract_mesh()
     device = None if mesh.empty else mesh.abstract_device
     if device is not None:
         return device.platform, device.device_kind
-    default = cast(Any, jax.config).jax_default_device  # not declared in the stubs
+    default = cast(Any, jax.config).jax_default_device  # missing in the type stubs
     if isinstance(default, str):
         default = jax.devices(default)[0]
     default = default or jax.devices()[0]
@@ -84,7 +84,7 @@ def _target() -> tuple[str, str]:
 
 
 def _split_axes(query: Array) -> tuple[tuple[str, ...], Any]:
-    """Returns the axes of the ambient mesh that are not Manual, and those that split the batch."""
+    """Returns the non-Manual axes of the ambient mesh, and the axes over which the batch is sharded."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return (), None
@@ -98,7 +98,7 @@ def _split_axes(query: Array) -> tuple[tuple[str, ...], Any]:
 
 
 def _unsupported_mesh(inputs: Inputs) -> str:
-    """Returns why the kernels cannot run on the ambient mesh, or an empty string."""
+    """Returns the reason why the kernels cannot run on the ambient mesh, or an empty string."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         if jax.device_count() > 1 and not interpret_mode():

@@ -1,4 +1,4 @@
-"""Landmarks attend to tokens: kernel_3 @ value and its gradient, in one pass over key and value each.
+"""Attention from landmarks to tokens: kernel_3 @ value and its gradient.
 
 Shape comments: G heads of a group, M landmarks, S positions of a part, D head dimension.
 """
@@ -17,7 +17,7 @@ from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Float, Int
 
 MAXIMUM, SUM = 0, 1  # lanes of `columns`
-FORWARD_BLOCK = 4096  # positions of bfloat16, half as many of float32
+FORWARD_BLOCK = 4096  # positions in bfloat16; half as many in float32
 BACKWARD_BLOCK = 4096
 PART = 4096  # positions
 BACKWARD_PART = 1024
@@ -25,7 +25,7 @@ BACKWARD_PART = 1024
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectRefs(Refs):
-    """Memory of `forward`; m, l and acc are those of flash attention."""
+    """References of `forward`; m, l and acc are named as in flash attention."""
 
     q_landmarks: Ref  # [1 M G·D] float32
     key: Ref  # [1 S G·D]
@@ -46,9 +46,9 @@ def forward(
     ids: Int[Array, "_ 1 T"],
     is_exact: Int[Array, " B"],
 ) -> tuple[Float[Array, "B M E"], Float[Array, "B groups rows lanes"]]:
-    """Returns the collected values before normalization, and `columns`: maximum and sum of each row.
+    """Returns kernel_3 @ value before normalization, and `columns`: maximum and sum of each row.
 
-    In examples where `is_exact` is 1, each token is its own landmark and collects its own value.
+    In examples with `is_exact` = 1, each token is a landmark and its value is copied.
     """
     blocks = Blocks.create(packing, key.shape[1], FORWARD_BLOCK)
     rows, width = packing.rows, packing.width
@@ -121,7 +121,7 @@ def forward(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectBackwardRefs(ConvolutionRefs):
-    """Memory of `backward`; `d_x` is the gradient with respect to x."""
+    """References of `backward`; `d_x` is the gradient with respect to x."""
 
     q_landmarks: Ref  # [1 M G·D] float32
     d_values: Ref  # [1 M G·D] float32
@@ -152,11 +152,11 @@ def backward(
 ) -> tuple[
     Float[Array, "B T E"], Float[Array, "B T E"], Float[Array, "B M E"], Float[Array, "H W"] | None
 ]:
-    """Returns the gradients with respect to key, value, q_landmarks and the convolution's kernel.
+    """Returns the gradients with respect to key, value, q_landmarks and the convolution kernel.
 
-    `columns` has the maximum of each row and the gradient with respect to its sum. `d_members` is added to
-    the gradient of each key in a segment: the gradient of the segment's mean over its size.
-    `convolution` has the output's gradient and the kernel, if the value was convolved.
+    `columns` has the maximum of each row and the gradient with respect to the row sum. `d_members`, the
+    gradient of each segment mean divided by the segment size, is added to the gradient of each key in the
+    segment. `convolution` has the gradient of the output and the kernel; None without a convolution.
     """
     blocks = Blocks.create(packing, key.shape[1], BACKWARD_BLOCK)
     rows, width = packing.rows, packing.width

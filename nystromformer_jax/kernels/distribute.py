@@ -1,4 +1,4 @@
-"""Tokens attend to landmarks: kernel_1 @ landmark_values with the convolution, and its gradient.
+"""Attention from tokens to landmarks: kernel_1 @ landmark_values, convolution, and gradients.
 
 Shape comments: G heads of a group, M landmarks, S positions of a part, D head dimension.
 """
@@ -14,7 +14,7 @@ from nystromformer_jax.kernels.band import Band, Convolution, ConvolutionRefs
 from nystromformer_jax.kernels.packing import LANES, Blocks, Packing, Part, Ref, call
 from nystromformer_jax.typing import Array, Float, Int
 
-FORWARD_BLOCK = 4096  # positions of bfloat16, half as many of float32
+FORWARD_BLOCK = 4096  # positions in bfloat16; half as many in float32
 BACKWARD_BLOCK = 4096
 PART = 1024  # positions
 BACKWARD_PART = 4096
@@ -22,7 +22,7 @@ BACKWARD_PART = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistributeRefs(ConvolutionRefs):
-    """Memory that both passes use."""
+    """References that both passes use."""
 
     k_landmarks: Ref  # [1 M G·D] float32
     landmark_values: Ref  # [1 M G·D] float32
@@ -34,14 +34,14 @@ class DistributeRefs(ConvolutionRefs):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForwardRefs(DistributeRefs):
-    """Memory of `forward`."""
+    """References of `forward`."""
 
     output: Ref  # [1 S G·D], output
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BackwardRefs(DistributeRefs):
-    """Memory of `backward`; `d_x` is the gradient with respect to x."""
+    """References of `backward`; `d_x` is the gradient with respect to x."""
 
     d_output: Ref  # [1 S G·D]
     d_query: Ref  # [1 S G·D], output
@@ -61,11 +61,11 @@ def forward(
     bias: Float[Array, "B groups rows lanes"] | None,
     convolution: Convolution | None,
 ) -> Float[Array, "B L E"]:
-    """Returns the output of the attention.
+    """Returns the attention output.
 
-    `k_landmarks` and `landmark_values` are float32. In examples where `is_exact` is 1, each query takes the
-    value of its own landmark. `bias` masks landmarks without tokens; None: all have tokens. The input of
-    `convolution` has the same padding as the queries.
+    `k_landmarks` and `landmark_values` are float32. In examples with `is_exact` = 1, each query copies the
+    value of its landmark. `bias` masks landmarks without tokens; None: all landmarks have tokens. The input
+    of `convolution` has the same padding as the queries.
     """
     blocks = Blocks.create(packing, query.shape[1], FORWARD_BLOCK)
     band = None if convolution is None else Band(blocks, convolution.kernel.shape[1])
@@ -189,7 +189,7 @@ def _inputs(
     bias: Array | None,
     **tokens: Array,
 ) -> dict[str, tuple[Array, pl.BlockSpec]]:
-    """Returns the arrays and specs of `DistributeRefs`; `tokens` are further inputs like the query."""
+    """Returns arrays and specs for `DistributeRefs`; `tokens` are more inputs with the query's spec."""
     inputs = {
         "ids": (ids, blocks.ids(ids)),
         "k_landmarks": (k_landmarks, blocks.landmarks()),
@@ -203,19 +203,19 @@ def _inputs(
 
 
 def _diagonals(packing: Packing) -> dict[str, Any]:
-    """Returns the scratch memory that `_fill_diagonals` fills."""
+    """Returns the scratch shapes for `_fill_diagonals`."""
     diagonal = pltpu.VMEM((packing.rows, packing.width), packing.dtype)
     return {"k_diagonal": diagonal, "values_diagonal": diagonal}
 
 
 def _fill_diagonals(packing: Packing, refs: DistributeRefs) -> None:
-    """Writes the landmarks and their values as block-diagonal matrices."""
+    """Writes k_landmarks and landmark_values as block-diagonal matrices to scratch memory."""
     refs.k_diagonal[...] = packing.to_diagonal(refs.k_landmarks[0] * packing.scale)
     refs.values_diagonal[...] = packing.to_diagonal(refs.landmark_values[0])
 
 
 def _bias_column(refs: DistributeRefs) -> Float[Array, "G·M 1"] | None:
-    """Returns what is added to the logits of each landmark."""
+    """Returns the bias of each landmark's logits, or None without a mask."""
     return None if refs.bias is None else refs.bias[0, 0][:, :1]
 
 
@@ -225,7 +225,7 @@ def _weights(
     query: Float[Array, "S G·D"],
     bias: Float[Array, "G·M 1"] | None,
 ) -> Float[Array, "G·M S"]:
-    """Returns kernel_1, transposed: landmarks along rows, tokens along lanes."""
+    """Returns kernel_1 transposed: landmarks along rows, tokens along lanes."""
     logits = packing.dot(k_diagonal, query, (1, 1))
     if bias is not None:
         logits = logits + bias
@@ -234,7 +234,7 @@ def _weights(
 
 
 def _by_head(packing: Packing, x: Float[Array, "G·M S"], reduce: Any) -> Float[Array, "G·M S"]:
-    """Reduces over the landmarks of each head, and repeats the result on all rows of the head."""
+    """Reduces over the landmarks of each head and broadcasts the result to all rows of the head."""
     return jnp.concatenate(
         [
             jnp.broadcast_to(reduce(head, axis=0, keepdims=True), head.shape)

@@ -1,4 +1,4 @@
-"""Layout of arrays in the kernels: heads share 128 lanes, and the sequence is divided into blocks."""
+"""Array layout in the kernels: groups of heads share 128 lanes; the sequence is split into blocks."""
 
 import dataclasses
 import types
@@ -13,31 +13,31 @@ from jax.experimental.pallas import tpu as pltpu
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
 LANES = 128
-PART_ROWS = 128  # rows of landmarks for which the part sizes are tuned
-VMEM_BYTES = 64 * 2**20  # of 128 MiB on a v5e and a v6e
+PART_ROWS = 128  # landmark rows for which the part sizes are tuned
+VMEM_BYTES = 64 * 2**20  # limit; a v5e and a v6e have 128 MiB
 
 Ref = Any  # a reference to memory, as Pallas passes it to a kernel
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refs:
-    """Memory of every kernel; G·D are the lanes of a group of heads, S the positions of a block."""
+    """References of every kernel. G·D: lanes of a group of heads; S: positions of a block."""
 
-    is_exact: Ref  # [B] int32 in scalar memory: examples whose tokens are copied, not attended to
-    example: Array  # index on the grid
-    step: Array  # index of the block; the blocks of an example run in order, so sums may be carried
+    is_exact: Ref  # [B] int32 in scalar memory; 1: values are copied instead of attention
+    example: Array  # index of the example on the grid
+    step: Array  # index of the block; blocks run in order, so sums can be accumulated
     start: Array  # first position of the block
     ids: Ref  # [1 1 S] int32, segment of each position
 
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Sizes of one attention, and the layout of its heads.
+    """Sizes of an attention, and the layout of its heads.
 
-    The heads of a group are side by side on the lanes of a block. Their landmarks form a block-diagonal
-    matrix, which a matrix unit of 128 × 128 multiplies at no extra cost. Inside the kernels, tokens are
-    along lanes and landmarks along rows: masks over tokens are rows, and a softmax over landmarks needs no
-    exchange between lanes.
+    The heads of a group are adjacent on the lanes of a block. The landmarks of the group form a
+    block-diagonal matrix, which a 128 × 128 matrix unit multiplies at no extra cost. In the kernels tokens
+    are along lanes and landmarks along rows. Masks over tokens are therefore rows, and a softmax over
+    landmarks needs no cross-lane operations.
     """
 
     batch: int
@@ -75,23 +75,23 @@ class Packing:
 
     def dot(self, left: Array, right: Array, over: tuple[int, int]) -> Array:
         """Contracts axis `over[0]` of `left` with axis `over[1]` of `right`, in float32."""
-        exact = self.dtype == jnp.float32  # by default a TPU rounds to bfloat16
+        exact = self.dtype == jnp.float32  # the TPU's default rounds to bfloat16
         return jax.lax.dot_general(
             left,
             right,
             (((over[0],), (over[1],)), ((), ())),
             preferred_element_type=jnp.float32,
-            # Explicit, because a kernel cannot use the user's default precision for bfloat16.
+            # Explicit: a user's default precision would be invalid for bfloat16 in a kernel.
             precision=jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT,
         )
 
     def to_diagonal(self, x: Float[Array, "M G·D"]) -> Float[Array, "G·M G·D"]:
-        """Moves heads that stand side by side to diagonal blocks, in `dtype`."""
+        """Moves adjacent heads to diagonal blocks; the result has `dtype`."""
         diagonal = jnp.where(self._on_diagonal(), jnp.concatenate([x] * self.group, axis=0), 0)
         return diagonal.astype(self.dtype)
 
     def from_diagonal(self, x: Float[Array, "G·M G·D"]) -> Float[Array, "M G·D"]:
-        """Inverse of `to_diagonal`: moves the diagonal blocks side by side and drops all other entries."""
+        """Inverse of `to_diagonal`: makes the diagonal blocks adjacent and drops all other entries."""
         own, *others = self.heads(jnp.where(self._on_diagonal(), x, 0))
         return sum(others, own)
 
@@ -103,7 +103,7 @@ class Packing:
     def _on_diagonal(self) -> Bool[Array, "G·M G·D"]:
         shape = (self.rows, self.width)
         row, column = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
-        # Not `//`, whose lowering depends on the platform that traces, which need not be a TPU.
+        # Not `//`: its lowering depends on the tracing platform, which need not be a TPU.
         return jax.lax.div(row, self.num_landmarks) == jax.lax.div(column, self.head_dim)
 
 
@@ -117,7 +117,7 @@ class Blocks:
 
     @classmethod
     def create(cls, packing: Packing, length: int, longest: int) -> "Blocks":
-        """Divides evenly, in whole registers; `longest` is for bfloat16, and half of it for float32."""
+        """Splits `length` evenly into aligned blocks of at most `longest` (float32: half of it)."""
         count = pl.cdiv(length, max(LANES, longest * 2 // jnp.dtype(packing.dtype).itemsize))
         return cls(packing, length, pl.cdiv(pl.cdiv(length, count), LANES) * LANES)
 
@@ -128,7 +128,7 @@ class Blocks:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Grid over examples, groups of heads, and blocks."""
+        """Grid shape: examples, groups of heads, blocks."""
         return self.packing.batch, self.packing.num_groups, self.count
 
     @property
@@ -141,7 +141,7 @@ class Blocks:
         return pl.BlockSpec((1, self.size, self.packing.width), lambda b, g, i, *_: (b, i, g))
 
     def ids(self, ids: Int[Array, "_ 1 L"]) -> pl.BlockSpec:
-        """Spec of the segments of a block, `[1 1 S]`; examples share them if there is one row."""
+        """Spec of a block of segment ids, `[1 1 S]`; a single row is shared by all examples."""
         shared = ids.shape[0] == 1
         return pl.BlockSpec((1, 1, self.size), lambda b, g, i, *_: (0 if shared else b, 0, i))
 
@@ -167,7 +167,7 @@ class Blocks:
         return pl.BlockSpec((1, 1, *shape), lambda b, g, i, *_: (b, g, *zeros))
 
     def parts(self, refs: Refs, size: int) -> Iterator["Part"]:
-        """Yields parts of `size` positions; parts are smaller for more than `PART_ROWS` rows of landmarks."""
+        """Yields parts of `size` positions, or fewer with more than `PART_ROWS` landmark rows."""
         size = max(LANES, size * PART_ROWS // max(PART_ROWS, self.packing.rows) // LANES * LANES)
         for first in range(0, self.size, size):
             yield Part(self, refs, first, min(size, self.size - first))
@@ -175,7 +175,7 @@ class Blocks:
     def run(
         self, refs: Any, attend: Callable[[Any], None], copy_exact: Callable[[Any], None]
     ) -> None:
-        """Runs `attend`, or `copy_exact` for an exact example, which exists only with a mask."""
+        """Runs `attend`, or `copy_exact` for an exact example; without a mask no example is exact."""
         if not self.packing.masked:
             attend(refs)
             return
@@ -205,7 +205,7 @@ class Part:
 
     @property
     def ids(self) -> Int[Array, "1 S"]:
-        """Segments of the positions."""
+        """Segment ids of the positions."""
         return self.refs.ids[0, :, self.rows]
 
     @property
@@ -221,13 +221,13 @@ class Part:
         return inside & (ids < packing.num_landmarks) if packing.masked else inside
 
     def only_real(self, x: Float[Array, "R S"], other: float) -> Float[Array, "R S"]:
-        """Replaces columns without a real token by `other`."""
+        """Replaces columns at padding by `other`."""
         if self.blocks.packing.masked or self.blocks.ragged:
             return jnp.where(self.real(), x, other)
         return x
 
     def members(self, rows: int) -> Float[Array, "R S"]:
-        """One where the position belongs to the segment of the row, otherwise zero."""
+        """Returns 1 where the position belongs to the row's segment, else 0."""
         packing = self.blocks.packing
         row = jax.lax.broadcasted_iota(jnp.int32, (rows, self.size), 0)
         if rows > packing.num_landmarks:
@@ -238,7 +238,7 @@ class Part:
         return member.astype(packing.dtype)
 
     def clean(self, x: Float[Array, "S G·D"]) -> Float[Array, "S G·D"]:
-        """Zeros rows without a real token, NaN included."""
+        """Zeros rows at padding, including NaN."""
         if self.blocks.packing.masked:
             return jnp.where(as_rows(self.real().astype(x.dtype), x.shape[1]) > 0, x, 0)
         return self.inside(x)
@@ -249,7 +249,7 @@ class Part:
 
 
 def as_rows(flags: Float[Array, "1 S"], width: int) -> Float[Array, "S W"]:
-    """Moves flags from lanes to rows, by a product."""
+    """Transposes flags from lanes to rows by a matrix product, repeated over `width` lanes."""
     left = jnp.broadcast_to(flags, (8, flags.shape[1]))
     right = jnp.ones((8, width), flags.dtype)
     contract, default = (((0,), (0,)), ((), ())), jax.lax.Precision.DEFAULT
@@ -271,7 +271,7 @@ def call(
     grid: tuple[int, ...] = (),
     aliases: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[Array, ...]:
-    """Runs `kernel(refs)` over the grid, with every input, output and scratch by its name in `refs`."""
+    """Runs `kernel(refs)` over the grid; `refs` has all inputs, outputs and scratch by name."""
     names = ["is_exact", *inputs, *outputs, *scratch]
 
     def body(*refs: Ref) -> None:
@@ -304,7 +304,7 @@ def call(
 
 
 def _cost(blocks: Blocks, inputs: Sequence[Array], outputs: Sequence[Any]) -> pl.CostEstimate:
-    """Estimates the cost: each array is read or written once, with one product of a group's width."""
+    """Estimates the cost: each array is read or written once and multiplied once by a group's width."""
     packing = blocks.packing
     distinct = {id(array): array for array in inputs}.values()
     tokens = [x for x in (*distinct, *outputs) if x.shape[1:2] == (blocks.length,)]

@@ -1,4 +1,4 @@
-"""Sums over segments of the sequence, and their gradient with respect to each position."""
+"""Segment sums over the sequence, and their gradient."""
 
 import dataclasses
 
@@ -8,14 +8,14 @@ from jax.experimental import pallas as pl
 from nystromformer_jax.kernels.packing import LANES, Blocks, Packing, Ref, Refs, call
 from nystromformer_jax.typing import Array, Float, Int
 
-BLOCK_LANES = 512  # lanes of a block; these kernels do not depend on heads
-BLOCK = 1024  # positions of a block with so many lanes of bfloat16
+BLOCK_LANES = 512  # lanes of a block; these kernels are independent of heads
+BLOCK = 1024  # positions of a block with BLOCK_LANES lanes of bfloat16
 PART = 512  # positions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SumRefs(Refs):
-    """Memory of `segment_sums`; C lanes."""
+    """References of `segment_sums`; C is the number of lanes."""
 
     x: Ref  # [1 S C]
     sums: Ref  # [1 M C] float32, output
@@ -23,17 +23,17 @@ class SumRefs(Refs):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AddRefs(Refs):
-    """Memory of `add_to_members`; C lanes."""
+    """References of `add_to_members`; C is the number of lanes."""
 
     own: Ref  # [1 M C] float32
     x: Ref  # [1 S C]
-    out: Ref  # [1 S C], output in the memory of x
+    out: Ref  # [1 S C], output, aliased to x
 
 
 def segment_sums(
     packing: Packing, x: Float[Array, "B L E"], ids: Int[Array, "_ 1 L"]
 ) -> Float[Array, "B M E"]:
-    """Sums `x` over each segment in float32; positions with the id M are ignored."""
+    """Returns the sum of `x` over each segment in float32; positions with id M are ignored."""
     blocks, grid, tokens, landmarks = _layout(packing, x)
 
     def kernel(refs: SumRefs) -> None:
@@ -60,7 +60,7 @@ def segment_sums(
 def add_to_members(
     packing: Packing, x: Float[Array, "B L E"], own: Float[Array, "B M E"], ids: Int[Array, "_ 1 L"]
 ) -> Float[Array, "B L E"]:
-    """Adds the row of its segment in `own` to each position of `x`, in place."""
+    """Adds to each position of `x` the row of `own` for its segment, in place."""
     blocks, grid, tokens, landmarks = _layout(packing, x)
 
     def kernel(refs: AddRefs) -> None:
@@ -86,7 +86,7 @@ def add_to_members(
 def _layout(
     packing: Packing, x: Float[Array, "B L E"]
 ) -> tuple[Blocks, tuple[int, int, int], pl.BlockSpec, pl.BlockSpec]:
-    """Returns the widest blocks whose lanes divide the width in whole registers, or all lanes."""
+    """Returns blocks, grid and specs; lanes are the widest aligned divisor of the width, or all."""
     width = x.shape[2]
     lanes = next((lanes for lanes in range(BLOCK_LANES, 0, -LANES) if width % lanes == 0), width)
     blocks = Blocks.create(packing, x.shape[1], BLOCK * BLOCK_LANES // max(lanes, LANES))

@@ -1,9 +1,9 @@
-"""Reads and writes checkpoints of the BERT-style models in Hugging Face's layouts.
+"""Loads and saves checkpoints of BERT-style models in Hugging Face format.
 
     from nystromformer_jax.pretrained import from_pretrained, save_pretrained
 
-Needs the package safetensors (extra `language`). Checkpoints that PyTorch pickled are converted by
-`python -m nystromformer_jax.pretrained convert`, which needs torch (extra `peers`).
+Requires the package safetensors (extra `language`). To convert pickled PyTorch checkpoints, run
+`python -m nystromformer_jax.pretrained convert`, which requires torch (extra `peers`).
 """
 
 from nystromformer_jax.pretrained.config_json import UpstreamMismatchWarning

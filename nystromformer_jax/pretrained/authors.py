@@ -1,4 +1,4 @@
-"""Reads checkpoints that PyTorch pickled, among them those of the authors' BERT codes."""
+"""Reads pickled PyTorch checkpoints, including those of the authors' BERT code."""
 
 import dataclasses
 import pickle
@@ -22,13 +22,13 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 
 def read_torch(path: Path) -> Tensors:
-    """Returns the tensors of a pickled state dict, or of a checkpoint around one; floats in float32.
+    """Returns the tensors of a pickled state dict, or of a checkpoint that contains one.
 
-    Code in the pickle is never executed.
+    Floats are converted to float32. Code in the pickle is never executed.
 
     Raises:
       FileNotFoundError: The file is missing.
-      ValueError: The file is corrupt, holds more than tensors and plain values, or no tensors.
+      ValueError: The file is corrupt, contains unsupported objects, or contains no tensors.
       ImportError: The package torch is not installed.
     """
     try:
@@ -68,13 +68,14 @@ def read_torch(path: Path) -> Tensors:
 def read_authors_source(
     raw: Mapping[str, Any], tensors: Tensors, where: Path
 ) -> tuple[Source, Tensors]:
-    """Returns the description of a checkpoint of the authors' BERT codes, and its tensors.
+    """Returns the description and the tensors of a checkpoint of the authors' BERT code.
 
-    `raw` is their config.json, but sizes are those of the tensors. Names are returned without wrappers.
+    `raw` is the authors' config.json; sizes are read from the tensors instead. Tensor names are returned
+    without the prefixes of wrappers.
 
     Source: mlpen/Nystromformer at 5689313, code/ and reorganized_code/.
-    Differs: nystrom-512/config.json has num_landmarks and seq_len swapped, with which that code cannot
-    run. The smaller of the two is the number of landmarks here.
+    Differs: num_landmarks is the smaller of num_landmarks and seq_len, because nystrom-512/config.json
+    has the two swapped.
     """
     tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
     if any(name.startswith("seq_classifer.") for name in tensors):
@@ -151,14 +152,14 @@ def read_authors_source(
 
 
 def _head(family: Family, tensors: Tensors) -> tuple[Family, Model | None, Tensors]:
-    """Returns the family, the class and the tensors of the model that has tensors of these names."""
+    """Returns family, class and tensors of the model, detected from the tensor names."""
     if "sen_classifer.dense.weight" in tensors:
         return family, NystromformerForSequenceClassification, tensors
     if "qahead.weight" in tensors:
-        questions = len(tensors["qahead.weight"]) == 2  # WikiHop has 1
+        questions = len(tensors["qahead.weight"]) == 2  # 1 in WikiHop checkpoints
         return family, NystromformerForQuestionAnswering if questions else None, tensors
     if "sen_class.weight" in tensors:
-        # The layer was trained on the order of sentences and then on GLUE, with spare classes.
+        # This layer was trained on sentence order and then on GLUE; it has unused classes.
         heads = {
             **family.heads,
             NystromformerForPreTraining: {
@@ -184,7 +185,7 @@ def _head(family: Family, tensors: Tensors) -> tuple[Family, Model | None, Tenso
 
 def _attention(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
     """Returns the fields of `NystromformerConfig` that describe the attention."""
-    name = config.get("attn_type", "softmax")  # vanila_transformer has only softmax
+    name = config.get("attn_type", "softmax")  # vanila_transformer supports only softmax
     if name == "softmax":
         return {"attention": "softmax", "conv_kernel_size": 0}
     if name != "nystrom":

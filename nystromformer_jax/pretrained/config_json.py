@@ -1,4 +1,4 @@
-"""Translates a config.json in Hugging Face's layout to our config, and back."""
+"""Converts a Hugging Face config.json to a `NystromformerConfig`, and back."""
 
 import dataclasses
 import functools
@@ -25,8 +25,8 @@ from nystromformer_jax.spelling import nearest
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
-SECTION = "nystromformer_jax"  # our section of a config.json
-# Fields of `NystromformerConfig` that Hugging Face has no name for; the section holds them.
+SECTION = "nystromformer_jax"  # section of config.json written by this package
+# Fields of `NystromformerConfig` without a key in Hugging Face; stored in the section.
 SECTION_FIELDS = (
     "attention",
     "pinv_iters",
@@ -37,10 +37,10 @@ SECTION_FIELDS = (
     "classifier_activation",
 )
 BERT_SECTION_FIELDS = (*SECTION_FIELDS[1:], "num_landmarks")
-WEIGHTS_HASH = "weights_sha256"  # key in the section: hash of the weights that it describes
+WEIGHTS_HASH = "weights_sha256"  # key in the section: hash of the weights
 POSITION_OFFSET = 2  # unused first rows of Hugging Face's Nyströmformer position table
 
-# Their name to ours.
+# Hugging Face's key to field of `NystromformerConfig`.
 SIZE_FIELDS = {
     "vocab_size": "vocab_size",
     "hidden_size": "embed_dim",
@@ -67,7 +67,7 @@ _READ_ACTIVATIONS = {
     "tanh": "tanh",
 }
 _WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "tanh": "tanh"}
-# The special tokens that transformers assumes where a config.json names none.
+# Default ids of special tokens in transformers, for a config.json without them.
 _TOKEN_IDS: Mapping[str, Mapping[str, int | None]] = {
     "nystromformer": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "bert": {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None},
@@ -99,7 +99,7 @@ _FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
     "bert": {"vocab_size": 30_522, **_BERT_DEFAULTS},
     "roberta": {"vocab_size": 50_265, **_BERT_DEFAULTS},
 }
-# Keys of a config.json that are translated, or that describe the file and not the model.
+# Keys of a config.json that are converted to fields, or that describe the file instead of the model.
 _NOT_METADATA = {
     *_DEFAULTS,
     *_FAMILY_DEFAULTS["nystromformer"],
@@ -115,30 +115,30 @@ _NOT_METADATA = {
 
 
 class UpstreamMismatchWarning(UserWarning):
-    """transformers and this package compute different outputs from the same folder."""
+    """A saved model gives different outputs in transformers and in this package."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Description of a checkpoint, from its config.json."""
+    """Description of a checkpoint, read from config.json."""
 
     where: Path  # for messages
     kind: str  # origin, for messages
     family: Family
     architecture: str  # name of the upstream class, for messages
-    model: Model | None  # our class for it
-    fields: Mapping[str, Any]  # of `NystromformerConfig`
+    model: Model | None  # class of this package for that architecture
+    fields: Mapping[str, Any]  # values for `NystromformerConfig`
     position_offset: int  # unused first rows of the position table
-    conv_kernel_size: int  # width of the kernels among the tensors; 0 for none
-    exact_by_equality: bool = False  # upstream's attention is exact because two numbers are equal
+    conv_kernel_size: int  # width of the stored kernels; 0 for none
+    exact_by_equality: bool = False  # exact because num_landmarks == segment_means_seq_len
 
 
 def read_source(
     raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors] | None = None
 ) -> Source:
-    """Translates `raw`, a config.json in Hugging Face's layout.
+    """Returns the description of a checkpoint from `raw`, a config.json in Hugging Face's layout.
 
-    `weights` reads the tensors beside the file, to check that our section describes them; None: no check.
+    `weights` reads the tensors, to check that the section `SECTION` matches them. None: no check.
     """
     files.check_is_model(raw, where)
     if "model" in raw and "model_type" not in raw:
@@ -177,7 +177,7 @@ def read_source(
                 f" only {key} = {supported!r}."
             )
     offset = 0
-    if kind == "roberta":  # its first position is the row after the padding token's
+    if kind == "roberta":  # its positions start after pad_token_id
         if raw.get("pad_token_id") is not None:
             number("pad_token_id")
         offset = roberta_position_offset(raw)
@@ -199,7 +199,7 @@ def _read_nystromformer(
     weights: Callable[[], Tensors] | None,
 ) -> Source:
     fields["num_landmarks"] = read_number(values, "num_landmarks", where)
-    if values["conv_kernel_size"] is None:  # older versions could write it
+    if values["conv_kernel_size"] is None:  # written by older versions
         values = {**values, "conv_kernel_size": 0}
     fields["conv_kernel_size"] = read_number(values, "conv_kernel_size", where)
     architecture, model = _architecture(raw, "nystromformer")
@@ -213,7 +213,7 @@ def _read_nystromformer(
     else:
         fields["attention"] = "softmax" if exact else "nystrom"
         fields["classifier_activation"] = None
-        fields["attention_dropout_rate"] = 0.0  # Hugging Face reads it and never applies it
+        fields["attention_dropout_rate"] = 0.0  # Hugging Face never applies it
         if is_stale:
             fields["pinv_start"] = "batch_max"  # the weights were trained with it
     has_kernels = not is_ours or has_convolution(fields["attention"], fields["conv_kernel_size"])
@@ -233,7 +233,7 @@ def _read_nystromformer(
 def _read_section(
     raw: Mapping[str, Any], where: Path, fields: dict[str, Any], known: tuple[str, ...]
 ) -> str:
-    """Updates `fields` from our section of a config.json; returns the model class named there."""
+    """Updates `fields` from the section `SECTION`; returns the name of the model class in it."""
     section = raw.get(SECTION)
     if section is None:
         return ""
@@ -258,9 +258,9 @@ def _read_section(
 
 
 def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors] | None) -> bool:
-    """Returns True, with a warning, if the weights have changed since our section was written.
+    """Returns True, with a warning, if the weights have changed since the section was written.
 
-    transformers copies the section unchanged when it saves a model that it has trained.
+    transformers copies the section unchanged when it saves a trained model.
     """
     section = raw[SECTION]
     if not isinstance(section, Mapping) or weights is None:
@@ -271,7 +271,7 @@ def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors
     else:
         try:
             is_stale = fingerprint(weights()) != expected
-        except FileNotFoundError:  # only a config.json
+        except FileNotFoundError:  # the folder has no weights
             return False
     if is_stale:
         warnings.warn(
@@ -286,10 +286,10 @@ def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors
 
 
 def fingerprint(tensors: Tensors) -> str:
-    """Returns the SHA-256 of the values of a Nyströmformer in Hugging Face's layout.
+    """Returns the SHA-256 of the weights of a Nyströmformer in Hugging Face's layout.
 
-    The order of the tensors, the tied decoder, buffers and a type that holds the same values do not
-    change it.
+    The hash does not depend on the order of the tensors, the tied decoder, buffers, or a dtype that
+    represents the same values.
     """
     family = FAMILIES["nystromformer"]
     named = {family.canonical(name): tensor for name, tensor in tensors.items()}
@@ -305,18 +305,18 @@ def fingerprint(tensors: Tensors) -> str:
 
 
 def roberta_position_offset(raw: Mapping[str, Any]) -> int:
-    """Returns the row of RoBERTa's position table that holds the first position."""
+    """Returns the index of the first position in RoBERTa's position table."""
     padding = raw.get("pad_token_id")
     return 1 + (1 if padding is None else int(padding))
 
 
 def has_convolution(attention: str, conv_kernel_size: int) -> bool:
-    """Returns True if a model with this attention holds convolution kernels."""
+    """Returns True if a model with this attention has convolution kernels."""
     return attention in ("nystrom", "softmax") and conv_kernel_size > 0
 
 
 def _architecture(raw: Mapping[str, Any], kind: str) -> tuple[str, Model | None]:
-    """Returns the first of `architectures`, and our model of the same name if there is one."""
+    """Returns the first of `architectures`, and the model class of that name or None."""
     names = raw.get("architectures")
     if not isinstance(names, list) or not names:
         return "", None
@@ -328,7 +328,7 @@ def _architecture(raw: Mapping[str, Any], kind: str) -> tuple[str, Model | None]
 
 
 def read_number(config: Mapping[str, Any], key: str, where: Path, kind: type = int) -> Any:
-    """Returns the number under `key`, of type `kind`; another type is a ValueError."""
+    """Returns `config[key]`, a number of type `kind`; raises ValueError for other types."""
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, kind)):
         raise ValueError(
@@ -341,8 +341,8 @@ def read_number(config: Mapping[str, Any], key: str, where: Path, kind: type = i
 def layout_of(model: Model, config: NystromformerConfig) -> str:
     """Returns the key in `names.FAMILIES` of the layout that `save_pretrained` writes.
 
-    BERT and RoBERTa compute the same as a model with softmax attention and no convolution, except for
-    the heads that only a Nyströmformer has.
+    A model with softmax attention and no convolution is equivalent to BERT or RoBERTa, unless its head
+    exists only for Nyströmformer.
     """
     is_bert = config.attention == "softmax" and config.conv_kernel_size == 0
     activation = config.classifier_activation or config.activation
@@ -350,7 +350,7 @@ def layout_of(model: Model, config: NystromformerConfig) -> str:
         is_bert = False
     if not is_bert or model is NystromformerForMultipleChoice:
         return "nystromformer"
-    # RoBERTa has no head for the order of sentences.
+    # RoBERTa has no sentence-order head.
     was_roberta = config.metadata.get("model_type") == "roberta"
     return "roberta" if was_roberta and model is not NystromformerForPreTraining else "bert"
 
@@ -360,7 +360,7 @@ def write_config(
 ) -> dict[str, Any]:
     """Returns the config.json of a model, in the layout of transformers.
 
-    It includes the config's metadata, in which the fields in `more` replace others.
+    It includes `config.metadata`, updated with `more`.
     """
     layout = layout_of(model, config)
     head = "Model" if model is Nystromformer else model.__name__.removeprefix("Nystromformer")
@@ -379,7 +379,7 @@ def write_config(
         if model is NystromformerForPreTraining:
             head, section["model_class"] = "ForMaskedLM", model.__name__
         if not has_kernels:
-            section["conv_kernel_size"] = config.conv_kernel_size  # theirs is always 1 or more
+            section["conv_kernel_size"] = config.conv_kernel_size  # at least 1 in transformers
         is_exact = config.attention != "nystrom"
         fields["num_landmarks"] = config.num_landmarks
         fields["segment_means_seq_len"] = config.num_landmarks if is_exact else config.max_len
@@ -390,7 +390,7 @@ def write_config(
 
 
 def _metadata(config: NystromformerConfig, layout: str) -> dict[str, Any]:
-    """Returns the metadata with a label for every class and the special tokens of its own layout."""
+    """Returns the metadata with a label for every class and the special-token ids of `layout`."""
     metadata = dict(config.metadata)
     source = metadata.get("model_type", layout)
     if source != layout:
@@ -407,7 +407,7 @@ def _metadata(config: NystromformerConfig, layout: str) -> dict[str, Any]:
 
 
 def differences_upstream(model: Model, config: NystromformerConfig) -> list[str]:
-    """Returns how the outputs of transformers differ for a saved model on unpadded input."""
+    """Returns why the outputs of a saved model differ in transformers on unpadded input."""
     differences = []
     if config.attention == "nystrom":
         differences.append(

@@ -1,4 +1,4 @@
-"""Converts checkpoints of other codes to folders that `from_pretrained` reads."""
+"""Converts checkpoints of other implementations to folders that `from_pretrained` reads."""
 
 import json
 from functools import partial
@@ -28,17 +28,17 @@ TORCH_SUFFIXES = (".bin", ".cp", ".model", ".pt", ".pth")
 def convert(
     source: Path, dest: Path, *, model_class: Model | None = None, **changes: Any
 ) -> tuple[Any, Source]:
-    """Writes a checkpoint by `save_pretrained`, with its tokenizer; returns the model and its source.
+    """Converts a checkpoint and its tokenizer to the folder `dest`; returns the model and its source.
 
-    `source` is a folder that `from_pretrained` reads, a folder with pytorch_model.bin, or a file that the
-    authors' code pickled or its folder, with config.json beside it or one folder above. `dest` is another
-    folder. `model_class` and `changes` are those of `from_pretrained`.
+    `source` is a folder that `from_pretrained` reads, a folder with pytorch_model.bin, or a pickled file of
+    the authors' code or its folder, with config.json in that folder or one above. `dest` must be another
+    folder. `model_class` and `changes` are passed to `from_pretrained`.
 
     Raises:
-      FileNotFoundError, ValueError, ImportError: See `from_pretrained`; nothing is written then.
+      FileNotFoundError, ValueError, ImportError: See `from_pretrained`; then nothing is written.
     """
     folder = source if source.is_dir() else source.parent
-    parent = folder.resolve().parent  # the authors keep config.json there
+    parent = folder.resolve().parent  # location of config.json in the authors' folders
     from_parent = (parent / files.CONFIG).is_file() and not (folder / files.CONFIG).is_file()
     if dest.resolve() == folder.resolve() or (dest.resolve() == parent and from_parent):
         raise ValueError(f"{dest} holds the source: convert into another folder.")
@@ -61,7 +61,7 @@ def convert(
 
 
 def _tokenizer_file(path: Path, max_len: int | None) -> bytes:
-    """Returns the content of a tokenizer's file, with another maximum length unless that is None."""
+    """Returns the content of a tokenizer file, with the maximum length `max_len` unless it is None."""
     keys = {
         "tokenizer_config.json": ("model_max_length", "max_len"),
         "tokenizer.json": ("max_length",),

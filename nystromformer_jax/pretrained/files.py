@@ -29,7 +29,7 @@ _DTYPES: dict[str, Any] = {
 
 
 def read_config_file(folder: Path) -> dict[str, Any]:
-    """Returns the folder's config.json; a missing one is a FileNotFoundError."""
+    """Returns the content of config.json; raises FileNotFoundError if it is missing."""
     if not folder.is_dir():
         raise FileNotFoundError(f"Folder {folder} does not exist: pass the folder of a model.")
     if not (folder / CONFIG).is_file():
@@ -55,7 +55,7 @@ def check_is_model(raw: Mapping[str, Any], folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """Returns all tensors of the folder's safetensors, from one file or several."""
+    """Returns all tensors of a folder with safetensors, sharded or not."""
     if (folder / WEIGHTS).is_file():
         return _read_safetensors(folder / WEIGHTS)
     if (folder / (WEIGHTS + INDEX)).is_file():
@@ -73,7 +73,7 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def shards(index: Path) -> list[Path]:
-    """Returns the files that an index names."""
+    """Returns the paths of the shards listed in an index file."""
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ValueError(f"{index} needs a weight_map, which names the file of each tensor.")
@@ -90,7 +90,7 @@ def shards(index: Path) -> list[Path]:
 
 
 def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Returns the tensors of one file, in the file's dtypes."""
+    """Returns the tensors of one safetensors file in their stored dtypes."""
     safetensors = _safetensors()
     try:
         entries = safetensors.deserialize(path.read_bytes())
@@ -108,7 +108,7 @@ def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
 def write_folder(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, npt.NDArray[Any]]
 ) -> None:
-    """Writes config.json and model.safetensors; neither replaces an old file before both are complete."""
+    """Writes config.json and model.safetensors; replaces old files only after both are complete."""
     _safetensors()  # before the folder is created
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def write_folder(
 
 
 def _save(tensors: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
-    """Writes a safetensors file; errors of the file system are raised as OSError."""
+    """Writes a safetensors file; raises OSError for errors of the file system."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 

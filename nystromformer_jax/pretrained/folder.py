@@ -1,4 +1,4 @@
-"""Reads models from folders, and writes them: `from_pretrained` and `save_pretrained`."""
+"""Loads and saves models: `from_pretrained` and `save_pretrained`."""
 
 import dataclasses
 import functools
@@ -33,13 +33,13 @@ QUIRKS: Mapping[str, Mapping[str, Any]] = {
     "none": {},
     "hf": {"landmark_layout": "hf", "pinv_start": "batch_max", "mask_conv": False},
 }
-# Fields that cannot be changed, but for fewer layers, which are the first ones.
+# Fields that `changes` cannot set. Exception: a smaller num_layers takes the first layers.
 FIXED_BY_WEIGHTS = {"vocab_size", "embed_dim", "num_heads", "mlp_dim", "num_types", "num_layers"}
-NEW_CONV_KERNEL_SIZE = 33  # the authors' size at 512 tokens
+NEW_CONV_KERNEL_SIZE = 33  # used by the authors at 512 tokens
 
 
 class ExactAttentionWarning(UserWarning):
-    """A checkpoint of a linear-time model whose upstream code runs attention in quadratic time."""
+    """The checkpoint is a Nyströmformer that computes exact attention, in quadratic time."""
 
 
 def from_pretrained(
@@ -51,42 +51,41 @@ def from_pretrained(
     seed: int = 0,
     **changes: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns a model and its variables from a folder in Hugging Face's layout.
+    """Loads a model and its variables from a folder in Hugging Face's layout.
 
         model, variables = from_pretrained(folder, attention="nystrom", max_len=4096)
         logits = model.apply(variables, inputs, mask=mask, deterministic=True)
 
-    Supported are Nyströmformer, BERT and RoBERTa, in safetensors of one file or several, in float16,
-    bfloat16 or float32. Parameters become float32. Without changes the model computes the same as
-    upstream on unpadded input: BERT and RoBERTa have attention="softmax" and no convolution. A
-    Nyströmformer whose num_landmarks equals segment_means_seq_len has attention="softmax" and its
-    convolution, with a warning. In landmark attention our pseudoinverse starts from each matrix's own
-    norms and upstream's from one maximum over the batch, unless quirks="hf".
+    Supports Nyströmformer, BERT and RoBERTa in safetensors format, sharded or not, in float16, bfloat16
+    or float32. Parameters are converted to float32. Without changes the outputs equal those of Hugging
+    Face on unpadded input. BERT and RoBERTa get attention="softmax" and no convolution. A Nyströmformer
+    whose num_landmarks equals segment_means_seq_len gets attention="softmax" with its convolution, and
+    a warning. In landmark attention the initial pseudoinverse is scaled per matrix; in Hugging Face's
+    code, and with quirks="hf", it is scaled by one maximum over the batch.
 
-    Some changes do more than set a field:
+    Some changes also convert parameters:
 
-    - attention="nystrom" gives BERT and RoBERTa convolutions of 33 zeros, which change nothing until
-      they are trained. A larger conv_kernel_size than the checkpoint's pads its kernels with zeros, 0
-      drops them, and a smaller one is an error.
-    - max_len repeats the position table, or cuts it.
-    - model_class and num_labels may need a head that is not in the folder. It is initialized from
-      `seed`. All other tensors that are missing or have wrong shapes are an error.
-    - A smaller num_layers than the checkpoint's takes the first layers.
+    - attention="nystrom" adds convolution kernels of width 33 to BERT and RoBERTa. They are zero, so they
+      have no effect before training. A conv_kernel_size larger than in the checkpoint pads the kernels
+      with zeros, 0 removes them, and a smaller size is an error.
+    - max_len extends the position table by repeating it, or truncates it.
+    - model_class and num_labels may require a head that is not in the checkpoint. It is initialized
+      from `seed`. Any other missing tensor or wrong shape is an error.
+    - A num_layers smaller than in the checkpoint selects the first layers.
 
-    Unused tensors are ignored: other heads, poolers and buffers without a message, others with one
-    log line.
+    Unused tensors are ignored. One log line lists them, except for other heads, poolers and buffers.
 
     Args:
-      folder: Holds config.json and model.safetensors.
-      model_class: A class of `nystromformer_jax.models`; None: the class that config.json names.
-      quirks: "hf" treats padding and batches as Hugging Face's code does.
+      folder: Folder with config.json and model.safetensors.
+      model_class: A class of `nystromformer_jax.models`; None: the class named in config.json.
+      quirks: "hf" reproduces how Hugging Face's code handles padding and batches.
       dtype: Dtype of activations, which is not saved with a model.
-      seed: Seed of parameters that the folder lacks.
+      seed: Seed of parameters that are not in the checkpoint.
       **changes: Fields of `NystromformerConfig`.
 
     Raises:
       FileNotFoundError: The folder, config.json or the weights are missing.
-      ValueError: A corrupt file, an unsupported model, tensors that do not fit, or an unknown change.
+      ValueError: A file is corrupt, the model is unsupported, or tensors or changes are invalid.
       ImportError: The package safetensors is not installed.
     """
     folder = Path(folder)
@@ -108,11 +107,11 @@ def read_config(
 ) -> NystromformerConfig:
     """Returns the config of the model that `from_pretrained` returns for the same arguments.
 
-    Weights are read only to check that our section of config.json describes them.
+    Weights are read only to check that they match the section "nystromformer_jax" of config.json.
 
     Raises:
       FileNotFoundError: The folder or config.json is missing.
-      ValueError: A corrupt file, an unsupported model, or an unknown change.
+      ValueError: A file is corrupt, the model is unsupported, or a change is invalid.
     """
     folder = Path(folder)
     weights = functools.partial(files.read_weights, folder)
@@ -131,16 +130,16 @@ def save_pretrained(
 ) -> None:
     """Writes config.json and model.safetensors in a layout that `transformers` loads.
 
-    A model with softmax attention and no convolution is written as a BERT, or as a RoBERTa if it was
-    read from one. All others are written as a Nyströmformer. With attention="softmax", `transformers`
-    computes the same logits. With attention="nystrom" segment_means_seq_len is max_len, and the landmark
-    attention of `transformers` runs only on unpadded inputs of exactly that length. An
-    `UpstreamMismatchWarning` lists the differences on unpadded input.
+    A model with softmax attention and no convolution is written as BERT, or as RoBERTa if it was loaded
+    from RoBERTa. All other models are written as Nyströmformer. With attention="softmax", `transformers`
+    computes the same logits. With attention="nystrom", segment_means_seq_len is set to max_len, and
+    `transformers` supports only unpadded inputs of exactly this length. An `UpstreamMismatchWarning`
+    lists the differences on unpadded input.
 
-    Fields that `transformers` has no name for are in the section "nystromformer_jax" of config.json, so
-    that `from_pretrained` returns an equal config (except dtype, sequence_axis and remat) and the same
-    bits. For a Nyströmformer the section holds a hash of the weights: after they were trained in
-    `transformers`, `from_pretrained` ignores the section with a warning.
+    Fields without a key in `transformers` are saved in the section "nystromformer_jax" of config.json.
+    `from_pretrained` then returns an equal config (except dtype, sequence_axis and remat) and identical
+    parameters. For a Nyströmformer the section contains a hash of the weights. If the weights were
+    trained further in `transformers`, `from_pretrained` ignores the section with a warning.
 
     Each file is replaced atomically.
 
@@ -148,10 +147,10 @@ def save_pretrained(
       folder: Created if missing.
       model: A model of `nystromformer_jax.models`.
       variables: Result of `model.init`: {"params": …}.
-      more: Other fields of config.json, such as the tokenizer's `pad_token_id`.
+      more: Additional fields of config.json, such as the tokenizer's `pad_token_id`.
 
     Raises:
-      ValueError: An unsupported model, or parameters that do not fit it.
+      ValueError: The model is unsupported, or the parameters do not match it.
       ImportError: The package safetensors is not installed.
     """
     if type(model) not in MODELS.values():
@@ -184,7 +183,7 @@ def save_pretrained(
 
 
 def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> NystromformerConfig:
-    """Returns the config that `source` describes, with changes."""
+    """Returns the config described by `source`, updated with `changes`."""
     if quirks not in QUIRKS:
         raise ValueError(f"Unknown quirks {quirks!r}{nearest(quirks, QUIRKS)}")
     known = {field.name for field in dataclasses.fields(NystromformerConfig)}
@@ -192,7 +191,7 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
         if name not in known:
             raise ValueError(f"NystromformerConfig has no field {name!r}{nearest(name, known)}")
     fields = {**source.fields, **QUIRKS[quirks], **changes}
-    # BERT, RoBERTa and the authors' softmax models get a new convolution with Nyström attention.
+    # Nyström attention adds a new convolution to BERT, RoBERTa and the authors' softmax models.
     is_foreign = source.family is not FAMILIES["nystromformer"]
     is_converted = (source.fields["attention"], fields["attention"]) == ("softmax", "nystrom")
     width = source.conv_kernel_size
@@ -217,14 +216,14 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
 def make_model(
     source: Source, model_class: Model | None, quirks: str, changes: Mapping[str, Any]
 ) -> Any:
-    """Returns the model that `source` describes, with changes."""
+    """Returns the model described by `source`, with `changes` to the config."""
     if model_class is not None and model_class not in MODELS.values():
         raise ValueError(f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}.")
     return (model_class or _default_model(source))(make_config(source, quirks, changes))
 
 
 def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None:
-    """Warns if the source's attention is exact only because two numbers are equal."""
+    """Warns if attention is exact only because num_landmarks equals segment_means_seq_len."""
     if not source.exact_by_equality or "attention" in changes:
         return
     landmarks = source.fields["num_landmarks"]

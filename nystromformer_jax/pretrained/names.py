@@ -1,4 +1,4 @@
-"""Maps our Modules, by path, to the names of the same weights in other codes."""
+"""Maps Module paths to the names of the corresponding tensors in other implementations."""
 
 import dataclasses
 import re
@@ -33,7 +33,7 @@ MODELS: Mapping[str, Model] = {
     )
 }
 
-BACKBONE = "nystromformer/"  # prefix of the backbone's paths in a model with a head
+BACKBONE = "nystromformer/"  # path prefix of the backbone in a model with a head
 TOKEN_HEADS = (NystromformerForMaskedLM, NystromformerForPreTraining)
 LEAVES = {
     "kernel": "weight",
@@ -45,22 +45,22 @@ LEAVES = {
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Names of the tensors in one code."""
+    """Tensor names of one implementation."""
 
-    prefix: str  # of the backbone's names in a model with a head
-    roots: tuple[str, ...]  # how the backbone's names begin after the prefix
-    modules: Modules  # of the backbone
-    heads: Mapping[Model, Modules]  # a model without an entry has an unsupported head
+    prefix: str  # prefix of backbone names in a model with a head
+    roots: tuple[str, ...]  # first parts of backbone names after the prefix
+    modules: Modules  # names of the backbone's Modules
+    heads: Mapping[Model, Modules]  # names of head Modules; other heads are unsupported
     decoder: str  # last layer of the masked-token head, tied to the word embeddings
 
     def modules_of(self, model: Model) -> dict[str, str]:
-        """Returns all Modules of `model`, with the names of a model with a head."""
+        """Returns tensor names by Module path for `model`; backbone names have the prefix."""
         before = "" if model is Nystromformer else BACKBONE
         backbone = {before + ours: self.prefix + theirs for ours, theirs in self.modules.items()}
         return {**backbone, **self.heads.get(model, {})}
 
     def canonical(self, name: str) -> str:
-        """Returns a tensor's name as in `modules_of`, without wrappers and with current suffixes."""
+        """Returns a tensor name in the form of `modules_of`: wrapper prefixes and old suffixes replaced."""
         name = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
         name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
         name = re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)
@@ -68,9 +68,9 @@ class Family:
 
 
 def tensor_name(path: str, modules: Modules) -> str | None:
-    """Returns the name of the tensor for the parameter at `path`, or None if there is none.
+    """Returns the tensor name for the parameter at `path`, or None if there is none.
 
-    "encoder/layer_3/mlp/hidden/kernel" is looked up as "encoder/layer_{i}/mlp/hidden".
+    For example, "encoder/layer_3/mlp/hidden/kernel" is looked up as "encoder/layer_{i}/mlp/hidden".
     """
     module, _, leaf = path.rpartition("/")
     layer = re.search(r"layer_(\d+)", module)
@@ -81,14 +81,14 @@ def tensor_name(path: str, modules: Modules) -> str | None:
 
 
 def find_model(name: str) -> Model:
-    """Returns the class called `name`; an unknown name is a ValueError."""
+    """Returns the model class called `name`; raises ValueError if it is unknown."""
     if name not in MODELS:
         raise ValueError(f"Unknown model class {name!r}{nearest(name, MODELS)}")
     return MODELS[name]
 
 
-# Tensors that are skipped without a message: buffers, other heads, poolers, and parameters of another
-# attention.
+# Tensors that are ignored without a message: buffers, other heads, poolers, and parameters of other
+# attentions.
 IGNORED = re.compile(
     r"(.+\.)?embeddings\.(position|token_type)_ids"
     r"|(cls|lm_head|classifier|pre_classifier|qa_outputs|mlm|sen_class|sen_classifer|qahead)\..+"
@@ -98,12 +98,12 @@ IGNORED = re.compile(
 
 
 def encoder_modules(prefix: str, modules: Modules) -> dict[str, str]:
-    """Returns the Modules of every layer; `prefix` may hold {i} for the layer's number."""
+    """Returns tensor names for the Modules of a layer; `{i}` in `prefix` is the layer index."""
     return {f"encoder/layer_{{i}}/{ours}": prefix + theirs for ours, theirs in modules.items()}
 
 
 def authors_attention(prefix: str) -> dict[str, str]:
-    """Returns the Modules of attention, named as in all of the authors' codes."""
+    """Returns the authors' tensor names for the Modules of attention."""
     return {
         "attention/query": f"{prefix}W_q",
         "attention/key": f"{prefix}W_k",
@@ -168,7 +168,7 @@ FAMILIES: Mapping[str, Family] = {
     "nystromformer": _hugging_face(
         "nystromformer",
         {
-            # Hugging Face has no pretraining model; its names are those of BERT's.
+            # Hugging Face has no Nyströmformer for pretraining, so BERT's names are used.
             **_bert_heads("nystromformer"),
             NystromformerForSequenceClassification: _TWO_LAYERS,
             NystromformerForMultipleChoice: {"dense": "pre_classifier", "output": "classifier"},
@@ -188,7 +188,7 @@ FAMILIES: Mapping[str, Family] = {
         "roberta",
         {
             NystromformerForMaskedLM: _ROBERTA_TOKENS,
-            NystromformerForPreTraining: _ROBERTA_TOKENS,  # it has no order head
+            NystromformerForPreTraining: _ROBERTA_TOKENS,  # RoBERTa has no order head
             NystromformerForSequenceClassification: _TWO_LAYERS,
             **_TOKEN_AND_SPAN,
         },
@@ -198,7 +198,7 @@ FAMILIES: Mapping[str, Family] = {
 
 # Source: mlpen/Nystromformer at 5689313, code/model.py with model_wrapper.py ("code"), and
 # reorganized_code/BERT, reorganized_code/RoBERT and reorganized_code/encoders/backbones
-# ("reorganized", and "shared" where all layers are one).
+# ("reorganized", or "shared" if all layers share parameters).
 _AUTHORS_TOKENS = {"mlm": "mlm.mlm_class", "mlm/dense": "mlm.dense", "mlm/norm": "mlm.norm"}
 
 

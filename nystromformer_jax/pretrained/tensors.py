@@ -1,4 +1,4 @@
-"""Converts tensors of other codes to our parameters, and back."""
+"""Converts tensors of other implementations to Flax parameters, and back."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from nystromformer_jax.validation import FLOATS
 
 Tensor = npt.NDArray[Any]
 
-MAX_NAMES = 8  # in a message, before "and k more"
+MAX_NAMES = 8  # listed in a message before "and k more"
 
 _logger = logging.getLogger(__name__)
 
@@ -30,17 +30,17 @@ _logger = logging.getLogger(__name__)
 def read_params(
     model: nn.Module, source: Source, tensors: Tensors, *, seed: int = 0, other_labels: bool = False
 ) -> dict[str, Any]:
-    """Returns the parameters of `model`: read from `tensors`, or initialized where they lack them.
+    """Returns the parameters of `model`, converted from `tensors` or newly initialized.
 
-    A head that the source lacks, and parameters of an attention other than the source's, are
-    initialized from `seed`, with one log line. With `other_labels`, so is a classifier for another
-    number of labels. Kernels of a convolution that the source lacks are zeros.
+    A head that is missing in the source, and parameters of a different attention, are initialized from
+    `seed`, with one log line. With `other_labels`, a classifier for a different number of labels is
+    initialized as well. Convolution kernels that are missing in the source are zeros.
     """
     config: NystromformerConfig = model.config
     family = source.family
     tensors = {family.canonical(name): tensor for name, tensor in tensors.items()}
     modules = family.modules_of(type(model))
-    if type(model) is not source.model:  # "classifier" is another layer in every head
+    if type(model) is not source.model:  # "classifier" names a different layer in each head
         modules = {k: v for k, v in modules.items() if not v.startswith("classifier")}
     promised = set(family.modules_of(source.model or Nystromformer).values())
     other_attention = source.fields["attention"] != config.attention
@@ -90,8 +90,8 @@ def write_tensors(
 ) -> dict[str, Tensor]:
     """Returns the tensors of `model` in a layout of `FAMILIES`.
 
-    Hugging Face's Nyströmformer always has a convolution: a model without one gets kernels of one zero.
-    `position_offset` is the number of zero rows before the position table.
+    Hugging Face's Nyströmformer always has a convolution, so a model without one gets kernels of one zero.
+    `position_offset` is the number of zero rows added before the position table.
     """
     flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(dict(params), sep="/").items()}
     shapes = param_shapes(model)
@@ -114,7 +114,7 @@ def write_tensors(
     tensors = {}
     for path in shapes:
         name = tensor_name(path, modules)
-        assert name is not None  # `layout_of` gives a layout that has names for every model
+        assert name is not None  # the layouts of `layout_of` have all names
         tensors[name] = np.ascontiguousarray(_to_tensor(path, flat[path], position_offset))
     config: NystromformerConfig = model.config
     has_kernels = has_convolution(config.attention, config.conv_kernel_size)
@@ -128,31 +128,31 @@ def write_tensors(
 
 
 def param_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every parameter by its path, without computing any."""
+    """Returns parameter shapes by path, without computing any values."""
     shapes = jax.eval_shape(_init_function(model), jax.random.key(0))
     return {path: leaf.shape for path, leaf in flatten_dict(shapes, sep="/").items()}
 
 
 def conv_kernel(weight: Tensor) -> Tensor:
-    """Converts PyTorch's depthwise [H, 1, W, 1] to [H, W]; both correlate, so nothing is flipped."""
+    """Converts a PyTorch depthwise kernel [H, 1, W, 1] to [H, W]; no flip, both are correlations."""
     return weight[:, 0, :, 0]
 
 
 def mismatch_error(message: str, **names: list[str]) -> ValueError:
-    """Returns an error that lists all tensors that do not fit, by kind of problem."""
+    """Returns a ValueError that lists the mismatched tensors by kind of problem."""
     parts = [f"{problem}: {_join(found)}" for problem, found in names.items() if found]
     return ValueError(f"{message}; {'; '.join(parts)}.")
 
 
 def _join(names: Sequence[str]) -> str:
-    """Joins the first `MAX_NAMES` names, and counts the rest."""
+    """Joins the first `MAX_NAMES` names and appends the number of the others."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return ", ".join(names[:MAX_NAMES]) + more
 
 
 def _init_function(model: nn.Module) -> Callable[[jax.Array], Any]:
     config: NystromformerConfig = model.config
-    # Linformer has a column per position. Layouts by position need a length that M divides.
+    # Linformer has one column per position. Layouts other than "real" need a multiple of M.
     length = config.max_len
     if config.attention == "nystrom":
         length = min(config.num_landmarks, length)
@@ -162,7 +162,7 @@ def _init_function(model: nn.Module) -> Callable[[jax.Array], Any]:
 
 
 def _initialize(model: nn.Module, paths: list[str], seed: int) -> dict[str, Tensor]:
-    """Returns the parameters at `paths` as `model.init` makes them; no others are computed."""
+    """Returns the parameters at `paths` as initialized by `model.init`; only these are computed."""
 
     def init(rng: jax.Array) -> dict[str, jax.Array]:
         flat = flatten_dict(_init_function(model)(rng), sep="/")
@@ -175,7 +175,7 @@ def _initialize(model: nn.Module, paths: list[str], seed: int) -> dict[str, Tens
 def _tie_decoder(
     model: nn.Module, source: Source, tensors: dict[str, Tensor], modules: Mapping[str, str]
 ) -> set[str]:
-    """Validates that the decoder is tied, takes the bias from it, and returns its tensors' names."""
+    """Validates that the decoder is tied, copies its bias to the head, and returns its tensor names."""
     names = {leaf: f"{source.family.decoder}.{leaf}" for leaf in ("weight", "bias")}
     if type(model) in TOKEN_HEADS:
         bias = tensor_name("mlm/bias", modules)
@@ -193,7 +193,7 @@ def _tie_decoder(
 
 
 def _check_sizes(source: Source, tensors: Tensors) -> None:
-    """Raises ValueError unless the sizes in config.json are those of the embeddings."""
+    """Raises ValueError unless the sizes in config.json match the embeddings."""
     for table, axis, theirs in (
         ("word", 0, "vocab_size"),
         ("word", 1, "hidden_size"),
@@ -209,7 +209,7 @@ def _check_sizes(source: Source, tensors: Tensors) -> None:
 
 
 def _shape_error(path: str, shape: tuple[int, ...], tensor: Tensor, source: Source) -> str:
-    """Returns what is wrong with a tensor's dtype or shape, or an empty string."""
+    """Returns a description of an invalid dtype or shape, or an empty string if the tensor is valid."""
     if tensor.dtype.name not in FLOATS:
         return f"is of {tensor.dtype}, needs one of {', '.join(FLOATS)}"
     if path.endswith("conv_kernel"):
@@ -224,10 +224,10 @@ def _shape_error(path: str, shape: tuple[int, ...], tensor: Tensor, source: Sour
 def _to_param(
     path: str, shape: tuple[int, ...], tensor: Tensor, source: Source, config: NystromformerConfig
 ) -> Tensor:
-    """Converts a tensor of the right shape to a parameter, in float32."""
+    """Converts a tensor of valid shape to a float32 parameter."""
     tensor = tensor.astype(np.float32, copy=False)
     if path.endswith("conv_kernel"):
-        around = (shape[1] - tensor.shape[2]) // 2  # zeros around a kernel change nothing
+        around = (shape[1] - tensor.shape[2]) // 2  # zeros on each side of the kernel
         return np.pad(conv_kernel(tensor), ((0, 0), (around, around)))
     if path.endswith("/kernel"):
         return tensor.T  # PyTorch's [F, E] to Flax's [E, F]
@@ -239,7 +239,7 @@ def _to_param(
 
 
 def _to_tensor(path: str, param: Tensor, position_offset: int) -> Tensor:
-    """Converts a parameter to a tensor, the inverse of `_to_param`."""
+    """Converts a parameter to a tensor; the inverse of `_to_param`."""
     param = param.astype(np.float32, copy=False)
     if path.endswith("conv_kernel"):
         return param[:, None, :, None]
