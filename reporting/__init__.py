@@ -1,1 +1,1 @@
-"""Reading runs and writing reports: runs, groups, tables, statistics, pictures, pages. No jax."""
+"""Reading of runs and writing of reports: groups, tables, statistics, figures, pages. No jax."""

@@ -1,4 +1,4 @@
-"""Pictures of reports: curves over seeds, colors, figures and legends, without matplotlib's global state."""
+"""Figures of reports: curves over seeds, colors and legends, without the global state of matplotlib."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Source: Okabe and Ito 2008, jfly.uni-koeln.de/color, without the yellow that white paper swallows.
+# Source: Okabe and Ito 2008, jfly.uni-koeln.de/color, without yellow, which is hard to see on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 GREY = "#767676"
 DPI = 110
 
 
 class Curve(NamedTuple):
-    """Steps that any seed has, with mean, minimum and maximum over the seeds that have them."""
+    """Steps of any seed, with mean, minimum and maximum over the seeds that have a value at the step."""
 
     steps: list[int]
     means: list[float]
@@ -26,7 +26,7 @@ class Curve(NamedTuple):
 def seeds_together(
     curves: Iterable[tuple[Sequence[int], Sequence[float]]], scale: float = 1
 ) -> Curve:
-    """Returns the curve over several seeds, its values multiplied by `scale`."""
+    """Combines the curves of several seeds into one, with values multiplied by `scale`."""
     values: dict[int, list[float]] = defaultdict(list)
     for steps, own in curves:
         for step, value in zip(steps, own, strict=True):
@@ -41,26 +41,26 @@ def seeds_together(
 
 
 def colors_of(labels: Sequence[str]) -> dict[str, str]:
-    """Returns a color for each label; they repeat from the eighth on."""
+    """Returns a color for each label; colors repeat from the eighth label on."""
     return {label: COLORS[number % len(COLORS)] for number, label in enumerate(labels)}
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """Returns a figure of this size in inches, without matplotlib's global state."""
+    """Creates a figure; width and height are in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
 def draw_curve(axes: "Axes", x: Sequence[float], curve: Curve, *, color: str, **style: Any) -> None:
-    """Draws the mean against `x` as a line, and the range over seeds as a band."""
+    """Draws the mean over seeds against `x` as a line, and the range as a band."""
     axes.plot(x, curve.means, color=color, **style)
     if curve.lows != curve.highs:
         axes.fill_between(x, curve.lows, curve.highs, color=color, alpha=0.15, linewidth=0)
 
 
 def format_steps(axes: "Axes") -> None:
-    """Labels the x-axis at a few round steps."""
+    """Formats the x-axis: ticks at a few round numbers of steps."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))

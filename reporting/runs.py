@@ -1,4 +1,4 @@
-"""Runs on disk: finding and grouping them, reading and checking their files."""
+"""Finds and groups runs on disk, and reads and validates their files."""
 
 import dataclasses
 import json
@@ -15,13 +15,13 @@ _TYPES: Mapping[Kind, Any] = {
     "a text": str,
     "an object": dict,
 }
-# Sections of a config that do not change a run's numbers.
+# Sections of a config that do not change results.
 NEUTRAL_SECTIONS = ("mesh", "checkpoint", "log", "command")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run's folder and the content that every report uses."""
+    """Folder of a run and the content that all reports use."""
 
     folder: Path  # absolute
     task: str
@@ -29,7 +29,7 @@ class Run:
     config: Mapping[str, Any]  # sections of config.json
     metrics: Sequence[Mapping[str, float]]  # lines of metrics.jsonl
     device: str  # from `format_device`
-    versions: Mapping[str, str]  # by package
+    versions: Mapping[str, str]  # version by package name
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Run:
         return self.folder.name
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """Returns steps and values of a metric."""
+        """Returns the steps and values of a metric."""
         return curve_of(self.metrics, metric)
 
 
@@ -47,10 +47,10 @@ R = TypeVar("R", bound=Run)
 def find_runs(
     folders: Iterable[Path], read: Callable[[Path], R | None], description: str
 ) -> list[R]:
-    """Returns the runs at or below `folders`, at any depth, sorted by path, each once.
+    """Returns the distinct runs at or below `folders`, at any depth, sorted by path.
 
     `read` returns the run in a folder, or None if the folder holds no run of this kind. Symbolic links
-    below a folder are not followed. `description` names such runs and their files in the error message.
+    below a folder are not followed. Error messages contain the `description` of such runs and files.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
@@ -75,12 +75,12 @@ def find_runs(
 def group_by_setting(
     runs: Iterable[R], setting_key: Callable[[R], Hashable]
 ) -> tuple[list[tuple[R, ...]], list[str]]:
-    """Groups runs that differ in their seed alone, and not in their `setting_key`.
+    """Groups runs that have the same `setting_key` and different seeds.
 
-    Of two runs with the same setting and seed the first is taken.
+    If two runs have the same setting and seed, the first is used.
 
     Returns:
-      The groups, each sorted by seed, and a sentence for every run that was left out.
+      The groups, each sorted by seed, and a sentence for each run that was left out.
     """
     found: dict[Hashable, dict[int, R]] = {}
     left_out = []
@@ -95,7 +95,7 @@ def group_by_setting(
 
 
 def display_path(folder: Path) -> str:
-    """Returns the path relative to the current folder if it is below, else the whole path."""
+    """Returns the path relative to the current folder if it is below it, else the full path."""
     here = Path.cwd()
     return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
@@ -103,9 +103,9 @@ def display_path(folder: Path) -> str:
 def check_kinds(
     file: Path, values: Mapping[str, Any], kinds: Mapping[str, Kind], *, required: bool = False
 ) -> None:
-    """Raises ValueError unless the values under the keys of `kinds` have these kinds.
+    """Raises ValueError unless each value has the kind that `kinds` has for its key.
 
-    Missing keys are an error only if they are `required`. Error messages name the `file`.
+    Missing keys are an error only if `required` is True. Error messages name the `file`.
     """
     for key, kind in kinds.items():
         if required and key not in values:
@@ -121,9 +121,9 @@ def _is_kind(kind: Kind, value: Any) -> bool:
 
 
 def read_metrics(file: Path) -> list[dict[str, float]]:
-    """Returns the lines of a `metrics.jsonl`; empty if the file does not exist.
+    """Reads a `metrics.jsonl`; returns one dict per line, or no lines if the file does not exist.
 
-    A last line that was cut while it was written is left out.
+    An incomplete last line is skipped.
 
     Raises:
       ValueError: Another line is invalid.
@@ -149,13 +149,13 @@ def read_metrics(file: Path) -> list[dict[str, float]]:
 
 
 def curve_of(metrics: Iterable[Mapping[str, float]], metric: str) -> tuple[list[int], list[float]]:
-    """Returns steps and values of a metric, from the lines of a `metrics.jsonl`."""
+    """Returns the steps and values of a metric, from the lines of a `metrics.jsonl`."""
     points = [(int(line["step"]), line[metric]) for line in metrics if metric in line]
     return [step for step, _ in points], [value for _, value in points]
 
 
 def format_device(environment: Mapping[str, Any]) -> str:
-    """Returns the device of a run, such as "1 × cpu, 2 threads"; empty if unknown."""
+    """Returns the devices of a run, such as "1 × cpu, 2 threads"; empty if unknown."""
     device, threads = environment.get("device") or {}, environment.get("cpu_threads")
     if not {"count", "kind"} <= set(device):
         return ""
@@ -165,7 +165,7 @@ def format_device(environment: Mapping[str, Any]) -> str:
 
 
 def version_sentences(runs: Iterable[Run]) -> list[str]:
-    """Returns the versions that runs had, the most common first, each with the names of its runs."""
+    """Returns a sentence per set of package versions with the names of runs, the most common set first."""
     found: dict[str, list[str]] = {}
     for run in runs:
         words = ", ".join(f"{package} {version}" for package, version in run.versions.items())
@@ -178,7 +178,7 @@ def version_sentences(runs: Iterable[Run]) -> list[str]:
 
 
 def finite(value: Any) -> Any:
-    """Returns the value with None for every number that JSON does not have, at any depth."""
+    """Replaces NaN and infinity by None at any depth, because JSON does not support them."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Summaries of a few accuracies: spread, intervals and tests."""
+"""Statistics over seeds: spread, confidence intervals and tests."""
 
 import math
 import statistics
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 
 class Summary(NamedTuple):
-    """Several seeds of one setting; deviation and half width are NaN for one."""
+    """Summary over the seeds of a setting; deviation and half width are NaN for a single seed."""
 
     n: int
     mean: float
     deviation: float  # standard deviation
-    half_width: float  # of the 95 % Student t interval
+    half_width: float  # half width of the 95 % Student t interval
 
 
 def binomial_error(accuracy: float, examples: int) -> float:
     """Returns the standard error of an accuracy over `examples` independent examples.
 
-    Half the width of Wilson's score interval at one standard error: √(p (1 - p) / n) for many examples, and
-    not zero where none or all of a few are right.
+    Half the width of Wilson's score interval at one standard error. It approaches √(p (1 - p) / n) for many
+    examples, and is not zero for an accuracy of 0 or 1.
 
     Source: Wilson 1927, Journal of the American Statistical Association 22, 209–212.
     """
@@ -28,32 +28,32 @@ def binomial_error(accuracy: float, examples: int) -> float:
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Returns the mean, standard deviation and 95 % interval of a nonempty sequence."""
+    """Returns the mean, standard deviation and 95 % interval of a non-empty sequence."""
     from scipy import stats  # a dependency of jax
 
     n, mean = len(values), statistics.fmean(values)
     if n < 2:
         return Summary(n, mean, math.nan, math.nan)
     deviation = statistics.stdev(values)
-    _, quantile = stats.t.interval(0.95, n - 1)  # unscaled: SciPy has no interval of scale 0
+    _, quantile = stats.t.interval(0.95, n - 1)  # unscaled, because SciPy does not support scale 0
     return Summary(n, mean, deviation, float(quantile) * deviation / math.sqrt(n))
 
 
 def paired_p(first: Sequence[float], second: Sequence[float]) -> float:
-    """Returns the two-sided p-value of the paired t-test; NaN for fewer than two pairs or no spread."""
+    """Returns the two-sided p-value of the paired t-test; NaN without two pairs or without spread."""
     from scipy import stats
 
     differences = [one - other for one, other in zip(first, second, strict=True)]
-    # Equal differences of percentages differ in their last bits.
+    # Equal differences of percentages may differ by rounding.
     if len(differences) < 2 or statistics.stdev(differences) < 1e-9 * max(1, abs(differences[0])):
         return math.nan
     return float(stats.ttest_rel(first, second).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for their number; NaN stays NaN and is not counted.
+    """Returns p-values with the Holm correction for multiple tests; NaN stays NaN and is not counted.
 
-    Source: Holm 1979, Scandinavian Journal of Statistics 6, 65–70, as adjusted p-values.
+    Source: Holm 1979, Scandinavian Journal of Statistics 6, 65–70.
     """
     adjusted = [math.nan] * len(p_values)
     order = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))

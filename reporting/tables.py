@@ -1,4 +1,4 @@
-"""Tables of text, as Markdown, and the format of their numbers."""
+"""Markdown tables and number formats."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-OURS = "This code"  # how the titles of our own rows begin
+OURS = "This code"  # beginning of the section titles of results of this project
 NOT_RUN, NOT_FINISHED, DIVERGED, NOTHING = "not run", "not finished", "diverged", "–"
-PERCENTILES = (5, 50, 95)  # of lengths
+PERCENTILES = (5, 50, 95)  # percentiles of lengths
 TEXT_COLUMNS = {
     "run",
     "task",
@@ -24,16 +24,16 @@ TEXT_COLUMNS = {
 
 
 class Table(NamedTuple):
-    """Rows of text under headings, in one or several titled sections."""
+    """Table of text: headings, and rows in one or more titled sections."""
 
     columns: Sequence[str]
     sections: Sequence[tuple[str, Sequence[Sequence[str]]]]
 
     @classmethod
     def from_rows(cls, sections: Mapping[str, Sequence[Mapping[str, str]]]) -> "Table":
-        """Returns a table of rows by column, in sections by title, without those that are empty.
+        """Creates a table from rows, given as text by column, in sections by title.
 
-        The first row has all columns.
+        The first row must have all columns. Empty sections are omitted.
         """
         columns = list(next(iter(sections.values()))[0])
         cells = {
@@ -45,11 +45,11 @@ class Table(NamedTuple):
 
     @property
     def is_numeric(self) -> list[bool]:
-        """For each column, True if it holds numbers, which are aligned to the right."""
+        """True for each column of numbers; these are aligned to the right."""
         return [place > 0 and name not in TEXT_COLUMNS for place, name in enumerate(self.columns)]
 
     def select(self, *columns: str) -> "Table":
-        """Returns the table with these columns only."""
+        """Returns a table with the given columns."""
         places = [list(self.columns).index(name) for name in columns]
         sections = [
             (title, [[row[place] for place in places] for row in own])
@@ -58,7 +58,7 @@ class Table(NamedTuple):
         return Table(columns, sections)
 
     def markdown(self) -> str:
-        """Returns the table as Markdown; the title of a section is a row in bold."""
+        """Returns the table as Markdown; section titles are rows in bold."""
         rows = [self.columns, ["---:" if right else "---" for right in self.is_numeric]]
         for title, own in self.sections:
             if title:
@@ -68,25 +68,25 @@ class Table(NamedTuple):
 
 
 def lengths_cell(lengths: npt.NDArray[np.integer], unit: str = "length") -> dict[str, str]:
-    """Returns the percentiles and the maximum of lengths, by the heading of their column."""
+    """Returns a table cell with percentiles and maximum of lengths, by the heading of the column."""
     heading = f"{unit}: {', '.join(f'{p} %' for p in PERCENTILES)}, longest"
     values = [*np.percentile(lengths, PERCENTILES), lengths.max()]
     return {heading: ", ".join(f"{value:,.0f}" for value in values)}
 
 
 def format_3sf(value: float | None) -> str:
-    """Returns a number with three significant figures, or a dash for None."""
+    """Formats a number with three significant figures; None is a dash."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def format_spread(mean: float, deviation: float, digits: int = 2) -> str:
-    """Returns "mean ± deviation", or the mean alone if the deviation is NaN."""
+    """Formats "mean ± deviation", or only the mean if the deviation is NaN."""
     spread = "" if math.isnan(deviation) else f" ± {deviation:.{digits}f}"
     return f"{mean:.{digits}f}{spread}"
 
 
 def _escape(cell: str) -> str:
-    """Returns the cell on one line, without markup."""
+    """Escapes "&", "<" and "|" in a cell and joins its lines."""
     return " ".join(cell.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Writing a report: a page of Markdown, the same as HTML, the numbers as JSON, and pictures."""
+"""Writes a report: Markdown, HTML, JSON numbers and figures."""
 
 import argparse
 import base64
@@ -56,12 +56,12 @@ def main(
     default_out: Path | None = None,
     html: bool = False,
 ) -> int:
-    """Reads runs, writes their report and prints its Markdown; returns the exit code.
+    """Runs the command `python -m PROGRAM`: reads runs, writes a report and prints it as Markdown.
 
-    The command is `python -m PROGRAM`. `read` returns the groups of all runs in folders, and a sentence for
-    each run that was left out. `make` is called with these and a path; it draws pictures to files whose
-    names begin with that path, and returns the page of Markdown and the numbers. With `html` the page is
-    also written as HTML. Without `default_out`, `--out` is required.
+    `read` returns the groups of all runs in folders, and a sentence for each run that was left out. `make` is
+    called with these and a path; it writes figures to files whose names begin with that path, and returns
+    the Markdown and the numbers. With `html`, the report is also written as HTML. Without `default_out`, the
+    flag `--out` is required. Returns the exit code.
     """
     from cli import run_to_end
 
@@ -93,7 +93,7 @@ def main(
 
 
 def write(out: Path, make: Callable[[Path], tuple[str, Any]], *, html: bool) -> str:
-    """Writes the files of a report, all or none, and returns its Markdown; see `main`."""
+    """Writes all files of a report, or none on failure, and returns the Markdown; see `main`."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
         folder = Path(name)
@@ -110,22 +110,22 @@ def write(out: Path, make: Callable[[Path], tuple[str, Any]], *, html: bool) -> 
 
 
 def join(parts: Iterable[str]) -> str:
-    """Returns a page of Markdown with a blank line between its parts."""
+    """Joins parts of a Markdown page with blank lines."""
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
 
 def bullets(sentences: Iterable[str]) -> str:
-    """Returns a list in Markdown."""
+    """Returns a bullet list in Markdown."""
     return "\n".join(f"* {sentence}" for sentence in sentences)
 
 
 def picture(path: Path, description: str) -> str:
-    """Returns a picture in Markdown, by the name of its file."""
+    """Returns the Markdown of an image in the folder of the page."""
     return f"![{description}]({quote(path.name)})"
 
 
 def html_page(markdown: str, folder: Path) -> str:
-    """Converts Markdown to a self-contained HTML page that embeds the pictures in `folder`."""
+    """Converts Markdown to a self-contained HTML page that embeds the images in `folder`."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -139,7 +139,7 @@ def html_page(markdown: str, folder: Path) -> str:
             if file := files.get(unquote(str(child.attrs["src"]))):
                 data = base64.b64encode(file.read_bytes()).decode()
                 child.attrs["src"] = f"data:image/png;base64,{data}"
-            else:  # named by a run, and not one of ours
+            else:  # from the name of a run, not a figure of the report
                 child.type = "text"
         match token.type, token.tag:
             case "heading_open", "h1":
@@ -160,7 +160,7 @@ def html_page(markdown: str, folder: Path) -> str:
             elif is_ours:
                 row.attrSet("class", "ours")
         elif row.type == "td_open" and "style" in row.attrs and re.search(r"\d", cell.content):
-            for child in cell.children or []:  # breaks before a parenthesis, "of" and after a comma
+            for child in cell.children or []:  # allows breaks before "(" and "of" and after a comma
                 child.content = re.sub(r"(?<!,) (?!\(|of )", "\u00a0", child.content)
         elif row.type == "th_open":
             for child in cell.children or []:

@@ -4,9 +4,9 @@
     python -m lra.report results runs/ablation --out results/report
 
 Each folder is a run folder, or contains run folders at any depth. The report consists of `<out>.md`, a
-self-contained `<out>.html`, `<out>.json` with every number of the tables, and figures:
+self-contained `<out>.html`, `<out>.json` with all numbers of the tables, and figures:
 `<out>-curves-TASK.png`, `<out>-time-TASK.png` if `speed.jsonl` has the time per step, and
-`<out>-tradeoff.png` if two settings of a task were timed.
+`<out>-tradeoff.png` if at least two settings of a task were timed.
 """
 
 import sys
@@ -18,7 +18,7 @@ from reporting import writer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the report and prints its Markdown; returns the exit code."""
+    """Writes the report, prints it as Markdown and returns the exit code."""
     return writer.main("lra.report", __doc__, read_groups, make, arguments, html=True)
 
 

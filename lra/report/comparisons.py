@@ -1,4 +1,4 @@
-"""Comparisons of groups: differences between settings, grids of two options, the mean over tasks."""
+"""Comparisons of groups: differences between settings, grids over two options, means over tasks."""
 
 import dataclasses
 import itertools
@@ -10,32 +10,32 @@ from lra.report.groups import Group, tasks_of
 from lra.report.labels import is_option, unusual
 from reporting.statistics import Summary, holm, paired_p, summarize
 
-MAX_ALL_PAIRS = 5  # of more groups, all are compared with one of them
+MAX_ALL_PAIRS = 5  # if there are more groups, all are compared with one reference group
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The first group's accuracy minus the second's, in percentage points."""
+    """Accuracy of the first group minus accuracy of the second group, in percentage points."""
 
     task: str
     first: str
     second: str
-    seeds: tuple[int, ...]  # of both groups; the difference is paired if there are two or more
+    seeds: tuple[int, ...]  # common to both groups; paired if there are at least two
     difference: float
-    half_width: float  # of the paired 95 % t interval; NaN if unpaired
+    half_width: float  # half width of the paired 95 % t interval; NaN if unpaired
     error: float  # binomial standard error of the unpaired difference; NaN if paired
-    p: float  # of the paired t-test; NaN if unpaired
-    p_holm: float = math.nan  # corrected for all tests of the report
+    p: float  # p-value of the paired t-test; NaN if unpaired
+    p_holm: float = math.nan  # p-value with Holm's correction over all tests of the report
 
     @property
     def paired(self) -> bool:
-        """True if seeds were paired."""
+        """True if the difference is paired by seed."""
         return len(self.seeds) > 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Groups of a task that differ only in two numeric options of their attention."""
+    """Groups of a task that differ only in two numeric options of the attention."""
 
     task: str
     attention: str
@@ -55,7 +55,7 @@ class Grid:
 
 
 def compare(groups: Sequence[Group]) -> list[Comparison]:
-    """Compares the groups of each task and budget; p is corrected over all comparisons."""
+    """Compares groups of the same task and budget, with p-values corrected over all comparisons."""
     found = []
     for task in tasks_of(groups):
         peers: dict[tuple[Hashable, ...], list[Group]] = {}
@@ -77,7 +77,7 @@ def compare(groups: Sequence[Group]) -> list[Comparison]:
 
 
 def _reference(own: Sequence[Group], groups: Sequence[Group]) -> Group:
-    """Returns the group whose attention ran on most tasks; of several the one with fewest differences."""
+    """Returns the reference group: its attention ran on most tasks, then fewest options differ."""
 
     def place(group: Group) -> tuple[int, int]:
         tasks = {other.task for other in groups if other.attention == group.attention}
@@ -100,7 +100,7 @@ def _difference(first: Group, second: Group) -> Comparison:
 
 
 def grids(groups: Sequence[Group]) -> list[Grid]:
-    """Returns the grids: three or more groups of a task that differ in exactly two numeric options."""
+    """Returns a grid for each set of three or more groups that differ in exactly two numeric options."""
     found = []
     buckets: dict[Hashable, list[Group]] = {}
     for group in groups:
@@ -113,7 +113,7 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
         varying = [key for key in options if len(values[key]) > 1]
         if len(own) < 3 or len(varying) != 2:
             continue
-        # The option with more values is that of the rows.
+        # The option with more values indexes the rows.
         row, column = sorted(varying, key=lambda key: -len(values[key]))
         places: list[Any] = [(group.setting.get(row), group.setting.get(column)) for group in own]
         cells = {
@@ -129,7 +129,7 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
 
 
 def mean_over(tasks: Collection[str], cells: Mapping[str, Group]) -> Summary | None:
-    """Returns the mean over tasks, with its spread if they share their seeds; None unless all are whole."""
+    """Returns the mean over tasks, with a spread if all have the same seeds; None if any is incomplete."""
     groups = [cells[task] for task in tasks if task in cells]
     if len(groups) < len(tasks) or any(group.state != "whole" for group in groups):
         return None

@@ -1,4 +1,4 @@
-"""Runs of one task and setting that differ in their seed: a cell of the benchmark's table."""
+"""Groups of runs that differ only in the seed; a group is a cell of the benchmark's table."""
 
 import dataclasses
 import re
@@ -12,12 +12,12 @@ from lra.report.results import Run, find_runs, per_second
 from reporting.runs import group_by_setting
 from reporting.statistics import Summary, binomial_error, summarize
 
-MAX_RATIO = 1.5  # between comparable times of one setting
+MAX_RATIO = 1.5  # maximum ratio between times of a setting that are considered steady
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone, sorted by seed."""
+    """Runs of one task and setting that differ only in the seed, sorted by seed."""
 
     task: str
     attention: str  # label of the attention, shared by groups of several tasks
@@ -32,13 +32,13 @@ class Group:
 
     @property
     def scored(self) -> list[Run]:
-        """Finished runs whose results are averaged: the whole ones, or else the partial ones."""
+        """Runs whose results are averaged: the complete runs or, if there are none, the partial runs."""
         whole = [run for run in self.runs if run.state == "whole"]
         return whole or [run for run in self.runs if run.state == "partial"]
 
     @property
     def state(self) -> str:
-        """State as of a run: `whole` if any run is, `diverged` if all did."""
+        """State of the best run, see `Run.state`; `diverged` only if all runs diverged."""
         if self.scored:
             return self.scored[0].state
         return "diverged" if self.diverged == len(self.runs) else "unfinished"
@@ -50,33 +50,33 @@ class Group:
 
     @property
     def accuracies(self) -> dict[int, float]:
-        """Test accuracy in percent, by seed."""
+        """Test accuracies in percent, by seed."""
         return {run.seed: 100 * run.result.test_accuracy for run in self.scored if run.result}
 
     @property
     def summary(self) -> Summary:
-        """Summary of the accuracies; needs a scored run."""
+        """Summary of the accuracies; requires a scored run."""
         return summarize(list(self.accuracies.values()))
 
     @property
     def binomial_error(self) -> float:
-        """Binomial error of the mean in percentage points; seeds share their test set and do not lower it."""
+        """Binomial error in percentage points; more seeds do not lower it, as they share a test set."""
         examples = [run.result.test_examples for run in self.scored if run.result]
         return 100 * binomial_error(self.summary.mean / 100, min(examples))
 
     @property
     def step_seconds(self) -> float | None:
-        """Median over laps, then over the finished runs."""
+        """Seconds per step: the median over the finished runs; see `Run.step_seconds`."""
         return statistics.median(self._run_seconds) if self._run_seconds else None
 
     @property
     def examples_per_second(self) -> float | None:
-        """Examples of a step over its median time."""
+        """Examples per second of training, from the median time per step."""
         return per_second(self.runs[0].config, self.step_seconds)
 
     @property
     def step_seconds_range(self) -> tuple[float, float] | None:
-        """Times of the fastest and the slowest run; of a single run the quartiles of its laps."""
+        """Minimum and maximum seconds per step over runs; for a single run, quartiles over its laps."""
         if len(self._run_seconds) > 1:
             return min(self._run_seconds), max(self._run_seconds)
         timed = [run.step_seconds_quartiles for run in self.runs if run.result]
@@ -84,7 +84,7 @@ class Group:
 
     @property
     def is_steady(self) -> bool:
-        """True if the times differ little enough to be compared, unlike those of a loaded machine."""
+        """True if the times per step vary little; False for example if the machine was busy."""
         low, high = self.step_seconds_range or (1, 1)
         return high <= MAX_RATIO * low
 
@@ -94,27 +94,27 @@ class Group:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Maximum over the runs."""
+        """Maximum peak memory over the runs."""
         return max(run.result.peak_bytes or 0 if run.result else 0 for run in self.runs) or None
 
     @property
     def devices(self) -> str:
-        """Devices of the runs."""
+        """Names of the devices of the runs."""
         return ", ".join(sorted({run.device for run in self.runs if run.device}))
 
     @property
     def done_steps(self) -> int:
-        """Largest number of steps that a run was trained."""
+        """Maximum number of completed steps over the runs."""
         return max(run.done_steps for run in self.runs)
 
     @property
     def progress(self) -> str:
-        """Steps of the runs."""
+        """Completed steps of the runs, as text."""
         return "; ".join(dict.fromkeys(run.progress for run in self.scored or self.runs))
 
     @property
     def shortfalls(self) -> dict[str, list[int]]:
-        """Steps of the runs that are not whole, with their seeds."""
+        """Seeds of the incomplete runs, by a description of the missing steps or examples."""
         found: dict[str, list[int]] = {}
         for run in self.runs:
             if run.state != "whole":
@@ -124,7 +124,7 @@ class Group:
 
     @property
     def budget(self) -> tuple[Hashable, ...]:
-        """Values that two groups must share to be compared."""
+        """Values that must be equal for two groups to be compared."""
         keys = (
             "train.total_steps",
             "train.batch_size",
@@ -139,8 +139,8 @@ def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
     """Returns the groups of all runs at or below `folders`.
 
     Returns:
-      The groups, sorted by task, then by the `rank` of their label; and a sentence for each run that was
-      left out, because another one has its setting and seed.
+      The groups, sorted by task, then by the `rank` of the label; and a sentence for each run that was
+      left out because another run has the same setting and seed.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
@@ -180,7 +180,7 @@ def labels_of(groups: Iterable[Group]) -> list[str]:
 
 
 def rank(label: str, groups: Iterable[Group]) -> tuple[Hashable, ...]:
-    """Returns a sort key of labels: most whole tasks first, then most runs, then 32 before 256."""
+    """Returns a sort key of labels: most complete tasks first, then most runs, then natural order."""
     own = list(groups)
     whole = sum(group.state == "whole" for group in own)
     digits = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", label)]
@@ -193,12 +193,12 @@ def tasks_of(groups: Iterable[Group]) -> list[str]:
 
 
 def task_rank(task: str) -> tuple[int, str]:
-    """Returns a sort key of tasks: the benchmark's in its order, then others by name."""
+    """Returns a sort key of tasks: tasks of the benchmark in the paper's order, then others by name."""
     return (list(TITLES).index(task) if task in TITLES else len(TITLES), task)
 
 
 def _known_data(runs: Sequence[Run]) -> dict[Path, str]:
-    """Returns the hash of each run's data; where unknown, that of the other runs of its setting if unique."""
+    """Returns the data hash of each run; if unknown, the only hash of other runs with the same setting."""
     keys = {run.folder: frozenset(setting_of(run.config, run.task).items()) for run in runs}
     hashes: dict[Hashable, set[str]] = {key: set() for key in keys.values()}
     for run in runs:

@@ -1,7 +1,7 @@
-"""Settings and their labels: the attention, and the values that differ from other settings.
+"""Settings of runs and their labels: the attention, and the values that differ from other settings.
 
-A setting is a config by dotted keys, without what cannot change its numbers: seed, paths, processes, devices,
-checkpoints and logs. Labels do not mention the values of the task's own config file.
+A setting is a config as a flat dict with dotted keys, without the seed and without keys that cannot change
+results: paths, processes, devices, checkpoints and logs. Labels omit the values of the task's config file.
 """
 
 import functools
@@ -16,13 +16,13 @@ from reporting.runs import NEUTRAL_SECTIONS
 
 Setting = Mapping[str, Hashable]
 
-PRESET = "preset"  # key of a setting: the recipe and the quirks of its config argument
-# The first is the paper's recipe.
+PRESET = "preset"  # key of a setting: the recipe and the quirks of the config argument
+# All presets; the first is the paper's recipe.
 PRESETS = tuple(
     ",".join(filter(None, pair))
     for pair in itertools.product(("", "recipe=fast"), ("", "quirks=mlpen", "quirks=google"))
 )
-# Keys that do not change a run's numbers, like all keys of NEUTRAL_SECTIONS.
+# Keys that are not part of a setting, like all keys of NEUTRAL_SECTIONS.
 NEUTRAL = {
     "data.dir",
     "data.source",
@@ -32,7 +32,7 @@ NEUTRAL = {
     "train.seed",
 }
 
-# The option that follows the attention's name in a label: nystrom-64.
+# Options whose value follows the name of the attention in a label: nystrom-64.
 SIZES: Mapping[str, str] = {
     "nystrom": "num_landmarks",
     "reformer": "num_hashes",
@@ -40,7 +40,7 @@ SIZES: Mapping[str, str] = {
     "performer": "num_features",
     "longformer": "window",
 }
-# These follow the budget, and are mentioned only where nothing else tells two settings apart.
+# Keys that depend on the budget. Labels mention them only if two settings differ in nothing else.
 SECONDARY = {"optimizer.warmup_steps", "eval.every_steps", "train.accumulation"}
 NAMES = {"attention.name", "data.task", "data.sha256", PRESET}
 RECIPES: Mapping[str, str] = {"": "paper", "recipe=fast": "fast"}  # tracks by preset
@@ -72,10 +72,9 @@ _UNSET = object()
 def setting_of(
     config: Mapping[str, Any], task: str, data_sha256: str = "", config_argument: str = ""
 ) -> dict[str, Hashable]:
-    """Returns the setting of a config; equal for runs that differ by their seed or by where they ran.
+    """Returns the setting of a config; equal for runs that differ only in seed, paths or devices.
 
-    Keys that an older run does not have are filled in from the config file. See `preset_of` for
-    `config_argument`.
+    Keys that an older run lacks have the value of the config file. See `preset_of` for `config_argument`.
     """
     own = {**flat(config), "data.task": task, "data.sha256": data_sha256}
     preset = preset_of(own, config_argument)
@@ -85,10 +84,10 @@ def setting_of(
 def label_settings(
     settings: Sequence[Setting], weights: Sequence[int], budgets: Sequence[int]
 ) -> list[tuple[str, str]]:
-    """Returns the labels of the attention and of the setting, for each of several different settings.
+    """Returns two labels for each of several distinct settings: of the attention and of the setting.
 
-    No two settings of a task get the same label. Values that most runs share are not mentioned: `weights`
-    are the numbers of runs of each setting, and `budgets` the steps of a whole run.
+    Labels of settings are unique within a task. Values that most runs share are omitted: `weights` are the
+    numbers of runs per setting, and `budgets` the numbers of steps of a complete run.
     """
     words = [_attention_words(setting, settings, weights) for setting in settings]
     attentions = [", ".join(said) for said in words]
@@ -116,7 +115,7 @@ def label_settings(
 
 
 def differences(setting: Setting) -> dict[str, Hashable]:
-    """Returns the values that differ from those of the config file with the preset, sorted by key."""
+    """Returns the values that differ from the config file with the same preset, sorted by key."""
     usual = usual_values(setting)
     return {
         key: value
@@ -126,10 +125,10 @@ def differences(setting: Setting) -> dict[str, Hashable]:
 
 
 def unusual(setting: Setting) -> dict[str, Hashable]:
-    """Returns the differences that a label mentions; of steps, only more of them.
+    """Returns the differences from the config file that a label mentions.
 
-    Fewer steps make a run partial, which is shown elsewhere. Empty for a task without a known config file,
-    whose labels mention what differs among the settings.
+    Fewer steps are omitted, because they make a run partial, which is shown elsewhere. Empty for a task
+    without a known config file; labels then mention values that differ among the settings.
     """
     if not has_standard(setting):
         return {}
@@ -141,9 +140,9 @@ def unusual(setting: Setting) -> dict[str, Hashable]:
 
 
 def track_of(setting: Setting) -> str:
-    """Returns "paper" or "fast" if at most options of the attention differ from that recipe, else "other".
+    """Returns "paper" or "fast" if only options of the attention differ from that recipe, else "other".
 
-    Values that `unusual` does not contain may differ, too.
+    Values that `unusual` omits may also differ.
     """
     plain = has_standard(setting) and all(map(is_option, unusual(setting)))
     return RECIPES.get(str(setting[PRESET]), "other") if plain else "other"
@@ -152,7 +151,7 @@ def track_of(setting: Setting) -> str:
 def _attention_words(
     setting: Setting, settings: Sequence[Setting], weights: Sequence[int]
 ) -> list[str]:
-    """Returns the attention with its size, what is unusual, and the preset."""
+    """Returns the words of a label: the attention with its size, unusual values, and the preset."""
     name = str(setting["attention.name"])
     size = f"attention.{SIZES.get(name)}"
     peers = [number for number, s in enumerate(settings) if s["attention.name"] == name]
@@ -166,7 +165,7 @@ def _attention_words(
 
 
 def _most(values: Sequence[object], weights: Sequence[int]) -> object:
-    """Returns the value that most runs have; an object equal to no value if two values tie."""
+    """Returns the value of most runs; if two values tie, an object that equals no value."""
     counts: Counter[object] = Counter()
     for value, weight in zip(values, weights, strict=True):
         counts[value] += weight
@@ -191,7 +190,7 @@ def _word(key: str, value: object) -> str:
 
 
 def config_file(task: str) -> tuple[str, list[str]]:
-    """Returns the name of a task's file in `configs/`, and the task's own options of its argument."""
+    """Returns the name of the config file of a task, and the options of its argument for this task."""
     if not (pathfinder := re.fullmatch(r"pathfinder(\d+)(?:-(\w+))?", task)):
         return task.replace("-", "_"), []
     resolution, difficulty = pathfinder.groups()
@@ -206,15 +205,15 @@ def config_values(file: str, argument: str) -> Setting:
     try:
         get_config = importlib.import_module(f"configs.{file}").get_config
         return flat(get_config(*[argument] * bool(argument)).to_dict())
-    except Exception:  # a config file of the user's may raise anything
+    except Exception:  # a user's config file may raise anything
         return {}
 
 
 def standard(task: str, attention: str, preset: str = "") -> Setting:
-    """Returns the setting that a task's config file gives.
+    """Returns the setting of a task's config file for an attention and a preset.
 
-    It has no options for an attention that the file does not know. It is empty for a task without a config
-    file in `configs/`, and for a preset that the file does not have.
+    For an attention that the file does not support, the setting has no options of the attention. It is
+    empty for a task without a file in `configs/`, and for a preset that the file does not support.
     """
     file, options = config_file(task)
     for name in (attention, "softmax"):
@@ -226,18 +225,18 @@ def standard(task: str, attention: str, preset: str = "") -> Setting:
 
 
 def has_standard(setting: Setting) -> bool:
-    """Returns whether the task of a setting has a config file in `configs/`."""
+    """Returns True if the task of a setting has a config file in `configs/`."""
     return bool(standard(str(setting["data.task"]), str(setting["attention.name"])))
 
 
 def usual_values(setting: Setting) -> Setting:
-    """Returns the values of the config file for the task, attention and preset of a setting."""
+    """Returns the setting of the config file with the same task, attention and preset."""
     task, attention = str(setting["data.task"]), str(setting["attention.name"])
     return standard(task, attention, str(setting[PRESET]))
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:
-    """Returns a config by dotted keys, without keys that do not change a run's numbers."""
+    """Converts a config to a flat dict with dotted keys, without keys that cannot change results."""
     return {
         f"{section}.{key}": hashable(value)
         for section, values in config.items()
@@ -250,8 +249,8 @@ def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:
 def preset_of(setting: Setting, config_argument: str = "") -> str:
     """Returns the recipe and the quirks of a run, such as "recipe=fast,quirks=mlpen".
 
-    Without the run's `--config`, as in older runs, the preset is the one that leaves the fewest values
-    different; keys that the run does not have count as the paper's.
+    For older runs, whose `--config` is unknown, it is the preset from which the fewest values differ; keys
+    that the run lacks have the value of the paper's recipe.
     """
     if config_argument:
         given = config_argument.partition(":")[2].split(",")
@@ -265,16 +264,16 @@ def preset_of(setting: Setting, config_argument: str = "") -> str:
         known = standard(task, attention, preset)
         return sum(key not in known or known[key] != value for key, value in values.items())
 
-    return min(PRESETS, key=differing)  # the first of equals
+    return min(PRESETS, key=differing)  # the first in case of a tie
 
 
 def is_option(key: str) -> bool:
-    """Returns whether a dotted key is an option of the attention."""
+    """Returns True if a dotted key is an option of the attention."""
     return key.startswith("attention.") and key != "attention.name"
 
 
 def hashable(value: Any) -> Hashable:
-    """Returns a value of a config with tuples for lists and objects."""
+    """Converts a config value to a hashable one: lists and dicts become tuples."""
     if isinstance(value, dict):
         return tuple((key, hashable(value[key])) for key in sorted(value))
     return tuple(map(hashable, value)) if isinstance(value, list) else value

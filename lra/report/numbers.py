@@ -1,4 +1,4 @@
-"""Numbers of the report, for programs."""
+"""Machine-readable numbers of the report."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from reporting.statistics import binomial_error
 
 
 def numbers(groups: Sequence[Group]) -> dict[str, Any]:
-    """Returns every number of the tables; accuracies and numbers derived from them are in percent."""
+    """Returns all numbers of the tables; accuracies and values derived from them are in percent."""
     comparisons = compare(groups)
     rows = []
     for label, cells in tables.benchmark_rows(groups).items():

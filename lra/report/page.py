@@ -1,4 +1,4 @@
-"""The report as a page of Markdown."""
+"""The report as Markdown."""
 
 import math
 import shlex
@@ -28,7 +28,7 @@ from reporting.writer import bullets, join, picture
 
 
 def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[str, Any]:
-    """Draws the pictures and returns the page and its numbers; see `reporting.writer.main`."""
+    """Draws the figures; returns the Markdown and the numbers, see `reporting.writer.main`."""
     colors = colors_of(labels_of(groups))
     comparisons = compare(groups)
     parts = ["# Long Range Arena: results", summary(groups)]
@@ -61,7 +61,7 @@ def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[
 
 
 def summary(groups: Sequence[Group]) -> str:
-    """Returns the numbers of runs, settings and tasks in a sentence."""
+    """Returns a sentence with the numbers of runs, settings and tasks."""
     runs = [run for group in groups for run in group.runs]
     finished = sum(run.result is not None for run in runs)
     diverged = sum(group.diverged for group in groups)
@@ -84,8 +84,8 @@ def _benchmark(groups: Sequence[Group]) -> list[str]:
 
 
 def _fast(groups: Sequence[Group]) -> list[str]:
-    """Tells what `recipe=fast` changes, on the tasks and for the attentions of `groups`."""
-    # By task and change; for an option of the attention, the attentions that have it.
+    """Returns Markdown about what `recipe=fast` changes for the tasks and attentions of `groups`."""
+    # Attentions by change and task; empty unless the change is an option of the attention.
     having: dict[str, dict[str, list[str]]] = {}
     for group in groups:
         name = str(group.setting["attention.name"])
@@ -213,10 +213,10 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> list[str]:
 
 
 def command(run: Run, group: Group) -> str:
-    """Returns the command of a run: its `--config`, and the values that differ and may change its numbers.
+    """Returns the command that reproduces a run: `--config`, and flags for the values that differ from it.
 
-    A config file that is not in `configs/` cannot be compared with the values, which are then left to the
-    run's config.json. An older run has no `--config`, and gets one by its task and values.
+    If the config file is not in `configs/`, values cannot be compared with it, and the command refers to the
+    config.json of the run. For older runs without `--config`, it follows from the task and the values.
     """
     config, options = run.config_argument, {}
     if not config:
@@ -227,7 +227,7 @@ def command(run: Run, group: Group) -> str:
         config = f"configs/{file}.py:{','.join(filter(None, argument))}"
     path, _, given = config.partition(":")
     usual = config_values(Path(path).stem, given) if Path(path).parent.name == "configs" else {}
-    if not run.config_argument:  # an attention that the config file does not know
+    if not run.config_argument:  # the config file may not support the attention
         usual = usual or standard(run.task, str(group.setting["attention.name"]))
     seed = f"--config.train.seed={run.seed} --workdir={run.name}"
     if usual.get("data.task") != run.task:

@@ -1,4 +1,4 @@
-"""Pictures of the report: learning curves, accuracy against time and against speed."""
+"""Figures of the report: learning curves, accuracy against time and against speed."""
 
 import itertools
 import math
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
 
-MAX_POINTS = 250  # of a training curve; the points of a longer one are averaged
+MAX_POINTS = 250  # per training curve; longer curves are downsampled by averaging
 DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 4)))
-MAX_AREA, MIN_SHARE = 1100, 0.05  # of a disc in square points; smallest share of it
-WIDE = 10  # ratio of training times above which their axis is logarithmic
+MAX_AREA, MIN_SHARE = 1100, 0.05  # area of a disc in square points; smallest factor to shrink it by
+WIDE = 10  # ratio of training times above which the time axis is logarithmic
 
 
 def plot_curves(
     groups: Sequence[Group], baselines: Mapping[str, float], colors: Mapping[str, str], path: Path
 ) -> None:
-    """Draws loss and accuracy of one task's groups against steps: training thin, validation thick.
+    """Draws loss and accuracy of the groups of a task against steps: training thin, validation thick.
 
-    A line is the mean over seeds, its band the range; unfinished seeds are left out if any has finished.
-    If there are more groups than colors, each gets a panel. `baselines` are accuracies in [0, 1].
+    A line is the mean over seeds, and the band is the range; if any seed is finished, unfinished seeds are
+    omitted. If there are more groups than colors, each has a panel. `baselines` are accuracies in [0, 1].
     """
     title = TITLES.get(groups[0].task, groups[0].task)
     if len(groups) > len(COLORS):
@@ -65,7 +65,7 @@ def plot_curves(
 def _plot_panels(
     groups: Sequence[Group], baselines: Mapping[str, float], title: str, path: Path
 ) -> None:
-    """Draws a panel for each group: its accuracy in color, the validation of the others in light grey."""
+    """Draws a panel per group: accuracies in color, validation accuracies of other groups in light grey."""
     columns = 4
     rows = math.ceil(len(groups) / columns)
     figure = new_figure(2.7 * columns, 0.7 + 2.0 * rows)
@@ -92,13 +92,13 @@ def _plot_panels(
 def plot_times(
     groups: Sequence[Group], baselines: Mapping[str, float], colors: Mapping[str, str], path: Path
 ) -> bool:
-    """Draws the validation accuracy of one task's groups against minutes of training.
+    """Draws the validation accuracy of the groups of a task against minutes of training.
 
-    Lines, bands and arguments are as for `plot_curves`; groups of the same color have different dashes.
-    See `Run.train_minutes` for the time that is counted. Groups that were not timed are left out.
+    Lines, bands and arguments are as in `plot_curves`; groups of the same color have different dashes.
+    See `Run.train_minutes` for the definition of the time. Groups without times are omitted.
 
     Returns:
-      True if any group was timed; otherwise nothing is drawn.
+      True if any group has times; otherwise nothing is drawn.
     """
     timed = {group.label: (group, *over_time(group)) for group in groups}
     timed = {label: found for label, found in timed.items() if found[1]}
@@ -135,7 +135,7 @@ def plot_times(
 
 
 def over_time(group: Group) -> tuple[list[float], Curve]:
-    """Returns minutes of training and validation accuracy in percent, over the timed runs of a group."""
+    """Returns training minutes and the curve of validation accuracy in percent, over timed runs."""
     minutes, accuracies = [], []
     for run in group.scored or group.runs:
         steps, own = run.train_minutes
@@ -145,9 +145,9 @@ def over_time(group: Group) -> tuple[list[float], Curve]:
 
 
 def tradeoffs(groups: Sequence[Group]) -> list[list[Group]]:
-    """Returns the groups of each panel: two or more of one task and budget, timed on one device.
+    """Returns the groups of each panel: two or more with the same task, budget and device.
 
-    Groups whose times are not steady are left out.
+    Groups without steady times are omitted; see `Group.is_steady`.
     """
     found: dict[tuple[Hashable, ...], list[Group]] = defaultdict(list)
     for group in groups:
@@ -157,11 +157,11 @@ def tradeoffs(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path) -> None:
-    """Draws accuracy against examples per second, a panel for each task; a disc's area is the peak memory.
+    """Draws accuracy against examples per second, a panel per task; disc areas show the peak memory.
 
-    All discs of the picture are scaled down until none covers another.
+    All discs are shrunk by the same factor until none overlap.
 
-    Source: Tay et al. 2021 (arXiv:2011.04006), Figure 3. Differs: speed is logarithmic and of training.
+    Source: Tay et al. 2021 (arXiv:2011.04006), Figure 3. Differs: training speed, on a logarithmic axis.
     """
     found = tradeoffs(groups)
     columns = min(3, len(found))
@@ -197,7 +197,7 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
     ]
     names = [f"{numbers[label]}  {label}" if numbered else label for label in shown]
     add_legend(figure, handles, names, legend_columns)
-    figure.draw_without_rendering()  # computes the positions
+    figure.draw_without_rendering()  # computes the positions of the panels
     shrink = _shrink(discs)
     for disc in discs:
         disc.points.set_sizes([shrink * disc.area])
@@ -207,7 +207,7 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
 
 
 class _Disc(NamedTuple):
-    """Disc of a group in its panel."""
+    """Disc of a group in a panel."""
 
     panel: "Axes"
     group: Group
@@ -216,7 +216,7 @@ class _Disc(NamedTuple):
 
     @property
     def place(self) -> tuple[float, float]:
-        """Speed and accuracy."""
+        """Speed and accuracy: the center of the disc."""
         return self.group.examples_per_second or math.nan, self.group.summary.mean
 
 
@@ -234,12 +234,12 @@ def _draw_disc(panel: "Axes", group: Group, color: str, largest: int, numbered: 
 
 
 def _shrink(discs: Sequence[_Disc]) -> float:
-    """Returns the share of their areas at which no discs of a panel overlap; at least MIN_SHARE."""
+    """Returns the factor, at least MIN_SHARE, by which to shrink the areas so that no discs overlap."""
     share = 1.0
     for one, other in itertools.combinations(discs, 2):
         if one.panel is not other.panel:
             continue
-        points = 72 / DPI  # of a pixel
+        points = 72 / DPI  # points per pixel
         places = [disc.panel.transData.transform(disc.place) * points for disc in (one, other)]
         radii = (math.sqrt(one.area) + math.sqrt(other.area)) / 2
         share = min(share, (math.dist(*places) / radii) ** 2)
@@ -247,7 +247,7 @@ def _shrink(discs: Sequence[_Disc]) -> float:
 
 
 def _write_beside(disc: _Disc, area: float, number: str) -> None:
-    """Writes the number on the disc, or the peak memory beside it."""
+    """Writes `number` on the disc or, if it is empty, the peak memory beside the disc."""
     style: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 8}
     if number:
         disc.panel.annotate(number, disc.place, (0, 0), ha="center", **style)
@@ -257,7 +257,7 @@ def _write_beside(disc: _Disc, area: float, number: str) -> None:
 
 
 def _ticks(panel: "Axes", speeds: Sequence[float]) -> None:
-    """Labels the logarithmic axis by plain numbers, even if it spans less than a decade."""
+    """Labels the logarithmic axis with plain numbers, even if it spans less than a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     decades = math.log10(max(speeds) / min(speeds))
@@ -284,7 +284,7 @@ def _draw_baselines(axes: "Axes", baselines: Mapping[str, float]) -> None:
 
 
 def over_seeds(group: Group, metric: str, scale: float) -> Curve:
-    """Returns the curve of a group; a long one of training is averaged in pieces, without a band."""
+    """Returns the curve of a metric over seeds; long training curves are downsampled, without a band."""
     runs = group.scored or group.runs
     curve = seeds_together([run.curve(metric) for run in runs], scale)
     size = math.ceil(len(curve.steps) / MAX_POINTS) if metric.startswith("train/") else 1

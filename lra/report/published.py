@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Our names and the papers' of the five tasks of the mean.
+# The five tasks of the mean, with their names in the papers.
 COLUMNS: Mapping[str, str] = {
     "listops": "ListOps",
     "text": "Text",
@@ -13,12 +13,12 @@ COLUMNS: Mapping[str, str] = {
 }
 PATH_X = "pathfinder128"
 TITLES: Mapping[str, str] = {**COLUMNS, PATH_X: "Path-X"}
-FAILED = "✗"  # no better than chance
-CHANCE = 50.0  # percent, on Path-X
+FAILED = "✗"  # accuracy at chance level
+CHANCE = 50.0  # accuracy of chance on Path-X, in percent
 
 
 class Source(NamedTuple):
-    """Source of rows, and a remark for readers who compare."""
+    """Source of published rows, with a remark on comparability."""
 
     title: str
     url: str
@@ -30,12 +30,12 @@ class Published(NamedTuple):
 
     model: str
     accuracies: tuple[float, ...]
-    mean: float  # as printed there
+    mean: float  # as printed in the source
     path_x: str = "–"
 
     @property
     def mean_of_six(self) -> float | None:
-        """Mean with Path-X, on which all published models failed, as chance; None if not tried."""
+        """Mean with Path-X counted as chance, because all published models failed; None if not tried."""
         tried = self.path_x == FAILED
         return (sum(self.accuracies) + CHANCE) / (len(COLUMNS) + 1) if tried else None
 
@@ -89,8 +89,8 @@ TABLE: Mapping[Source, tuple[Published, ...]] = {
     ),
 }
 
-# For runs whose result does not have the accuracies of trivial predictors on its own test set.
-# Source: such predictors, on 5,000 trees of the official distribution.
+# Accuracies of trivial predictors, for runs whose result does not have them.
+# Source: computed on 5,000 trees of the official distribution.
 BASELINES: Mapping[str, Mapping[str, float]] = {
     "listops": {"constant answer": 0.176, "first token alone": 0.359},
     "text": {"constant answer": 0.5},
@@ -100,5 +100,5 @@ BASELINES: Mapping[str, Mapping[str, float]] = {
 
 
 def baselines_of(task: str) -> Mapping[str, float]:
-    """Returns the accuracies of trivial predictors, if known without the test set."""
+    """Returns the accuracies of trivial predictors from `BASELINES`; empty if unknown."""
     return {"constant answer": 0.5} if task.startswith("pathfinder") else BASELINES.get(task, {})

@@ -1,4 +1,4 @@
-"""Runs of the benchmark: their folders, read and checked."""
+"""Reads and validates run folders of the benchmark."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ NEEDED: Mapping[str, Kind] = {
     "best_step": "a whole number",
     "total_steps": "a whole number",
 }
-# Keys of `result.json`, `environment.json` or `data.json` that may be missing.
+# Types of the keys of `result.json`, `environment.json` and `data.json` that may be missing.
 OPTIONAL: Mapping[str, Kind] = {
     **dict.fromkeys(("step_seconds", "peak_bytes"), "a number"),
     **dict.fromkeys(("baselines", "device", "versions"), "an object"),
@@ -32,7 +32,7 @@ OPTIONAL: Mapping[str, Kind] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """Values of `result.json`; None or empty if missing. Accuracies are in [0, 1]."""
+    """Values of `result.json`, None or empty if missing; accuracies are in [0, 1]."""
 
     test_accuracy: float
     test_examples: int
@@ -50,8 +50,8 @@ class Run(reporting.runs.Run):
     """A run of the benchmark."""
 
     speed: Sequence[Mapping[str, float]]  # lines of speed.jsonl
-    result: Result | None  # None until the run has finished, and if it diverged
-    diverged_step: int | None  # step by which the loss was not finite
+    result: Result | None  # None if the run is unfinished or diverged
+    diverged_step: int | None  # step at which the loss was found to be not finite
     config_sha256: str  # empty if unknown
     data_sha256: str  # empty if unknown
 
@@ -62,13 +62,13 @@ class Run(reporting.runs.Run):
 
     @property
     def budget_steps(self) -> int:
-        """Steps of a whole run."""
+        """Number of steps of a complete run."""
         steps = self.config["train"].get("budget_steps")  # older runs do not have the key
         return int(steps or describe(self.task).total_steps)
 
     @property
     def done_steps(self) -> int:
-        """Number of training steps completed."""
+        """Number of completed training steps."""
         if self.result is not None:
             return self.result.total_steps
         if self.diverged_step is not None:
@@ -77,7 +77,7 @@ class Run(reporting.runs.Run):
 
     @property
     def state(self) -> str:
-        """`whole`, `partial` (fewer steps or examples than the benchmark's), `diverged` or `unfinished`."""
+        """`whole`, `partial` (fewer steps or examples than the benchmark), `diverged` or `unfinished`."""
         if self.diverged_step is not None:
             return "diverged"
         if self.result is None:
@@ -86,27 +86,27 @@ class Run(reporting.runs.Run):
 
     @property
     def progress(self) -> str:
-        """Number of steps, and those of the budget if they are more."""
+        """Number of completed steps, with the number of budgeted steps if it is larger."""
         fewer = self.done_steps < self.budget_steps
         return f"{self.done_steps:,} of {self.budget_steps:,}" if fewer else f"{self.done_steps:,}"
 
     @property
     def remark(self) -> str:
-        """What a run that is not whole lacks besides steps."""
+        """Reason besides missing steps why the run is incomplete; empty if there is none."""
         if self.state == "partial" and self.done_steps >= self.budget_steps:
             return "on fewer examples"
         return {"unfinished": NOT_FINISHED, "diverged": DIVERGED}.get(self.state, "")
 
     @property
     def step_seconds(self) -> float | None:
-        """Median seconds of a step over laps; without laps the mean in the result."""
+        """Seconds per step: the median over laps or, without laps, the mean in the result."""
         if self._laps:
             return statistics.median(self._laps.values())
         return self.result.step_seconds if self.result else None
 
     @property
     def step_seconds_quartiles(self) -> tuple[float, float] | None:
-        """Lower and upper quartile over laps."""
+        """Lower and upper quartile of the seconds per step over laps."""
         if not self._laps:
             return None
         low, high = np.quantile(list(self._laps.values()), (0.25, 0.75)).tolist()
@@ -114,21 +114,21 @@ class Run(reporting.runs.Run):
 
     @property
     def examples_per_second(self) -> float | None:
-        """Examples of a step over its time."""
+        """Examples per second of training."""
         return per_second(self.config, self.step_seconds)
 
     @property
     def _laps(self) -> dict[int, float]:
-        """Seconds per step up to each step of `speed.jsonl`; of several lines of a step the last counts."""
+        """Seconds per step by the last step of each lap in `speed.jsonl`; later lines replace earlier."""
         lines = zip(*curve_of(self.speed, "step_seconds"), strict=True)
         return {step: seconds for step, seconds in lines if 0 < seconds < math.inf}
 
     @property
     def train_minutes(self) -> tuple[list[int], list[float]]:
-        """Evaluated steps, and the minutes of training up to each; empty if the run was not timed.
+        """Evaluated steps, and minutes of training up to each; empty if the run was not timed.
 
-        The minutes are the sum of the times per step in `speed.jsonl`, over all processes of the run:
-        without compilation, evaluation and checkpoints, and without steps that were repeated after a kill.
+        The minutes are the sum of the times in `speed.jsonl`, also if the run was resumed. Compilation,
+        evaluation, checkpoints, and steps that were repeated after an interruption are not counted.
         """
         timed = self._laps
         steps = sorted(timed)
@@ -138,7 +138,7 @@ class Run(reporting.runs.Run):
 
 
 def per_second(config: Mapping[str, Any], step_seconds: float | None) -> float | None:
-    """Returns the examples per second; None if unknown."""
+    """Returns the training examples per second; None if the time per step is unknown."""
     batch_size = config["train"].get("batch_size")
     return batch_size / step_seconds if batch_size and step_seconds else None
 
@@ -150,7 +150,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run | None:
-    """Returns the run in a folder; None if it holds none, or one of the language model.
+    """Reads the run in a folder; returns None if there is none, or if it is a language-model run.
 
     Raises:
       ValueError: A file of the run is invalid.
@@ -202,7 +202,7 @@ def read_run(folder: Path) -> Run | None:
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
-    """Returns the values of a file that may be missing, without those that are null."""
+    """Returns the values of a JSON file except nulls; empty if the file does not exist."""
     values = read_json(file) if file.is_file() else {}
     known = {key: value for key, value in values.items() if value is not None}
     check_kinds(file, known, OPTIONAL)

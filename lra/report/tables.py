@@ -1,4 +1,4 @@
-"""Tables of the report."""
+"""Tables of the report on benchmark runs."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,12 +26,12 @@ TRACKS: Mapping[str, str] = {
 
 
 def table3(groups: Sequence[Group]) -> str:
-    """Returns the paper's Table 3 in Markdown: our rows, the paper's, reruns, and the official board."""
+    """Returns Table 3 of the paper as Markdown, with rows of this code and of other publications."""
     return benchmark_table(groups).markdown()
 
 
 def task_table(groups: Sequence[Group], task: str, *columns: str) -> str:
-    """Returns the settings of one task and the trivial predictors in Markdown, all columns by default.
+    """Returns a Markdown table of the settings and trivial predictors of a task; default: all columns.
 
     Raises:
       ValueError: No group has this task.
@@ -45,7 +45,7 @@ def task_table(groups: Sequence[Group], task: str, *columns: str) -> str:
 
 
 def benchmark_table(groups: Sequence[Group]) -> Table:
-    """Returns the paper's Table 3; see `table3`."""
+    """Returns Table 3 of the paper as a `Table`; see `table3`."""
     ours: dict[str, list[list[str]]] = {track: [] for track in TRACKS}
     for label, cells in benchmark_rows(groups).items():
         track = track_of_row(cells)
@@ -75,11 +75,11 @@ def benchmark_table(groups: Sequence[Group]) -> Table:
 
 
 def benchmark_rows(groups: Sequence[Group]) -> dict[str, dict[str, Group]]:
-    """Returns the rows of this code: for each label, the group of runs per task.
+    """Returns the rows of this code: for each label, a group of runs per task.
 
-    An attention with one complete group on a task shows that group, and an attention with none shows the
-    group with a score that has the most steps. Several complete groups get a row each. Attentions whose
-    groups are all part of a grid are only shown in the grid.
+    If an attention has one complete group on a task, the row shows this group. If it has several, there is
+    a row for each. If it has none, the row shows the group with the most steps, with a score if possible.
+    Attentions whose groups are all part of a grid are only shown in the grid.
     """
     official = [group for group in groups if group.task in TITLES]
     cells: dict[str, dict[str, Group]] = {}
@@ -99,12 +99,12 @@ def benchmark_rows(groups: Sequence[Group]) -> dict[str, dict[str, Group]]:
 
 
 def track_of_row(cells: Mapping[str, Group]) -> str:
-    """Returns the track of one of our rows; its groups share their label and so their track."""
+    """Returns the track of a row of this code; groups with the same label have the same track."""
     return next(iter(cells.values())).track
 
 
 def task_groups_table(groups: Sequence[Group]) -> Table:
-    """Returns a row for each setting of one task, and the scores of trivial predictors."""
+    """Returns a table of one task with a row per setting and per trivial predictor."""
     rows = [
         {
             "attention": group.label,
@@ -127,7 +127,7 @@ def task_groups_table(groups: Sequence[Group]) -> Table:
 
 
 def runs_table(groups: Sequence[Group]) -> Table:
-    """Returns a row for each run of one task, with its binomial standard error."""
+    """Returns a table of one task with a row per run and binomial standard errors."""
     rows = []
     for group in groups:
         for run in group.runs:
@@ -152,7 +152,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
 
 
 def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
-    """Returns the differences between settings of one task."""
+    """Returns a table of the differences between settings of one task."""
     rows = [
         {
             "difference, percentage points": f"{one.first} − {one.second}",
@@ -169,7 +169,7 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
 
 
 def grid_table(grid: Grid) -> Table:
-    """Returns test accuracies over two options."""
+    """Returns a table of test accuracies over two options."""
     rows = [
         [
             f"{row:,}",
@@ -185,7 +185,7 @@ def grid_table(grid: Grid) -> Table:
 
 
 def shortfalls(groups: Iterable[Group]) -> list[str]:
-    """Returns a sentence for the runs of each group that are not whole."""
+    """Returns sentences about incomplete runs."""
     return [
         f"{TITLES.get(group.task, group.task)}, {group.label},"
         f" seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: {done}."
@@ -195,7 +195,7 @@ def shortfalls(groups: Iterable[Group]) -> list[str]:
 
 
 def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
-    """Returns accuracies of trivial predictors in [0, 1], and True if they were counted on the test set."""
+    """Returns accuracies of trivial predictors in [0, 1], and True if they are from the runs' test set."""
     for group in groups:
         for run in group.scored:
             if run.result and run.result.baselines:
@@ -204,7 +204,7 @@ def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
 
 
 def score(group: Group | None) -> str:
-    """Returns a cell of the benchmark's table."""
+    """Returns the accuracy of a group as a cell of the benchmark's table."""
     return _accuracy(group, _of_group) if group else NOT_RUN
 
 
@@ -232,7 +232,7 @@ def _of_seeds(summary: Summary, num_runs: int, diverged: int) -> str:
 
 
 def _of_all(scored: int, num_runs: int, diverged: int) -> str:
-    """Returns " of N" if some of the N runs are not scored, and how many of them diverged."""
+    """Returns " of N", and the number of diverged runs, if some of the N runs are not scored."""
     if num_runs <= scored:
         return ""
     return f" of {num_runs}{f', {diverged} diverged' if diverged else ''}"
@@ -258,7 +258,7 @@ def _interval(summary: Summary) -> str:
 
 
 def speed_range(group: Group, joined_by: str) -> str:
-    """Returns the range of a group's times per step; empty if unknown."""
+    """Returns the range of the seconds per step of a group as text; empty if unknown."""
     return joined_by.join(map(format_3sf, group.step_seconds_range or ()))
 
 
