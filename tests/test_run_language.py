@@ -100,7 +100,9 @@ def test_search_reports_failed_runs_and_the_best(pretrained, tmp_path):
     assert (code, "Traceback" in errors) == (1, False), errors
     assert "batch4-rate1e38-seed0: " in errors
     assert "became NaN or infinite" in errors
-    assert len(list((tmp_path / "run").glob("*/result.json"))) == 2
+    results = [json.loads(path.read_text()) for path in (tmp_path / "run").glob("*/result.json")]
+    assert [result.get("state") for result in results].count("diverged") == 1
+    assert len(results) == 3
     assert "Best of 2 by validation f1: batch 4, rate " in output
 
 

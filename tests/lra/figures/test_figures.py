@@ -90,7 +90,7 @@ def test_a_nystrom_run_gives_three_figures_and_their_numbers(
 def test_other_attentions_use_64_landmarks_by_default(
     tmp_path, few_numbers, named, monkeypatch, capsys
 ):
-    monkeypatch.setattr(figures, "TICKS_UP_TO", 53)
+    monkeypatch.setattr(figures, "MAX_TICKS", 53)
     folder = write_run(tmp_path / "run", small_config("softmax"), finished=False)
     out = tmp_path / "softmax"
     assert_refused(folder, ["--examples=1"], "53 tokens, so 64 landmarks", tmp_path, capsys)
