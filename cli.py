@@ -1,7 +1,7 @@
-"""Shared parts of the `run_*.py` programs: config flags, one-line errors, signals, folders, the run itself.
+"""Shared parts of the `run_*.py` programs: config flags, one-line errors, signals, run folders, training.
 
-A program defines its flags with `define_config` and its own, and calls `run(main)`. Flags are validated
-before `main`, so a wrong flag is reported without loading jax if only `main` imports it.
+A program calls `define_config`, defines further flags, and calls `run(main)`. Flags are validated before
+`main`. If only `main` imports jax, an invalid flag is reported without loading jax.
 """
 
 import logging
@@ -26,19 +26,19 @@ CONFIGS = Path(__file__).parent / "configs"
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
 
-_is_ours: Callable[[str], bool] = bool  # True for the names of config files that the program reads
+_is_ours: Callable[[str], bool] = bool  # True for names of config files that the program supports
 _initialized = False  # True after `initialize`, which loads jax and the library
 
 
 def define_config(form: str, is_ours: Callable[[str], bool]) -> Any:
-    """Defines `--config`, described by `form`; errors suggest only config files whose name `is_ours`."""
+    """Defines `--config` with help text `form`; errors suggest only config files with `is_ours(name)`."""
     global _is_ours
     _is_ours = is_ours
     return config_flags.DEFINE_config_file("config", help_string=form)
 
 
 def define_hosts() -> Callable[[], dict[str, Any]]:
-    """Defines the flags of a run of several processes; returns a function that reads their values."""
+    """Defines the flags of multi-process runs; returns a function that reads their values."""
     known = [
         flags.DEFINE_boolean(
             "distributed",
@@ -53,9 +53,9 @@ def define_hosts() -> Callable[[], dict[str, Any]]:
 
 
 def initialize(hosts: Mapping[str, Any]) -> None:
-    """Connects to the other processes of the run, given the values of `define_hosts`.
+    """Connects to the other processes of the run; `hosts` are the values of the flags of `define_hosts`.
 
-    From here on, exceptions of `main` become a one-line message and an exit code.
+    Afterwards, an exception in `main` is reported as a one-line message and an exit code.
     """
     global _initialized
     start_logging()
@@ -77,12 +77,12 @@ def run_all(
 ) -> dict[Path, dict[str, Any]]:
     """Trains or evaluates runs one after the other, and prints a sentence about each.
 
-    `act` returns the result of a run, given the run and its `Workdir`; `sentence` describes it, and `where`
-    the place of its files. `paths` are dotted keys of locations, which may change on a resume. With
-    `evaluates` the runs are finished and only evaluated.
+    `act` trains or evaluates a run in a `Workdir` and returns the result; `sentence` describes the result,
+    and `where` the folder. `paths` are dotted keys of locations, which may change when a run is resumed.
+    If `evaluates` is True, the runs must be finished and are only evaluated.
 
     Returns:
-      The results by folder, without the runs that diverged, whose errors are printed.
+      The results by folder, without runs that diverged; their errors are printed.
     """
     from nystromformer_jax import training
 
@@ -110,14 +110,14 @@ def run_all(
 def run_to_end(
     name: str, act: Callable[[], object], rename: Callable[[str], str] = lambda sentence: sentence
 ) -> int:
-    """Calls `act`, a command with parsed flags, and returns 0 or the exit code of its exception.
+    """Runs `act`, a command with parsed flags; returns 0, or the exit code for its exception.
 
-    `rename` replaces config keys in error messages by the flags of the command `python -m NAME`.
+    `rename` replaces config keys in error messages by flags of the command `python -m NAME`.
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:
         act()
-    except BrokenPipeError:  # `| head` has read enough
+    except BrokenPipeError:  # the reader, for example `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError) as error:
@@ -130,26 +130,26 @@ def run_to_end(
 
 
 def sentence_of(error: Exception) -> str:
-    """Returns the error's message, without the system's error number."""
+    """Returns the message of an error, without the error number of the operating system."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
 
 
 def run(main: Callable[[list[str]], int]) -> None:
-    """Parses the flags, calls `main` with what is left, and exits with the code it returns."""
+    """Parses the flags, calls `main` with the remaining arguments, and exits with the code it returns."""
     huge_pages.restart()
     app.run(lambda argv: _run(main, argv), flags_parser=_parse)
 
 
 def exit_with_error(message: str, exit_code: int = 2) -> int:
-    """Prints the message as one line and returns the exit code, for `main` to return."""
+    """Prints an error message on one line; returns the exit code, so that `main` can return it."""
     print(f"{Path(sys.argv[0]).name}: {' '.join(message.split())}", file=sys.stderr)
     return exit_code
 
 
 def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
-    """Returns an error message for a stray argument, a missing `--config` or a wrong key, else None."""
+    """Returns an error message for an extra argument, a missing `--config` or an invalid key, else None."""
     if len(argv) > 1:
         return f"unexpected argument {argv[1]!r}; flags look like --config.train.seed=1"
     if config.value is None:
@@ -164,9 +164,9 @@ def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
 
 
 def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
-    """Returns the config of the run in `folder`, with the values of `--config.KEY=…`.
+    """Returns the config of the run in `folder`, overridden by `--config.KEY=…`.
 
-    `seed` is the run's, if the command line sets `train.seed`.
+    If the command line sets `train.seed`, the seed of the config is `seed`.
 
     Raises:
       ValueError: The folder has no config, or `--config` has another task or attention.
@@ -193,50 +193,50 @@ def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def overrides() -> dict[str, Any]:
-    """Returns the values of `--config.KEY=…` on the command line, by dotted key."""
+    """Returns the values of `--config.KEY=…` flags on the command line, by dotted key."""
     values: dict[str, Any] = config_flags.get_override_values(flags.FLAGS["config"])
     return values
 
 
 def _subject(config: Any) -> str:
-    """Names the task and the attention of a config."""
+    """Returns a text with the task and the attention of a config, for messages."""
     task = (config.get("data") or {}).get("task")
     attention = (config.get("attention") or {}).get("name")
     return f"{task} with {attention} attention"
 
 
 def start_logging(*, quiet: bool = False) -> None:
-    """Logs messages as plain lines; those of libraries, and all if `quiet`, from warnings on."""
+    """Configures logging: plain lines; only warnings and errors of libraries, or of all if `quiet`."""
     level = logging.WARNING if quiet else logging.INFO
     logging.basicConfig(level=level, format="%(message)s", force=True)
     for chatty in ("jax", "orbax", "grain"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    # absl and asyncio log tracebacks of errors that Orbax also raises.
+    # absl and asyncio would log tracebacks of errors that Orbax also raises.
     for logger in ("absl", "asyncio"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
 
 
 def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:
-    """Returns the config as plain sections, with this `train.seed` and the value of `--config`."""
+    """Converts a config to plain sections, with this `train.seed` and the value of `--config`."""
     plain: dict[str, Any] = config.to_dict()
     command = {"config": config_flags.get_config_filename(flags.FLAGS["config"])}
     return {**plain, "train": {**plain["train"], "seed": seed}, "command": command}
 
 
 def default_folder() -> str:
-    """Returns `runs/<config file>-<its argument, slugged>`."""
+    """Returns `runs/<config file>-<argument>`, with special characters of the argument replaced."""
     path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
     slug = re.sub(r"[^A-Za-z0-9]+", "-", argument).strip("-")
     return f"runs/{Path(path).stem}{'-' + slug if slug else ''}"
 
 
 def run_folder(flag: str | None, suffix: str, *, alone: bool) -> Path:
-    """Returns `--workdir`, with a suffix unless the run is `alone`, or the default with the suffix.
+    """Returns the run folder: `--workdir`, with a suffix unless `alone`; or the default with the suffix.
 
     Raises:
       ValueError: The user of `~user` does not exist, or the folder has no name.
     """
-    from dataprep.cache import user_path  # needs numpy, which a wrong flag should not load
+    from dataprep.cache import user_path  # imported late, because it loads numpy
 
     folder = user_path(flag or default_folder())
     if flag and alone:
@@ -249,14 +249,14 @@ def run_folder(flag: str | None, suffix: str, *, alone: bool) -> Path:
 
 
 def _parse(argv: list[str]) -> list[str]:
-    """Parses the flags; a wrong one ends the program with a one-line message."""
+    """Parses the flags; an invalid flag ends the program with a one-line message."""
     try:
         if unknown := _unknown_key(argv):
             sys.exit(exit_with_error(unknown))
         return flags.FLAGS(argv)
     except Exception as error:  # any error of ml-collections or a config file
         text = str(error)
-        if "Error whilst parsing config file" in text:  # the text is a traceback
+        if "Error whilst parsing config file" in text:  # followed by a traceback
             text = text.rstrip().rpartition("\n")[2].partition(": ")[2]
         sys.exit(exit_with_error(text))
 
@@ -282,7 +282,7 @@ def _unknown_key(argv: list[str]) -> str | None:
         config = get_config(*([argument] if colon else []))
     except KeyError:
         return f"{path} has no function get_config, which a config file needs."
-    except Exception:  # parsing the flag reports the file's own error
+    except Exception:  # parsing the flag reports errors in the config file
         return None
     if not isinstance(config, ConfigDict):
         return f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
@@ -295,7 +295,7 @@ def _unknown_key(argv: list[str]) -> str | None:
 
 
 def _keys(config: dict[str, object], prefix: str = "") -> list[str]:
-    """Returns all dotted keys, including sections."""
+    """Returns all dotted keys of a config, including sections."""
     keys = []
     for name, value in config.items():
         keys.append(prefix + name)
@@ -305,7 +305,7 @@ def _keys(config: dict[str, object], prefix: str = "") -> list[str]:
 
 
 def _report(error: Exception) -> int:
-    """Prints why `main` ended, and returns the exit code."""
+    """Prints a message about an exception in `main`; returns the exit code."""
     from nystromformer_jax import training
 
     code = training.exit_code_of(error)
@@ -316,7 +316,7 @@ def _report(error: Exception) -> int:
         print(error, file=sys.stderr)
         return code
     exit_with_error(sentence_of(error))
-    if isinstance(error, training.ProcessLost):  # waiting for the others would hang
+    if isinstance(error, training.ProcessLost):  # waiting for the other processes would hang
         sys.stdout.flush()
         os._exit(code)
     return code
@@ -325,7 +325,7 @@ def _report(error: Exception) -> int:
 def _log_unraisable(unraisable: Any) -> None:
     """Logs errors in callbacks of a failed save, for example on a full disk, at debug level.
 
-    Without this hook, each prints a traceback besides the one-line message.
+    Without this hook, each error prints a traceback in addition to the one-line message.
     """
     if not isinstance(unraisable.exc_value, OSError | ValueError | RuntimeError):  # a bug
         sys.__unraisablehook__(unraisable)
@@ -338,7 +338,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
-    # The training loop has its own handlers, which save; these are active before and after it.
+    # The training loop installs handlers that save; these handlers are active before and after it.
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _log_unraisable
     try:
@@ -349,7 +349,7 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
         if not _initialized:
             raise
         code = _report(error)
-    if _initialized and 0 < code < 128:  # after a signal all processes end together
+    if _initialized and 0 < code < 128:  # after a signal, all processes end together
         from nystromformer_jax import training
 
         training.shutdown(code)

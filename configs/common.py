@@ -1,6 +1,6 @@
-"""Base of all LRA configs, and the parser of the argument after the colon: `:nystrom,num_landmarks=128`.
+"""Base of all LRA configs, and parser of the argument after the colon: `:nystrom,num_landmarks=128`.
 
-The default values are those of the dataclasses that read the config; a config overrides some of them.
+Default values come from the dataclasses that read the config; a config file overrides some of them.
 """
 
 import ast
@@ -14,9 +14,9 @@ from configs import fast, official
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS
 
-# Options of each attention with their defaults. Those of Nyström, softmax, Reformer and Linformer are from
-# the authors' LRA code (lra_config.py). Its argument for Performer's relu kernel is not used by
-# performer-pytorch, so the kernel is softmax here. Its Longformer has a window of 129; Table 1 has 257.
+# Options of each attention with their defaults. For Nyström, softmax, Reformer and Linformer, the values are
+# from the authors' LRA code (lra_config.py). It passes a relu kernel to Performer, which performer-pytorch
+# ignores, so the kernel is softmax here. Longformer's window is 129 there and 257 in Table 1 of the paper.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
         "num_landmarks": 64,
@@ -34,15 +34,15 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "linear": {},
     "none": {"conv_kernel_size": 35, "conv_groups": "head"},
 }
-DEFAULT = "nystrom"  # if the argument names no attention
+DEFAULT = "nystrom"  # attention if the argument does not name one
 
-# Settings that reproduce the differences of other implementations.
+# Values of `quirks=mlpen`, which reproduce the differences of the authors' code.
 MLPEN: dict[str, Any] = {
     # mlpen/Nystromformer, LRA/code at 5689313: attention_nystrom.py L38-39 and L56, model.py L99 with
     # model_wrapper.py L11, run_tasks.py L66 (OneCycleLR cycles the momentum by default).
     "attention.landmark_layout": "mlpen",
     "attention.pinv_start": "batch_max",
-    # dataset.py: the mask is `input_ids != 0`, so black pixels are padding.
+    # In dataset.py, the mask is `input_ids != 0`, so black pixels are padding.
     "data.zero_is_padding": True,
     "model.pooling": "padded_mean",
     "optimizer.cycle_beta1": True,
@@ -54,7 +54,7 @@ QUIRKS: dict[str, Callable[[str], Mapping[str, Any]]] = {
     "google": official.values,
 }
 
-# Named sets of values; "paper" is the default.
+# Values of `recipe=…`; "paper" is the default.
 RECIPES: dict[str, Callable[[str], Mapping[str, Any]]] = {
     "paper": lambda task: {},
     "fast": fast.values,
@@ -87,7 +87,7 @@ def parse(argument: str, default: str = "") -> tuple[str, dict[str, str]]:
 
 
 def value_of(text: str) -> Any:
-    """Returns an option's value: the literal that the text spells, or else the text itself."""
+    """Parses the value of an option: a Python literal or, if it is not one, the text itself."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -95,7 +95,7 @@ def value_of(text: str) -> Any:
 
 
 def defaults(section: str) -> dict[str, Any]:
-    """Returns the values of a section of the training config that have a default."""
+    """Returns the default values of a section of the training config."""
     return {
         field.name: field.default
         for field in dataclasses.fields(SECTIONS[section])
@@ -104,10 +104,10 @@ def defaults(section: str) -> dict[str, Any]:
 
 
 def base(argument: str) -> ConfigDict:
-    """Returns the sections that all tasks share: the authors' model sizes, optimizer and evaluation.
+    """Returns the config sections shared by all tasks: the authors' model sizes, optimizer and evaluation.
 
     Args:
-      argument: `ATTENTION[,option=value …]`; an option is one of the attention, `recipe=paper|fast` or
+      argument: `ATTENTION[,option=value …]`, with options of the attention, `recipe=paper|fast` and
         `quirks=mlpen|google`.
 
     Raises:
@@ -152,9 +152,9 @@ def base(argument: str) -> ConfigDict:
 
 
 def finish(config: ConfigDict, argument: str) -> ConfigDict:
-    """Overrides the task's values by those of `recipe=…`, then by those of `quirks=…`.
+    """Overrides values of the task by the values of `recipe=…`, then by the values of `quirks=…`.
 
-    Options of the attention that `argument` names are kept.
+    Options of the attention that are set in `argument` are not overridden.
 
     Raises:
       ValueError: The recipe or the quirks do not support the task.
@@ -164,7 +164,7 @@ def finish(config: ConfigDict, argument: str) -> ConfigDict:
         for name, value in values(config.data.task).items():
             section, key = name.split(".")
             if section == "attention" and (key not in config.attention or key in parsed.options):
-                continue  # for example, softmax attention has no landmarks
+                continue  # the attention lacks the option; for example, softmax has no landmarks
             config[section][key] = value
     return config
 
@@ -179,7 +179,7 @@ def extract_options(
       options: The allowed values of each option, the default first.
 
     Returns:
-      The remaining argument, for `base`, and the value of each option.
+      The rest of the argument, for `base`, and the value of each option.
 
     Raises:
       ValueError: A value is not allowed, or an option occurs twice.
@@ -197,8 +197,8 @@ def extract_options(
 class _Argument(NamedTuple):
     """The parsed argument after the colon."""
 
-    attention: dict[str, Any]  # section of the config
-    options: frozenset[str]  # options of the attention that the argument names
+    attention: dict[str, Any]  # section "attention" of the config
+    options: frozenset[str]  # options of the attention that the argument sets
     recipe: str
     quirks: str
 

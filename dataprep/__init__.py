@@ -1,1 +1,1 @@
-"""Data preparation: cache, archives, splits, atomic files. Nothing here imports jax."""
+"""Data preparation: cache, archives, splits, atomic files. No module here imports jax."""

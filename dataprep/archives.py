@@ -1,4 +1,4 @@
-"""Raw data files, read from a folder or from the .tar.gz archive of that folder."""
+"""Reads raw data files from a folder or from its .tar.gz archive."""
 
 import contextlib
 import dataclasses
@@ -11,23 +11,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-MAX_BYTES = 2**32  # unpacked; the largest of the downloads has half a gigabyte
+MAX_BYTES = 2**32  # maximum unpacked size; the largest dataset has half a gigabyte
 
 
 @dataclasses.dataclass(frozen=True)
 class RawFiles:
-    """Selected files of a folder or an archive. An archive is read as a stream and never unpacked."""
+    """Selected files of a folder or archive; archives are streamed, and never unpacked to disk."""
 
     path: Path  # the folder or the archive
     root: str  # name of the folder inside the archive
-    subfolders: tuple[str, ...]  # to read, each "" or ending in a slash
-    name: str  # regular expression for the names of the files to read; others are skipped
+    subfolders: tuple[str, ...]  # subfolders to read, each "" or with a slash at the end
+    name: str  # regular expression for names of files to read; other files are skipped
 
     @classmethod
     def find(
         cls, folder: Path, root: str, archive: str, subfolders: tuple[str, ...], name: str
     ) -> Self | None:
-        """Returns the folder `root` or the file `archive` that is in `folder` or is `folder` itself."""
+        """Finds the folder `root` or the file `archive`: in `folder`, or `folder` itself."""
         if (folder / root).is_dir():
             return cls(folder / root, root, subfolders, name)
         here = cls(folder, root, subfolders, name)
@@ -39,17 +39,17 @@ class RawFiles:
         return None
 
     def stamp(self) -> Mapping[str, object]:
-        """Returns a stamp of the names, sizes and modification times, without reading the files."""
+        """Returns a fingerprint of names, sizes and modification times, without reading the files."""
         with reading(self.path):
             if self.path.is_file():
                 return stamp({self.path.name: self.path})
             return stamp(self._listing())
 
     def read(self) -> Iterator[tuple[str, bytes]]:
-        """Yields the relative name and the content of each selected file, in arbitrary order.
+        """Yields the relative path and the content of each selected file, in arbitrary order.
 
         Raises:
-          ValueError: The archive is corrupt, holds a file twice, or exceeds `MAX_BYTES`.
+          ValueError: The archive is corrupt, contains a file twice, or exceeds `MAX_BYTES`.
           OSError: A file cannot be read.
         """
         with reading(self.path):
@@ -65,7 +65,7 @@ class RawFiles:
                 ) from None
 
     def _listing(self) -> dict[str, Path]:
-        """Returns the path of each selected file by relative name, sorted."""
+        """Returns the paths of the selected files by relative path, sorted."""
         listing = {}
         for subfolder in self.subfolders:
             if (self.path / subfolder).is_dir():
@@ -82,7 +82,7 @@ class RawFiles:
             for member in archive:
                 if member.size > MAX_BYTES:  # a sparse member can be larger than the archive
                     raise _too_large(self.path)
-                # Any prefix before the root is ignored, such as "./", "/" or "../".
+                # A prefix before the root, such as "./", "/" or "../", is ignored.
                 _, _, name = f"/{member.name}".rpartition(f"/{self.root}/")
                 subfolder, slash, file_name = name.rpartition("/")
                 if not (member.isfile() and re.fullmatch(self.name, file_name)):
@@ -93,14 +93,14 @@ class RawFiles:
                     raise ValueError(f"{self.path} holds {name} twice: download it again.")
                 names.add(name)
                 content = archive.extractfile(member)
-                assert content is not None  # it is a regular file
+                assert content is not None  # because it is a regular file
                 yield name, content.read()
-            while stream.read(1 << 20):  # reads to the end, where the checksum is
+            while stream.read(1 << 20):  # reads to the end, so that gzip verifies the checksum
                 pass
 
 
 class _LimitedStream:
-    """A stream that yields at most `MAX_BYTES` in total, tar headers included."""
+    """Wraps a stream and limits its total size to `MAX_BYTES`, tar headers included."""
 
     def __init__(self, path: Path, stream: gzip.GzipFile) -> None:
         self._path, self._stream, self._total = path, stream, 0
@@ -122,7 +122,7 @@ def _too_large(path: Path) -> ValueError:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Adds the file's name to an OSError, and drops the errno that `cache.prepared` takes for its own."""
+    """Adds the file name to an OSError and removes the errno, which `cache.prepared` would misinterpret."""
     try:
         yield
     except OSError as error:
@@ -133,7 +133,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:
-    """Returns the number of files and one hash over their names, sizes and modification times."""
+    """Returns the number of files and a hash over names, sizes and modification times."""
     digest = hashlib.sha256()
     for name, path in files.items():
         status = path.stat()
@@ -142,10 +142,10 @@ def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:
 
 
 def decode(content: bytes, where: str, advice: str = "", *, at: int = 0) -> str:
-    """Decodes UTF-8 text; an invalid byte is a ValueError.
+    """Decodes UTF-8 text; raises ValueError at an invalid byte.
 
-    The message begins with `where`, ends with `advice`, and names the byte's position in a file that has
-    `content` at `at`.
+    The message begins with `where`, ends with `advice`, and has the position of the byte in the file;
+    `content` starts at position `at`.
     """
     try:
         return content.decode()

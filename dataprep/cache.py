@@ -1,9 +1,9 @@
-"""Prepared data: written once, atomically, to hashed files under `$NYSTROMFORMER_JAX_CACHE`.
+"""Cache of prepared data: written once, atomically, to hashed files under `$NYSTROMFORMER_JAX_CACHE`.
 
 A prepared folder is either complete or absent: it is built under a temporary name while holding a
-file lock, synced to disk and renamed. Every opening verifies the hash of each file, except for files
-larger than `ALWAYS_HASHED_BYTES` whose size and modification time are unchanged; `check` hashes
-these too. A long build can keep finished pieces in `pieces_of` its folder and resume from them.
+file lock, synced to disk and renamed. Opening a folder verifies the hashes of its files, except of
+files larger than `ALWAYS_HASHED_BYTES` whose size and modification time are unchanged; `check`
+verifies all hashes. A long build can store finished pieces in `pieces_of(folder)` and resume from them.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ import numpy.typing as npt
 from nystromformer_jax.durable import CANNOT_WRITE, sha256_of, sync
 
 MANIFEST = "manifest.json"
-ALWAYS_HASHED_BYTES = 2**28  # hashing takes a third of a second
+ALWAYS_HASHED_BYTES = 2**28  # hashing this size takes a third of a second
 
-# Two of these errors mean that the path of the cache is a file.
+# EEXIST and ENOTDIR mean that the path of the cache is a file.
 _CANNOT_WRITE = CANNOT_WRITE | {errno.EEXIST, errno.ENOTDIR, errno.ENOLCK}
 
 _logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A folder of verified files, with one hash over the hashes of all files."""
+    """A folder of verified files, with a hash over the hashes of all files."""
 
     folder: Path
     sha256: str
@@ -49,7 +49,7 @@ def cache_dir() -> Path:
 
 
 def user_path(text: str) -> Path:
-    """Returns the path that `text` spells, with `~` expanded.
+    """Converts text to a path, with `~` expanded.
 
     Raises:
       ValueError: The user after `~` does not exist.
@@ -63,16 +63,16 @@ def user_path(text: str) -> Path:
 
 
 def folder_of(name: str, fingerprint: Mapping[str, Any]) -> Path:
-    """Returns the folder of the data that `fingerprint` describes, whether or not it exists."""
+    """Returns the folder for data with this fingerprint; it need not exist."""
     digest = hashlib.sha256(_canonical(fingerprint).encode()).hexdigest()
     return cache_dir() / "data" / f"{name}-{digest[:12]}"
 
 
 def pieces_of(folder: Path) -> Path:
-    """Returns the folder where a build of `folder` can keep finished pieces; the build creates it.
+    """Returns the folder in which a build of `folder` can store finished pieces; the build creates it.
 
-    The pieces survive a build interrupted by Ctrl-C, a signal or the death of a process. They are
-    deleted when the data are complete and when the build fails: invalid data, a full disk.
+    The pieces are kept if the build is interrupted by Ctrl-C, a signal or the death of a process. They are
+    deleted when the data are complete, and if the build fails because of invalid data or a full disk.
     """
     return folder.with_name(f"{folder.name}.pieces")
 
@@ -83,19 +83,19 @@ def prepared(
     build: Callable[[Path], None],
     description: str = "",
 ) -> Prepared:
-    """Opens the data that `fingerprint` describes, and builds them first if they are missing.
+    """Opens the prepared data with this fingerprint; builds them if they are missing.
 
-    The folder's name begins with `name`. `fingerprint` has everything that the data depend on, as JSON
-    values. `build` writes the files to an empty folder; one process builds, and others wait for its result.
-    A `description` is logged when the data are built.
+    The name of the folder begins with `name`. `fingerprint` has everything that the data depend on, as JSON
+    values. `build` writes the files to an empty folder. One process builds while others wait. `description`
+    is logged when the data are built.
 
     Raises:
       ValueError, FileNotFoundError: A prepared file is modified or missing.
-      OSError: The folder cannot be written, or the disk is full. Nothing is left behind.
-      Anything that `build` raises: Nothing is left behind except in `pieces_of`.
+      OSError: The folder cannot be written, or the disk is full. No files are left.
+      Any exception of `build`: No files are left except in `pieces_of(folder)`.
     """
     folder = folder_of(name, fingerprint)
-    if not folder.exists():  # a finished folder needs no write permission
+    if not folder.exists():  # opening an existing folder needs no write permission
         try:
             _make_folder(folder.parent)
             with _locked(folder.with_name(f"{folder.name}.lock")):
@@ -127,7 +127,7 @@ def check(folder: Path) -> int:
 
 
 def require_unchanged(folder: Path, sha256: str) -> None:
-    """Raises ValueError or FileNotFoundError unless a prepared folder still has this hash."""
+    """Raises ValueError or FileNotFoundError unless the hash of a prepared folder is `sha256`."""
     if _verify(folder, _read_manifest(folder)["fingerprint"]) != sha256:
         raise ValueError(f"The data in {folder} have changed since the folder was opened.")
 
@@ -142,9 +142,9 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
 def array_file(
     path: Path, shape: Sequence[int], dtype: npt.DTypeLike
 ) -> Iterator[Callable[[npt.NDArray[Any]], None]]:
-    """Yields a function that appends pieces to an .npy file of this shape, which is synced to disk.
+    """Opens a new .npy file of known shape; yields a function that appends arrays. Syncs to disk.
 
-    Differs from np.save: a full disk raises an OSError with the reason, which `ndarray.tofile` loses.
+    Differs from np.save: on a full disk, the OSError has the reason, which `ndarray.tofile` omits.
     """
     dtype = np.dtype(dtype)
     with path.open("wb") as file:
@@ -169,14 +169,14 @@ def array_file(
 
 
 def open_array(path: Path) -> npt.NDArray[Any]:
-    """Memory-maps an .npy file, read-only. Pickles are not allowed."""
+    """Memory-maps an .npy file as read-only; pickles are not allowed."""
     mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-    # A view as a plain array: slicing np.memmap is several times slower.
+    # A view as np.ndarray, because slicing np.memmap is several times slower.
     return np.asarray(mapped)
 
 
 def require_rows(indices: npt.NDArray[np.integer], count: int) -> None:
-    """Raises IndexError unless all indices are from 0 to `count` - 1."""
+    """Raises IndexError unless all indices are between 0 and `count` - 1."""
     if len(indices) and not (indices.min() >= 0 and indices.max() < count):
         raise IndexError(
             f"This split has rows 0 to {count - 1}; got rows {indices.min()} to {indices.max()}."
@@ -186,13 +186,13 @@ def require_rows(indices: npt.NDArray[np.integer], count: int) -> None:
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # any errno, such as that of a name that is too long
+    except OSError as error:  # any errno, for example ENAMETOOLONG
         raise OSError(errno.ENOTDIR, error.strerror) from error
 
 
 def _build(folder: Path, fingerprint: Mapping[str, Any], build: Callable[[Path], None]) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
-    if partial.exists():  # left by a killed run; we hold the lock, so no other process uses it
+    if partial.exists():  # left by a killed process; unused, because this process holds the lock
         shutil.rmtree(partial)
     try:
         partial.mkdir()
@@ -236,7 +236,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _verify(
     folder: Path, fingerprint: Mapping[str, Any], always_hashed_bytes: int = ALWAYS_HASHED_BYTES
 ) -> str:
-    """Verifies every file against the manifest; returns one hash over the hashes of all files."""
+    """Verifies all files against the manifest; returns a hash over the hashes of all files."""
     manifest = _read_manifest(folder)
     if _canonical(manifest["fingerprint"]) != _canonical(fingerprint):
         raise ValueError(f"{MANIFEST} does not match the requested data.{_advice(folder)}")
@@ -262,7 +262,7 @@ def _advice(folder: Path) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds a file lock; the system releases it when the process ends for any reason."""
+    """Holds a file lock, which the operating system releases when the process ends."""
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Validation splits for tasks that come without one."""
+"""Held-out validation sets for datasets without one."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,14 +10,14 @@ import numpy.typing as npt
 def held_out(
     contents: Iterable[bytes], labels: npt.NDArray[np.integer], per_class: int, seed: int
 ) -> npt.NDArray[np.bool_]:
-    """Selects `per_class` examples of each class: those with the smallest SHA-256 of (seed, content).
+    """Selects the `per_class` examples of each class with the smallest SHA-256 of (seed, content).
 
-    The selection does not depend on the order of the examples or on the source that they are read
-    from. Duplicates stay together, whatever their labels: if not all copies of a content fit, they
-    stay in training and the next content is selected instead.
+    The selection does not depend on the order or the source of the examples. Duplicates stay
+    together, even with different labels: if not all copies fit, all stay in the training set and the
+    next content is selected.
 
     Returns:
-      Mask [N], True at the examples that are held out; the N examples have labels 0 to C - 1.
+      Mask [N], True at held-out examples; the labels of the N examples are 0 to C - 1.
 
     Raises:
       ValueError: A class has too few examples.

@@ -1,4 +1,4 @@
-"""Numbered work items computed by several processes, with results in order."""
+"""Parallel computation of numbered work items, with results in order."""
 
 import itertools
 import multiprocessing
@@ -24,11 +24,11 @@ def num_processes(workers: int) -> int:
 
 
 def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, None, None]:
-    """Yields `make(0)`, `make(1)`, ... without end; the caller closes the generator.
+    """Yields `make(0)`, `make(1)`, ... without end; the caller must close the generator.
 
-    With one process, everything runs in the calling process. Otherwise workers are spawned, not
-    forked, because the caller may run JAX threads, and `make` must be picklable. At most two items
-    per process are computed ahead of the caller.
+    With one process, `make` runs in the calling process. Otherwise `make` must be picklable, and worker
+    processes are spawned, not forked, because the caller may have JAX threads. At most two items per
+    process are computed ahead of the caller.
 
     Raises:
       ChildProcessError: A worker process died.
@@ -55,7 +55,7 @@ def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, Non
 
 
 def _start_worker() -> None:
-    """Ignores Ctrl-C, which the parent handles, and exits when the parent dies, even after kill -9."""
+    """Makes a worker ignore Ctrl-C, which the parent handles, and exit when the parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,6 +1,6 @@
 """Reads datasets prepared by tensorflow-datasets (tfds) without TensorFlow.
 
-Only the file format array_record can be read; the default of tfds, tfrecord, needs TensorFlow.
+Only the file format array_record is supported; the default of tfds, tfrecord, needs TensorFlow.
 """
 
 import dataclasses
@@ -20,20 +20,20 @@ _BATCH_ROWS = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class PreparedByTfds:
-    """Folder of one version of a dataset, in a file format that can be read without TensorFlow."""
+    """Folder of a version of a dataset, in a file format that can be read without TensorFlow."""
 
     path: Path
 
     @classmethod
     def find(cls, data_dir: str, name: str, *, task: str) -> Self:
-        """Returns the newest prepared version of a dataset, without network access.
+        """Finds the latest prepared version of a dataset, without network access.
 
-        An empty `data_dir` is `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. `name` ends in `/config` if the
-        dataset has configs. Error messages name the `task` that needs it.
+        If `data_dir` is empty, it is `$TFDS_DATA_DIR` or `~/tensorflow_datasets`. `name` ends in `/config` if
+        the dataset has configs. Error messages name the `task` that needs the dataset.
 
         Raises:
-          FileNotFoundError: It is missing, or only prepared in a format that needs TensorFlow.
-          ValueError: Its metadata is corrupt.
+          FileNotFoundError: The dataset is missing, or prepared only in a format that needs TensorFlow.
+          ValueError: The metadata is corrupt.
         """
         folder = cache.user_path(
             data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
@@ -51,7 +51,7 @@ class PreparedByTfds:
 
     @classmethod
     def open(cls, path: Path, *, task: str) -> Self:
-        """Returns the version in the folder `path`; arguments and errors are those of `find`."""
+        """Opens the version in the folder `path`; raises the same errors as `find`."""
         if not (path / INFO).is_file():
             raise _not_found(path.parent.name, task, f"{path} has no {INFO}")
         return cls._require_format(path, path.parent.name, task)
@@ -63,17 +63,17 @@ class PreparedByTfds:
         return cls(path)
 
     def stamp(self) -> Mapping[str, object]:
-        """Returns the stamp of all files; see `archives.stamp`."""
+        """Returns a fingerprint of all files; see `archives.stamp`."""
         return archives.stamp({path.name: path for path in sorted(self.path.iterdir())})
 
     def num_examples(self, split: str) -> int:
-        """Returns the number of examples of a split, from the metadata."""
+        """Returns the number of examples in a split, from the metadata."""
         return self._builder(split).info.splits[split].num_examples
 
     def examples(
         self, split: str, features: Sequence[str], within: range | None = None
     ) -> Iterator[Mapping[str, Any]]:
-        """Yields the examples of a split in stored order, all or those of the rows `within`.
+        """Yields the examples of a split in stored order; all rows, or only the rows `within`.
 
         Raises:
           ValueError: The split, a feature or a file is missing, or a file is corrupt.
@@ -94,7 +94,7 @@ class PreparedByTfds:
             yield from examples
 
     def _builder(self, split: str) -> Any:
-        """Returns the tfds builder after checking that all files of `split` exist."""
+        """Returns the tfds builder; raises ValueError unless all files of `split` exist."""
         import tensorflow_datasets as tfds
 
         builder = tfds.builder_from_directory(self.path)

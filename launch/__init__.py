@@ -1,1 +1,1 @@
-"""Starting programs: on several hosts, and with huge pages."""
+"""Launching of programs on several hosts, and with huge pages."""

@@ -1,10 +1,10 @@
-"""Huge pages for malloc: a training step on a CPU takes two thirds of the time.
+"""Huge pages for malloc, which reduce the time of a training step on a CPU by a third.
 
-XLA's CPU backend allocates temporaries for every step. By default Linux maps such memory in pages of 4 KiB,
-with a page fault and zeroing for each. Huge pages reduce the faults of a ListOps step from 350,000 to 2,000.
-Allocating a huge page in fragmented memory can take milliseconds, so malloc also keeps its memory, in one
-heap that only grows; then there are no faults. glibc reads the tunables for both when a process starts.
-The program restarts itself in the same process. Losses are the same to the last bit.
+XLA's CPU backend allocates temporary memory in each step. By default, Linux maps it in pages of 4 KiB, with
+a page fault and zeroing for each. Huge pages reduce the page faults of a ListOps step from 350,000 to 2,000.
+Allocating a huge page in fragmented memory can take milliseconds, so malloc also keeps freed memory, in one
+heap; then there are no page faults. glibc reads the tunables for both when a process starts, so the program
+restarts itself in the same process. Losses are identical to the last bit.
 
 If the user has set the tunable for huge pages, for example GLIBC_TUNABLES=glibc.malloc.hugetlb=0, it is kept.
 Source: glibc manual, "Memory Allocation Tunables"; Linux, admin-guide/mm/transhuge.
@@ -17,14 +17,14 @@ from pathlib import Path
 
 TUNABLE = "glibc.malloc.hugetlb"
 KEEP = f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**48}:glibc.malloc.arena_max=1"
-SINCE = (2, 35)  # version of glibc
+SINCE = (2, 35)  # first version of glibc with the tunable
 KERNEL_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def restart() -> None:
     """Restarts this program with huge pages; returns if they are unavailable or the user set the tunable.
 
-    Call it first under `if __name__ == "__main__":`.
+    Must be called first under `if __name__ == "__main__":`.
     """
     if TUNABLE in os.environ.get("GLIBC_TUNABLES", "") or not _available():
         return
@@ -45,6 +45,6 @@ def _available() -> bool:
     try:
         knows = library == "glibc" and tuple(map(int, version.split(".")[:2])) >= SINCE
         on_request = "[madvise]" in KERNEL_SETTING.read_text(encoding="utf-8")
-    except (OSError, ValueError):  # not Linux, or an unknown version format
+    except (OSError, ValueError):  # not Linux, or unknown format of the version
         return False
     return knows and on_request and Path(sys.argv[0]).is_file()

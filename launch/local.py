@@ -1,10 +1,10 @@
-"""Starts N processes of a program on this machine as one run, to simulate a pod on CPUs.
+"""Runs a program in N processes on this machine, to simulate several hosts on a CPU.
 
     python launch/local.py 2 run_lra.py --config=configs/listops.py --workdir=runs/two
 
-Every output line is prefixed with the number of its process. Ctrl-C and SIGTERM are sent to all processes,
-which stop at the same step; a second signal kills them. When a process fails, the others are stopped soon
-after. The exit code is that of the first process that failed.
+Output lines are prefixed with the number of the process. Ctrl-C and SIGTERM are forwarded to all processes,
+which stop at the same step; a second signal kills them. When a process fails, the others are stopped after a
+short time. The exit code is that of the first process that failed.
 """
 
 import math
@@ -18,8 +18,8 @@ import time
 from typing import IO
 
 POLL_SECONDS = 0.1
-# After a failure the others have 2 s to end by themselves, and 60 s after SIGTERM before SIGKILL: they may
-# not stop before they detect the lost process.
+# After a failure, the other processes have 2 s to exit before SIGTERM, and then 60 s before SIGKILL, because
+# they may only stop once they detect the lost process.
 ALONE_SECONDS, STOPPING_SECONDS = 2, 60
 
 
@@ -33,11 +33,11 @@ def main(arguments: list[str]) -> int:
         print(f"local.py: {wanted}; got {arguments[0]!r}", file=sys.stderr)
         return 2
     count, command = int(arguments[0]), arguments[1:]
-    signals: list[int] = []  # handled in `_wait`, when all processes are started
+    signals: list[int] = []  # received signals; handled in `_wait`, after all processes are started
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, lambda number, frame: signals.append(number))
     coordinator = f"127.0.0.1:{_free_port()}"
-    # XLA's CPU threads: a collective needs one per device.
+    # NPROC sets the number of XLA's CPU threads; a collective needs one per device.
     environment = {"NPROC": "16", **os.environ, "PYTHONUNBUFFERED": "1"}
     processes = [
         subprocess.Popen(
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     ]
     for number, process in enumerate(processes):
         print(f"[{number}] started as process {process.pid}", flush=True)
-    codes: list[int] = []  # in the order in which the processes end
+    codes: list[int] = []  # exit codes, in the order in which the processes end
     threads = [
         threading.Thread(target=target, args=arguments)
         for number, process in enumerate(processes)
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     code = _wait(processes, codes, signals)
     for thread in threads:
         thread.join()
-    # As in a shell: 128 plus the signal for a process that a signal ended.
+    # As in a shell, the exit code of a process killed by a signal is 128 plus the signal.
     return code if code >= 0 else 128 - code
 
 
