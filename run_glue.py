@@ -1,4 +1,4 @@
-"""Fine-tunes on GLUE or IMDb: `python run_glue.py --config=configs/glue.py:sst2 …`."""
+"""Fine-tunes a language model on GLUE or IMDb: `python run_glue.py --config=configs/glue.py:sst2 …`."""
 
 import itertools
 from pathlib import Path
@@ -41,7 +41,7 @@ LEARNING_RATES = flags.DEFINE_list(
 
 
 def main(argv: list[str]) -> int:
-    """Trains, evaluates, exports or checks; returns the exit code."""
+    """Trains, evaluates or exports models, or validates the config; returns the exit code."""
     if wrong := cli.check_arguments(argv, CONFIG, "configs/glue.py:sst2"):
         return exit_with_error(wrong)
     cli.initialize(HOSTS())
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
             if training.is_primary():
                 print(f"Wrote {file}.", flush=True)
         return 0
-    first = next(iter(runs.values()))  # the runs differ in seed, batch size and rate alone
+    first = next(iter(runs.values()))  # runs differ only in seed, batch size and learning rate
     tokens = finetune.open_tokenizer(first)
     data = glue.load(first.data, tokens)
 
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
 
 
 def _configs() -> dict[Path, dict[str, Any]]:
-    """Returns the configs by folder: one run, one per seed, or one per batch size and rate."""
+    """Returns the configs by run folder: one run, one per seed, or one per batch size and rate."""
     config = CONFIG.value.to_dict()
     first = config["train"]["seed"]
     if SEARCH.value:

@@ -1,4 +1,4 @@
-"""Runs one task of the Long Range Arena: `python run_lra.py --config=configs/listops.py`."""
+"""Trains on a task of the Long Range Arena: `python run_lra.py --config=configs/listops.py`."""
 
 from absl import flags
 
@@ -26,9 +26,9 @@ MODE = flags.DEFINE_enum(
 
 
 def main(argv: list[str]) -> int:
-    """Trains, evaluates or checks; returns the exit code."""
+    """Trains or evaluates models, or validates the config; returns the exit code."""
     evaluates = MODE.value == "eval"
-    own_config = evaluates and WORKDIR.value and CONFIG.value is None  # from the run's folder
+    own_config = evaluates and WORKDIR.value and CONFIG.value is None  # config of the run folder
     wrong = cli.check_arguments(argv, CONFIG, "configs/listops.py")
     if wrong and not (own_config and len(argv) == 1):
         return exit_with_error(wrong)

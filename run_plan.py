@@ -1,7 +1,7 @@
-"""Plans a run before it is paid for: `python run_plan.py --config=configs/listops.py --topology=v5e:4x4`.
+"""Estimates the cost of a run: `python run_plan.py --config=configs/listops.py --topology=v5e:4x4`.
 
-Compiles the real training step of any config under configs/ for a TPU topology without a TPU (extra `plan`),
-or without --topology for the local devices, and prints its memory, communication and time.
+Compiles the training step of any config under configs/ for a TPU topology, without a TPU (extra `plan`), or
+without --topology for the local devices, and prints memory, communication and time per step.
 """
 
 import os
@@ -27,11 +27,11 @@ LARGEST = flags.DEFINE_boolean("largest_batch", True, "Search the largest batch 
 
 
 def main(argv: list[str]) -> int:
-    """Plans; returns the exit code: 1 if the step does not fit."""
+    """Compiles the step and prints the plan; returns the exit code, which is 1 if memory is too small."""
     if wrong := cli.check_arguments(argv, CONFIG, "configs/listops.py"):
         return exit_with_error(wrong)
     cli.start_logging()
-    if TOPOLOGY.value:  # do not lock a local TPU
+    if TOPOLOGY.value:  # avoids locking a local TPU
         os.environ["JAX_PLATFORMS"] = "cpu"
     from nystromformer_jax.training import topology
     from nystromformer_jax.training.planning.report import make_report
@@ -63,7 +63,7 @@ def _is_finetuning(config: Mapping[str, Any]) -> bool:
 
 
 def _spec(config: Mapping[str, Any], devices: Any) -> Any:
-    """Returns the spec of the config's trainer."""
+    """Returns the `TrainSpec` of a config."""
     if "objective" in config:
         from language import pretrain
 

@@ -21,7 +21,7 @@ MODE = flags.DEFINE_enum(
 
 
 def main(argv: list[str]) -> int:
-    """Trains, evaluates or checks; returns the exit code."""
+    """Trains or evaluates a model, or validates the config; returns the exit code."""
     if wrong := cli.check_arguments(argv, CONFIG, "configs/pretrain.py"):
         return exit_with_error(wrong)
     cli.initialize(HOSTS())
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         return exit_with_error(f"--mode=eval needs a finished run; folder {folder} does not exist")
     training.check_folder(folder, config, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
-    pretrain.open_tokenizer(run)  # to validate it before a corpus is prepared
+    pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared
     data = corpus.load(run.data)
     act = pretrain.evaluate_checkpoint if evaluates else pretrain.train
     results = cli.run_all(

@@ -1,1 +1,1 @@
-"""Config files of the runners, one per task."""
+"""Config files of the `run_*.py` programs."""

@@ -1,29 +1,30 @@
 """`recipe=fast`: the benchmark in about an hour per task on two CPU cores, for any attention.
 
-What differs from the paper's recipe on every task:
+Differences from the paper's recipe on all tasks:
 
-- Model: two dense convolutions of 5 over the tokens before the first block (`model.stem`); in attentions that
-  have it, the convolution of the value has one kernel per channel instead of per head; 32 landmarks, not 64.
-- Optimizer: Muon for the kernels instead of AdamW for all; a peak rate of 2e-3 instead of 1e-4 that decays
-  linearly to zero, warm-up over 5 % of the steps, β₂ = 0.98, weight decay 0.01, gradients clipped to norm 1.
-- Budget: fewer examples in smaller batches, ten evaluations; batches of texts hold texts of similar length.
+- Model: two dense convolutions of width 5 over the tokens before the first block (`model.stem`); 32, not 64
+  landmarks. If the attention has a value convolution, it has one kernel per channel, not per head.
+- Optimizer: Muon for kernels and AdamW for other parameters, not AdamW for all; peak learning rate 2e-3, not
+  1e-4, with warm-up over 5 % of the steps and linear decay to zero; β₂ 0.98, weight decay 0.01, gradients
+  clipped to norm 1.
+- Budget: fewer examples, smaller batches, ten evaluations; texts of similar length are batched together.
 
-A batch is taken in parts of two examples, which fit a CPU's cache. On an accelerator,
-`--config.train.accumulation=1` is faster; it changes results by rounding alone.
+Gradients are accumulated over parts of two examples, which fit in the cache of a CPU. On an accelerator,
+`--config.train.accumulation=1` is faster; results differ only by rounding.
 
-Each task's config file lists its own differences. The splits, the test protocol and the one-dimensional
-sequence are the benchmark's.
+The config file of each task lists further differences. Splits, test protocol and one-dimensional sequences
+are the same as in the benchmark.
 """
 
 from typing import Any
 
 EVALUATIONS = 10
-PART = 2  # examples
+PART = 2  # examples per part of a batch, see `train.accumulation`
 
 SHARED: dict[str, Any] = {
     "attention.conv_groups": "channel",
     "attention.num_landmarks": 32,
-    "attention.dropout_rate": 0.0,  # if the attention has dropout
+    "attention.dropout_rate": 0.0,  # ignored if the attention has no dropout
     "model.stem": (5, 5),
     "optimizer.method": "muon",
     "optimizer.learning_rate": 2e-3,
@@ -59,7 +60,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "retrieval": TEXTS | {"train.total_steps": 2000},
     "image": PICTURES
     | {
-        "attention.conv_kernel_size": 67,  # reads the pixels above and below
+        "attention.conv_kernel_size": 67,  # covers the pixels above and below
         "optimizer.weight_decay": 0.05,
         "train.batch_size": 64,
         "train.total_steps": 4500,
@@ -67,7 +68,7 @@ TASKS: dict[str, dict[str, Any]] = {
     **{
         f"pathfinder{resolution}": PICTURES
         | {
-            "attention.conv_kernel_size": 2 * resolution + 3,  # reads the pixels above and below
+            "attention.conv_kernel_size": 2 * resolution + 3,  # covers the pixels above and below
             "model.num_layers": 4,
             "train.batch_size": 32,
             "train.total_steps": 10_000,
@@ -78,7 +79,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def values(task: str) -> dict[str, Any]:
-    """Returns what `recipe=fast` sets on a task, by dotted key.
+    """Returns the values that `recipe=fast` sets for a task, by dotted key.
 
     Raises:
       ValueError: The recipe has no values for the task.

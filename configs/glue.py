@@ -4,15 +4,15 @@
     python run_glue.py --config=configs/glue.py:mrpc --search …
     python run_glue.py --config=configs/glue.py:imdb,attention=nystrom,num_landmarks=64 …
 
-GLUE is the folder of all tasks or of this task; MODEL is the `model` folder of a pretraining run, or any
-folder with a tokenizer that `from_pretrained` reads.
+GLUE is the folder of all GLUE tasks or of this task. MODEL is the `model` folder of a pretraining run, or
+any model folder with a tokenizer that `from_pretrained` supports.
 
-Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch 32, rate 3e-5, 4 epochs; for MRPC the best
-on validation of batch 8, 16, 32 and rate 2, 3, 4, 5e-5 (`--search`). Warm-up over 5 % of the steps and
-weight decay 0.01: the authors' code/run_glue.py at 5689313.
-Differs: warm-up from zero and linear decay; theirs is OneCycleLR, which also cycles β₁.
-The lengths fit nearly all examples of a task; IMDb's reviews are truncated to 512 tokens. With 64 landmarks
-the attention is exact for examples of at most 64 tokens: all of SST-2 and CoLA, most of the others.
+Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch size 32, learning rate 3e-5, 4 epochs; for
+MRPC the best of batch sizes 8, 16, 32 and rates 2, 3, 4, 5e-5 on validation (`--search`). The authors'
+code/run_glue.py at 5689313: warm-up over 5 % of the steps, weight decay 0.01.
+Differs: warm-up from zero and linear decay; the authors use OneCycleLR, which also cycles β₁.
+The maximum lengths fit nearly all GLUE examples; IMDb reviews are truncated to 512 tokens. With 64 landmarks
+the attention is exact for examples of at most 64 tokens: all of SST-2 and CoLA, most of the other tasks.
 """
 
 from ml_collections import ConfigDict

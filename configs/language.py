@@ -1,4 +1,4 @@
-"""Shared parts of the pretraining and fine-tuning configs."""
+"""Shared parts of the configs for pretraining and fine-tuning."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 from configs.common import defaults, value_of
 from nystromformer_jax.spelling import nearest
 
-# Fields of NystromformerConfig that each attention uses, with defaults.
+# Fields of NystromformerConfig used by each attention, with their defaults.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "nystrom": {
         "num_landmarks": 64,
@@ -27,12 +27,12 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
 
 
 def attention(name: str, options: dict[str, str], *, of_checkpoint: bool) -> dict[str, Any]:
-    """Returns the section "attention".
+    """Returns the section "attention" of a config.
 
     Args:
-      name: One of `ATTENTIONS`, or empty for that of the checkpoint.
+      name: One of `ATTENTIONS`, or empty for the attention of the checkpoint.
       options: Options of the attention.
-      of_checkpoint: True if a checkpoint supplies the values that `options` lack.
+      of_checkpoint: True if options that are not in `options` are taken from a checkpoint.
 
     Raises:
       ValueError: The attention or an option is unknown.
@@ -52,7 +52,7 @@ def attention(name: str, options: dict[str, str], *, of_checkpoint: bool) -> dic
 
 
 def _option_without_attention(option: str, value: str) -> str:
-    """Returns an error message for an option given without the name of an attention."""
+    """Returns an error message for an option without the name of an attention."""
     owner = next((name for name, options in ATTENTIONS.items() if option in options), "")
     if not owner:
         known = {option for options in ATTENTIONS.values() for option in options}
@@ -61,7 +61,7 @@ def _option_without_attention(option: str, value: str) -> str:
 
 
 def base() -> ConfigDict:
-    """Returns the sections that pretraining and fine-tuning share."""
+    """Returns the config sections shared by pretraining and fine-tuning."""
     return ConfigDict(
         {
             "init": {"checkpoint": "", "from_scratch": False, "quirks": "none"},

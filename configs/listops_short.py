@@ -3,8 +3,8 @@
     python run_lra.py --config=configs/listops_short.py
     python run_lra.py --config=configs/listops_short.py:softmax --seeds=3
 
-Source: the generator and model of `configs/listops.py`; length, rate and budget are our choice. At the
-paper's rate of 1e-4 the model predicts a constant for the whole run; at 1e-3 it starts to learn early.
+Source: generator and model of `configs/listops.py`. Differs: lengths, learning rate and budget. At the
+paper's rate of 1e-4 the model predicts a constant until the end; at 1e-3 it starts to learn early.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import listops
 
 
 def get_config(argument: str = "nystrom") -> ConfigDict:
-    """Returns a run of 3,000 steps; `argument` selects the attention."""
+    """Returns the config of a run of 3,000 steps; `argument` selects the attention and its options."""
     config = listops.get_config(argument)
     config.data.task = "listops-short"
     config.data.max_len = 512

@@ -1,11 +1,11 @@
-"""`quirks=google`: model, optimizer and budget of the official benchmark for all tasks and attentions.
+"""`quirks=google`: model, optimizer and budget of the official benchmark, for all tasks and attentions.
 
 Source: google-research/long-range-arena at cd31e5c, `transformer_base.py` over the base config of each task,
 `models/transformer/transformer.py`, `models/layers/common_layers.py` and the `train.py` of each task.
-Differs: the validation sets and how often they are evaluated; all test examples are evaluated; the cosine
-schedule ends with the run, theirs ends later by the length of the warm-up. Padding queries attend to all
-positions there and to real ones here, which matters where they are pooled: in the mean over all pixels,
-black ones included, and in a class token whose first pixel is black.
+Differs: other validation sets and intervals between evaluations; all test examples are evaluated; the cosine
+schedule ends with the run, whereas the official one ends later by the length of the warm-up. Queries at
+padding attend to real tokens only, whereas they attend to all positions in the official code. This matters if
+padding is pooled: in the mean over all pixels, and in a class token if the first pixel is black.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ SHARED: dict[str, Any] = {
     "model.attention_bias": False,
     "model.pooling": "cls",
     "model.dropout_rate": 0.1,
-    "attention.dropout_rate": 0.1,  # if the attention has dropout
+    "attention.dropout_rate": 0.1,  # ignored if the attention has no dropout
     "optimizer.beta1": 0.9,
     "optimizer.beta2": 0.98,
     "optimizer.eps": 1e-9,
@@ -26,7 +26,7 @@ SHARED: dict[str, Any] = {
 
 TEXTS: dict[str, Any] = {
     "model.num_layers": 4,
-    "model.positions": "sinusoidal",  # their default; only the configs of images use learned positions
+    "model.positions": "sinusoidal",  # the official default; only image tasks use learned positions
     "model.vocab_size": 257,
     "optimizer.schedule": "rsqrt",
     "optimizer.weight_decay": 0.1,
@@ -34,7 +34,7 @@ TEXTS: dict[str, Any] = {
 }
 
 PICTURES: dict[str, Any] = {
-    "data.zero_is_padding": True,  # their mask is `inputs > 0`
+    "data.zero_is_padding": True,  # the official mask is `inputs > 0`
     "model.vocab_size": 256,
     "optimizer.schedule": "cosine",
     "optimizer.learning_rate": 1e-3,
@@ -52,7 +52,7 @@ def _sizes(embed_dim: int, num_heads: int, qkv_dim: int, mlp_dim: int) -> dict[s
 
 
 def _budget(batch_size: int, passes: int, examples: int) -> dict[str, int]:
-    """Returns batch size, total steps, and a warm-up of one pass over the training set."""
+    """Returns the values for batch size, total steps, and a warm-up of one epoch."""
     steps = examples // batch_size
     return {
         "train.batch_size": batch_size,
@@ -61,7 +61,7 @@ def _budget(batch_size: int, passes: int, examples: int) -> dict[str, int]:
     }
 
 
-# The rate is 0.05 · min(1, step / warm-up) / sqrt(max(step, warm-up)), with peak 0.05 / sqrt(warm-up).
+# The learning rate is 0.05 · min(1, step / warm-up) / sqrt(max(step, warm-up)); peak 0.05 / sqrt(warm-up).
 TASKS: dict[str, dict[str, Any]] = {
     "listops": TEXTS
     | _sizes(512, 8, 512, 1024)
@@ -84,11 +84,11 @@ TASKS: dict[str, dict[str, Any]] = {
     | _sizes(128, 4, 128, 512)
     | {
         "data.max_len": 4000,
-        # Their CLS pooling takes the first byte here: their dual encoder adds no token.
+        # With CLS pooling, the official dual encoder takes the first byte, because it adds no class token.
         "model.pooling": "first",
         "model.pair_features": "concatenation",
         "optimizer.learning_rate": 0.05 / 8000**0.5,
-        "optimizer.warmup_steps": 8000,  # longer than the run: the rate rises until the end
+        "optimizer.warmup_steps": 8000,  # longer than the run, so the rate increases until the end
         "train.total_steps": 5000,
     },
     "image": PICTURES
@@ -135,7 +135,7 @@ def values(task: str) -> dict[str, Any]:
     """Returns the values that `quirks=google` sets for a task, by dotted key.
 
     Raises:
-      ValueError: The official benchmark lacks the task.
+      ValueError: The official benchmark does not have the task.
     """
     name = task.partition("-")[0] if task.startswith("pathfinder") else task
     if name not in TASKS:

@@ -6,12 +6,12 @@
 
 The same as `configs/pathfinder.py:nystrom,resolution=128`, with gradients clipped as in the official run.
 
-Source: the model of Xiong et al. 2021 (arXiv:2102.03902), who have no Path-X, on Pathfinder's hundred
-passes; batch 64 and a gradient norm of at most 1 from the official code (google-research/long-range-arena,
-`image/configs/pathfinder128`).
-recipe=fast: as in `configs/pathfinder.py`, with a convolution of 259. An example has 16 times as many tokens
-as one of 32 × 32 pixels, so a run takes longer than an hour.
-Expected: no model of Tay et al. 2020 (arXiv:2011.04006) did better than chance, 50 %.
+Source: the model of Xiong et al. 2021 (arXiv:2102.03902), who do not evaluate Path-X, trained for 100 epochs
+as on Pathfinder; batch size 64 and gradients clipped to norm 1 as in the official code
+(google-research/long-range-arena, `image/configs/pathfinder128`).
+recipe=fast: as in `configs/pathfinder.py`, with a convolution of width 259. Examples have 16 times as many
+tokens as those of 32 × 32 pixels, so a run takes longer than an hour.
+Expected: no model of Tay et al. 2020 (arXiv:2011.04006) was better than chance, 50 %.
 """
 
 from ml_collections import ConfigDict
@@ -20,7 +20,7 @@ from configs import common, pathfinder
 
 
 def get_config(argument: str = "nystrom") -> ConfigDict:
-    """Returns the run; `argument` selects the attention and the difficulty."""
+    """Returns the config; `argument` selects the attention and the difficulty."""
     argument, _ = common.extract_options(argument, {"resolution": (128,)})
     config = pathfinder.get_config(f"{argument},resolution=128")
     config.optimizer.clip_norm = 1.0

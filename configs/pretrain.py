@@ -1,20 +1,22 @@
-"""BERT-style pretraining on your own text: masked words and sentence order.
+"""BERT-style pretraining on your text: masked words and sentence order.
 
     python run_pretrain.py --config=configs/pretrain.py --config.data.dir=FOLDER       # BERT-small
     python run_pretrain.py --config=configs/pretrain.py:base,max_len=4096 …
     python run_pretrain.py --config=configs/pretrain.py:demo,attention=linear …
     python run_pretrain.py --config=configs/pretrain.py:checkpoint --config.init.checkpoint=BERT …
 
-Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch 256, AdamW with peak rate 1e-4, β 0.9 and
-0.999, weight decay 0.01, 10,000 steps of warm-up, linear decay; 0.5 M steps of BERT-base, 0.1 M of
-BERT-small, 64 landmarks. Convolution: the authors' 33 at 512 tokens, 65 at 4,096 (`nystrom-512/config.json`
-at 5689313, and the deleted config for 4,096).
-Differs: the authors' code uses OneCycleLR, which cycles β₁ by default. As there, all parameters decay.
-Data: documents of text files, JSON lines or a prepared tensorflow-datasets set; a WordPiece vocabulary is
-trained on them unless data.tokenizer names one. The paper uses BookCorpus and English Wikipedia, which this
+Source: Xiong et al. 2021 (arXiv:2102.03902), section 4.1: batch size 256, AdamW with peak rate 1e-4, β 0.9
+and 0.999, weight decay 0.01, 10,000 steps of warm-up, linear decay; 500,000 steps for BERT-base, 100,000 for
+BERT-small; 64 landmarks. Convolution of width 33 at 512 tokens and 65 at 4,096, as in the authors' configs
+(`nystrom-512/config.json` at 5689313, and the deleted config for 4,096 tokens).
+Differs: the authors' code uses OneCycleLR, which cycles β₁ by default. Weight decay applies to all parameters
+in both.
+Data: documents from text files, JSON lines or a prepared tensorflow-datasets dataset. A WordPiece vocabulary
+is trained on them unless data.tokenizer is set. The paper uses BookCorpus and English Wikipedia, which this
 project does not download.
-`:demo` is for a laptop: 4 layers of 128, 128 tokens, 16 landmarks. `:checkpoint` continues from a checkpoint
-of this project or any BERT, RoBERTa or Nyströmformer folder; `,attention=nystrom` replaces its attention.
+`:demo` fits on a laptop: 4 layers of width 128, 128 tokens, 16 landmarks. `:checkpoint` starts from a
+checkpoint of this project or any BERT, RoBERTa or Nyströmformer folder; `,attention=nystrom` replaces the
+attention.
 """
 
 from typing import Any
@@ -25,12 +27,12 @@ from configs import language
 from configs.common import defaults, parse
 from nystromformer_jax.spelling import nearest
 
-# BERT-base of Devlin et al. 2019, BERT-small of Turc et al. 2019.
+# Source: BERT-base of Devlin et al. 2019, BERT-small of Turc et al. 2019.
 SIZES: dict[str, dict[str, int]] = {
     "demo": {"num_layers": 4, "embed_dim": 128, "num_heads": 4, "mlp_dim": 512},
     "small": {"num_layers": 4, "embed_dim": 512, "num_heads": 8, "mlp_dim": 2048},
     "base": {"num_layers": 12, "embed_dim": 768, "num_heads": 12, "mlp_dim": 3072},
-    "checkpoint": {},  # from init.checkpoint
+    "checkpoint": {},  # the sizes of init.checkpoint
 }
 STEPS = {"demo": 3_000, "small": 100_000, "base": 500_000, "checkpoint": 100_000}
 WARMUP = {"demo": 300}
@@ -85,7 +87,7 @@ def get_config(argument: str = "small") -> ConfigDict:
         "warmup_steps": WARMUP.get(size, 10_000),
         "weight_decay": 0.01,
     }
-    del config.optimizer.method  # AdamW only
+    del config.optimizer.method  # only AdamW is supported
     config.train = {
         **defaults("train"),
         "total_steps": STEPS[size],
