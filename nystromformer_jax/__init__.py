@@ -1,6 +1,6 @@
-"""Nyström attention in JAX and Flax: functions of query, key and value, and Modules over them.
+"""Nyström attention in JAX and Flax: attention functions, and Modules that use them.
 
-Names are imported on first use, so that modules without jax, such as those of configs, load without it.
+Names are imported on first use, so modules that do not need jax, such as configs, load without it.
 """
 
 import importlib
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         SelfAttention,
     )
 
-    # This attention in Flax's own modules
+    # Nyström attention for Flax's own modules
     from nystromformer_jax.adapters import attention_fn
 
     # BERT-style models
@@ -103,9 +103,9 @@ __all__ = [
 def lazy_names(
     package: str, modules: Sequence[str], names: Collection[str] | None = None
 ) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a package that takes names from `modules`, imported on first use.
+    """Returns a package's `__getattr__` that imports names from `modules` on first use.
 
-    It finds the modules themselves and `names`; by default, all public names in the modules.
+    It resolves the modules and `names` (default: all public names of the modules).
     """
 
     def find(name: str) -> Any:

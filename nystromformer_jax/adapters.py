@@ -1,4 +1,4 @@
-"""Adapters: this library's attention as the `attention_fn` of Flax's own Modules."""
+"""Adapters that make attention cores usable as `attention_fn` of Flax's own Modules."""
 
 import dataclasses
 import functools
@@ -16,10 +16,10 @@ MASK = "a boolean or integer mask [..., 1, 1, T] that is True at real keys"
 
 @dataclasses.dataclass(frozen=True)
 class AttentionFn:
-    """A function with the signature of `flax.linen.dot_product_attention`; see `attention_fn`.
+    """Callable with the signature of `flax.linen.dot_product_attention`; see `attention_fn`.
 
-    Equal attentions with equal options are equal and hash alike, so a Module that holds one can be a
-    static argument of `jax.jit`.
+    Instances with equal name and options are equal and have the same hash, so a Module that contains one
+    can be a static argument of `jax.jit`.
     """
 
     make_core: CoreFactory
@@ -44,13 +44,13 @@ class AttentionFn:
         attn_weights_value_einsum: Any = None,
         is_causal: bool = False,
     ) -> Float[Array, "*batch L H D"]:
-        """Attends. The arguments are those of Flax's function.
+        """Returns the attention output. The arguments are those of Flax's function.
 
-        Ignored are `broadcast_dropout`, `dropout_rng` and `force_fp32_for_softmax`: weights are always in
-        float32 at least.
+        `broadcast_dropout`, `dropout_rng` and `force_fp32_for_softmax` are ignored: weights are always in
+        at least float32.
 
         Raises:
-          ValueError: An argument asks for what this attention cannot do.
+          ValueError: An argument is unsupported by this attention.
         """
         name = self.make_core.core.__name__
         if dropout_rate and not deterministic:
@@ -95,20 +95,21 @@ class AttentionFn:
 def attention_fn(
     name: str = "nystrom", *, cross_attention: bool = False, **options: Any
 ) -> AttentionFn:
-    """Returns an `attention_fn` for Flax's `MultiHeadDotProductAttention`, linen's and NNX's alike.
+    """Returns an `attention_fn` for Flax's multi-head attention, in linen and NNX.
 
         nn.MultiHeadDotProductAttention(num_heads=8, attention_fn=attention_fn("nystrom", num_landmarks=64))
         nnx.MultiHeadAttention(8, 512, attention_fn=attention_fn("nystrom"), decode=False, rngs=rngs)
 
-    An existing model keeps its parameters. Masks are of padding, `[..., 1, 1, T]`, boolean or integer.
-    `SelfAttention` is faster on a TPU: between Flax's projections to `[B, L, H, D]` and this attention,
-    XLA copies the tokens into another layout. A core that samples draws the same numbers in every layer.
+    The parameters of the Flax model do not change. Only padding masks `[..., 1, 1, T]` are supported,
+    boolean or integer. `SelfAttention` of this library is faster on a TPU: after Flax's projections to
+    `[B, L, H, D]`, XLA copies the tokens into another layout. A core with random features or rotations
+    uses the same ones in every layer.
 
     Args:
-      name: An attention of `make_core`.
-      cross_attention: False if queries and keys are of the same tokens: then padded keys are padded
-        queries, too. With True, or if the lengths differ, all queries are real.
-      **options: The core's attributes. They must not add parameters, such as `conv_kernel_size` does.
+      name: Name of an attention, as in `make_core`.
+      cross_attention: If False, queries and keys are the same tokens, so the key mask also masks
+        queries. If True, or if the lengths differ, all queries are real.
+      **options: Attributes of the core. Options that add parameters, such as `conv_kernel_size`, are errors.
 
     Raises:
       ValueError: The name or an option is unknown, or the attention has parameters.
@@ -125,10 +126,10 @@ def attention_fn(
 
 
 def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "B T"] | None:
-    """Returns the mask of the keys, for all examples of the flattened batch.
+    """Returns the key mask, [B, T], for the flattened batch.
 
     Raises:
-      ValueError: It is not a padding mask.
+      ValueError: `mask` is not a padding mask.
     """
     if mask is None:
         return None

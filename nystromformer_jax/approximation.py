@@ -1,4 +1,4 @@
-"""How well Nyström attention approximates softmax attention on given queries, keys and values."""
+"""Measures the approximation error of Nyström attention relative to softmax attention."""
 
 from typing import Any, NamedTuple
 
@@ -10,10 +10,10 @@ from nystromformer_jax.validation import accum_dtype, check_query_mask, zero_pad
 
 
 class ApproximationError(NamedTuple):
-    """Relative errors of two outputs, per example and head; zero is exact."""
+    """Relative errors of Nyström attention and of a baseline, per example and head; 0 is exact."""
 
     nystrom: Float[Array, "B H"]
-    mean: Float[Array, "B H"]  # of the mean value as the output of every query
+    mean: Float[Array, "B H"]  # error of the baseline: the mean value for every query
 
 
 def approximation_error(
@@ -25,11 +25,11 @@ def approximation_error(
     query_mask: Bool[Array, "B L"] | None = None,
     **options: Any,
 ) -> ApproximationError:
-    """Compares Nyström attention and the mean value with softmax attention, in O(L T) memory.
+    """Returns the errors of Nyström attention and of the mean value, in O(L T) memory.
 
-    The error is ‖output − exact‖ / ‖exact‖, with Frobenius norms over real queries and features. The mean
-    value is what attention without any information answers: Nyström attention is useful where its error
-    is much smaller. Both are small where softmax attention is nearly uniform.
+    The error is ‖output − exact‖ / ‖exact‖, where exact is softmax attention, with Frobenius norms over
+    real queries and features. The baseline, the mean value, is the output of uniform attention. Nyström
+    attention is useful if its error is much smaller. Nearly uniform attention makes both errors small.
 
     Args:
       query: As in `nystrom_attention`, like `key`, `value` and the masks.
@@ -64,7 +64,7 @@ def relative_error(
     exact: Float[Array, "B L H D"],
     mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B H"]:
-    """Returns ‖output − exact‖ / ‖exact‖ of each head, with norms over real tokens and features."""
+    """Returns ‖output − exact‖ / ‖exact‖ per head, with norms over real tokens and features."""
     exact = exact.astype(accum_dtype(exact.dtype))
     error, size = (
         jnp.sqrt((zero_padding(x, mask) ** 2).sum(axis=(1, 3))) for x in (output - exact, exact)

@@ -43,9 +43,9 @@ def softmax_attention(
     mask: Bool[Array, "B T"] | None = None,
     query_mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H D"]:
-    """Exact attention, softmax(query keyᵀ / √D) @ value, in O(L T).
+    """Computes exact attention, softmax(query keyᵀ / √D) @ value, in O(L T).
 
-    Padding has no effect on the output at real tokens, whatever its values, NaN included.
+    Padding has no effect on the output at real tokens, even if it contains NaN.
 
     Args:
       query: Queries, [batch, length, heads, head_dim].
@@ -98,10 +98,10 @@ def nystrom_attention(
         kernel_2 = softmax(q_landmarks k_landmarksᵀ / √D)   [B H M M]
         kernel_3 = softmax(q_landmarks keyᵀ         / √D)   [B H M T]
 
-    An example with at most M real keys, or at most M real queries, gets its exact softmax attention,
-    alone and in a padded batch alike. The output of an example does not depend on its batch mates.
-    Padding at the ends has no effect at real tokens, for any mask. Padding between tokens has none
-    either without the convolution, which depends on positions.
+    For an example with at most M real keys, or at most M real queries, the result is exact softmax
+    attention, with or without padding. The output of an example does not depend on other examples in the
+    batch. Padding at the ends has no effect at real tokens. Padding between tokens has an effect only
+    through the convolution, which depends on positions.
 
     Args:
       query: Queries, [batch, length, heads, head_dim].
@@ -112,20 +112,20 @@ def nystrom_attention(
         mix all tokens, so causal or block masks cannot be applied.
       query_mask: True at real queries; None means that the queries use `mask`. Rows of masked
         queries are finite and otherwise unspecified.
-      pinv_iters: Iterations of the pseudoinverse.
+      pinv_iters: Number of iterations of the pseudoinverse.
       pinv_start: See `iterative_pinv`.
-      landmark_layout: See `segment_means`; values other than `"real"` reproduce other codes.
+      landmark_layout: See `segment_means`; values other than `"real"` reproduce other implementations.
       conv_kernel: Kernel of the skip connection, a convolution of the value along the sequence: one per
         head `[H W]`, as in the paper, or one per channel `[H D W]`; W odd.
-      mask_conv: If True, the convolution reads zeros at padding. If False, it reads the padding
-        itself, up to W // 2 positions away from real tokens, as Hugging Face's does.
-      normalize_rows: If True, each row of the attention map is divided by its sum, which is near one
-        after six iterations, so that a constant value is unchanged. Other codes do not do this.
-      implementation: `"pallas_tpu"` uses TPU kernels, in O(M D) memory beside the arguments; on other
-        machines they run in interpret mode, slowly. `"xla"` is plain jnp. `"auto"` uses the kernels on
-        TPUs. Unsupported arguments fall back to XLA, with one warning. The kernels support first-order
-        reverse-mode differentiation; `"xla"` supports every mode. Pass it explicitly in a program for
-        devices other than the default ones or those of the ambient mesh, for example with `jax.export`.
+      mask_conv: If True, the convolution reads zeros at padding. If False, it reads the values of
+        padding up to W // 2 positions away from real tokens, as in Hugging Face's code.
+      normalize_rows: If True, each row of the attention map is divided by its sum, so a constant value is
+        unchanged. After six iterations the sum is near one. Other implementations do not normalize.
+      implementation: `"pallas_tpu"` uses TPU kernels, in O(M D) memory besides the arguments; on other
+        devices they run slowly, in interpret mode. `"xla"` uses jnp operations. `"auto"` uses the kernels
+        on TPUs. Unsupported arguments fall back to XLA, with one warning. The kernels support first-order
+        reverse-mode differentiation; `"xla"` supports every mode. Set it explicitly to compile for devices
+        other than the default devices or the ambient mesh, for example with `jax.export`.
 
     Returns:
       The output in `query`'s dtype. A row without a real key is finite.
@@ -134,8 +134,8 @@ def nystrom_attention(
       ValueError: An argument has an invalid size, shape or dtype.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–17.
-    Differs: segments over real tokens, masks in all three factors, exact with few tokens, each
-    matrix scaled by its own norms, products associated from the right.
+    Differs: segments contain only real tokens, all three factors are masked, few tokens give exact
+    attention, the pseudoinverse is scaled per matrix, and products are associated from the right.
     """
     inputs = Inputs.create(query, key, value, mask, query_mask, conv_kernel)
     options = Options(
@@ -153,29 +153,29 @@ def nystrom_attention(
 def attend_locally(
     inputs: Inputs, options: Options, implementation: Implementation
 ) -> Float[Array, "B L H D"]:
-    """Chooses the implementation of validated arguments whose length is not split over devices."""
+    """Computes attention with the chosen implementation; the length must not be split over devices."""
     if not options.is_exact(inputs) and use_kernels(implementation, inputs, options):
         return _kernel_attention(inputs, options, interpret=interpret_mode())
     return _nystrom_attention(inputs, options)
 
 
-# Jitted as a whole: a call outside of jit compiles once instead of once per operation.
+# Jitted, so that a call outside of jit compiles once instead of once per operation.
 @functools.partial(jax.jit, static_argnames=("options", "interpret"))
 def _kernel_attention(
     inputs: Inputs, options: Options, *, interpret: bool
 ) -> Float[Array, "B L H D"]:
-    """Returns the attention computed by the TPU kernels."""
+    """Returns the attention output, computed by the TPU kernels."""
     conv_kernel = inputs.conv_kernel
     if conv_kernel is None or conv_kernel.ndim == 2:
         return run_kernels(inputs, options, interpret)
-    # The kernels multiply by one band matrix per head; XLA convolves with one kernel per channel.
+    # The TPU kernels support one convolution kernel per head; XLA handles one per channel.
     output = run_kernels(inputs._replace(conv_kernel=None), options, interpret)
     return add_convolution(output, zero_padding(inputs.value, inputs.mask), conv_kernel)
 
 
 @functools.partial(jax.jit, static_argnames="options")
 def _nystrom_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H D"]:
-    """Returns the attention computed by XLA on one device."""
+    """Returns the attention output, computed by XLA on one device."""
     if options.is_exact(inputs):
         query, key, value, conv_value = _mask_tokens(inputs, options)
         weights = softmax_weights(query, key, inputs.mask)
@@ -185,9 +185,9 @@ def _nystrom_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H 
 
 
 class Operations(NamedTuple):
-    """The operations of Nyström attention that combine tokens: on one device, or across devices."""
+    """Operations of Nyström attention that combine tokens; they differ for one or several devices."""
 
-    # (query or key, mask, options, *, of_queries) -> the means of its segments
+    # (query or key, mask, options, *, of_queries) -> segment means
     means: Callable[..., SegmentMeans]
     # (q_landmarks, key, value, *, mask, assigned) -> kernel_3 @ value, [B M H Dv]
     collect: Callable[..., Float[Array, "B M H Dv"]]
@@ -196,7 +196,7 @@ class Operations(NamedTuple):
 
 
 def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[Array, "B L H D"]:
-    """Computes Nyström attention: the order of its stages, their masking, and the exact examples."""
+    """Computes Nyström attention from masked inputs with the given `operations`."""
     query, key, value, conv_value = _mask_tokens(inputs, options)
     q_means = operations.means(query, inputs.query_mask, options, of_queries=True)
     k_means = operations.means(key, inputs.mask, options, of_queries=False)
@@ -208,7 +208,7 @@ def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[A
             None if inputs.mask is None else k_means.segments,
             None if inputs.explicit_query_mask is None else q_means.segments,
         )
-    if options.normalize_rows:  # the sum of a row is its attention to ones
+    if options.normalize_rows:  # attention to a value of ones gives the row sums
         ones = jnp.ones((*value.shape[:-1], 1), value.dtype)
         value = jnp.concatenate([value, zero_padding(ones, inputs.mask)], axis=-1)
     collected = operations.collect(
@@ -235,7 +235,7 @@ def _mask_tokens(inputs: Inputs, options: Options) -> tuple[Array, Array, Array,
 
 
 def _means(x: Array, mask: Array | None, options: Options, **_: bool) -> SegmentMeans:
-    """Returns the means of all segments, on one device."""
+    """Returns the segment means on one device."""
     layout = options.landmark_layout
     means, landmark_mask = segment_means(x, options.num_landmarks, mask, layout=layout)
     segments = None
@@ -245,7 +245,7 @@ def _means(x: Array, mask: Array | None, options: Options, **_: bool) -> Segment
 
 
 def _collect(*tokens: Array, mask: Array | None, assigned: Array | None) -> Array:
-    """Returns kernel_3 @ value, on one device."""
+    """Returns kernel_3 @ value on one device."""
     values, _, total = collect(*tokens, mask=mask, assigned=assigned)
     return values / total[..., None]
 
@@ -257,7 +257,7 @@ def find_landmarks(
     query_mask: Bool[Array, "B L"] | None,
     options: Options,
 ) -> Landmarks:
-    """Returns the landmarks of inputs that went through `options.mask_inputs`."""
+    """Returns the landmarks of query and key, which `options.mask_inputs` must have masked."""
     means = _means(query, query_mask, options), _means(key, mask, options)
     return invert_landmarks(*means, options)
 
@@ -268,7 +268,7 @@ def add_convolution(
     conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None,
     convolve: Callable[..., Array] = depthwise_convolution,
 ) -> Float[Array, "B L H D"]:
-    """Adds the skip connection, the convolution of the value, unless `conv_kernel` is None."""
+    """Adds the convolution of the value (the skip connection) unless `conv_kernel` is None."""
     if conv_kernel is None:
         return output
     return output + convolve(value, conv_kernel).astype(output.dtype)

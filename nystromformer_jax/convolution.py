@@ -1,4 +1,4 @@
-"""Convolutions along the sequence: depthwise, one kernel per head or per channel, and dense."""
+"""Convolutions along the sequence: depthwise (one kernel per head or channel) and dense."""
 
 import functools
 
@@ -8,34 +8,34 @@ import jax.numpy as jnp
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import accum_dtype, check_array, check_kernel
 
-# Rows of the band matrix. Longer blocks multiply more zeros, shorter blocks read halos more often.
-BLOCK_ROWS = 128  # fills a TPU's matrix unit
-# On a CPU the gradient of the kernel takes 17 to 24 ms with 32 rows and 23 to 33 ms with 64
+# Rows of the band matrix. Longer blocks multiply more zeros; shorter blocks read more halo positions.
+BLOCK_ROWS = 128  # size of a TPU's matrix unit
+# On a CPU the kernel gradient takes 17 to 24 ms with 32 rows and 23 to 33 ms with 64
 # (batch 32, 2,048 tokens of 64 channels, W from 7 to 67, two cores of an AMD EPYC).
 CPU_BLOCK_ROWS = 32
-# Maximum width for which a CPU adds shifted copies in one fused loop; wider kernels use the band matrix.
+# Maximum kernel width for adding shifted copies on a CPU; wider kernels use the band matrix.
 MAX_SHIFTS = 65
 
 
 def depthwise_convolution(
     value: Float[Array, "B L H D"], kernel: Float[Array, "H W"] | Float[Array, "H D W"]
 ) -> Float[Array, "B L H D"]:
-    """Cross-correlates each head, or each channel, with its own kernel, with zero padding.
+    """Cross-correlates each head or channel with a separate kernel, with zero padding.
 
         output[l, h, d] = Σ_w kernel[h, w]    · value[l + w − W // 2, h, d]     kernel [H W]
         output[l, h, d] = Σ_w kernel[h, d, w] · value[l + w − W // 2, h, d]     kernel [H D W]
 
     With one kernel per head, blocks of the sequence with a halo of W // 2 positions are multiplied by
-    a band matrix. On a CPU, and with one kernel per channel, shifted copies are added instead. A grouped
-    `lax` convolution costs 3–12 times as much as the whole attention on a CPU, mostly in the backward
+    a band matrix. On a CPU, and with one kernel per channel, shifted copies are added instead. On a CPU a
+    grouped `lax` convolution takes 3–12 times as long as the complete attention, mostly in the backward
     pass. Supports reverse-mode differentiation.
 
     Raises:
       ValueError: The kernel has an even width or an invalid shape, or a dtype is unsupported.
 
-    Source: Xiong et al. 2021, arXiv:2102.03902, section "Analysis of Nyström approximation" (the
-    skip connection of V); in the authors' code a `Conv2d` of kernel (W, 1), one group per head, no
-    bias. One kernel per channel is the generalization of So et al. 2021 (Primer), arXiv:2109.08668.
+    Source: Xiong et al. 2021, arXiv:2102.03902, section "Analysis of Nyström approximation" (skip
+    connection of V). The authors' code uses a `Conv2d` of kernel (W, 1), one group per head, no bias.
+    One kernel per channel is from So et al. 2021 (Primer), arXiv:2109.08668.
     """
     value, kernel = jnp.asarray(value), jnp.asarray(kernel)
     check_array("value", value, "batch, length, heads, head_dim")
@@ -61,7 +61,7 @@ def _convolve_forward(value: Array, kernel: Array) -> tuple[Array, tuple[Array, 
 def _convolve_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
     value, kernel = residuals
     default = _batched_correlation if kernel.ndim == 3 else _banded_gradient
-    # With several devices, a loop over the examples would gather a batch that is split over them.
+    # With several devices, a loop over the examples would gather a sharded batch.
     cpu = _looped_correlation if jax.device_count() == 1 else default
     kernel_gradient = jax.lax.platform_dependent(value, kernel, cotangent, cpu=cpu, default=default)
     return _convolve(cotangent, kernel[..., ::-1]), kernel_gradient
@@ -73,7 +73,7 @@ _convolve.defvjp(_convolve_forward, _convolve_backward)
 def _shifted(
     value: Float[Array, "B L H D"], kernel: Float[Array, "H W"] | Float[Array, "H D W"]
 ) -> Float[Array, "B L H D"]:
-    """Adds W shifted copies of the value, each times its weight."""
+    """Convolves by adding W shifted copies of the value, each multiplied by one weight."""
     length, width = value.shape[1], kernel.shape[-1]
     halo = width // 2
     accumulator = accum_dtype(value.dtype)
@@ -87,7 +87,7 @@ def _shifted(
 
 
 def _banded(value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]) -> Float[Array, "B L H D"]:
-    """Multiplies blocks with their halos by the band matrix."""
+    """Convolves by multiplying blocks with halos by the band matrix."""
     batch, length, num_heads, head_dim = value.shape
     halo = kernel.shape[1] // 2
     rows = max(min(BLOCK_ROWS, length), halo, 1)
@@ -110,7 +110,7 @@ def _banded(value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]) -> Floa
 def _banded_gradient(
     value: Float[Array, "B L H D"], kernel: Float[Array, "H W"], cotangent: Float[Array, "B L H D"]
 ) -> Float[Array, "H W"]:
-    """Returns the gradient with respect to one kernel per head, by the band matrix."""
+    """Returns the gradient with respect to a kernel [H, W], computed with the band matrix."""
     _, pull_back = jax.vjp(lambda kernel: _banded(value, kernel), kernel)
     gradient: Array = pull_back(cotangent)[0]
     return gradient
@@ -119,14 +119,14 @@ def _banded_gradient(
 def _looped_correlation(
     value: Float[Array, "B L H D"], kernel: Array, cotangent: Float[Array, "B L H D"]
 ) -> Array:
-    """Returns the gradient with respect to the kernel, one example at a time, to stay in cache."""
+    """Returns the kernel gradient, computed one example at a time so that it fits in cache."""
     correlate = functools.partial(_correlation, width=kernel.shape[-1], rows=CPU_BLOCK_ROWS)
 
     def add(total: Array, example: tuple[Array, Array]) -> tuple[Array, None]:
         return total + correlate(*example), None
 
     shape = jax.eval_shape(correlate, value[0], cotangent[0])
-    # Plus 0 · cotangent: under `shard_map` the carry must vary over the same axes as the addend.
+    # 0 · cotangent: under `shard_map` the carry must vary over the same mesh axes as the addend.
     start = jnp.zeros(shape.shape, shape.dtype) + 0 * cotangent[0, 0, 0, 0].astype(shape.dtype)
     total = jax.lax.scan(add, start, (value, cotangent))[0]
     return _sum_of_channels(total, kernel)
@@ -135,7 +135,7 @@ def _looped_correlation(
 def _batched_correlation(
     value: Float[Array, "B L H D"], kernel: Array, cotangent: Float[Array, "B L H D"]
 ) -> Array:
-    """Returns the gradient with respect to the kernel, all examples at once."""
+    """Returns the kernel gradient, computed for all examples at once."""
     correlate = functools.partial(_correlation, width=kernel.shape[-1], rows=BLOCK_ROWS)
     return _sum_of_channels(jax.vmap(correlate)(value, cotangent).sum(axis=0), kernel)
 
@@ -149,8 +149,8 @@ def _correlation(
 ) -> Float[Array, "H D W"]:
     """Returns Σ_l cotangent[l] · value[l + w − W // 2] for each channel and each w.
 
-    For each channel, blocks of the cotangent times windows of the value give a matrix with the products
-    for one w on each diagonal.
+    For each channel, blocks of the cotangent are multiplied by windows of the value. Each diagonal of the
+    resulting matrix has the products for one w.
     """
     length, num_heads, head_dim = value.shape
     halo = width // 2
@@ -161,7 +161,7 @@ def _correlation(
     def channels(x: Array, before: int, after: int) -> Float[Array, "C L"]:
         return jnp.pad(x.reshape(length, -1).T, ((0, 0), (before, after)))
 
-    # Three adjacent blocks of `rows` contain any window of rows + W − 1 positions.
+    # Three adjacent blocks of `rows` positions contain any window of rows + W − 1 positions.
     padded = channels(value, halo, behind + 2 * rows)
     blocks = [
         padded[:, k * rows : (k + num_blocks) * rows].reshape(-1, num_blocks, rows)
@@ -175,7 +175,7 @@ def _correlation(
         windows,
         preferred_element_type=accum_dtype(value.dtype),
     )
-    # Reading the matrix with rows longer by one puts the diagonal that starts at w into column w.
+    # Reshaping to rows that are longer by one moves the diagonal that starts at w to column w.
     skewed = jnp.pad(products.reshape(-1, rows * columns), ((0, 0), (0, rows)))
     gradient = skewed.reshape(-1, rows, columns + 1)[..., :width].sum(axis=1)
     return gradient.reshape(num_heads, head_dim, width)
@@ -184,12 +184,12 @@ def _correlation(
 def dense_convolution(
     x: Float[Array, "B L E"], kernel: Float[Array, "W E F"]
 ) -> Float[Array, "B L F"]:
-    """Convolves all channels with all channels, with zero padding; W odd.
+    """Computes a dense (not depthwise) convolution with zero padding; W odd.
 
         output[l] = Σ_w x[l + w − W // 2] @ kernel[w]
 
-    On a CPU it computes W matmuls, because inside a loop, such as one over the parts of a batch, a `lax`
-    convolution takes 17 times as long on XLA's CPU backend.
+    On a CPU it is computed as W matmuls: inside a loop, such as gradient accumulation, a `lax` convolution
+    takes 17 times as long on XLA's CPU backend.
     """
     return jax.lax.platform_dependent(x, kernel, cpu=_sum_of_matmuls, default=_lax_convolution)
 
@@ -218,10 +218,10 @@ def _lax_convolution(
 
 
 def _band(kernel: Float[Array, "H W"], rows: int) -> Float[Array, "H S T"]:
-    """Returns the matrix with the kernel in columns s … s + W − 1 of row s; T = S + W − 1.
+    """Returns the band matrix with the kernel in columns s … s + W − 1 of row s; T = S + W − 1.
 
-    Each row is the previous one shifted right by one. Repeating `[kernel, zeros]` with a period longer
-    than a row by one has this effect, and its gradient is a sum, not a scatter.
+    Each row is the previous row shifted right by one. It is built by repeating `[kernel, zeros]` with a
+    period of T + 1, because the gradient of this operation is a sum instead of a scatter.
     """
     num_heads, width = kernel.shape
     columns = rows + width - 1

@@ -1,4 +1,4 @@
-"""Dropout from eight random bits per element, and eight that it shares with its neighbor."""
+"""Fast dropout that draws eight random bits per element and shares eight with the neighbor."""
 
 import flax.linen as nn
 import jax
@@ -11,12 +11,12 @@ LEVELS = 2**16
 
 
 def dropout(rng: Array, x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
-    """Zeros each element with probability `rate`, rounded to 1 / 65,536, and scales the others up.
+    """Zeros each element with probability `rate` and scales the others up.
 
-    The scale matches the rounded probability, so the mean is preserved exactly.
+    The rate is rounded to a multiple of 1 / 65,536. The scale matches it and preserves the mean exactly.
 
-    Differs from `nn.Dropout`: draws a quarter of the random words and compares them as integers. On a
-    CPU these words are a third of the paper's training step, and this makes them five times as fast.
+    Differs from `nn.Dropout`: draws a quarter of the random words and compares integers, which is five
+    times as fast on a CPU. There, drawing the words takes a third of the paper's training step.
     """
     threshold = min(round(rate * LEVELS), LEVELS - 1)
     kept = random_words(rng, x.shape) >= threshold
@@ -27,9 +27,9 @@ def dropout(rng: Array, x: Float[Array, "*shape"], rate: float) -> Float[Array, 
 def random_words(rng: Array, shape: tuple[int, ...]) -> Array:
     """Returns uniform uint16 numbers, four from each 32-bit word, along the last axis.
 
-    The upper byte of each is its own, the lower byte is its neighbor's upper byte. The lower byte matters
-    to a comparison only if the upper byte equals that of the bound, once in 256 times, so the correlation
-    of neighbors is below 1 / 256; for dropout at 0.1 it is 0.002.
+    The upper byte of each number is independent, and the lower byte is the upper byte of the neighbor. The
+    lower byte affects a comparison only if the upper byte equals that of the threshold (probability
+    1 / 256). The correlation of neighbors is therefore below 1 / 256; for dropout at 0.1 it is 0.002.
     """
     *leading, last = shape
     words = jax.random.bits(rng, (*leading, -(-last // 4)), jnp.uint32)
@@ -41,7 +41,7 @@ def random_words(rng: Array, shape: tuple[int, ...]) -> Array:
 class Dropout(nn.Module):
     """Applies `dropout` with a key from `make_rng("dropout")`."""
 
-    rate: float  # probability of a zero, at least 0 and below 1
+    rate: float  # probability of zeroing an element, in [0, 1)
 
     @nn.compact
     def __call__(self, x: Float[Array, "*shape"], *, deterministic: bool) -> Float[Array, "*shape"]:

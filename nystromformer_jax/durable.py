@@ -1,4 +1,4 @@
-"""Atomic, durable files: complete or absent after a crash, a full disk or a power loss."""
+"""Atomic and durable file writes: after a crash or power loss a file is complete or absent."""
 
 import contextlib
 import errno
@@ -16,29 +16,29 @@ CANNOT_WRITE = frozenset(  # errors of a full disk or a read-only folder
 
 
 def write_files(files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Writes files by functions of a path; all are complete on disk before the first gets its name.
+    """Writes each file with its function of a path; renames them only after all are synced to disk.
 
     Raises:
-      OSError: A file cannot be written. Existing files are unchanged, and no temporary file remains.
+      OSError: A file cannot be written. Existing files are unchanged, and temporary files are removed.
     """
     with contextlib.ExitStack() as stack:
         temporaries = {path: stack.enter_context(_temporary(path)) for path in files}
         for path, write in files.items():
             write(temporaries[path])
             sync(temporaries[path])
-            temporaries[path].chmod(0o644)  # mkstemp's 0600 is for secrets
+            temporaries[path].chmod(0o644)  # mkstemp creates files with 0600
         for path, temporary in temporaries.items():
             temporary.replace(path)
-            sync(path.parent)  # makes the new name durable
+            sync(path.parent)  # makes the rename durable
 
 
 def write_bytes(path: Path, content: bytes | bytearray) -> None:
-    """Writes one file; see `write_files`."""
+    """Writes bytes to a file atomically; see `write_files`."""
     write_files({path: lambda temporary: temporary.write_bytes(content)})
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Writes a JSON object."""
+    """Writes a JSON object to a file atomically."""
     write_bytes(path, (json.dumps(dict(values), indent=2) + "\n").encode())
 
 
@@ -75,7 +75,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Creates a file beside `path`; removes it at the end unless it was renamed."""
+    """Yields a temporary file beside `path`, which is removed at the end unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     try:

@@ -1,4 +1,4 @@
-"""Exports a trained model as one file that needs only jax, for any batch size."""
+"""Exports a trained model to one file that needs only jax and accepts any batch size."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,19 +15,19 @@ from nystromformer_jax.typing import Array
 def export_model(
     model: nn.Module, variables: Any, *, length: int, platforms: Sequence[str] | None = None
 ) -> export.Exported:
-    """Exports `model.apply` with its parameters to StableHLO, for B sequences of `length` tokens.
+    """Exports `model.apply` and the parameters to StableHLO, for batches `[B, length]` of tokens.
 
         file.write_bytes(export_model(model, variables, length=128).serialize())
         logits = jax.export.deserialize(file.read_bytes()).call(inputs, mask, types)
 
-    inputs and types are int32 `[B, length]`, mask is boolean; B may differ between calls. Dropout is off.
-    Calling the exported model needs jax, but neither flax nor this library.
+    `inputs` and `types` are int32 `[B, length]`, `mask` is boolean. B may differ between calls. Dropout is
+    disabled. Calling the exported model requires jax, but neither flax nor this library.
 
     Args:
-      model: One of `nystromformer_jax.models`, except for multiple choice.
+      model: A model of `nystromformer_jax.models`, except for multiple choice.
       variables: Variables of `model.apply`.
-      length: L, the same for all sequences; pad shorter ones.
-      platforms: Platforms such as ("cpu", "cuda", "tpu"); None for the current one.
+      length: L, the length of all sequences. Shorter sequences must be padded.
+      platforms: Platforms such as ("cpu", "cuda", "tpu"); None: the current platform.
 
     Raises:
       ValueError: The model is for multiple choice.

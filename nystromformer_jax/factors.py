@@ -1,4 +1,4 @@
-"""The attention map of Nyström attention: its three factors, and single rows."""
+"""The attention map of Nyström attention: the three factors, and single rows."""
 
 import functools
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from nystromformer_jax.validation import Layout, Options, Start, check_inputs, c
 
 
 class NystromFactors(NamedTuple):
-    """The attention map is `kernel_1 @ inverse @ kernel_3`, `[B H L T]`; rows need not sum to one."""
+    """Factors of the attention map `kernel_1 @ inverse @ kernel_3`, whose rows may not sum to one."""
 
     kernel_1: Float[Array, "B H L M"]
     inverse: Float[Array, "B H M M"]
@@ -32,13 +32,13 @@ def nystrom_factors(
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
 ) -> NystromFactors:
-    """Returns the factors of `nystrom_attention`'s map, without the convolution, in O((L + T) M).
+    """Returns the factors of the attention map, without the convolution, in O((L + T) M).
 
-    Where `nystrom_attention` is exact, the product of the factors is the softmax matrix: with at most M
-    keys kernel_1 is that matrix and kernel_3 selects the key of each landmark; with at most M queries
-    kernel_3 is that matrix and kernel_1 selects the landmark of each query. inverse is the identity.
+    If `nystrom_attention` is exact, the product of the factors is the softmax matrix and the inverse is the
+    identity. With at most M keys, kernel_1 is the softmax matrix and kernel_3 selects each landmark's key.
+    With at most M queries, kernel_3 is the softmax matrix and kernel_1 selects each query's landmark.
 
-    Arguments and errors are those of `nystrom_attention`. Rows of masked queries are unspecified.
+    Arguments and errors are as in `nystrom_attention`. Rows of masked queries are unspecified.
     """
     query, key = jnp.asarray(query), jnp.asarray(key)
     check_inputs(query, key, key, mask)
@@ -94,7 +94,7 @@ def _real(x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Bool[A
 def _one_hot_rows(
     weights: Float[Array, "B H L M"], assigned: Int[Array, "B L"] | None
 ) -> Float[Array, "B H L M"]:
-    """Replaces the row of each token that has an assigned landmark; −1 keeps the row."""
+    """Replaces the weights of tokens with an assigned landmark by a one-hot row; −1: no landmark."""
     if assigned is None:
         return weights
     landmark = jnp.arange(weights.shape[3])[None, None, None]
@@ -110,12 +110,12 @@ def nystrom_attention_rows(
 ) -> Float[Array, "B H R T"]:
     """Returns the rows of the attention map at positions `rows`, without computing the L × T map.
 
-    A single row (R = 1), for example that of a class token, costs O((L + T) M).
+    A single row (R = 1), for example for a class token, costs O((L + T) M).
 
     Args:
-      query: All queries, which the landmarks depend on.
+      query: All queries, because landmarks depend on all of them.
       key: All keys.
-      rows: R positions in the query for each example. A position out of range gives NaN.
+      rows: R query positions for each example. A position out of range gives NaN.
       **options: Arguments of `nystrom_factors`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Landmarks: the means of M segments of the sequence."""
+"""Landmarks: the means of queries or keys over M segments of the sequence."""
 
 from typing import NamedTuple
 
@@ -12,23 +12,23 @@ from nystromformer_jax.validation import Layout, accum_dtype, check_dtype, check
 class Segments(NamedTuple):
     """The segments of a sequence with `layout="real"`."""
 
-    ids: Int[Array, "B L"]  # of each position; M in padding
-    counts: Int[Array, " B"]  # real tokens of each example
+    ids: Int[Array, "B L"]  # segment of each position; M at padding
+    counts: Int[Array, " B"]  # number of real tokens per example
 
 
 class SegmentMeans(NamedTuple):
-    """Landmarks, and False in `mask` where a segment has no token."""
+    """Landmarks and their mask, which is False for segments without tokens."""
 
     means: Float[Array, "B M H D"]
     mask: Bool[Array, "B M"]
-    segments: Segments | None = None  # None without a mask or with another layout than "real"
+    segments: Segments | None = None  # None without a mask or if the layout is not "real"
 
 
 def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L"]:
-    """Returns the segment of each position with `layout="real"`, 0 … M − 1; M in padding.
+    """Returns the segment of each position with `layout="real"`, 0 … M − 1; M at padding.
 
-    The token of rank r among n real ones belongs to segment (r · M) // n, in integers: segment sizes
-    differ by one at most, and padding changes nothing.
+    Real token r (from 0) of n belongs to segment (r · M) // n, in integer arithmetic. Segment sizes
+    differ by at most one, and padding has no effect.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7 (n divisible by M, no padding).
     Differs: any n, any mask.
@@ -39,7 +39,7 @@ def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L
 
 
 def segment_sizes(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B M"]:
-    """Returns the number of real tokens in each segment of `layout="real"`, of `counts` in all."""
+    """Returns the segment sizes with `layout="real"` for examples with `counts` real tokens."""
     # Segment s starts at rank ceil(s · count / M).
     starts = -(-jnp.arange(num_landmarks + 1)[None] * counts[:, None] // num_landmarks)
     return jnp.diff(starts, axis=1)
@@ -52,20 +52,20 @@ def segment_means(
     *,
     layout: Layout = "real",
 ) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
-    """Averages `x` over each of M segments of the sequence.
+    """Returns the mean of `x` over each of M segments of the sequence, and the landmark mask.
 
     Args:
       x: Queries or keys, [batch, length, heads, head_dim]. Padding has no effect, except with
         `layout="hf"`.
       num_landmarks: M, at least 1.
       mask: True at real tokens; None means all are real.
-      layout: `"real"` divides the real tokens into equal segments. `"mlpen"` (the authors' code)
-        divides positions, counts padding as zeros and divides by the full segment size; `"hf"`
-        (Hugging Face) also includes the values of padding. Both need L to be a multiple of M.
+      layout: `"real"` divides the real tokens into segments of nearly equal size. `"mlpen"` (the authors'
+        code) divides all positions into segments, treats padding as zeros and divides by the full segment
+        size. `"hf"` (Hugging Face) also includes the values at padding. Both require L divisible by M.
 
     Returns:
-      The means, in `x`'s dtype (sums run in at least float32), and the landmark mask: False where a
-      segment has no token, which happens with fewer than M real tokens. Such a mean is zero.
+      The means in `x`'s dtype, summed in at least float32, and the landmark mask. The mask is False and
+      the mean is zero for segments without tokens, which exist if there are fewer than M real tokens.
 
     Raises:
       ValueError: `num_landmarks`, the layout, a shape or a dtype is invalid.
@@ -93,7 +93,7 @@ def segment_means(
         means = sums / (length // num_landmarks)
         landmark_mask = jnp.ones((batch, num_landmarks), bool)
         return means.astype(x.dtype), landmark_mask
-    # One matmul with a 0/1 matrix; without a mask that matrix is the same for the whole batch.
+    # One matmul with a 0/1 matrix; without a mask the matrix is the same for all examples.
     accumulator = accum_dtype(x.dtype)
     rows = jnp.ones((1, length), bool) if mask is None else mask
     ids = segment_ids(rows, num_landmarks)
@@ -109,13 +109,13 @@ def segment_means(
 
 
 def _sums(x: Float[Array, "B L H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
-    """Sums over M segments of equal length, in at least float32."""
+    """Returns sums over M segments of equal length, in at least float32."""
     segments = x.reshape(x.shape[0], num_landmarks, -1, *x.shape[2:])
     return segments.sum(axis=2, dtype=accum_dtype(x.dtype))
 
 
 def _sums_by_product(x: Float[Array, "B L H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
-    """Returns `_sums` by a matrix product, which takes a third of the time on a TPU."""
+    """Returns `_sums` computed by a matrix product, which takes a third of the time on a TPU."""
     ones = jnp.repeat(jnp.eye(num_landmarks, dtype=x.dtype), x.shape[1] // num_landmarks, axis=1)
     accumulator = accum_dtype(x.dtype)
     exact = jax.lax.Precision.HIGHEST if x.dtype == accumulator else None

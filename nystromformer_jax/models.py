@@ -1,4 +1,4 @@
-"""BERT-style models: embeddings, a post-norm encoder around any attention, and heads."""
+"""BERT-style models: embeddings, a post-norm encoder with any attention, and heads."""
 
 import dataclasses
 import functools
@@ -39,34 +39,34 @@ PRESETS: dict[str, dict[str, int]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NystromformerConfig:
-    """Config of a model; the defaults are BERT-base's sizes with Nyström attention.
+    """Model config; the defaults are the sizes of BERT-base, with Nyström attention.
 
     Args:
       vocab_size: V, rows of the token embedding.
       max_len: Maximum length, rows of the position embedding.
-      embed_dim: E.
+      embed_dim: E, width of the model.
       num_types: Rows of the token type embedding (sentence A and B).
-      attention: Name of the attention. "nystrom" and "softmax" use the fields below; the others, for
-        comparison, have their own defaults.
+      attention: Name of the attention. "nystrom" and "softmax" use the fields below; other attentions
+        use their default options.
       num_landmarks: M of Nyström attention.
       conv_kernel_size: Width of the convolution over values, odd; 0 for none. The authors use 33 at 512
-        tokens and 65 at 4,096. It also applies to softmax attention, as in Hugging Face's exact mode: set
-        0 for BERT's attention.
-      pinv_iters: See `nystrom_attention`, as for the four fields that follow.
-      attention_dropout_rate: Dropout rate of softmax attention weights; landmark attention has none.
+        tokens and 65 at 4,096. It also applies to softmax attention, as in Hugging Face's exact mode; use
+        0 for the attention of BERT.
+      pinv_iters: See `nystrom_attention`. This also holds for the next four fields.
+      attention_dropout_rate: Dropout rate of softmax attention weights; unused by Nyström attention.
       activation: Activation of MLPs and the masked-token head: "gelu" in BERT, "gelu_tanh" in the
         authors' models.
       dropout_rate: Dropout rate of embeddings, attention output, MLP output and heads.
       num_labels: C of the classification heads.
-      classifier_activation: Activation of the sequence classifier's hidden layer; None for `activation`.
+      classifier_activation: Activation in the head of sequence classification; None for `activation`.
       initializer_range: Standard deviation of initial kernels and embeddings.
       dtype: Dtype of activations; parameters, layer norm statistics and logits are float32.
       sequence_axis: Axis of the ambient mesh over which Nyström attention shards the length; None: not
-        sharded. This and `remat` are not saved with the model.
+        sharded. `sequence_axis` and `remat` are not saved with the model.
       remat: See `Encoder`.
-      metadata: Fields of the config.json that the model was read from and that do not change its outputs,
-        such as id2label, problem_type and pad_token_id. `save_pretrained` writes them back. Comparison
-        of configs ignores them.
+      metadata: Fields of the loaded config.json that do not change the outputs, such as id2label,
+        problem_type and pad_token_id. `save_pretrained` writes them back. Equality of configs ignores
+        them.
     """
 
     vocab_size: int
@@ -124,13 +124,13 @@ class NystromformerConfig:
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "NystromformerConfig":
-        """Returns the config of BERT "small" or "base" with `changes`, which must hold `vocab_size`."""
+        """Returns the config of BERT "small" or "base" with `changes`, which must include `vocab_size`."""
         if name not in PRESETS:
             raise ValueError(f"Unknown preset {name!r}{nearest(name, PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
 
     def make_core(self) -> Callable[..., nn.Module]:
-        """Returns a factory of the attention; see `nystromformer_jax.make_core`."""
+        """Returns a factory of the attention core; see `nystromformer_jax.make_core`."""
         convolution = {"conv_kernel_size": self.conv_kernel_size, "mask_conv": self.mask_conv}
         if self.attention == "nystrom":
             return make_core(
@@ -184,21 +184,21 @@ class Embeddings(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L E"]:
-        """Returns the embeddings; positions count real tokens.
+        """Returns the embeddings; the position of a token is the number of real tokens before it.
 
         Differs from Hugging Face's BERT and Nyströmformer, which also count padding before the tokens.
         """
         positions = jnp.arange(inputs.shape[1])[None]
         types = jnp.zeros_like(inputs) if types is None else types
         if mask is not None:
-            # Padding keeps its own positions, which a convolution without a mask reads.
+            # Padding keeps its absolute positions, which a convolution without a mask reads.
             ranks = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
             positions = jnp.where(mask, ranks, positions)
         x = self.word(inputs) + self.position(positions) + self.type(types)
         return self.dropout(self.norm(x), deterministic=deterministic)
 
     def attend(self, x: Float[Array, "*tokens E"]) -> Float[Array, "*tokens V"]:
-        """Returns the product with the token embeddings, in float32."""
+        """Returns logits, the product of `x` with the token embeddings, in float32."""
         table = self.word.embedding.astype(self.config.dtype)
         return jnp.einsum("...E,VE->...V", x, table, preferred_element_type=jnp.float32)
 
@@ -206,7 +206,7 @@ class Embeddings(nn.Module):
 class Nystromformer(nn.Module):
     """Embeddings and encoder, without a head.
 
-    Differs from a pre-norm model: it has no final layer norm, because a post-norm block ends in one.
+    There is no final layer norm, because a post-norm block ends with a layer norm.
     """
 
     config: NystromformerConfig
@@ -241,14 +241,14 @@ class Nystromformer(nn.Module):
         """Returns the last hidden states.
 
         Args:
-          inputs: Token ids, at most `config.max_len` of them, from 0 to `config.vocab_size` - 1.
-          mask: True at real tokens; None: all are. Positions count only real tokens.
+          inputs: Token ids from 0 to `config.vocab_size` - 1; L is at most `config.max_len`.
+          mask: True at real tokens; None: all are real. Positions count only real tokens.
           types: 0 in the first sentence, 1 in the second; None: 0 everywhere.
           deterministic: If True, dropout is disabled.
 
         Raises:
-          ValueError: More tokens than positions, or invalid token ids. Ids out of range raise it only
-            outside `jax.jit`. In a compiled program an id that is too large gives NaN, and a negative one
+          ValueError: L exceeds `config.max_len`, or token ids are invalid. Ids out of range are detected
+            only outside `jax.jit`. Under `jax.jit` an id that is too large gives NaN, and a negative id
             counts from the end of the table.
         """
         for name, ids in (("inputs", inputs), ("types", types)):
@@ -275,7 +275,7 @@ class Nystromformer(nn.Module):
 
 
 class MaskedTokenHead(nn.Module):
-    """Dense layer, activation, layer norm, and the tied token embeddings with a bias."""
+    """Dense layer, activation, layer norm, and a projection by the tied token embeddings with a bias."""
 
     config: NystromformerConfig
     attend: Callable[[Array], Array]  # multiplies by the token embeddings
@@ -291,7 +291,7 @@ class MaskedTokenHead(nn.Module):
 
 
 class NystromformerForMaskedLM(nn.Module):
-    """Predicts tokens: logits [B L V], or [B P V] at P positions."""
+    """Predicts masked tokens: logits [B L V], or [B P V] at P positions."""
 
     config: NystromformerConfig
 
@@ -313,10 +313,10 @@ class NystromformerForMaskedLM(nn.Module):
 
 
 class NystromformerForPreTraining(nn.Module):
-    """Predicts tokens, and whether the sentences are in order (class 0) or swapped (class 1).
+    """Predicts masked tokens, and whether two sentences are in order (class 0) or swapped (class 1).
 
-    Source: the order head is that of the authors' reorganized_code/BERT/model.py at 5689313: a dense
-    layer with tanh on the first token, dropout, and a second dense layer.
+    Source: order head of the authors' reorganized_code/BERT/model.py at 5689313: a dense layer with
+    tanh on the first token, dropout, and a second dense layer.
     """
 
     config: NystromformerConfig
@@ -331,7 +331,7 @@ class NystromformerForPreTraining(nn.Module):
         *,
         deterministic: bool,
     ) -> tuple[Float[Array, "B P V"], Float[Array, "B 2"]]:
-        """Returns token logits, as `NystromformerForMaskedLM`, and order logits."""
+        """Returns token logits as in `NystromformerForMaskedLM`, and sentence-order logits."""
         config = self.config
         backbone = Nystromformer(config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
@@ -345,7 +345,7 @@ class NystromformerForPreTraining(nn.Module):
 
 
 class _ModelWithHead(nn.Module):
-    """The backbone, and the `head` of a subclass on its last hidden states."""
+    """Applies the backbone, then the `head` of a subclass to the last hidden states."""
 
     config: NystromformerConfig
 
@@ -358,14 +358,14 @@ class _ModelWithHead(nn.Module):
         *,
         deterministic: bool,
     ) -> Any:
-        """Returns the output of `head`; the arguments are those of `Nystromformer`."""
+        """Returns the output of `head`; arguments are as in `Nystromformer`."""
         backbone = Nystromformer(self.config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
         return self.head(hidden, deterministic=deterministic)
 
 
 class NystromformerForSequenceClassification(_ModelWithHead):
-    """Classifies a sequence by its first token: logits [B C]; C is 1 for regression."""
+    """Classifies a sequence from the first token: logits [B C]; C is 1 for regression."""
 
     def head(self, hidden: Float[Array, "B L E"], *, deterministic: bool) -> Float[Array, "B C"]:
         """Returns logits, in float32."""
@@ -389,7 +389,7 @@ class NystromformerForTokenClassification(_ModelWithHead):
 
 
 class NystromformerForQuestionAnswering(_ModelWithHead):
-    """Predicts where an answer starts and ends: two logits per token, each [B L]."""
+    """Predicts the start and the end of an answer: two logits per token, each [B L]."""
 
     def head(
         self, hidden: Float[Array, "B L E"], *, deterministic: bool
@@ -400,7 +400,7 @@ class NystromformerForQuestionAnswering(_ModelWithHead):
 
 
 class NystromformerForMultipleChoice(nn.Module):
-    """Chooses between N sequences by their first tokens: logits [B N]."""
+    """Scores N choices from the first token of each sequence: logits [B N]."""
 
     config: NystromformerConfig
 
@@ -428,7 +428,7 @@ class NystromformerForMultipleChoice(nn.Module):
 def _at(
     hidden: Float[Array, "B L E"], positions: Int[Array, "B P"] | None
 ) -> Float[Array, "B P E"]:
-    """Returns the hidden states at `positions`, or all of them if that is None."""
+    """Returns the hidden states at `positions`, or all hidden states if `positions` is None."""
     if positions is None:
         return hidden
     _check_ids("positions", positions, hidden.shape[1], "the length of inputs")
@@ -438,7 +438,7 @@ def _at(
 def _check_ids(name: str, ids: Any, size: int, limit: str) -> None:
     """Raises ValueError unless all ids are from 0 to `size` - 1; `limit` is the name of `size`.
 
-    Ids of a compiled program, or of other processes, cannot be checked.
+    Traced ids and ids on other processes are not checked.
     """
     if ids is None or isinstance(ids, jax.core.Tracer):
         return

@@ -1,4 +1,4 @@
-"""Flax Modules: multi-head attention around any core, and the Transformer encoder."""
+"""Flax Modules: multi-head attention with any core, and the Transformer encoder."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from nystromformer_jax.validation import check_array, check_choice, check_mask, 
 Initializer = Callable[..., Array]
 Dtype = Any
 
-# PyTorch's exact GELU is the authors'; flax's default is the tanh approximation.
+# "gelu" is the exact GELU of PyTorch and the authors; flax's default is "gelu_tanh".
 Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
 Norm = Literal["pre", "post"]
-TOKENS = "batch, length, width"  # axes of the inputs of layers
+TOKENS = "batch, length, width"  # axis names of layer inputs, for messages
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: nn.gelu(x, approximate=False),
     "gelu_tanh": lambda x: nn.gelu(x, approximate=True),
@@ -30,11 +30,11 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def over_tokens(layer: nn.Module, x: Float[Array, "*tokens E"]) -> Float[Array, "*tokens F"]:
-    """Applies a dense layer to all leading axes at once: one `[tokens, E]` matmul, backward too.
+    """Applies a dense layer to `x` with the leading axes merged: one `[tokens, E]` matmul.
 
-    Without it, the gradient of the layer's kernel contracts over two axes, which costs a quarter of a
-    training step on a CPU. If the ambient mesh splits the length, the layer is applied directly, because
-    merging batch and length into one axis would gather it.
+    Otherwise the gradient of the kernel contracts over two axes, which costs a quarter of a training step
+    on a CPU. If the ambient mesh splits the length, the axes are not merged, because this would gather
+    the length.
     """
     if jax.sharding.get_abstract_mesh().shape.get(SEQUENCE_AXIS, 1) > 1:
         return layer(x)
@@ -47,18 +47,18 @@ def finite_padding(
 ) -> Float[Array, "B L E"]:
     """Replaces NaN and infinity at padding by zero.
 
-    Otherwise they would reach the gradient of a dense layer's kernel, which sums over all tokens:
-    0 · NaN is NaN.
+    Otherwise they would propagate to the kernel gradient of a dense layer, which sums over all tokens
+    (0 · NaN is NaN).
 
     Raises:
-      ValueError: `mask` is not a boolean `[B L]`; `meaning` describes it in the message.
+      ValueError: `mask` is not a boolean `[B L]`; `meaning` describes the mask in the message.
     """
     check_mask("mask", mask, x.shape[0], x.shape[1], meaning)
     return x if mask is None else jnp.where(mask[..., None] | jnp.isfinite(x), x, 0)
 
 
 class Layer(nn.Module, kw_only=True):
-    """The attributes that all layers share; their names and defaults are those of `nn.Dense`."""
+    """Base class of layers; the attributes have the names and defaults of `nn.Dense`."""
 
     dtype: Dtype | None = None
     param_dtype: Dtype = jnp.float32
@@ -67,30 +67,30 @@ class Layer(nn.Module, kw_only=True):
 
     @property
     def weights(self) -> dict[str, Any]:
-        """The attributes, to pass them to another layer."""
+        """All attributes, as keyword arguments for another layer."""
         return {**self.types, "kernel_init": self.kernel_init, "bias_init": self.bias_init}
 
     @property
     def types(self) -> dict[str, Any]:
-        """The dtypes, to pass them to a layer norm."""
+        """The dtypes, as keyword arguments for a layer norm."""
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
 
 class MultiHeadAttention(Layer):
-    """Projects to query, key and value, attends with a core, and projects the output.
+    """Multi-head attention: projections to query, key and value, a core, and an output projection.
 
-    A core that `shares_query_and_key` has no key projection. A core that `reads_value_only` has neither
-    query nor key projections. Attributes not listed here are those of `nn.MultiHeadDotProductAttention`.
+    With a core that has `shares_query_and_key`, there is no key projection. With `reads_value_only`, there
+    are no query and key projections. Other attributes are as in `nn.MultiHeadDotProductAttention`.
 
     Attributes:
       num_heads: H.
-      make_core: Factory of the core, for example `make_core("nystrom", num_landmarks=64)` or a core's
-        class; a core instance would be shared between layers.
+      make_core: Factory of the core, for example `make_core("nystrom", num_landmarks=64)` or a core
+        class. A core instance is not allowed, because layers would share it.
       qkv_features: H · D; None for the width of `inputs_q`.
       out_features: Width of the output; None for the width of `inputs_q`.
       use_bias: If True, the four projections have a bias.
-      out_kernel_init: Initializer of the output projection's kernel; None for `kernel_init`.
-      out_bias_init: Initializer of its bias; None for `bias_init`.
+      out_kernel_init: Kernel initializer of the output projection; None for `kernel_init`.
+      out_bias_init: Bias initializer of the output projection; None for `bias_init`.
     """
 
     num_heads: int
@@ -112,17 +112,17 @@ class MultiHeadAttention(Layer):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L F"]:
-        """Attends from `inputs_q` to `inputs_kv`, or to itself if that is None.
+        """Attends from `inputs_q` to `inputs_kv`; None: self-attention.
 
         Args:
           inputs_q: Input projected to queries, [batch, length, features].
-          inputs_kv: Input projected to keys and values; its length and width may differ.
+          inputs_kv: Input projected to keys and values; length and width may differ from `inputs_q`.
           mask: True at real tokens of `inputs_kv`.
-          query_mask: True at real tokens of `inputs_q`; None means that it uses `mask`.
-          deterministic: If True, nothing is dropped.
+          query_mask: True at real tokens of `inputs_q`; None: the queries use `mask`.
+          deterministic: If True, dropout is disabled.
 
         Raises:
-          ValueError: The heads do not divide the width, or an input is invalid.
+          ValueError: The width is not divisible by `num_heads`, or an input is invalid.
         """
         check_array("inputs_q", inputs_q, TOKENS)
         if inputs_kv is not None:
@@ -178,16 +178,16 @@ class MultiHeadAttention(Layer):
 
 
 class SelfAttention(MultiHeadAttention):
-    """Multi-head attention from a sequence to itself."""
+    """Multi-head self-attention."""
 
-    def __call__(  # type: ignore[override]  # one input fewer
+    def __call__(  # type: ignore[override]  # has no inputs_kv
         self,
         x: Float[Array, "B L E"],
         mask: Bool[Array, "B L"] | None = None,
         *,
         deterministic: bool,
     ) -> Float[Array, "B L F"]:
-        """Attends over `x`; `mask` is True at real tokens."""
+        """Applies self-attention to `x`; `mask` is True at real tokens."""
         return super().__call__(x, None, mask, None, deterministic=deterministic)
 
 
@@ -196,9 +196,9 @@ class MlpBlock(Layer):
 
     Attributes:
       mlp_dim: Width between the layers.
-      activation: `"gelu"` is the exact one.
-      dropout_rate: Dropout of the output.
-      hidden_dropout_rate: Dropout of the hidden units; None for `dropout_rate`.
+      activation: Activation; `"gelu"` is the exact GELU.
+      dropout_rate: Dropout rate of the output.
+      hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.
     """
 
     mlp_dim: int
@@ -228,7 +228,7 @@ class MlpBlock(Layer):
 
 
 class ConvStem(Layer):
-    """A layer norm, then residual dense convolutions, which detect n-grams before the first block.
+    """Layer norm and residual dense convolutions, which detect n-grams before the first block.
 
         x = layer_norm(x)
         x = x + activation(convolution(x))      for each kernel size
@@ -274,15 +274,15 @@ class ConvStem(Layer):
 class EncoderBlock(Layer):
     """Attention and MLP, each with a residual connection and a layer norm.
 
-    Attributes not listed here are those of `MultiHeadAttention` and `MlpBlock`.
+    Other attributes are as in `MultiHeadAttention` and `MlpBlock`.
 
     Attributes:
-      norm: `"pre"` normalizes the inputs of attention and MLP (LRA), `"post"` their sums with the
-        residual connection (BERT).
-      attention_bias: If True, the attention's four projections have a bias.
-      layer_norm_epsilon: 1e-5 in the authors' code; 1e-6 is Flax's and Google's default.
-      dropout_rate: Dropout of the attention output, the MLP's hidden units and its output.
-      hidden_dropout_rate: Dropout of the MLP's hidden units if it differs; 0 in BERT.
+      norm: `"pre"` normalizes the inputs of attention and MLP (LRA). `"post"` normalizes the outputs
+        after the residual connection (BERT).
+      attention_bias: If True, the four projections of attention have a bias.
+      layer_norm_epsilon: 1e-5 in the authors' code; the default of Flax is 1e-6.
+      dropout_rate: Dropout rate of attention output, MLP output and hidden units of the MLP.
+      hidden_dropout_rate: Dropout rate of the MLP's hidden units; None for `dropout_rate`; 0 in BERT.
     """
 
     num_heads: int
@@ -348,7 +348,7 @@ class Encoder(nn.Module):
     Attributes:
       num_layers: Number of blocks.
       make_block: Factory of a block, such as `functools.partial(EncoderBlock, 2, make_core, 128)`.
-      make_final_norm: Factory of the final layer norm; None for none (post-norm blocks end in one).
+      make_final_norm: Factory of the final layer norm; None: no final norm, for post-norm blocks.
       remat: If True, the activations inside a block are recomputed in the backward pass.
     """
 

@@ -1,4 +1,4 @@
-"""The pseudoinverse of the landmark kernel by a fixed number of matrix products."""
+"""Iterative pseudoinverse of the landmark kernel."""
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +18,15 @@ def iterative_pinv(
 
         Z ← ¼ Z (13 I − A Z (15 I − A Z (7 I − A Z))),   Z₀ = Aᵀ / (‖A‖₁ ‖A‖∞)
 
-    Six iterations do not converge to the inverse. They act like a ridge: singular values far below
-    ‖A‖ · 3.25^-6 stay damped, which keeps the attention stable. The iterations themselves are
-    differentiated (−Zᵀ dZ Zᵀ would be the gradient of the exact inverse), and the iterates are
-    recomputed in the backward pass.
+    Six iterations do not converge to the inverse. They act like ridge regularization: singular values far
+    below ‖A‖ · 3.25^-6 stay damped, which keeps attention stable. The gradient is that of the iterations,
+    not −Zᵀ dZ Zᵀ as for the exact inverse. The iterates are recomputed in the backward pass.
 
     Args:
       kernel: A. The result for a zero matrix is zero; zero rows and columns stay zero.
-      num_iters: Iterations of four M × M products each; six in the paper.
-      start: `"exact"` scales each matrix by its own norms. `"batch_max"` divides by the largest
-        column sum of the whole batch, the authors' default, so an example's result depends on its
-        batch mates.
+      num_iters: Number of iterations, of four M × M products each; six in the paper.
+      start: `"exact"` scales each matrix by its norms. `"batch_max"`, the authors' default, divides by the
+        largest column sum in the batch, so the result for an example depends on other examples.
       precision: Precision of the products; None for `HIGHEST`. `HIGH` takes half the time on a TPU, with
         errors of 7e-7 … 2e-4; on a GPU it is TF32, with errors of 3e-4 … 1e-2.
 
@@ -49,17 +47,17 @@ def iterative_pinv(
         )
     check_dtype("kernel", kernel)
     kernel = kernel.astype(accum_dtype(kernel.dtype))
-    # The only residual of the backward pass is A, instead of about thirty M × M arrays.
+    # With checkpointing, A is the only residual of the backward pass, instead of about thirty arrays.
     return jax.checkpoint(lambda a: _iterate(a, num_iters, start, precision))(kernel)
 
 
 def pinv_residual(
     kernel: Float[Array, "*batch M N"], inverse: Float[Array, "*batch N M"]
 ) -> Float[Array, "*batch"]:
-    """Returns ‖A Z A − A‖ / ‖A‖ of each matrix, in Frobenius norms; 0 if Z is a pseudoinverse of A.
+    """Returns ‖A Z A − A‖ / ‖A‖ per matrix, in Frobenius norms; 0 if Z is a pseudoinverse of A.
 
-    After six iterations on the kernels of trained models a few hundredths are usual and harmless, see
-    `iterative_pinv`. A zero matrix has residual zero.
+    For the kernels of trained models, a few hundredths after six iterations are normal and harmless; see
+    `iterative_pinv`. The residual of a zero matrix is zero.
 
     Raises:
       ValueError: The shapes do not agree, or a dtype is unsupported.
@@ -88,7 +86,7 @@ def _iterate(
     start: Start,
     precision: jax.lax.Precision | None,
 ) -> Float[Array, "*batch N M"]:
-    # One bfloat16 pass, a TPU's default, has errors of 1e-3 … 1e-1 that grow with each iteration.
+    # The TPU's default, one bfloat16 pass, has errors of 1e-3 … 1e-1 that grow with each iteration.
     precision = jax.lax.Precision.HIGHEST if precision is None else precision
 
     def product(left: Array, right: Array) -> Array:
@@ -108,13 +106,13 @@ def _iterate(
 def _initial_inverse(
     kernel: Float[Array, "*batch M N"], start: Start
 ) -> Float[Array, "*batch N M"]:
-    """Returns Z₀."""
+    """Returns the initial value Z₀ of the iteration."""
     size = jnp.abs(kernel)
     column_sums, row_sums = size.sum(axis=-2, keepdims=True), size.sum(axis=-1, keepdims=True)
     if start == "batch_max":
         return kernel.mT / safe_denominator(column_sums.max(keepdims=True))
-    # The product of the norms may overflow float32. The compiler would merge two divisions into one by
-    # that product, but not a division and a multiplication.
+    # The product of the norms may overflow float32. The compiler would merge two divisions into one
+    # division by that product, so one of them is a multiplication.
     one_norm = column_sums.max(axis=(-2, -1), keepdims=True)
     infinity_norm = row_sums.max(axis=(-2, -1), keepdims=True)
     return kernel.mT / safe_denominator(one_norm) * (1 / safe_denominator(infinity_norm))

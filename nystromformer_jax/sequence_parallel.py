@@ -1,4 +1,4 @@
-"""Nyström attention with the length split over devices; they exchange landmarks and edges only."""
+"""Sequence parallelism: Nyström attention with the length split over devices."""
 
 import functools
 from typing import Any
@@ -44,23 +44,23 @@ def sharded_nystrom_attention(
     normalize_rows: bool = False,
     implementation: Implementation = "auto",
 ) -> Float[Array, "B L H D"]:
-    """`nystrom_attention` with L and T split over one axis of a mesh; the result is the same.
+    """Computes `nystrom_attention` with L and T split over one mesh axis; the result is the same.
 
-    Each device averages, collects and distributes for its own part of the sequence. The devices
-    exchange the landmarks (2 M D numbers per head), what the landmarks collected (M (D + 2)) and the
-    edges that the convolution reads (2 (W // 2) D), and about as much again in the backward pass. This
-    does not depend on the length or the number of devices; ring attention passes all keys and values.
+    Each device processes one part of the sequence. The devices exchange landmarks (2 M D numbers per
+    head), kernel_3 @ value (M (D + 2) numbers) and the edges that the convolution reads (2 (W // 2) D
+    numbers), and about as much again in the backward pass. This does not depend on the length or the
+    number of devices. Ring attention, in contrast, exchanges all keys and values.
 
     Any length and any mask are supported: segments may span several devices. The output stays split
-    only if the devices divide its length; otherwise the inputs are padded, and the output is gathered
-    and cut to length. A sequence of at most M positions is not split. The compiler handles other axes of
-    the mesh, so the batch may be split over one of them.
+    only if the length is divisible by the number of devices. Otherwise the inputs are padded, and the
+    output is gathered and truncated. A sequence of at most M positions is not split. Other mesh axes are
+    left to the compiler, so the batch may be split over one of them.
 
-    `axis` is the name of the axis of `mesh` over which L and T are split. The other arguments are those
-    of `nystrom_attention`; the TPU kernels are used only if the length is not split.
+    `axis` is the name of the mesh axis over which L and T are split. Other arguments are as in
+    `nystrom_attention`. The TPU kernels are used only if the length is not split.
 
     Returns:
-      The output in `query`'s dtype, its length split over `axis` if the devices divide it.
+      The output in `query`'s dtype. The length is split over `axis` if it is divisible by the devices.
 
     Raises:
       ValueError: An argument of `nystrom_attention` is invalid, the mesh has no such axis, or the
@@ -105,7 +105,7 @@ def sharded_nystrom_attention(
 def _sharded(
     inputs: Inputs, options: Options, *, mesh: Mesh | AbstractMesh, axis: str
 ) -> Float[Array, "B L H D"]:
-    """Pads the length to a multiple of the devices; each computes the output of its own part."""
+    """Pads the length to a multiple of the device count and runs `shard_map` over `axis`."""
     query, key, value, mask, query_mask, conv_kernel = inputs
     devices, length, key_length = mesh.shape[axis], query.shape[1], key.shape[1]
     use_key_mask = query_mask is None and length == key_length
@@ -169,7 +169,7 @@ def _means(
     axis: str,
     lengths: tuple[int, int],
 ) -> SegmentMeans:
-    """Returns the means of all segments, whichever devices hold their tokens."""
+    """Returns the segment means over the tokens of all devices."""
     mask = mask if options.landmark_layout == "real" else None
     length, num_landmarks = lengths[0 if of_queries else 1], options.num_landmarks
     devices, (batch, own) = jax.lax.axis_size(axis), x.shape[:2]
@@ -180,7 +180,7 @@ def _means(
         mask is None
         and own * devices == length
         and length % num_landmarks == num_landmarks % devices == 0
-    ):  # All segments have the same size, and none spans two devices.
+    ):  # All segments have equal size, and each lies on one device.
         parts = x.reshape(batch, num_landmarks // devices, -1, *x.shape[2:])
         means = parts.mean(axis=2, dtype=accumulator).astype(x.dtype)
         means = jax.lax.all_gather(means, axis, axis=1, tiled=True)
@@ -188,7 +188,7 @@ def _means(
     member = segments.ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
     sums = jnp.einsum("BML,BLHD->BMHD", member.astype(accumulator), x.astype(accumulator))
     means = jax.lax.psum(sums, axis) / jnp.maximum(sizes, 1)[..., None, None]
-    # Made varying before rounding, so that gradients are summed in float32, too.
+    # Cast to varying before rounding, so that gradients are also summed in float32.
     means = jax.lax.pcast(means, axis, to="varying").astype(x.dtype)
     return SegmentMeans(means, sizes > 0, segments)
 
@@ -196,7 +196,7 @@ def _means(
 def _segments(
     mask: Array | None, shape: tuple[int, int], length: int, num_landmarks: int, axis: str
 ) -> Segments:
-    """Returns the segments of a device's own positions: by rank, or without a mask by position."""
+    """Returns the segments of this device's positions: by token rank, or by position without a mask."""
     batch, own = shape
     index, devices = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
     if mask is None:
@@ -220,20 +220,20 @@ def _collect(*tokens: Array, mask: Array | None, assigned: Array | None, axis: s
     values, maximum, total = collect(*tokens, mask=mask, assigned=assigned)
     scale = jnp.exp(maximum - jax.lax.pmax(maximum, axis))
     values, total = jax.lax.psum((values * scale[..., None], total * scale), axis)
-    # Made varying here, so that the gradients of all its uses are summed over devices once.
+    # Cast to varying once here, so that the gradients of all uses are summed over devices only once.
     return jax.lax.pcast(values / total[..., None], axis, to="varying")
 
 
 def _convolve(value: Float[Array, "B L H D"], conv_kernel: Array, *, axis: str) -> Array:
-    """Convolves a device's part of the value, extended by the edges of its neighbors."""
-    # Each device sums its own part of the kernel's gradient; they are added once, in float32.
+    """Convolves this device's part of the value, extended by the edges of neighboring devices."""
+    # Each device computes a partial kernel gradient; the partial gradients are summed once, in float32.
     dtype = conv_kernel.dtype
     conv_kernel = conv_kernel.astype(accum_dtype(dtype))
     conv_kernel = jax.lax.pcast(conv_kernel, axis, to="varying").astype(dtype)
     halo, length, devices = conv_kernel.shape[-1] // 2, value.shape[1], jax.lax.axis_size(axis)
     right = [(device, device + 1) for device in range(devices - 1)]
     left = [(device + 1, device) for device in range(devices - 1)]
-    # Zeros arrive at both ends of the sequence.
+    # At both ends of the sequence `ppermute` gives zeros.
     before = jax.lax.ppermute(value[:, length - halo :], axis, right)
     after = jax.lax.ppermute(value[:, :halo], axis, left)
     extended = jnp.concatenate([before, value, after], axis=1)

@@ -1,7 +1,7 @@
-"""The stages of Nyström attention in plain jnp.
+"""The stages of Nyström attention in jnp.
 
-`collect` and `distribute` are the only stages that read tokens. The stages between them work on
-M × M and M × D arrays. TPU kernels and sequence parallelism replace or split those two.
+Only `collect` and `distribute` read tokens. The other stages use M × M and M × D arrays. TPU kernels and
+sequence parallelism replace or split `collect` and `distribute`.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import Options, accum_dtype, check_inputs, zero_padding
 
-# Far below every logit, and finite: a row without a real key stays finite, and so does its gradient.
+# Far below every logit, but finite, so that rows without a real key and their gradients stay finite.
 MASKED_LOGIT = -1e30
 
 
@@ -27,24 +27,24 @@ def collect(
     mask: Bool[Array, "B T"] | None,
     assigned: Int[Array, "B T"] | None = None,
 ) -> tuple[Float[Array, "B M H Dv"], Float[Array, "B M H"], Float[Array, "B M H"]]:
-    """Landmarks attend to tokens: returns kernel_3 @ value before normalization.
+    """Returns kernel_3 @ value before normalization: landmarks attend to tokens.
 
         kernel_3 = softmax(q_landmarks keyᵀ / √D)             (the paper's B, Eq. 13)
         kernel_3 @ value = values / sum
 
     Args:
       q_landmarks: Query landmarks.
-      key: Keys, finite everywhere, padding included.
-      value: Values, finite everywhere, padding included.
+      key: Keys; must be finite, also at padding.
+      value: Values; must be finite, also at padding.
       mask: True at real keys; None means all are real.
-      assigned: The only landmark that collects a key's value, M for none, −1 for attention. Either all
+      assigned: Landmark that collects the value of each key: M for none, −1 for attention. Either all
         keys of an example are assigned or none is.
 
     Returns:
       `(values, maximum, sum)` in at least float32: Σ exp(logit − maximum) · value, the maximum of the
-      logits, which carries no gradient, and Σ exp(logit − maximum). To combine the results of several
-      parts of a sequence, scale values and sum by exp(maximum − the common maximum), then add. Without
-      a real key the maximum is `MASKED_LOGIT`, so such a part vanishes when combined with any other.
+      logits, without a gradient, and Σ exp(logit − maximum). To combine parts of a sequence, multiply
+      values and sum by exp(maximum − common maximum), then add. Without a real key the maximum is
+      `MASKED_LOGIT`, so the part has no effect when combined with others.
 
     Raises:
       ValueError: Shapes do not agree, or a dtype is unsupported.
@@ -74,18 +74,18 @@ def distribute(
     conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None = None,
     mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H Dv"]:
-    """Tokens attend to landmarks: returns kernel_1 @ landmark_values, plus the convolution of the value.
+    """Returns kernel_1 @ landmark_values plus the convolution: tokens attend to landmarks.
 
         output = kernel_1 @ landmark_values + convolution(value, conv_kernel)
         kernel_1 = softmax(query k_landmarksᵀ / √D)           (the paper's F, Eq. 13)
 
     Args:
-      query: Queries, finite everywhere.
+      query: Queries; must be finite.
       k_landmarks: Key landmarks.
       landmark_values: pinv(kernel_2) @ kernel_3 @ value.
-      landmark_mask: False at landmarks without tokens; they get no weight.
-      assigned: The landmark whose value a query takes instead of attending, −1 for attention.
-      value: Input of the convolution; needed with `conv_kernel` only.
+      landmark_mask: False at landmarks without tokens, which get weight zero.
+      assigned: Landmark whose value is the output of each query; −1 for attention.
+      value: Input of the convolution; required only with `conv_kernel`.
       conv_kernel: One kernel per head or per channel, W odd.
       mask: True where `value` is real; the convolution reads zeros elsewhere.
 
@@ -104,7 +104,7 @@ def distribute(
         landmark = jnp.arange(logits.shape[3])[None, None, None, :]
         logits = _assigned_logits(logits, assigned[:, None, :, None], landmark)
     weights = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True)))
-    # Normalized after the product: dividing L × D numbers is cheaper than dividing L × M.
+    # Normalized after the product, because dividing L × D numbers is cheaper than L × M.
     output = weighted_values(weights, landmark_values.astype(query.dtype))
     output = output / weights.sum(axis=-1).swapaxes(1, 2)[..., None]
     output = output.astype(query.dtype)
@@ -126,15 +126,15 @@ def _assigned_logits(
     assigned: Int[Array, "B 1 _ _"],
     landmark: Int[Array, "1 1 _ _"],
 ) -> Float[Array, "B H _ _"]:
-    """Replaces the logits of tokens that have one assigned landmark; −1 keeps them."""
+    """Returns one-hot logits for tokens with an assigned landmark; −1 keeps the logits."""
     one_hot = jnp.where(assigned == landmark, 0.0, MASKED_LOGIT).astype(logits.dtype)
     return jnp.where(assigned < 0, logits, one_hot)
 
 
 class Assignment(NamedTuple):
-    """Landmarks assigned to the tokens of examples that have at most M real keys or queries."""
+    """Assigns tokens to landmarks in examples with at most M real keys or queries."""
 
-    of_keys: Int[Array, "B T"] | None  # −1 in other examples; None if there cannot be any
+    of_keys: Int[Array, "B T"] | None  # −1 in other examples; None: no assignment
     of_queries: Int[Array, "B L"] | None
     is_exact: Bool[Array, " B"] | None  # True for examples with an assignment
 
@@ -142,16 +142,16 @@ class Assignment(NamedTuple):
 def assign_landmarks(
     num_landmarks: int, keys: Segments | None, queries: Segments | None
 ) -> Assignment:
-    """Returns the assignment that makes an example with at most M real keys, or queries, exact.
+    """Returns the assignment that makes examples with at most M real keys or queries exact.
 
-    With at most M real keys each key is a landmark: it collects its own value, and kernel_1 is the
-    softmax. With at most M real queries each query is a landmark: it reads what that landmark
-    collected. Neither uses the pseudoinverse.
+    With at most M real keys, each key is a landmark and keeps its value; kernel_1 is the softmax matrix.
+    With at most M real queries, each query is a landmark and its output is the landmark's value. In both
+    cases the pseudoinverse is not used.
 
     Args:
       num_landmarks: M.
       keys: Segments of the keys; None without a mask.
-      queries: Segments of the queries; None unless they have a mask of their own.
+      queries: Segments of the queries; None without an explicit query mask.
     """
     of_keys = of_queries = is_exact = None
     if keys is not None:
@@ -167,7 +167,7 @@ def assign_landmarks(
 
 
 class Landmarks(NamedTuple):
-    """The landmarks of queries and keys, and the pseudoinverse of their kernel."""
+    """Landmarks of queries and keys, and the pseudoinverse of kernel_2."""
 
     query: Float[Array, "B M H D"]
     key: Float[Array, "B M H D"]
@@ -178,7 +178,7 @@ class Landmarks(NamedTuple):
     def apply_inverse(
         self, collected: Float[Array, "B M H Dv"], is_exact: Bool[Array, " B"] | None
     ) -> Float[Array, "B M H Dv"]:
-        """Returns inverse @ collected, and `collected` itself for exact examples."""
+        """Returns inverse @ collected; for exact examples, `collected` unchanged."""
         values = jnp.einsum(
             "BHNM,BMHD->BNHD", self.inverse, collected, precision=jax.lax.Precision.HIGHEST
         )
@@ -193,7 +193,7 @@ def invert_landmarks(
     options: Options,
     precision: jax.lax.Precision | None = None,
 ) -> Landmarks:
-    """Computes kernel_2 of these landmarks and its pseudoinverse, with products in `precision`."""
+    """Returns the landmarks and the pseudoinverse of kernel_2; `precision` is for matrix products."""
     q_landmarks, q_landmark_mask, _ = queries
     k_landmarks, k_landmark_mask, _ = keys
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_landmark_mask, k_landmark_mask)
@@ -211,8 +211,8 @@ def landmark_kernel(
 ) -> Float[Array, "B H M M"]:
     """Returns kernel_2 in at least float32; rows and columns of masked landmarks are zero.
 
-    The pseudoinverse keeps zero rows and columns. An identity in their place would be wrong where
-    unmasked keys outnumber unmasked queries.
+    Zero rows and columns stay zero in the pseudoinverse. An identity instead would be wrong if there are
+    more unmasked keys than unmasked queries.
     """
     dtype = accum_dtype(q_landmarks.dtype)
     logits = scaled_logits(
@@ -232,7 +232,7 @@ def scaled_logits(
     *,
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B H L T"]:
-    """Returns query · key / √D in at least float32, and `MASKED_LOGIT` at masked keys."""
+    """Returns query · key / √D in at least float32; `MASKED_LOGIT` at masked keys."""
     logits = jnp.einsum(
         "BLHD,BTHD->BHLT",
         query,
@@ -247,7 +247,7 @@ def scaled_logits(
 def weighted_values(
     weights: Float[Array, "B H L T"], value: Float[Array, "B T H Dv"]
 ) -> Float[Array, "B L H Dv"]:
-    """Returns weights @ value in at least float32; the weights are rounded to `value`'s dtype."""
+    """Returns weights @ value in at least float32; weights are first rounded to `value`'s dtype."""
     return jnp.einsum(
         "BHLT,BTHD->BLHD",
         weights.astype(value.dtype),

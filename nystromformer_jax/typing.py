@@ -1,4 +1,4 @@
-"""Array types, and the letters of the axes in their shapes.
+"""Array types, and the meaning of the axis letters in shape annotations.
 
 | axis | meaning | axis | meaning |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""The arguments of attention: types, validation, masking of padding, and the dtype of sums."""
+"""Types and validation of attention arguments, masking of padding, and accumulation dtypes."""
 
 import dataclasses
 import numbers
@@ -15,12 +15,12 @@ Implementation = Literal["auto", "xla", "pallas_tpu"]
 Layout = Literal["real", "mlpen", "hf"]
 Start = Literal["exact", "batch_max"]
 FLOATS = ("float32", "bfloat16", "float16", "float64")
-# Each iteration is unrolled into the program, and after about sixteen, rounding errors grow again.
+# Iterations are unrolled in the program. After about sixteen of them rounding errors grow again.
 MAX_PINV_ITERS = 100
 
 
 class Inputs(NamedTuple):
-    """The arrays given to `nystrom_attention`."""
+    """The array arguments of `nystrom_attention`."""
 
     query: Float[Array, "B L H D"]
     key: Float[Array, "B T H D"]
@@ -39,7 +39,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def specs(cls, tokens: Any, conv_kernel: Any) -> Any:
-        """Returns the partition specs for `jax.shard_map`."""
+        """Returns the partition specs of all arrays for `jax.shard_map`."""
         return cls(tokens, tokens, tokens, tokens, tokens, conv_kernel)
 
     @property
@@ -60,7 +60,7 @@ class Options:
     normalize_rows: bool = False
 
     def mask_inputs(self, x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Array:
-        """Zeros the padding of queries or keys, except for `"hf"` landmarks, which include it."""
+        """Zeros the padding of queries or keys, unless the layout is `"hf"`, which includes padding."""
         return x if self.landmark_layout == "hf" else zero_padding(x, mask)
 
     def check(self, query: Array, key: Array) -> None:
@@ -70,7 +70,7 @@ class Options:
         check_pinv(self.pinv_iters, self.pinv_start)
 
     def is_exact(self, inputs: Inputs) -> bool:
-        """Returns True if the lengths alone make softmax attention the result."""
+        """Returns True if the result is softmax attention for inputs of these lengths."""
         lengths = inputs.query.shape[1], inputs.key.shape[1]
         if self.landmark_layout == "real":
             return min(lengths) <= self.num_landmarks
@@ -78,9 +78,9 @@ class Options:
 
 
 def accum_dtype(dtype: DTypeLike) -> DTypeLike:
-    """Returns the dtype in which to accumulate values of `dtype`: at least float32.
+    """Returns the accumulation dtype for values of `dtype`: at least float32.
 
-    Unlike `jnp.promote_types` it also works under `jax.numpy_dtype_promotion("strict")`.
+    Unlike `jnp.promote_types`, it works with `jax.numpy_dtype_promotion("strict")`.
     """
     return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
 
@@ -88,7 +88,7 @@ def accum_dtype(dtype: DTypeLike) -> DTypeLike:
 def zero_padding(
     x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None
 ) -> Float[Array, "B L H D"]:
-    """Zeros `x` where `mask` is False, by selection: 0 · NaN is NaN."""
+    """Zeros `x` where `mask` is False. Uses `where`, because 0 · NaN is NaN."""
     return x if mask is None else jnp.where(mask[..., None, None], x, 0)
 
 
@@ -113,7 +113,7 @@ def check_inputs(
 ) -> None:
     """Raises ValueError unless the shapes and dtypes of query, key, value and key mask agree.
 
-    `names` are those of the arguments in messages. With `any_value_dim`, head_dim of values may differ.
+    `names` are the argument names for messages. With `any_value_dim`, head_dim of values may differ.
     """
     for name, x in zip(names, (query, key, value), strict=False):
         check_array(name, x, "batch, length, heads, head_dim")
@@ -131,7 +131,7 @@ def check_inputs(
 
 
 def check_array(name: str, x: Array, axes: str) -> None:
-    """Raises ValueError unless `x` has these axes, none of them empty, and a supported dtype."""
+    """Raises ValueError unless `x` has the given non-empty axes and a supported dtype."""
     if not isinstance(x, (jax.Array, np.ndarray)):
         raise ValueError(
             f"{name} must be a JAX or NumPy array, got a {type(x).__module__}.{type(x).__qualname__}."

@@ -1,4 +1,4 @@
-"""Attention cores, one per file, with one call signature; `make_core` makes them by name."""
+"""Attention cores with a common call signature; `make_core` creates them by name."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,29 +31,29 @@ CORES: Mapping[str, type[AttentionCore]] = {
 
 @dataclasses.dataclass(frozen=True)
 class CoreFactory:
-    """Makes cores of one class with the same options.
+    """Creates cores of one class with fixed options.
 
-    Factories with equal class and options are equal, so a module that holds one can be a static argument
-    of `jax.jit` without being retraced.
+    Factories with equal class and options are equal, so a Module that contains one can be a static
+    argument of `jax.jit` without retracing.
     """
 
     core: type[AttentionCore]
     options: tuple[tuple[str, Any], ...]  # sorted by name
 
     def __call__(self, **attributes: Any) -> nn.Module:
-        """Returns a new core; `attributes` are flax's own, such as `name`."""
+        """Returns a new core; `attributes` are Flax's Module attributes, such as `name`."""
         return self.core(**dict(self.options), **attributes)
 
 
 def make_core(name: str, **options: Any) -> CoreFactory:
-    """Returns a factory of cores; each layer calls it once and owns the core's parameters.
+    """Returns a factory of cores, which each layer calls once to create a core.
 
     Args:
-      name: One of `CORES`.
-      **options: The core's attributes.
+      name: A name in `CORES`.
+      **options: Attributes of the core.
 
     Raises:
-      ValueError: The name or an option is unknown; the message suggests the nearest known ones.
+      ValueError: The name or an option is unknown; the message suggests similar names.
     """
     if not isinstance(name, str) or name not in CORES:
         raise ValueError(f"Unknown attention {name!r}{nearest(str(name), CORES)}")

@@ -8,7 +8,7 @@ from nystromformer_jax.typing import Array, Bool, Float
 
 
 class Tokens(NamedTuple):
-    """The arrays given to a core, named like the arguments of the attention functions."""
+    """The array arguments of a core, named as in the attention functions."""
 
     query: Float[Array, "B L H D"]
     key: Float[Array, "B T H D"]
@@ -18,14 +18,14 @@ class Tokens(NamedTuple):
 
 
 class AttentionCore(nn.Module):
-    """A small Module over an attention function, which its method `attend` calls.
+    """Base class of cores; the method `attend` calls an attention function.
 
-    Any Module with the same `__call__` is a core; it need not be a subclass.
+    Any Module with the same `__call__` is a core, even if it is not a subclass.
 
     A core with the attribute `shares_query_and_key` uses queries as keys and ignores `key`. A core with
-    the attribute `reads_value_only` gets the value for all three, without projections of queries and
-    keys. A core that draws random numbers per call takes them from `make_rng("dropout")`; what is
-    sampled once depends on its attribute `seed`. With `deterministic=True` every core is a pure function.
+    the attribute `reads_value_only` gets the value as query and key as well, without projections. Random
+    numbers per call come from `make_rng("dropout")`. Random numbers that stay the same depend on the
+    attribute `seed`. With `deterministic=True` every core is a pure function.
     """
 
     @nn.compact
@@ -39,7 +39,7 @@ class AttentionCore(nn.Module):
         *,
         deterministic: bool,
     ) -> Float[Array, "B L H D"]:
-        """Attends; some cores support a length T that differs from L.
+        """Returns the attention output; only some cores support T ≠ L.
 
         Args:
           query: Queries.
@@ -47,11 +47,11 @@ class AttentionCore(nn.Module):
           value: Values.
           mask: True at real keys; None means all are real.
           query_mask: True at real queries; None means that the queries use `mask`.
-          deterministic: If True, nothing is dropped and nothing is redrawn.
+          deterministic: If True, dropout and redrawing of random features are disabled.
         """
         tokens = Tokens(query, key, value, mask, query_mask)
         return self.attend(tokens, deterministic=deterministic)
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Float[Array, "B L H D"]:
-        """Returns the output of the core."""
+        """Returns the attention output for `tokens`."""
         raise NotImplementedError

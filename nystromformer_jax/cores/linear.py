@@ -1,4 +1,4 @@
-"""Linear attention with the features elu(x) + 1, and attention by any positive features."""
+"""Linear attention with features elu(x) + 1, and attention with any positive features."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from nystromformer_jax.validation import accum_dtype, check_inputs, check_query_
 
 
 class LinearAttention(AttentionCore):
-    """Attends with the weights (elu(query) + 1) · (elu(key) + 1), in O(L + T). L ≠ T works."""
+    """Linear attention with weights (elu(query) + 1) · (elu(key) + 1), in O(L + T). Supports L ≠ T."""
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         return linear_attention(**tokens._asdict())
@@ -24,16 +24,16 @@ def linear_attention(
     mask: Bool[Array, "B T"] | None = None,
     query_mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H D"]:
-    """Attends with weights that are a product of features of query and key, in O((L + T) D²).
+    """Computes attention with weights φ(query) · φ(key), in O((L + T) D²).
 
         φ(query) (φ(key)ᵀ value) / (φ(query) · Σ φ(key))
-        φ(x) = elu(x) + 1, each of its D elements a feature; Σ over T
+        φ(x) = elu(x) + 1, with D features; Σ over T
 
-    Arguments and errors are those of `softmax_attention`. If `query_mask` is None, the queries use `mask`.
+    Arguments and errors are as in `softmax_attention`. If `query_mask` is None, the queries use `mask`.
 
     Source: Katharopoulos et al. 2020, arXiv:2006.16236, Eq. 5–7.
-    Differs: no ε is added to the sum, see `feature_attention`. The Nyströmformer authors' code
-    (mlpen/Nystromformer, LRA/code/attention_linear.py) does not divide by the sum.
+    Differs: no ε is added to the sum (see `feature_attention`). The Nyströmformer authors' code,
+    LRA/code/attention_linear.py, does not divide by the sum.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
@@ -46,7 +46,7 @@ def linear_attention(
 def log_elu_features(x: Float[Array, "B L H D"]) -> Float[Array, "B L H D"]:
     """Returns log(elu(x) + 1) in at least float32: log(1 + x) above zero, x below.
 
-    elu(x) + 1 itself rounds to zero in float32 for x < −17.
+    Without the logarithm, elu(x) + 1 rounds to zero in float32 for x < −17.
     """
     x = x.astype(accum_dtype(x.dtype))
     return jnp.where(x > 0, jnp.log1p(jnp.maximum(x, 0)), x)
@@ -58,12 +58,12 @@ def feature_attention(
     value: Float[Array, "B T H Dv"],
     mask: Bool[Array, "B T"] | None,
 ) -> Float[Array, "B L H Dv"]:
-    """Attends with the normalized weights exp(log_query) · exp(log_key), without the L × T map.
+    """Computes attention with normalized weights exp(log_query) · exp(log_key), without the L × T map.
 
     Args:
-      log_query: Logarithms of R positive features of each query; finite everywhere.
-      log_key: The same of each key; finite everywhere, padding included.
-      value: Values, finite everywhere, padding included.
+      log_query: Logarithms of R positive features per query; must be finite.
+      log_key: Logarithms of R positive features per key; must be finite, also at padding.
+      value: Values; must be finite, also at padding.
       mask: True at real keys; None means all are real. Without a real key the output is zero if
         `value` is zero at padding.
 
@@ -72,10 +72,10 @@ def feature_attention(
     """
     if mask is not None:
         log_key = jnp.where(mask[..., None, None], log_key, MASKED_LOGIT)
-    # Subtract each feature's maximum over keys and add it to the queries, then subtract each query's
-    # maximum. Neither changes the result, so neither carries a gradient. Then all exponents are at
-    # most zero, and the feature that is 1 in a query is 1 in some key: every sum is at least one and
-    # needs no ε, for any input.
+    # Subtract each feature's maximum over keys and add it to the queries, then subtract the maximum of
+    # each query. The result does not change, so no gradient is needed. All exponents are then at most
+    # zero. The feature that equals 1 in a query also equals 1 in some key, so every sum is at least one
+    # and no ε is needed.
     peak = jax.lax.stop_gradient(log_key.max(axis=1, keepdims=True))
     log_query = log_query + peak
     log_query = log_query - jax.lax.stop_gradient(log_query.max(axis=-1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Linformer attention: keys and values projected along the sequence to a fixed number of rows."""
+"""Linformer attention: keys and values are projected along the sequence to a fixed number of rows."""
 
 import flax.linen as nn
 import jax
@@ -26,21 +26,21 @@ def linformer_attention(
     mask: Bool[Array, "B T"] | None = None,
     query_mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H D"]:
-    """Attends to R weighted sums of all keys, in time and memory O((L + T) R).
+    """Computes attention to R weighted sums of keys and values, in O((L + T) R) time and memory.
 
         softmax(query (projection key)ᵀ / √D) @ (projection value)
 
-    A row of the projection mixes all positions, so rows cannot be masked: padding is zero in every
-    sum, and the softmax runs over all R rows. The output of an example without a real key is zero.
-    Columns belong to positions: padding at the end has no effect, padding elsewhere moves tokens to
-    other columns.
+    Each row of the projection mixes all positions, so the softmax is over all R rows without a mask;
+    padding is zeroed before the projection. Without a real key the output is zero. Columns of the
+    projection correspond to positions: padding at the end has no effect, but padding elsewhere moves
+    tokens to other columns.
 
-    `projection` has one matrix per head, for both keys and values. Other arguments and errors are those
-    of `softmax_attention`. If `query_mask` is None, the queries use `mask`.
+    `projection` has one matrix per head, shared by keys and values. Other arguments and errors are as in
+    `softmax_attention`. If `query_mask` is None, the queries use `mask`.
 
     Source: Wang et al. 2020, arXiv:2006.04768, Section 4; the Nyströmformer authors'
     LRA/code/attention_linformer.py at f02d511.
-    Differs: the paper projects keys and values by two matrices, with sharing as an option.
+    Differs: in the paper keys and values have separate projections; sharing is an option.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     projection = jnp.asarray(projection)
@@ -61,22 +61,22 @@ def linformer_attention(
 def project(
     x: Float[Array, "B T H D"], projection: Float[Array, "H R T"]
 ) -> Float[Array, "B R H D"]:
-    """Sums tokens with the weights of each row, in at least float32; returns the dtype of `x`."""
+    """Returns projection @ x per head, accumulated in at least float32, in the dtype of `x`."""
     dtype = accum_dtype(x.dtype)
     return jnp.einsum("HRT,BTHD->BRHD", projection, x, preferred_element_type=dtype).astype(x.dtype)
 
 
 class LinformerAttention(AttentionCore):
-    """Attends through a learned projection of the length, in O(L + T). L ≠ T works.
+    """Linformer attention with a learned projection of the length, in O(L + T). Supports L ≠ T.
 
     The parameter `projection` is `[H, R, max_len]`; shorter keys use its first columns.
 
     Attributes:
-      projection_size: R.
+      projection_size: R, number of rows.
       max_len: Maximum length of keys; None for the length at initialization.
 
-    Differs from the Nyströmformer authors' code: each layer has its own projection; there, all layers
-    share one.
+    Differs from the Nyströmformer authors' code: layers have separate projections instead of sharing
+    one.
     """
 
     projection_size: int = 256
@@ -88,7 +88,7 @@ class LinformerAttention(AttentionCore):
         return linformer_attention(projection=projection, **tokens._asdict())
 
     def _projection(self, key: Float[Array, "B T H D"]) -> Float[Array, "H R T"]:
-        """Returns the first T columns of the parameter."""
+        """Returns the first T columns of the projection parameter."""
         check_size("projection_size", self.projection_size)
         if self.max_len is not None:
             check_size("max_len", self.max_len)
@@ -103,6 +103,6 @@ class LinformerAttention(AttentionCore):
                 f" T = {length}. Set max_len to the longest T before the parameters are initialized."
             )
         shape = (num_heads, self.projection_size, columns)
-        # 0.02 as in the authors' code, whatever the length.
+        # 0.02 as in the authors' code, for any length.
         projection: jax.Array = self.param("projection", nn.initializers.normal(0.02), shape)
         return projection[:, :, :length]

@@ -1,4 +1,4 @@
-"""Longformer attention: a window around each token and a few global tokens, computed in blocks."""
+"""Longformer attention: a sliding window and a few global tokens, computed in blocks."""
 
 import functools
 
@@ -22,30 +22,29 @@ def longformer_attention(
     mask: Bool[Array, "B T"] | None = None,
     query_mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H D"]:
-    """Softmax attention to nearby and global tokens, in O(L (W + G)).
+    """Computes softmax attention to nearby and global tokens, in O(L (W + G)).
 
-    Token i attends to real tokens j with |i − j| ≤ W // 2, by position, and to the global tokens,
-    in one softmax that counts each key once. Global tokens attend to all real tokens. They are the
-    first G real tokens of each example, so padding at the start has no effect; padding between
-    tokens increases their distance.
+    Token i attends to real tokens j with |i − j| ≤ W // 2 and to the global tokens, in one softmax that
+    counts each key once. The first G real tokens of an example are global and attend to all real tokens.
+    Padding at the start has no effect. Padding between tokens increases the distance of the tokens.
 
     Args:
-      query: Queries. Padding has no effect at real tokens, here and in `key` and `value`.
-      key: Keys, of the same length as `query`: this is self-attention.
+      query: Queries. Values at padding have no effect at real tokens, also in `key` and `value`.
+      key: Keys, of the same length as `query` (self-attention).
       value: Values, of the same length as `key`.
-      window: W, odd: the token itself and W // 2 on either side. With W ≥ 2 L − 1 this is softmax
+      window: W, odd: the token itself and W // 2 tokens on either side. W ≥ 2 L − 1 gives softmax
         attention.
-      num_global: G; 0 for none. With G ≥ L this is softmax attention.
+      num_global: G; 0 for none. G ≥ L gives softmax attention.
       mask: True at real tokens; None means all are real. It also determines the global tokens. Rows
         of masked tokens are finite and unspecified.
-      query_mask: True at real queries; should equal `mask`. Rows masked in either are unspecified.
+      query_mask: True at real queries; should equal `mask`. Rows masked by either are unspecified.
 
     Raises:
       ValueError: The window is even, `num_global` is negative, or shapes do not agree.
 
     Source: Beltagy et al. 2020, arXiv:2004.05150, Section 3.1.
-    Differs: global tokens share the projections of all others, as in the Nyströmformer authors'
-    LRA/code/attention_longformer.py at f02d511; in the paper they have their own. No dilation.
+    Differs: global tokens use the same projections as other tokens, as in the Nyströmformer authors'
+    LRA/code/attention_longformer.py at f02d511, but not in the paper. No dilation.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
@@ -68,7 +67,7 @@ def longformer_attention(
     )
 
 
-# Jitted as a whole: a call outside of jit compiles once instead of once per operation.
+# Jitted, so that a call outside of jit compiles once instead of once per operation.
 @functools.partial(jax.jit, static_argnames=("window", "num_global"))
 def _longformer_attention(
     query: Float[Array, "B L H D"],
@@ -79,9 +78,9 @@ def _longformer_attention(
     window: int,
     num_global: int,
 ) -> Float[Array, "B L H D"]:
-    """`longformer_attention` after validation."""
+    """Computes `longformer_attention` of validated arguments."""
     query, key, value = (zero_padding(x, mask) for x in (query, key, value))
-    # Global tokens are selected and put back by a matmul: the gradient of a gather is a scatter.
+    # Global tokens are gathered and scattered by matmuls, because the gradient of a gather is a scatter.
     rank = mask.cumsum(axis=1) - 1
     selected = (rank[:, None, :] == jnp.arange(num_global)[None, :, None]) & mask[:, None, :]
     is_global = selected.any(axis=1)
@@ -90,8 +89,8 @@ def _longformer_attention(
     global_query, global_key, global_value = (
         move("BGL,BLHD->BGHD", selection, x) for x in (query, key, value)
     )
-    # Every token attends to the global keys, so windows exclude them. Unused global keys need no
-    # mask: if there is one, every real token is global.
+    # Every token attends to the global keys, so windows exclude them. Unused global slots need no mask:
+    # they exist only if every real token is global.
     local = window_attention(query, key, value, mask & ~is_global, global_key, global_value, window)
     everywhere = weighted_values(softmax_weights(global_query, key, mask), value)
     everywhere = move("BGL,BGHD->BLHD", selection, everywhere.astype(query.dtype))
@@ -107,14 +106,14 @@ def window_attention(
     global_value: Float[Array, "B G H D"],
     window: int,
 ) -> Float[Array, "B L H D"]:
-    """Attends to the keys in the window where `mask` is True, and to all global keys.
+    """Computes attention to the keys in the window where `mask` is True, and to all global keys.
 
-    Blocks of S = W // 2 queries attend to the keys of their own block and of both neighbors, with a
+    Blocks of S = W // 2 queries attend to the keys of the same block and of both neighbors, with a
     band mask, in at least float32.
     """
     batch, length, num_heads, head_dim = query.shape
     halo = window // 2
-    # Two blocks reach every key, so blocks need not be longer than half the sequence.
+    # Blocks need not be longer than half the sequence: two such blocks contain every key.
     rows = max(min(halo, -(-length // 2)), 1)
     num_blocks = -(-length // rows)
 
@@ -147,11 +146,11 @@ def with_neighbors(blocks: Shaped[Array, "B K S *rest"]) -> Shaped[Array, "B K T
 
 
 class LongformerAttention(AttentionCore):
-    """Attends within windows and to a few global tokens, in O(L). Self-attention only.
+    """Longformer attention to a window and a few global tokens, in O(L). Self-attention only.
 
     Attributes:
       window: W, odd; see `longformer_attention`.
-      num_global: G, the first real tokens.
+      num_global: G, number of global tokens (the first real tokens).
     """
 
     window: int = 257

@@ -1,4 +1,4 @@
-"""No attention, only the convolution of the value, as a control."""
+"""Ablation baseline without attention: only the convolution of the value."""
 
 from typing import ClassVar
 
@@ -17,12 +17,12 @@ from nystromformer_jax.validation import (
 
 
 class NoAttention(AttentionCore):
-    """Returns the convolution of the value, or zeros without one.
+    """Returns the convolution of the value, or zeros without a convolution.
 
-    A model with this core shows the contribution of attention to a model's accuracy.
+    This core is a baseline to measure the contribution of attention to accuracy.
 
     Attributes:
-      conv_kernel_size: Width of the value's convolution, odd; 0 for none.
+      conv_kernel_size: Width of the convolution of the value, odd; 0 for none.
       conv_groups: One kernel per `"head"` or per `"channel"`.
     """
 

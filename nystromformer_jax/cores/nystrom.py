@@ -22,16 +22,16 @@ from nystromformer_jax.validation import (
 
 
 class NystromAttention(AttentionCore):
-    """Attends through landmarks, in O(L + T). L ≠ T works without the convolution.
+    """Nyström attention, in O(L + T). Supports L ≠ T without the convolution.
 
-    If the collection "diagnostics" is mutable, it sows `pinv_residual` [B H].
+    If the collection "diagnostics" is mutable, `pinv_residual` [B H] is sown into it.
 
     Attributes:
-      num_landmarks: M. This and attributes not listed here are arguments of `nystrom_attention`.
-      conv_kernel_size: Width of the value's convolution, odd; 0 for none. The paper has 35 on LRA.
+      num_landmarks: M. For this and attributes not listed here, see `nystrom_attention`.
+      conv_kernel_size: Width of the convolution of the value, odd; 0 for none. The paper uses 35 on LRA.
       conv_groups: One kernel per `"head"`, as in the paper, or per `"channel"`.
-      sequence_axis: If `"sequence"`, the length is split over that axis of the ambient mesh
-        (`jax.set_mesh`), see `sharded_nystrom_attention`. If None, it is not split.
+      sequence_axis: If `"sequence"`, the length is split over this axis of the ambient mesh
+        (`jax.set_mesh`), see `sharded_nystrom_attention`. If None, the length is not split.
     """
 
     num_landmarks: int = 64
@@ -76,7 +76,7 @@ class NystromAttention(AttentionCore):
 
 
 def _residual(tokens: Tokens, options: Options) -> Float[Array, "B H"]:
-    """Returns `pinv_residual` of the landmark kernel."""
+    """Returns the `pinv_residual` of kernel_2."""
     query, key, _, mask, query_mask = tokens
     query_mask = check_query_mask(query, key, mask, query_mask)
     options.check(query, key)

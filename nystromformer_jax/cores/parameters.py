@@ -1,4 +1,4 @@
-"""Parameters and random numbers that several cores use."""
+"""Parameters and random keys shared by several cores."""
 
 import functools
 import zlib
@@ -12,7 +12,7 @@ from nystromformer_jax.validation import check_choice, is_integer
 
 ConvGroups = Literal["head", "channel"]
 
-# The authors' Conv2d keeps PyTorch's default: uniform in ±1/√W, of variance 1/(3 W).
+# The default of PyTorch's Conv2d, which the authors use: uniform in ±1/√W, with variance 1/(3 W).
 conv_init = functools.partial(
     nn.initializers.variance_scaling, 1 / 3, "fan_in", "uniform", in_axis=-1, out_axis=0
 )
@@ -21,9 +21,9 @@ conv_init = functools.partial(
 def conv_kernel_param(
     core: Any, query: Float[Array, "B L H D"]
 ) -> Float[Array, "H W"] | Float[Array, "H D W"] | None:
-    """Returns the parameter `conv_kernel` of a core with `conv_kernel_size` and `conv_groups`.
+    """Creates the parameter `conv_kernel` of a core from `conv_kernel_size` and `conv_groups`.
 
-    It is None if the size is 0.
+    Returns None if the size is 0.
 
     Raises:
       ValueError: The size is even or negative, or the groups are unknown.
@@ -45,9 +45,9 @@ def conv_kernel_param(
 
 
 def sampling_rng(core: nn.Module, seed: int, *, redraw: bool) -> Array:
-    """Returns a random key for the samples of `core`, different for every layer.
+    """Returns a random key for `core` that differs between layers.
 
-    It is the same in every call, or with `redraw` comes from the stream "dropout".
+    With `redraw` the key comes from the stream "dropout"; otherwise it is the same in every call.
     """
     if redraw:
         return core.make_rng("dropout")

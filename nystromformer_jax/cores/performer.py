@@ -1,4 +1,4 @@
-"""Performer attention (FAVOR+): random features whose product is the softmax's exponential on average."""
+"""Performer attention (FAVOR+): random features that approximate the softmax kernel."""
 
 from typing import Literal
 
@@ -20,21 +20,21 @@ from nystromformer_jax.validation import (
 
 Kernel = Literal["softmax", "relu"]
 
-# Keeps every weight of the relu kernel positive; the authors' `kernel_epsilon`.
+# Keeps the weights of the relu kernel positive; called `kernel_epsilon` in the authors' code.
 RELU_EPSILON = 1e-3
 
 
 class PerformerAttention(AttentionCore):
-    """Attends by random features, in O(L + T). L ≠ T works.
+    """Performer attention with random features, in O(L + T). Supports L ≠ T.
 
-    Heads and examples share one projection; every layer draws its own.
+    All heads and examples of a layer share one random projection; layers have different projections.
 
     Attributes:
-      num_features: R; 256 in the Nyströmformer authors' runs on LRA.
+      num_features: R; the Nyströmformer authors use 256 on LRA.
       kernel: `"softmax"` or `"relu"`; see `performer_attention`.
       orthogonal: If True, directions are orthogonal in blocks of D, which lowers the variance.
-      redraw: If True, each training call draws a projection from the stream "dropout".
-      seed: Seed of the projection without `redraw`, and if `deterministic`.
+      redraw: If True, each training call draws a new projection from the stream "dropout".
+      seed: Seed of the projection, used without `redraw` or if `deterministic`.
     """
 
     num_features: int = 256
@@ -61,24 +61,24 @@ def performer_attention(
     mask: Bool[Array, "B T"] | None = None,
     query_mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H D"]:
-    """Approximates softmax attention by R random features, in O((L + T) R D).
+    """Approximates softmax attention with R random features, in O((L + T) R D).
 
         φ(query) (φ(key)ᵀ value) / (φ(query) · Σ φ(key))
         "softmax": φ(x) = exp(projection x' − |x'|² / 2) / √R
         "relu":    φ(x) = (relu(projection x') + 1e-3) / √R
         with x' = x / D^¼ and Σ over T
 
-    With the softmax kernel, φ(query) · φ(key) is exp(query · key / √D) on average over projections.
-    The relu kernel does not approximate softmax attention.
+    With the softmax kernel, φ(query) · φ(key) is an unbiased estimate of exp(query · key / √D). The relu
+    kernel does not approximate softmax attention.
 
     The rows of `projection` are standard normal vectors, see `random_projection`. Other arguments and
-    errors are those of `softmax_attention`. If `query_mask` is None, the queries use `mask`.
+    errors are as in `softmax_attention`. If `query_mask` is None, the queries use `mask`.
 
-    Source: Choromanski et al. 2021, arXiv:2009.14794, Lemma 1; the relu kernel from google-research,
+    Source: Choromanski et al. 2021, arXiv:2009.14794, Lemma 1; for the relu kernel google-research,
     performer/fast_attention/jax/fast_attention.py.
-    Differs: that code adds ε to the features of the softmax kernel and to the sums, which biases the
-    estimate of each weight; `feature_attention` does not need it. That code does not scale the inputs
-    of the relu kernel.
+    Differs: google-research adds ε to the features of the softmax kernel and to the sums, which biases
+    the weights; `feature_attention` needs no ε. google-research does not scale the inputs of the relu
+    kernel.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
@@ -100,7 +100,7 @@ def performer_attention(
 def log_softmax_features(
     x: Float[Array, "B L H D"], projection: Float[Array, "R D"]
 ) -> Float[Array, "B L H R"]:
-    """Returns the logarithms of the features of the softmax kernel, in at least float32."""
+    """Returns log φ(x) for the softmax kernel, in at least float32."""
     x = _scaled(x)
     square = jnp.sum(x * x, axis=-1, keepdims=True)
     return _project(x, projection) - square / 2 - jnp.log(len(projection)) / 2
@@ -109,7 +109,7 @@ def log_softmax_features(
 def log_relu_features(
     x: Float[Array, "B L H D"], projection: Float[Array, "R D"]
 ) -> Float[Array, "B L H R"]:
-    """Returns the logarithms of the features of the relu kernel, in at least float32."""
+    """Returns log φ(x) for the relu kernel, in at least float32."""
     features = jax.nn.relu(_project(_scaled(x), projection)) + RELU_EPSILON
     return jnp.log(features) - jnp.log(len(projection)) / 2
 
@@ -117,17 +117,17 @@ def log_relu_features(
 def random_projection(
     rng: Array, num_features: int, dim: int, *, orthogonal: bool
 ) -> Float[Array, "R D"]:
-    """Draws R standard normal vectors of length D.
+    """Returns R random standard normal vectors of length D.
 
-    With `orthogonal`, rows are orthogonal to each other in blocks of D, of which the last may be shorter;
-    otherwise they are independent.
+    With `orthogonal`, rows are orthogonal within blocks of D rows (the last block may be shorter).
+    Otherwise all rows are independent.
 
     Raises:
       ValueError: R or D is below one.
 
-    Source: Choromanski et al. 2021, arXiv:2009.14794, and google-research as above.
-    Differs: that code keeps the signs of the QR decomposition, where the first element of the first
-    row of each block is never positive, which biases the estimate.
+    Source: Choromanski et al. 2021, arXiv:2009.14794, and google-research's fast_attention.py.
+    Differs: google-research keeps the signs of the QR decomposition, so the first element of the first
+    row of each block is never positive, which biases the weights.
     """
     check_size("num_features (R)", num_features)
     check_size("head_dim (D)", dim)
@@ -136,17 +136,18 @@ def random_projection(
     if not orthogonal:
         return normal
     blocks = jax.random.normal(block_rng, (-(-num_features // dim), dim, dim))
-    directions = orthonormal_columns(blocks).reshape(-1, dim)[:num_features]  # and rows, thereby
+    directions = orthonormal_columns(blocks).reshape(-1, dim)[:num_features]  # rows are, as well
     return directions * jnp.linalg.norm(normal, axis=-1, keepdims=True)
 
 
 def orthonormal_columns(blocks: Float[Array, "N D D"]) -> Float[Array, "N D D"]:
-    """Returns the orthogonal factor Q of each block's QR decomposition with a positive diagonal of R.
+    """Returns Q of the QR decomposition of each block, where R has a positive diagonal.
 
-    For normal blocks it is uniformly distributed (Haar). Gram–Schmidt, applied twice per column.
+    If the blocks are standard normal, Q is uniformly distributed (Haar). It is computed by Gram–Schmidt,
+    applied twice per column.
 
     Differs from `jnp.linalg.qr`: does not call LAPACK. On a CPU a batched LAPACK call waits in XLA's
-    thread pool for other threads of that pool, so two concurrent calls on two cores deadlock.
+    thread pool for threads of the same pool, so two concurrent calls on two cores deadlock.
     """
 
     def add_column(i: Array, done: Array) -> Array:
@@ -161,7 +162,7 @@ def orthonormal_columns(blocks: Float[Array, "N D D"]) -> Float[Array, "N D D"]:
 
 
 def _scaled(x: Array) -> Array:
-    """Returns x / D^¼ in at least float32: query and key share the factor 1 / √D."""
+    """Returns x / D^¼ in at least float32; query and key together are scaled by 1 / √D."""
     return x.astype(accum_dtype(x.dtype)) * x.shape[-1] ** -0.25
 
 

@@ -1,4 +1,4 @@
-"""Reformer attention: each token attends to the tokens that a random hash puts near it."""
+"""Reformer attention: locality-sensitive hashing selects the tokens that attend to each other."""
 
 import functools
 import math
@@ -14,9 +14,9 @@ from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 from nystromformer_jax.validation import accum_dtype, check_inputs, check_size, zero_padding
 
-# Below every logit of vectors whose norm is finite in float32, above `MASKED_LOGIT`.
+# Below every logit of vectors with a finite float32 norm, but above `MASKED_LOGIT`.
 SELF_LOGIT = -1e20
-# A hash with more buckets is a product of smaller ones: hashing a token to n buckets costs D · n / 2.
+# Hashing a token to n buckets costs D · n / 2, so larger hashes are products of smaller ones.
 MAX_BUCKET_BITS = 6
 
 
@@ -30,25 +30,25 @@ def lsh_attention(
     num_buckets: int | None = None,
     mask: Bool[Array, "B T"] | None = None,
 ) -> Float[Array, "B L H D"]:
-    """Self-attention among tokens of similar direction, in O(L log L) for a sort, otherwise O(L).
+    """Computes self-attention among similar tokens, in O(L) after an O(L log L) sort.
 
         logits = query keyᵀ,  key = query / |query|
         output = Σ_r softmax_r(lse_r) · softmax(logits_r) @ value,  lse_r = log Σ exp(logits_r)
 
-    In each round r of hashing the tokens are sorted by bucket, within a bucket by position, and divided
-    into chunks. A token attends to its own chunk and the previous one, across buckets. It attends to
-    itself only if it meets no other token. A key that meets a query in several rounds counts several
-    times. Unit-length keys take the place of keys of length √D divided by √D.
+    In each hashing round r the tokens are sorted by bucket, then by position, and divided into chunks. A
+    token attends to its chunk and the previous chunk, also across buckets. It attends to itself only if
+    there is no other token in reach. A key that a query attends to in several rounds is counted several
+    times. Keys have unit length, so logits are not divided by √D.
 
     Args:
-      query: Queries, which are also the keys. Padding has no effect at real tokens, here and in `value`.
+      query: Queries, also used as keys. Values at padding have no effect at real tokens, also in `value`.
       value: Values, of the same length as `query`.
       rng: Random key of the rotations, which all heads and examples share.
       num_hashes: Number of rounds; there are 2 L · chunk_len · num_hashes logits per head.
       chunk_len: Tokens per chunk.
-      num_buckets: A power of two; 1 sorts by position alone. None takes the largest up to
-        2 L / chunk_len, but at least 2, where L includes padding: pass a number if the length of
-        padding must not matter.
+      num_buckets: A power of two; 1 sorts only by position. None: the largest power of two up to
+        2 L / chunk_len, at least 2. L includes padding, so set a number if results must not depend on
+        the amount of padding.
       mask: True at real tokens; None means all are real. Padding is sorted to the end. Without a real
         token the output is zero; rows of masked tokens are finite and unspecified.
 
@@ -56,9 +56,9 @@ def lsh_attention(
       ValueError: L ≠ T, a size is invalid, or shapes do not agree.
 
     Source: Kitaev et al. 2020, arXiv:2001.04451, Section 2; `LSHSelfAttention` of trax, which also
-    attends across buckets, and which unlike the paper does not divide by the times a key is met.
-    Differs: the first chunk has no previous one, while the released code wraps around to the last;
-    each round is divided into chunks separately, while the code concatenates the rounds.
+    attends across buckets and, unlike the paper, does not correct for keys counted several times.
+    Differs: the first chunk has no previous chunk, while trax wraps around to the last; rounds are
+    divided into chunks separately, while trax concatenates the rounds.
     """
     query, value = jnp.asarray(query), jnp.asarray(value)
     check_inputs(query, value, value, mask)
@@ -79,9 +79,9 @@ def lsh_attention(
 def draw_rotations(
     rng: Array, num_hashes: int, head_dim: int, num_buckets: int
 ) -> list[Float[Array, "rounds D _"]]:
-    """Draws random matrices whose columns and their negatives are the buckets: n / 2 columns for n.
+    """Returns random rotation matrices for hashing, with n / 2 columns for n buckets.
 
-    More than 64 buckets are a product of the buckets of several matrices.
+    More than 64 buckets are represented as products of the buckets of several matrices.
     """
     if type(num_buckets) is not int or num_buckets.bit_count() != 1 or num_buckets < 1:
         raise ValueError(f"num_buckets must be a power of two, got {num_buckets!r}.")
@@ -98,7 +98,7 @@ def draw_rotations(
 def hash_buckets(
     x: Float[Array, "B H L D"], rotations: Sequence[Float[Array, "rounds D _"]], num_hashes: int
 ) -> Int[Array, "rounds B H L"]:
-    """Returns the bucket of each vector in each round; similar directions often share one.
+    """Returns the bucket of each vector in each round; similar vectors often share a bucket.
 
     bucket = argmax([x R, -x R]);  bucket = bucket · n + argmax(…) for each further R with n buckets
     """
@@ -117,8 +117,8 @@ def permute(
 ) -> Float[Array, "B H L D"]:
     """Returns the vectors of `x` in the given order; `inverse` is the inverse permutation.
 
-    The gradient gathers by `inverse`. Automatic differentiation would scatter, which costs as much on a
-    CPU and, according to trax, more on a TPU.
+    The gradient is a gather with `inverse`. Automatic differentiation would use a scatter, which is equally
+    fast on a CPU and, according to trax, slower on a TPU.
     """
     del inverse
     return jnp.take_along_axis(x, order[..., None], axis=2, mode="promise_in_bounds")
@@ -136,7 +136,7 @@ def _permute_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Arra
 permute.defvjp(_permute_forward, _permute_backward)
 
 
-# Jitted as a whole: a call outside of jit compiles once instead of once per operation.
+# Jitted, so that a call outside of jit compiles once instead of once per operation.
 @functools.partial(jax.jit, static_argnames=("num_hashes", "chunk_len"))
 def _lsh_attention(
     query: Float[Array, "B L H D"],
@@ -146,7 +146,7 @@ def _lsh_attention(
     num_hashes: int,
     chunk_len: int,
 ) -> Float[Array, "B L H D"]:
-    """`lsh_attention` after validation."""
+    """Computes `lsh_attention` of validated arguments."""
     batch, length = query.shape[:2]
     real = jnp.ones((batch, length), bool) if mask is None else mask
     missing = -length % chunk_len
@@ -179,7 +179,7 @@ def _attend_in_chunks(
     mask: Bool[Array, "B L"],
     chunk_len: int,
 ) -> tuple[Float[Array, "B H L D"], Float[Array, "B H L 1"]]:
-    """Attends from each chunk to itself and the previous one; also returns log Σ exp(logits)."""
+    """Returns attention of each chunk to itself and the previous chunk, and log Σ exp(logits)."""
     batch, _, length, _ = query.shape
     accumulator = accum_dtype(query.dtype)
 
@@ -213,21 +213,21 @@ def _attend_in_chunks(
 
 
 def _unit_length(x: Float[Array, "B H L D"]) -> Float[Array, "B H L D"]:
-    """Returns `x` / |x|, and zero at zero, with the same ε under the root as trax."""
+    """Returns `x` / |x|, and zero for zero vectors; the ε under the root is that of trax."""
     x_f32 = x.astype(accum_dtype(x.dtype))
     square = (x_f32**2).sum(axis=-1, keepdims=True)
     return (x_f32 * jax.lax.rsqrt(square + 1e-6 * x.shape[-1])).astype(x.dtype)
 
 
 class ReformerAttention(AttentionCore):
-    """Attends to the tokens that hash nearby, in O(L log L). Self-attention only, queries as keys.
+    """Reformer (LSH) attention with shared queries and keys, in O(L log L). Self-attention only.
 
     Attributes:
-      num_hashes: Rounds of hashing; this and the next two are arguments of `lsh_attention`.
+      num_hashes: Number of hashing rounds; see `lsh_attention`, also for the next two attributes.
       chunk_len: Tokens per chunk.
-      num_buckets: A power of two; None depends on the length, padding included.
-      redraw: If True, each training call draws rotations from the stream "dropout".
-      seed: Seed of the rotations without `redraw`, and if `deterministic`.
+      num_buckets: A power of two; None: chosen from the length, including padding.
+      redraw: If True, each training call draws new rotations from the stream "dropout".
+      seed: Seed of the rotations, used without `redraw` or if `deterministic`.
     """
 
     shares_query_and_key: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Softmax attention, optionally with dropout on its weights and the convolution of the value."""
+"""Softmax attention, optionally with attention dropout and the convolution of the value."""
 
 from nystromformer_jax.attention import add_convolution, softmax_weights
 from nystromformer_jax.cores.core import AttentionCore, Tokens
@@ -15,14 +15,14 @@ from nystromformer_jax.validation import (
 
 
 class SoftmaxAttention(AttentionCore):
-    """Attends exactly, in O(L T). L ≠ T works without the convolution.
+    """Exact softmax attention, in O(L T). Supports L ≠ T without the convolution.
 
     Attributes:
-      conv_kernel_size: Width of the value's convolution, odd; 0 for none.
+      conv_kernel_size: Width of the convolution of the value, odd; 0 for none.
       conv_groups: One kernel per `"head"` or per `"channel"`.
-      mask_conv: If True, the convolution reads zeros at padding; see `nystrom_attention`. If False, the
-        rows of padded queries are computed too, as in Hugging Face's exact mode: the convolution of the
-        next layer reads them.
+      mask_conv: If True, the convolution reads zeros at padding; see `nystrom_attention`. If False, rows
+        of padded queries are also computed, as in Hugging Face's exact mode, because the convolution of
+        the next layer reads them.
       dropout_rate: Dropout of the attention weights, as in BERT and in the paper's softmax baseline.
     """
 
