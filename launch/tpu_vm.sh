@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# One run over all hosts of a Cloud TPU slice (v2 to v6e; later ones are GKE's alone), by gcloud.
+# Trains on all hosts of a Cloud TPU slice (v2 to v6e; later versions are only available on GKE) with gcloud.
 #
 #   export TPU=my-slice ZONE=us-west4-a
-#   launch/tpu_vm.sh create --spot     # queues for a slice of $TYPE; further flags are gcloud's
+#   launch/tpu_vm.sh create --spot     # requests a slice of $TYPE; flags are passed to gcloud
 #   GIT=https://HOST/nystromformer-jax NFS=10.0.0.2:/share launch/tpu_vm.sh install
 #   launch/tpu_vm.sh run run_lra.py --config=configs/listops.py --workdir=/mnt/shared/runs/listops
-#   launch/tpu_vm.sh stop              # SIGTERM to one host: all save and stop
+#   launch/tpu_vm.sh stop              # SIGTERM to one host: all hosts save and stop
 #   launch/tpu_vm.sh delete
 #
-# All hosts write their part of a checkpoint into one folder, so `install` mounts an NFS share (Filestore, say)
-# at /mnt/shared, and --workdir must lie there. `run` lasts as long as its connection: start it where that
-# holds, and after a lost one call `stop` before the next `run`. TYPE is v5litepod-16 unless set, and RUNTIME,
-# the image that goes with it, v2-alpha-tpuv5-lite (v6e: v2-alpha-tpuv6e, v5p: v2-alpha-tpuv5).
+# All hosts write a part of each checkpoint to the same folder, so `install` mounts an NFS share (for example
+# Filestore) at /mnt/shared, and --workdir must be there. `run` needs a stable connection; if it is lost, call
+# `stop` before the next `run`. The default of TYPE is v5litepod-16. RUNTIME is the image for this TYPE, by default
+# v2-alpha-tpuv5-lite (v6e: v2-alpha-tpuv6e, v5p: v2-alpha-tpuv5).
 set -euo pipefail
 
 SHARED=/mnt/shared
@@ -41,7 +41,7 @@ case $command in
     need NFS "the share that all hosts mount, such as 10.0.0.2:/share"
     printf -v git %q "$GIT"
     printf -v nfs %q "$NFS"
-    # uv: the images bring Python 3.10, and the code needs 3.11. The lock: a new machine is busy updating.
+    # uv: the images have Python 3.10, but the code needs 3.11. Lock timeout: a new machine is still updating.
     on all "set -e
       sudo apt-get -qq -o DPkg::Lock::Timeout=600 update
       sudo apt-get -qq -o DPkg::Lock::Timeout=600 install -y nfs-common
@@ -62,6 +62,6 @@ case $command in
     on all "cd nystromformer-jax && exec env NYSTROMFORMER_JAX_CACHE=$SHARED/cache \
       .venv/bin/python -u $arguments --distributed"
     ;;
-  stop) on 0 "pkill -TERM -o -f '[-]-distributed'" ;; # the brackets keep pkill from finding its own shell
+  stop) on 0 "pkill -TERM -o -f '[-]-distributed'" ;; # the brackets keep pkill from matching its own shell
   delete) gcloud compute tpus queued-resources delete "$TPU" --zone="$ZONE" --force "$@" ;;
 esac

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# One run over all hosts of a TPU slice on a GKE cluster that xpk made: gke_jobset.yaml in one command.
+# Trains on all hosts of a TPU slice on a GKE cluster created by xpk; replaces gke_jobset.yaml by one command.
 #
 #   export CLUSTER=my-cluster ZONE=us-west4-a PROJECT=my-project IMAGE=us-docker.pkg.dev/… STORAGE=my-share
 #   launch/xpk.sh run_lra.py --config=configs/listops.py --workdir=/shared/runs/listops
 #   xpk workload delete --workload=nystromformer --cluster=$CLUSTER --zone=$ZONE --project=$PROJECT
 #
-# IMAGE holds the clone (launch/README.md). STORAGE is a Filestore that `xpk storage create --type=gcpfilestore
-# --access-mode=ReadWriteMany --mount-point=/shared --readonly=false …` gave to the cluster; SHARED names another
-# mount point. NAME, TYPE and SLICES are nystromformer, v5litepod-16 and 1 unless set. A workload that has ended
-# must be deleted before its name is free again; what it saved stays, and the same command resumes.
+# IMAGE contains the clone (launch/README.md). STORAGE is a Filestore of the cluster, created by `xpk storage create
+# --type=gcpfilestore --access-mode=ReadWriteMany --mount-point=/shared --readonly=false …`; for another mount point
+# set SHARED. The defaults of NAME, TYPE and SLICES are nystromformer, v5litepod-16 and 1. Delete a finished workload
+# before its name is used again. Checkpoints are kept, and the same command resumes the run.
 set -euo pipefail
 
 fail() {
@@ -26,9 +26,9 @@ shared=${SHARED:-/shared}
 [[ ${1:-} == run_*.py ]] || fail "the first argument must be a runner, such as run_lra.py; got '${1:-}'"
 [[ " $* " == *" --workdir=$shared/"* ]] || fail "pass --workdir=$shared/FOLDER, which all hosts see"
 
-# exec: xpk passes SIGTERM on to the shell that it starts, which so is Python itself. Exit codes 1 and 134, a host
-# that was lost (134 where jax says so first), and 2, hosts that did not find each other, restart like 143; a wrong
-# flag fails as often, too.
+# exec: xpk forwards SIGTERM to the shell that it starts; exec replaces the shell by Python. Exit codes 1 and 134
+# (a lost host; 134 if jax detects it first) and 2 (hosts that did not find each other) restart the workload like
+# 143. An invalid flag also exits with 2, so it is retried as often.
 printf -v arguments '%q ' "$@"
 xpk workload create \
   --cluster="$CLUSTER" --zone="$ZONE" --project="$PROJECT" --workload="${NAME:-nystromformer}" \
