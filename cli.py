@@ -305,7 +305,7 @@ def _keys(config: dict[str, object], prefix: str = "") -> list[str]:
 
 
 def _report(error: Exception) -> int:
-    """Prints a message about an exception in `main`; returns the exit code."""
+    """Prints the message of an exception raised by `main`; returns the exit code."""
     from nystromformer_jax import training
 
     code = training.exit_code_of(error)

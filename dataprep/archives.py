@@ -27,7 +27,7 @@ class RawFiles:
     def find(
         cls, folder: Path, root: str, archive: str, subfolders: tuple[str, ...], name: str
     ) -> Self | None:
-        """Finds the folder `root` or the file `archive`: in `folder`, or `folder` itself."""
+        """Finds the folder `root` or the file `archive`: in `folder`, or `folder` itself; else None."""
         if (folder / root).is_dir():
             return cls(folder / root, root, subfolders, name)
         here = cls(folder, root, subfolders, name)

@@ -98,7 +98,7 @@ def load(
 
 
 def load_short(config: DataConfig) -> Task:
-    """Opens a variant with trees of 101 to 499 tokens, for quick comparisons.
+    """Opens the task ListOps with trees of 101 to 499 tokens, for quick comparisons.
 
     Raises:
       ValueError: `dir` or `source` selects the official files, whose trees are longer.

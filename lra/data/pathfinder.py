@@ -143,7 +143,7 @@ def _require_disk_space(folder: Path, num_images: int, resolution: int) -> None:
 def open_statistics(task: Task, split: str) -> dict[str, npt.NDArray[np.float32]]:
     """Returns the generator's statistics of the images in a split, by name; empty for the release."""
     statistics = cache.open_array(task.folder / f"{split}_statistics.npy")
-    columns = statistics[: len(task.splits[split])].T  # none for the release
+    columns = statistics[: len(task.splits[split])].T  # empty for the release
     return dict(zip(STATISTICS, columns, strict=False))
 
 

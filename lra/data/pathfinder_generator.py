@@ -357,7 +357,7 @@ def marker_image(side: int, y: int, x: int, radius: float) -> _Bytes:
 
 
 def _marker_stamps(radius: float) -> _Bytes:
-    """Draws a disc at each pixel of the smallest canvas whose borders do not affect a disc at its center."""
+    """Draws a disc at each pixel of a canvas so large that borders do not affect a disc at the center."""
     side = 2 * (math.ceil(radius) + _SUPPORT) + 1
     return np.array([[marker_image(side, y, x, radius) for x in range(side)] for y in range(side)])
 

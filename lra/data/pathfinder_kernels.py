@@ -405,7 +405,7 @@ def _paint(canvas: _Floats, stamps: Stamps, brightness: _Floats, paddles: _Ints)
 
 @_compiled
 def _mark(canvas: _Floats, scene: Scene, y: int, x: int) -> None:
-    """Draws a marker; near a border, the stamp was drawn at the same distance from a border."""
+    """Draws a marker; near a border, uses the stamp that was drawn at this distance from a border."""
     size, side = scene.resolution, scene.marker.shape[0]
     row = y if y < side // 2 else max(side // 2, y - size + side)
     column = x if x < side // 2 else max(side // 2, x - size + side)

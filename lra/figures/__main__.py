@@ -1,4 +1,4 @@
-"""Draws how well Nyström attention approximates softmax attention in a trained model.
+"""Plots how well Nyström attention approximates softmax attention in a trained model.
 
     python -m lra.figures runs/listops-seed0 --example=3 --out results/figures/listops
 
@@ -29,7 +29,7 @@ from nystromformer_jax.training import config_sha256, describe_environment, writ
 from reporting.plotting import COLORS, new_figure
 
 MAX_LEN = 16_384
-MAX_TICKS = 40  # maximum number of tokens to label an axis with each
+MAX_TICKS = 40  # maximum number of tokens that are shown as axis labels
 PERCENTILE = 99.5  # weights of a softmax map above this percentile have the brightest color
 
 COLOR_OF = {"trained": COLORS[0], "random": COLORS[1]}

@@ -60,7 +60,7 @@ class Nystrom:
 
 
 def random_tokens(like: QKV, seed: int) -> QKV:
-    """Returns standard normal queries, keys and values of the same shapes."""
+    """Returns standard normal queries, keys and values with the shapes of `like`."""
     rngs = jax.random.split(jax.random.key(seed), 3)
     return QKV(*(jax.random.normal(rng, x.shape) for rng, x in zip(rngs, like, strict=True)))
 

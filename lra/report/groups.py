@@ -193,7 +193,7 @@ def tasks_of(groups: Iterable[Group]) -> list[str]:
 
 
 def task_rank(task: str) -> tuple[int, str]:
-    """Returns a sort key of tasks: tasks of the benchmark in the paper's order, then others by name."""
+    """Returns a sort key of tasks: tasks of the benchmark in the order of `TITLES`, then others by name."""
     return (list(TITLES).index(task) if task in TITLES else len(TITLES), task)
 
 
