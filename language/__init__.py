@@ -1,1 +1,1 @@
-"""The language model: corpora, tokenizers, pretraining and GLUE. It runs from a clone of the repository."""
+"""Language models: corpora, tokenizers, pretraining and GLUE. Runs only from a clone of the repository."""

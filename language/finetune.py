@@ -38,11 +38,11 @@ Logits = npt.NDArray[np.float32]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
-    """The section "train": a `TrainConfig` in passes over the training set, rounded up to whole steps."""
+    """The section "train": a `TrainConfig` with the budget in epochs, rounded up to full steps."""
 
-    epochs: float  # a run of less than one is partial
+    epochs: float  # a run with less than one epoch is partial
     batch_size: int
-    total_steps: int = 0  # if not 0, replaces `epochs`; a run of fewer steps than these is partial
+    total_steps: int = 0  # if not 0, replaces `epochs`; fewer steps than `epochs` are partial
     seed: int = 0
     accumulation: int = 1
     remat: bool = False
@@ -55,7 +55,7 @@ class BudgetConfig:
         self.in_steps(1)  # to validate the other fields
 
     def in_steps(self, examples: int) -> training.TrainConfig:
-        """Returns the budget in steps for this number of training examples."""
+        """Returns the `TrainConfig` with the budget in steps for `examples` training examples."""
         values = dataclasses.asdict(self)
         passes = values.pop("epochs") * examples / max(self.batch_size, 1)
         values["total_steps"] = self.total_steps or math.ceil(passes)
@@ -64,7 +64,7 @@ class BudgetConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateConfig:
-    """The section "optimizer": AdamW with a warm-up over a share of the steps and linear decay to zero."""
+    """The section "optimizer": AdamW, warm-up over a fraction of the steps, linear decay to zero."""
 
     learning_rate: float
     warmup_share: float
@@ -82,7 +82,7 @@ class RateConfig:
         self.in_steps(1)  # to validate the other fields
 
     def in_steps(self, total_steps: int) -> training.OptimizerConfig:
-        """Returns the optimizer with its warm-up in steps."""
+        """Returns the `OptimizerConfig` with the warm-up in steps."""
         values = dataclasses.asdict(self)
         warmup_steps = round(values.pop("warmup_share") * total_steps)
         return training.OptimizerConfig(schedule="linear", warmup_steps=warmup_steps, **values)
@@ -102,7 +102,7 @@ class ScoringConfig:
         self.in_steps(1)
 
     def in_steps(self, epoch_steps: int) -> training.EvalConfig:
-        """Returns the section with `every_steps` set."""
+        """Returns the `EvalConfig`; by default `every_steps` is `epoch_steps`."""
         every_steps = self.every_steps or max(epoch_steps, 1)
         return training.EvalConfig(**{**dataclasses.asdict(self), "every_steps": every_steps})
 
@@ -118,7 +118,7 @@ FINETUNING_SECTIONS = training.SECTIONS | {
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A valid config, its mesh and its model."""
+    """A validated config with the mesh and the model."""
 
     config: Mapping[str, Any]  # plain sections, for `config.json`
     data: GlueConfig
@@ -128,7 +128,7 @@ class Run:
     model: NystromformerForSequenceClassification
 
     def fit_config(self, examples: int) -> training.FitConfig:
-        """Returns the sections of the training loop for this number of training examples."""
+        """Returns the config sections of the training loop for `examples` training examples."""
         train: training.TrainConfig = self.sections["train"].in_steps(examples)
         optimizer = self.sections["optimizer"].in_steps(train.total_steps)
         evaluation = self.sections["eval"].in_steps(math.ceil(examples / train.batch_size))
@@ -137,12 +137,12 @@ class Run:
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
-    """Validates a config before anything is prepared, written or compiled.
+    """Validates a config and returns the run; nothing is prepared, written or compiled.
 
-    `config` has sections of plain values. The mesh takes all devices if `devices` is None.
+    `config` has sections of plain values. If `devices` is None, the mesh uses all devices.
 
     Raises:
-      ValueError: A value is invalid; the message names its section and key.
+      ValueError: A value is invalid; the message names the section and the key.
       FileNotFoundError: `init.checkpoint` does not exist.
       ImportError: A package of the extra `language` is not installed.
     """
@@ -178,11 +178,11 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
 
 
 def open_tokenizer(run: Run) -> Tokenizer:
-    """Opens the checkpoint's tokenizer.
+    """Opens the tokenizer of the initial checkpoint.
 
     Raises:
       FileNotFoundError: The checkpoint has no tokenizer.
-      ValueError: The tokenizer does not match the checkpoint's model.
+      ValueError: The tokenizer does not match the model of the checkpoint.
     """
     tokenizer = load_tokenizer(run.init.folder)
     check_tokenizer(tokenizer, run.model.config, run.init)
@@ -190,7 +190,7 @@ def open_tokenizer(run: Run) -> Tokenizer:
 
 
 def is_partial(run: Run, data: GlueData) -> bool:
-    """Returns True if a run uses fewer examples than the task has, or fewer steps than `epochs`."""
+    """Returns True if a run uses only a part of the task's examples or of the steps of `epochs`."""
     counts = {name: len(split) for name, split in data.splits.items()}
     fewer_there = not all(data.task.has_all(name, counts[name]) for name in data.task.sizes)
     train_count = counts.pop("train")
@@ -205,10 +205,10 @@ def is_partial(run: Run, data: GlueData) -> bool:
 def train(
     run: Run, data: GlueData, tokenizer: Tokenizer, workdir: training.Workdir
 ) -> dict[str, Any]:
-    """Trains or resumes a run, and writes the best checkpoint's model and predictions.
+    """Trains or resumes a run; writes the best model and the predictions.
 
     Returns:
-      The content of `result.json`; that of a finished run without training.
+      The content of `result.json`. A finished run is not trained again.
     """
     config = run.model.config
     check_tokenizer(tokenizer, config, run.init)
@@ -253,7 +253,7 @@ def train(
 
 
 def evaluate_checkpoint(run: Run, data: GlueData, workdir: training.Workdir) -> dict[str, Any]:
-    """Evaluates a finished run's best checkpoint; writes nothing.
+    """Returns metrics of the best checkpoint of a finished run; writes nothing.
 
     Raises:
       NotFinished: The run has no result yet.
@@ -266,7 +266,7 @@ def evaluate_checkpoint(run: Run, data: GlueData, workdir: training.Workdir) -> 
 
 
 def write_export(run: Run, workdir: training.Workdir) -> Path:
-    """Writes a finished run's model as one file that needs only jax; see `nystromformer_jax.export`.
+    """Exports the model of a finished run to one file that needs only jax; returns the path.
 
     Raises:
       NotFinished: The run has no result yet.
@@ -285,7 +285,7 @@ def write_export(run: Run, workdir: training.Workdir) -> Path:
 
 
 def make_spec(run: Run, examples: int) -> training.TrainSpec:
-    """Returns what a run trains for this number of training examples."""
+    """Returns the `TrainSpec` of a run with `examples` training examples."""
     tokens = jax.ShapeDtypeStruct((run.data.max_len,), jnp.int32)
     task = glue.TASKS[run.data.task]
     label = jax.ShapeDtypeStruct((), jnp.float32 if task.is_regression else jnp.int32)
@@ -307,7 +307,7 @@ def make_spec(run: Run, examples: int) -> training.TrainSpec:
 
 
 def make_loss(model: NystromformerForSequenceClassification, task: GlueTask) -> Any:
-    """Returns the `LossFn`: cross-entropy, or the squared error for regression."""
+    """Returns the `LossFn`: cross-entropy, or squared error for regression."""
 
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
@@ -331,7 +331,7 @@ def make_loss(model: NystromformerForSequenceClassification, task: GlueTask) -> 
 def make_logits_step(
     model: NystromformerForSequenceClassification, mesh: Mesh
 ) -> training.EvalStep:
-    """Compiles `(params, batch) -> {"logits", "labels", "weights"}`."""
+    """Returns a compiled step `(params, batch) -> {"logits", "labels", "weights"}`."""
 
     def logits_step(params: Any, batch: dict[str, Any]) -> dict[str, Array]:
         logits = _logits(model, params, batch, None)
@@ -341,7 +341,7 @@ def make_logits_step(
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """Describes a result in one sentence."""
+    """Returns a sentence that describes a result."""
     parts = []
     for split in ("valid", "test"):
         if result.get(split):
@@ -355,7 +355,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 
 def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
-    """Describes the run that is best on validation, the first of equals."""
+    """Returns a sentence about the run with the best validation metric; a tie selects the first."""
     metric = glue.TASKS[next(iter(results.values()))["task"]].select_by
     best = max(results, key=lambda folder: results[folder]["valid"][metric])
     chosen = results[best]
@@ -384,7 +384,7 @@ def _make_params(run: Run) -> Callable[[], Any]:
 def _examples(run: Run, split: EncodedSplit) -> training.Examples:
     def batch(indices: npt.NDArray[np.integer]) -> Any:
         rows = split.batch(indices, run.data.max_len)
-        if run.model.config.num_types == 1:  # as in RoBERTa, both texts have the same type
+        if run.model.config.num_types == 1:  # as in RoBERTa, both texts have type 0
             return {**rows, "types": np.zeros_like(rows["types"])}
         return rows
 
@@ -392,7 +392,7 @@ def _examples(run: Run, split: EncodedSplit) -> training.Examples:
 
 
 def _labels(task: GlueTask) -> dict[str, Any]:
-    """Returns a task's classes in the format of config.json."""
+    """Returns the fields of config.json that describe the classes of a task."""
     labels = task.labels or ("LABEL_0",)
     return {
         "id2label": {str(i): label for i, label in enumerate(labels)},
@@ -402,7 +402,7 @@ def _labels(task: GlueTask) -> dict[str, Any]:
 
 
 def _concatenate(batches: list[Any]) -> tuple[Logits, npt.NDArray[Any]]:
-    """Returns the logits and labels of all real rows."""
+    """Returns the logits and labels of all real rows in all batches."""
     logits, labels, weights = (
         np.concatenate([batch[name] for batch in batches])
         for name in ("logits", "labels", "weights")
@@ -411,7 +411,7 @@ def _concatenate(batches: list[Any]) -> tuple[Logits, npt.NDArray[Any]]:
 
 
 def _metrics(task: GlueTask, logits: Logits, labels: npt.NDArray[Any]) -> dict[str, float]:
-    """Returns the task's metrics and the loss."""
+    """Returns the metrics of the task and the loss."""
     if task.is_regression:
         loss = float(np.square(logits[:, 0] - labels).mean())
     else:
@@ -424,7 +424,7 @@ def _metrics(task: GlueTask, logits: Logits, labels: npt.NDArray[Any]) -> dict[s
 def _evaluate_splits(
     run: Run, data: GlueData, spec: training.TrainSpec, params: Any, folder: Path | None
 ) -> dict[str, Any]:
-    """Evaluates every split except training, and writes predictions to `folder` if it is not None."""
+    """Returns metrics of all splits except training; writes predictions to `folder` unless it is None."""
     results: dict[str, Any] = {}
     for name, split in data.splits.items():
         if name == "train":

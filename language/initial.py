@@ -1,4 +1,4 @@
-"""Initial models of runs: new, or with a checkpoint's sizes, with or without its weights."""
+"""Initial model of a run: a new model, or the sizes and optionally the weights of a checkpoint."""
 
 import dataclasses
 import importlib.util
@@ -20,7 +20,7 @@ from nystromformer_jax.training import from_mapping
 
 _logger = logging.getLogger(__name__)
 
-# Keys of the section "model" that are allowed with a checkpoint, which sets all others.
+# Keys of the section "model" that are allowed with a checkpoint. The checkpoint sets all other keys.
 WITH_CHECKPOINT = ("dropout_rate", "attention_dropout_rate", "dtype")
 # Fields of `NystromformerConfig` in the section "attention", besides the name.
 OF_ATTENTION = (
@@ -32,8 +32,8 @@ OF_ATTENTION = (
     "mask_conv",
     "implementation",
 )
-# For each key of config.json, the tokenizer's attribute with the same id, and the id that transformers
-# writes if none is set: RoBERTa's, also for Nyströmformers with other tokenizers.
+# Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The default is
+# RoBERTa's id, also for Nyströmformers with other tokenizers.
 SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
     "pad_token_id": ("pad_id", 1),
     "bos_token_id": ("cls_id", 0),
@@ -49,9 +49,9 @@ SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
 class InitConfig:
     """The section "init": the source of the initial parameters."""
 
-    checkpoint: str = ""  # a folder that `nystromformer_jax.pretrained.from_pretrained` reads
-    from_scratch: bool = False  # use the checkpoint's sizes and tokenizer, but not its weights
-    quirks: Literal["none", "hf"] = "none"  # "hf" treats padding as Hugging Face's port does
+    checkpoint: str = ""  # a folder for `nystromformer_jax.pretrained.from_pretrained`
+    from_scratch: bool = False  # use only sizes and tokenizer of the checkpoint
+    quirks: Literal["none", "hf"] = "none"  # "hf" treats padding as in Hugging Face's code
 
     def __post_init__(self) -> None:
         if self.from_scratch and not self.checkpoint:
@@ -66,12 +66,12 @@ class InitConfig:
 
     @property
     def folder(self) -> Path:
-        """The checkpoint's folder."""
+        """Folder of the checkpoint."""
         return user_path(self.checkpoint)
 
     @property
     def reads_weights(self) -> bool:
-        """True if the run starts from the checkpoint's weights."""
+        """True if the run starts from the weights of the checkpoint."""
         return bool(self.checkpoint) and not self.from_scratch
 
 
@@ -85,14 +85,14 @@ def require_packages() -> None:
 
 
 def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> NystromformerConfig:
-    """Returns the model config of a run's config and the checkpoint.
+    """Returns the model config, built from the config of a run and the checkpoint.
 
     `config` has the sections "model" (all sizes, or with a checkpoint only `WITH_CHECKPOINT`) and "attention"
-    (a name and options; an empty name is the checkpoint's own). `fields` are those that depend on the data
-    and the devices; a checkpoint overrides `vocab_size`.
+    (a name and options; an empty name keeps the attention of the checkpoint). `fields` depend on data and
+    devices; a checkpoint overrides `vocab_size`.
 
     Raises:
-      ValueError: A key is unknown or a value invalid, or the checkpoint sets it.
+      ValueError: A key is unknown, a value is invalid, or the checkpoint already sets the key.
     """
     model, options = config["model"], dict(config["attention"])
     name = options.pop("name", "")
@@ -139,9 +139,9 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
 def read_params(
     init: InitConfig, config: NystromformerConfig, model_class: type[nn.Module], seed: int
 ) -> Any:
-    """Returns the checkpoint's parameters in the shapes of `config`; None if the run uses none.
+    """Returns the checkpoint's parameters in the shapes of `config`; None for random initialization.
 
-    Heads that are not in the checkpoint are initialized.
+    Heads that are missing in the checkpoint are initialized.
     """
     if not init.reads_weights:
         return None
@@ -151,12 +151,12 @@ def read_params(
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: InitConfig) -> None:
-    """Validates that a tokenizer matches the weights that a run starts from.
+    """Validates that a tokenizer matches the initial weights of a run.
 
     Raises:
-      ValueError: The tokenizer has more tokens than the embedding has rows. If the run uses the
-        checkpoint's weights, also: it has fewer tokens (unless the rows are their number rounded up), or
-        its special tokens have other ids than in the checkpoint's config.json.
+      ValueError: The tokenizer has more tokens than the embedding has rows. If the run uses the weights
+        of the checkpoint, also if there are fewer tokens (unless the rows are the number of tokens
+        rounded up), or if special tokens have different ids than in the checkpoint's config.json.
     """
     size, rows = tokenizer.vocab_size, config.vocab_size
     rounded = [multiple * math.ceil(size / multiple) for multiple in (1, 8, 64, 128)]
@@ -181,12 +181,12 @@ def _mismatch(difference: str) -> ValueError:
 
 
 def check_same_words(tokenizer: Tokenizer, init: InitConfig) -> None:
-    """Raises ValueError if the checkpoint has a tokenizer with another vocabulary."""
+    """Raises ValueError if the checkpoint has a tokenizer with a different vocabulary."""
     if not init.reads_weights:
         return
     try:
         own = load_tokenizer(init.folder)
-    except FileNotFoundError:  # the checkpoint has none
+    except FileNotFoundError:  # the checkpoint has no tokenizer
         return
     if own.vocabulary != tokenizer.vocabulary:
         raise _mismatch(f"data.tokenizer has other tokens than the tokenizer of {init.checkpoint}")

@@ -1,7 +1,7 @@
-"""The objectives of pretraining on pairs of texts: masked words, and the order of the two texts.
+"""Pretraining objectives on pairs of texts: masked words and sentence order.
 
-Masks and swaps are drawn on the device at every step, from one RNG per example. A batch is a pure function
-of its rows and the RNG. Evaluation always passes the same RNG, so its masks never change.
+Masks and swaps are sampled on the device at every step, with one RNG per example. A masked batch is a pure
+function of the rows and the RNG. Evaluation always uses the same RNG, so evaluation masks never change.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ class ObjectiveConfig:
     """The section "objective" of a config.
 
     Args:
-      mask_rate: Share of an example's tokens that are predicted.
-      mask_share: Share of these that are replaced by the mask token.
-      random_share: Share of these that are replaced by a random ordinary token; the rest stay unchanged.
-      whole_words: If True, all pieces of a word are predicted, or none.
-      order_weight: Weight of the order loss relative to the token loss; 0 swaps no sentences and leaves
-        the order head untrained, as in the authors' main code.
+      mask_rate: Fraction of the tokens of an example that are predicted.
+      mask_share: Fraction of predicted tokens that are replaced by the mask token.
+      random_share: Fraction of predicted tokens that are replaced by a random token; the rest are unchanged.
+      whole_words: If True, either all pieces of a word are predicted or none.
+      order_weight: Weight of the order loss relative to the token loss. With 0 no sentences are swapped
+        and the order head is not trained, as in the authors' main code.
     """
 
     mask_rate: float = 0.15
@@ -48,7 +48,7 @@ class ObjectiveConfig:
             raise ValueError(f"objective.order_weight: needs 0 or more, got {self.order_weight}.")
 
     def predictions(self, max_len: int) -> int:
-        """Returns K, the maximum number of predicted tokens of an example of `max_len` tokens."""
+        """Returns K, the maximum number of predicted tokens in an example of `max_len` tokens."""
         return max(1, round(self.mask_rate * max_len))
 
 
@@ -57,8 +57,8 @@ class Vocabulary:
     """Properties of a tokenizer that masking needs."""
 
     mask_id: int
-    word_starts: npt.NDArray[np.bool_]  # [V], True where a token begins a word
-    ordinary_ids: npt.NDArray[np.int32]  # not special; can be predicted or drawn at random
+    word_starts: npt.NDArray[np.bool_]  # [V], True for tokens that begin a word
+    ordinary_ids: npt.NDArray[np.int32]  # not special: can be predicted or random replacements
 
     @classmethod
     def create(
@@ -81,7 +81,7 @@ class MaskedPairs:
     positions: Array  # [B K], positions of predicted tokens
     targets: Array  # [B K], original tokens at `positions`
     weights: Array  # [B K], 1 at predicted tokens, 0 at unused positions
-    num_targets: Array  # [B], `mask_rate` of the tokens; whole words may leave fewer predicted
+    num_targets: Array  # [B], `mask_rate` of the tokens; whole words may predict fewer
     order: Array  # [B], 1 if the sentences are swapped
 
 
@@ -95,14 +95,14 @@ def mask_pairs(
     vocabulary: Vocabulary,
     config: ObjectiveConfig,
 ) -> MaskedPairs:
-    """Swaps the sentences of half of the pairs, and masks words in all of them.
+    """Swaps the sentences of each pair with probability ½, and masks words in all pairs.
 
-    `inputs` are `[CLS] first [SEP] second [SEP]` and padding; `first_len` and `second_len` do not count
-    special tokens. The RNG of a row is `rng` with its `example`, the index in the data, folded in.
+    `inputs` are `[CLS] first [SEP] second [SEP]` and padding; `first_len` and `second_len` exclude
+    special tokens. The RNG of a row is `fold_in(rng, example)`, where `example` is the index in the data.
 
-    Source: Devlin et al. 2019, arXiv:1810.04805, section 3.1 (15 %; 80, 10, 10) and their later whole-word
+    Source: Devlin et al. 2019, arXiv:1810.04805, section 3.1 (15 %; 80, 10, 10) and BERT's later whole-word
     masking; Lan et al. 2020, arXiv:1909.11942, section 3.1 (sentence order).
-    Differs: words are masked in random order as long as the whole word fits, so slightly fewer tokens
+    Differs: words are masked in random order while all pieces of the word fit, so slightly fewer tokens
     than `mask_rate` may be predicted.
     """
 
@@ -149,12 +149,12 @@ def choose_positions(
     vocabulary: Vocabulary,
     config: ObjectiveConfig,
 ) -> tuple[Int[Array, " K"], Float[Array, " K"]]:
-    """Returns positions of words in random order, and weights: 1 for at most `num_targets` of them."""
+    """Returns token positions in random order of words, and weights: 1 for at most `num_targets`."""
     length = tokens.shape[0]
     is_ordinary = np.zeros(len(vocabulary.word_starts), bool)
     is_ordinary[vocabulary.ordinary_ids] = True
     candidates = jnp.asarray(is_ordinary)[tokens] & mask
-    # A word begins at a token of `word_starts`, and after a token that cannot be predicted.
+    # A word begins at each token of `word_starts`, and after each token that cannot be predicted.
     after_other = jnp.concatenate([jnp.ones(1, bool), ~candidates[:-1]])
     starts = candidates & (jnp.asarray(vocabulary.word_starts)[tokens] | after_other)
     if not config.whole_words:
@@ -162,7 +162,7 @@ def choose_positions(
     word = jnp.cumsum(starts) - 1
     priority = jax.random.uniform(jax.random.fold_in(rng, 0), (length,))[word]
     by_priority = jnp.argsort(jnp.where(candidates, priority, jnp.inf), stable=True)
-    # A word fits if its last token in this order does.
+    # A word fits if the last token of the word in this order fits.
     rank = jnp.where(candidates[by_priority], jnp.arange(length), 0)
     last = jnp.zeros(length, jnp.int32).at[word[by_priority]].max(rank)
     fits = candidates & (last[word] < jnp.minimum(num_targets, config.predictions(length)))
@@ -173,7 +173,7 @@ def choose_positions(
 def replace_tokens(
     rng: Array, targets: Int[Array, " K"], vocabulary: Vocabulary, config: ObjectiveConfig
 ) -> Int[Array, " K"]:
-    """Replaces each target by the mask token, a random ordinary token, or itself."""
+    """Returns the input for each target: the mask token, a random ordinary token, or the target."""
     share = jax.random.uniform(jax.random.fold_in(rng, 1), targets.shape)
     ordinary = jnp.asarray(vocabulary.ordinary_ids)
     drawn = jax.random.randint(jax.random.fold_in(rng, 2), targets.shape, 0, len(ordinary))

@@ -1,4 +1,4 @@
-"""BERT-style pretraining on a local corpus: masked tokens and sentence order."""
+"""BERT-style pretraining on a local corpus with masked tokens and sentence order."""
 
 import dataclasses
 import math
@@ -28,12 +28,12 @@ from nystromformer_jax.pretrained import save_pretrained
 from nystromformer_jax.typing import Array
 
 PATHS = ("data.dir", "data.tokenizer", "data.workers")
-EVALUATION_SEED = 0  # masks the same tokens at every step and in every run
+EVALUATION_SEED = 0  # evaluation masks are the same at every step and in every run
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A valid config and its mesh."""
+    """A validated config with the mesh."""
 
     config: Mapping[str, Any]  # plain sections, for `config.json`
     data: CorpusConfig
@@ -44,12 +44,12 @@ class Run:
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
-    """Validates a config before anything is prepared, written or compiled.
+    """Validates a config and returns the run; nothing is prepared, written or compiled.
 
-    `config` has sections of plain values. The mesh takes all devices if `devices` is None.
+    `config` has sections of plain values. If `devices` is None, the mesh uses all devices.
 
     Raises:
-      ValueError: A value is invalid; the message names its section and key.
+      ValueError: A value is invalid; the message names the section and the key.
       FileNotFoundError: `init.checkpoint` does not exist.
       ImportError: A package of the extra `language` is not installed.
     """
@@ -64,14 +64,14 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     fit_config.check_batches(mesh)
     training.check_length(mesh, data.max_len, "data.max_len")
     run = Run(config, data, sections["objective"], init, fit_config, mesh)
-    # Validates the model. The size of an existing tokenizer is not known yet.
+    # Validate the model; the size of an existing tokenizer is not known yet.
     model = NystromformerForPreTraining(_model_config(run, data.vocab_size))
     jax.eval_shape(_make_params(run, model))
     return run
 
 
 def open_tokenizer(run: Run) -> Tokenizer | None:
-    """Opens a run's tokenizer; returns None if the run trains one.
+    """Opens the tokenizer of a run; returns None if the run trains a tokenizer.
 
     Raises:
       FileNotFoundError: The tokenizer does not exist.
@@ -86,16 +86,16 @@ def open_tokenizer(run: Run) -> Tokenizer | None:
 
 
 def is_partial(run: Run, corpus: Corpus) -> bool:
-    """Returns True if a run uses fewer pairs than its corpus has, or fewer steps than its budget."""
+    """Returns True if a run uses only a part of the corpus or of the step budget."""
     fewer_pairs = len(corpus.splits["train"]) < corpus.statistics["train"].pairs
     return fewer_pairs or run.fit.train.total_steps < run.fit.train.budget_steps
 
 
 def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]:
-    """Trains or resumes a run, and exports the checkpoint that is best on the held-out documents.
+    """Trains or resumes a run; exports the best checkpoint on the held-out documents.
 
     Returns:
-      The content of `result.json`; that of a finished run without training.
+      The content of `result.json`. A finished run is not trained again.
     """
     config = _model_config(run, corpus.tokenizer.vocab_size)
     check_tokenizer(corpus.tokenizer, config, run.init)
@@ -132,7 +132,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
 
 
 def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> training.TrainSpec:
-    """Returns what a run trains; to plan without data, omit `vocabulary` for a placeholder."""
+    """Returns the `TrainSpec` of a run. To plan without data, omit `vocabulary` for a placeholder."""
     if vocabulary is None:
         size = run.data.vocab_size
         if run.init.checkpoint:
@@ -157,14 +157,14 @@ def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> training.TrainS
 def make_loss(
     model: NystromformerForPreTraining, vocabulary: Vocabulary, objective: ObjectiveConfig
 ) -> Any:
-    """Returns the `LossFn`: cross-entropy of the masked tokens and of the sentence order.
+    """Returns the `LossFn`: cross-entropy of masked tokens plus sentence order.
 
         (Σ token losses + order_weight · Σ wanted · order loss) / Σ wanted
 
-    The sums are over a batch's masked tokens and its pairs, and `wanted` is the number of tokens to mask in
-    a pair. The order loss is therefore a mean weighted by length. The token loss is a mean up to the few per
-    cent of tokens that whole-word masking leaves out. Both add up exactly over the parts of a batch, but
-    accumulated parts mask other tokens than the undivided batch, because their random numbers differ.
+    The sums are over masked tokens and pairs of the batch; `wanted` is the number of tokens to mask in a
+    pair. The order loss is therefore a mean weighted by length. The token loss is a mean, except for a few
+    per cent of tokens that whole-word masking leaves out. Gradient accumulation sums both exactly, but masks
+    different tokens than the undivided batch, because the random numbers differ.
     """
 
     def loss_fn(
@@ -180,7 +180,7 @@ def make_loss(
             vocabulary=vocabulary,
             config=objective,
         )
-        # As in RoBERTa, both sentences have the same type.
+        # As in RoBERTa, both sentences have type 0.
         types = None if model.config.num_types == 1 else masked.types
         inputs = (masked.inputs, masked.mask, types, masked.positions)
         token_logits, order_logits = training.apply_model(model, params, dropout_rng, *inputs)
@@ -209,7 +209,7 @@ def make_loss(
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """Returns the properties of a tokenizer that masking needs."""
+    """Returns the `Vocabulary` of a tokenizer, which masking needs."""
     return Vocabulary.create(
         mask_id=tokenizer.mask_id,
         special_ids=tuple(tokenizer.special_ids),
@@ -218,15 +218,15 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def examples(pairs: Pairs, max_len: int) -> training.Examples:
-    """Returns a split for the pipeline."""
+    """Returns the pairs of a split as `Examples` for the input pipeline."""
     return training.Examples(len(pairs), lambda indices: pairs.batch(indices, max_len))
 
 
 def baselines(corpus: Corpus) -> dict[str, float]:
-    """Returns the metrics of predictors without context, from token counts of the training split.
+    """Returns the metrics of context-free baselines, from token counts of the training split.
 
-    The accuracy is that of the most frequent token, the loss that of the frequencies plus one, and the
-    order is constant.
+    The accuracy is for predicting the most frequent token, the loss for unigram probabilities with add-one
+    smoothing, and the order accuracy for a constant prediction.
     """
     special = list(corpus.tokenizer.special_ids)
     train, valid = (corpus.splits[name].token_counts() for name in ("train", "valid"))
@@ -241,7 +241,7 @@ def baselines(corpus: Corpus) -> dict[str, float]:
 
 
 def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]:
-    """Evaluates a finished run's best checkpoint on the held-out documents; writes nothing.
+    """Returns metrics of the best checkpoint of a finished run on held-out documents; writes nothing.
 
     Raises:
       NotFinished: The run has no result yet.
@@ -256,7 +256,7 @@ def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> 
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """Describes a result in one sentence."""
+    """Returns a sentence that describes a result."""
     valid, least = result["valid"], result["baselines"]
     order = ""
     if "order_accuracy" in valid:
@@ -280,7 +280,7 @@ def _model_config(run: Run, vocab_size: int) -> NystromformerConfig:
 
 
 def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], Any]:
-    """Returns a function that makes the initial parameters from the run's seed."""
+    """Returns a function that initializes the parameters with the seed of the run."""
     tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
     seed = run.fit.train.seed
     return lambda: model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
@@ -292,4 +292,4 @@ def _scored(run: Run, corpus: Corpus) -> int:
 
 
 def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:
-    return {**valid, "perplexity": math.exp(min(valid["mlm_loss"], 700.0))}  # exp overflows beyond
+    return {**valid, "perplexity": math.exp(min(valid["mlm_loss"], 700.0))}  # exp overflows above

@@ -1,4 +1,4 @@
-"""Reads, trains and writes tokenizers with the library `tokenizers`. Nothing is downloaded."""
+"""Loads, trains and saves tokenizers with the library `tokenizers`, without downloads."""
 
 import dataclasses
 import hashlib
@@ -17,7 +17,7 @@ from dataprep import cache
 from language import wordpiece
 from nystromformer_jax.durable import write_bytes
 
-# Names in BERT and in RoBERTa; ALBERT has some of each.
+# Special tokens of BERT and RoBERTa; ALBERT uses some of both.
 SPECIAL_TOKENS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -28,7 +28,7 @@ SPECIAL_TOKENS = {
 FILE = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
 KNOWN_FILES = f"{FILE}, vocab.txt (BERT), or vocab.json beside merges.txt (RoBERTa)"
-MAX_WORD_CHARACTERS = 100  # a longer word is one unknown token, as in BERT
+MAX_WORD_CHARACTERS = 100  # longer words become one unknown token, as in BERT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,9 +36,9 @@ class Tokenizer:
     """Converts text to token ids and back."""
 
     backend: Any  # a `tokenizers.Tokenizer`
-    vocab_size: int  # includes ids of added tokens
+    vocab_size: int  # including added tokens
     pad_id: int
-    unk_id: int | None  # None if no text is unknown, as in byte-level tokenizers
+    unk_id: int | None  # None for byte-level tokenizers, which have no unknown token
     cls_id: int
     sep_id: int
     mask_id: int
@@ -48,7 +48,7 @@ class Tokenizer:
 
     @classmethod
     def from_backend(cls, backend: Any, origin: str) -> "Tokenizer":
-        """Wraps a `tokenizers.Tokenizer`; `origin` names it in error messages."""
+        """Returns a `Tokenizer` around a `tokenizers.Tokenizer`; `origin` is for error messages."""
         backend.no_truncation()
         backend.no_padding()
         # The text "[MASK]" becomes six characters, not a mask token.
@@ -81,17 +81,17 @@ class Tokenizer:
         )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of every text; the unknown token is the only special one among them."""
+        """Returns the token ids of each text, without special tokens except the unknown token."""
         batch = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         reserved = frozenset((self.pad_id, self.cls_id, self.sep_id, self.mask_id))
         return [
-            # A vocabulary of whole words may contain "[MASK]" as a word.
+            # A word-level vocabulary may contain "[MASK]" as a word.
             ids if reserved.isdisjoint(ids) else [id for id in ids if id not in reserved]
             for ids in (encoding.ids for encoding in batch)
         ]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of token ids, special tokens included."""
+        """Returns the text of token ids, including special tokens."""
         return self.backend.decode([int(id) for id in ids], skip_special_tokens=False)
 
     @property
@@ -110,12 +110,12 @@ class Tokenizer:
 
     @property
     def token_ids(self) -> dict[str, int]:
-        """The special ids by their names in a Hugging Face `config.json`."""
+        """Special-token ids by their keys in a Hugging Face `config.json`."""
         names = ("pad_token_id", "bos_token_id", "eos_token_id")
         return dict(zip(names, (self.pad_id, self.cls_id, self.sep_id), strict=True))
 
     def save(self, folder: Path, max_len: int | None = None) -> None:
-        """Writes `tokenizer.json`, and the config that `transformers` needs to open the folder.
+        """Writes `tokenizer.json` and `tokenizer_config.json`, as required by `transformers`.
 
         `max_len` is the maximum number of tokens that the model supports.
         """
@@ -139,17 +139,17 @@ class Tokenizer:
 
 
 def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> Tokenizer:
-    """Opens a tokenizer.
+    """Loads a tokenizer from a file or folder.
 
     Args:
-      path: A `tokenizer.json`, BERT's `vocab.txt`, RoBERTa's `vocab.json` or `merges.txt` with the other
-        one beside it, or a folder with one of these, such as that of a Hugging Face model.
-      lowercase: Convert text to lower case for a `vocab.txt`, unless the `tokenizer_config.json` beside
-        it has `do_lower_case`.
+      path: A `tokenizer.json`, BERT's `vocab.txt`, RoBERTa's `vocab.json` or `merges.txt` (both files in
+        one folder), or a folder with one of these, such as the folder of a Hugging Face model.
+      lowercase: Convert text to lower case for a `vocab.txt`, unless `do_lower_case` is set in
+        `tokenizer_config.json` of the same folder.
 
     Raises:
       FileNotFoundError: The tokenizer is missing.
-      ValueError: The file is not a tokenizer, or lacks a special token.
+      ValueError: The file is not a tokenizer, or a special token is missing.
     """
     origin = cache.user_path(os.fspath(path))
     if not origin.exists():
@@ -160,13 +160,13 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
     try:
         return Tokenizer.from_backend(_open_backend(origin, lowercase), str(origin))
     except OSError as error:
-        if error.strerror is None:  # our own message
+        if error.strerror is None:  # raised by this package
             raise
         raise OSError(f"The tokenizer {origin} cannot be read ({error.strerror}).") from error
 
 
 def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
-    """Returns the counts of BERT's words, from the counts of strings without white space."""
+    """Splits strings as BERT's pre-tokenizer does; returns word counts from string counts."""
     backend = _bert({"[UNK]": 0}, lowercase)
     words: Counter[str] = Counter()
     for raw, count in counts.items():
@@ -178,10 +178,10 @@ def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
 
 
 def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool) -> Tokenizer:
-    """Trains a WordPiece tokenizer with BERT's normalizer, deterministically.
+    """Returns a WordPiece tokenizer with BERT's normalizer; training is deterministic.
 
-    `counts` is the result of `bert_words` with the same `lowercase`. If there are too few words, the
-    tokenizer has fewer than `vocab_size` tokens, which include special ones.
+    `counts` is the result of `bert_words` with the same `lowercase`. `vocab_size` includes special tokens.
+    With too few words the tokenizer has fewer tokens.
     """
     if not counts:
         raise ValueError("A tokenizer needs text to be trained on, and the text is empty.")
@@ -192,7 +192,7 @@ def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool)
 
 
 def _open_backend(path: Path, lowercase: bool) -> Any:
-    """Returns the `tokenizers.Tokenizer` of a file or a folder; see `load_tokenizer`."""
+    """Returns the `tokenizers.Tokenizer` in a file or folder; see `load_tokenizer`."""
     import tokenizers
 
     if path.is_dir():
@@ -231,7 +231,7 @@ def _bert(vocabulary: dict[str, int], lowercase: bool) -> Any:
 
 
 def _roberta(folder: Path, prefix: str) -> Any:
-    """Returns RoBERTa's byte-level BPE tokenizer; `prefix` begins the names of its two files."""
+    """Returns RoBERTa's byte-level BPE tokenizer from two files with names that start with `prefix`."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
 
@@ -254,7 +254,7 @@ def _roberta(folder: Path, prefix: str) -> Any:
 def _add_special_tokens(
     backend: Any, vocabulary: Mapping[str, int], *, single: str, pair: str
 ) -> None:
-    """Marks the vocabulary's special tokens; `single` and `pair` are templates for one and two texts."""
+    """Adds the special tokens of the vocabulary; `single` and `pair` are templates for one and two texts."""
     import tokenizers
     from tokenizers import processors
 
@@ -275,7 +275,7 @@ def _add_special_tokens(
 
 
 def _word_mark(description: Mapping[str, Any], origin: str) -> str:
-    """Returns the `word_mark` of `Tokenizer` from a tokenizer.json."""
+    """Returns the `word_mark` of a tokenizer, from the content of tokenizer.json."""
     model = description["model"]
     if model["type"] == "WordPiece":
         prefix = model.get("continuing_subword_prefix", wordpiece.PREFIX)
@@ -297,7 +297,7 @@ def _word_mark(description: Mapping[str, Any], origin: str) -> str:
 
 
 def _bert_vocabulary(path: Path) -> dict[str, int]:
-    """Reads a vocab.txt, which has one token per line."""
+    """Returns token ids from a vocab.txt, which has one token per line."""
     try:
         tokens = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
     except UnicodeDecodeError:
@@ -309,7 +309,7 @@ def _bert_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _is_lowercase(folder: Path, default: bool) -> bool:
-    """Returns `do_lower_case` of a folder's tokenizer_config.json, or the default."""
+    """Returns `do_lower_case` from tokenizer_config.json in `folder`, or the default."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return bool(config.get("do_lower_case", default))

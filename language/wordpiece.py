@@ -1,12 +1,12 @@
 """Learns a WordPiece vocabulary from word counts by byte-pair encoding.
 
-The most frequent pair of adjacent pieces is merged into a new piece, repeatedly. A WordPiece tokenizer
+The most frequent pair of adjacent pieces is repeatedly merged into a new piece. A WordPiece tokenizer
 then matches pieces greedily, the longest first.
 
 Source: `tokenizers.trainers.WordPieceTrainer` (huggingface/tokenizers, models/bpe/trainer.rs).
-Differs from it: the same words always give the same vocabulary. The library numbers the letters in the
-order of a hash table, which differs between processes, and breaks ties between pairs by these numbers.
-Here a pair may also occur more than 2^31 times.
+Differs from it: the vocabulary is deterministic. The library numbers letters in the order of a hash table,
+which differs between processes, and breaks ties between pairs by these numbers. In this module a pair may
+also occur more than 2^31 times.
 """
 
 import heapq
@@ -14,20 +14,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-PREFIX = "##"  # begins a piece that continues a word
+PREFIX = "##"  # first characters of a piece that continues a word
 
-# The rarest letters, up to this share of the text, are dropped; words that contain them are unknown.
+# The rarest letters, up to this fraction of the text, are dropped. Words with these letters are unknown.
 _RARE = 1e-4
 
 
 def learn(counts: Mapping[str, int], vocab_size: int, first: Sequence[str]) -> list[str]:
     """Returns the vocabulary: special tokens (`first`), letters, and longer pieces in order of merging.
 
-    It has fewer than `vocab_size` entries if no pair occurs twice any more.
+    The result has fewer than `vocab_size` entries if no pair occurs more than once.
     """
     letters = _letters(counts)
     words = [word for word in counts if letters.issuperset(word)]
-    # Ties between pairs are broken by these numbers, the smaller first.
+    # Ties between pairs are broken by the index in `symbols`, smaller first.
     symbols = sorted(letters) + sorted({PREFIX + c for word in words for c in word[1:]})
     if vocab_size < len(first) + len(symbols):
         raise ValueError(
@@ -42,7 +42,7 @@ def learn(counts: Mapping[str, int], vocab_size: int, first: Sequence[str]) -> l
 
 
 def _letters(counts: Mapping[str, int]) -> set[str]:
-    """Returns the characters of the words, without the rarest ones that make up `_RARE` of them."""
+    """Returns the letters of the words, without the rarest letters (a fraction `_RARE` of the text)."""
     occurrences: Counter[str] = Counter()
     for word, count in counts.items():
         for character in word:
@@ -60,16 +60,16 @@ def _letters(counts: Mapping[str, int]) -> set[str]:
 def _merged(
     words: Iterable[str], counts: Sequence[int], symbols: list[str], size: int
 ) -> list[str]:
-    """Returns `symbols` and the pieces merged from them, at most `size` in all.
+    """Returns `symbols` and the pieces merged from them, at most `size` in total.
 
     A word is stored as a string with one character per piece, `chr(i)` for piece i. A pair is then a
-    string of two characters, and `str.replace` merges it in a word.
+    string of two characters, which `str.replace` merges in a word.
     """
     pieces = list(symbols)
     numbers = {piece: chr(i) for i, piece in enumerate(pieces)}
     spelled = [numbers[word[0]] + "".join(numbers[PREFIX + c] for c in word[1:]) for word in words]
     occurrences: defaultdict[str, int] = defaultdict(int)
-    holders: defaultdict[str, list[int]] = defaultdict(list)  # words with a pair; may be outdated
+    holders: defaultdict[str, list[int]] = defaultdict(list)  # words by pair; may be outdated
     for row, (word, count) in enumerate(zip(spelled, counts, strict=True)):
         for pair in map("".join, pairwise(word)):
             occurrences[pair] += count
@@ -78,7 +78,7 @@ def _merged(
     heapq.heapify(queue)
     while queue and len(pieces) < size:
         count, pair = heapq.heappop(queue)
-        if -count != occurrences[pair]:  # outdated; higher counts were queued again
+        if -count != occurrences[pair]:  # outdated entry of the queue
             if -count > occurrences[pair] > 0:
                 heapq.heappush(queue, (-occurrences[pair], pair))
             continue
@@ -86,7 +86,7 @@ def _merged(
             break
         left, right = (pieces[ord(number)] for number in pair)
         piece = left + right.removeprefix(PREFIX)
-        if piece not in numbers:  # a word may contain PREFIX itself
+        if piece not in numbers:  # a word may contain PREFIX as text
             numbers[piece] = chr(len(pieces))
             pieces.append(piece)
         merged = numbers[piece]

@@ -1,1 +1,1 @@
-"""Report of pretraining and fine-tuning: `python -m language.report`. No jax."""
+"""Report on pretraining and fine-tuning: `python -m language.report`. Does not import jax."""

@@ -1,4 +1,4 @@
-"""Gains of pretraining: fine-tuned models compared with the same models from scratch."""
+"""Gains of pretraining: compares fine-tuned models with models trained from scratch."""
 
 import itertools
 import math
@@ -15,31 +15,31 @@ from language.report.groups import Group
 from language.report.results import Run
 from reporting.tables import Table
 
-START = ("init", "init.from_scratch")  # keys in which the two settings may differ
+START = ("init", "init.from_scratch")  # config keys that may differ between the two settings
 
 
 class Gain(NamedTuple):
-    """Accuracies of a pretrained model and of the same from scratch, in [0, 1], on the same examples."""
+    """Accuracies in [0, 1] of a pretrained model and the model from scratch, on the same examples."""
 
     task: str
     pretrained: Group
     scratch: Group
-    seeds: tuple[int, ...]  # that both groups have
+    seeds: tuple[int, ...]  # seeds of both groups
     examples: int
     accuracies: tuple[float, float]  # pretrained and from scratch, means over seeds
-    error: float  # standard error of their paired difference over examples
+    error: float  # standard error of the paired difference over examples
 
     @property
     def difference(self) -> float:
-        """Accuracy pretrained minus from scratch."""
+        """Accuracy with pretraining minus accuracy from scratch."""
         return self.accuracies[0] - self.accuracies[1]
 
 
 def find_gains(groups: Sequence[Group]) -> list[Gain]:
-    """Returns the gains of all pairs of groups that differ only in their start and kept predictions.
+    """Returns the gain for each pair of groups with predictions that differ only in initialization.
 
     Raises:
-      ValueError: Predictions are invalid, or of different examples.
+      ValueError: Predictions are invalid or belong to different examples.
     """
     tuned = [group for group in groups if group.task]
     found = [
@@ -52,7 +52,7 @@ def find_gains(groups: Sequence[Group]) -> list[Gain]:
 
 
 def table(gains: Sequence[Gain]) -> Table:
-    """Returns a row for each gain, in percent."""
+    """Returns a table with one row per gain, in percent."""
     rows = [
         {
             "task": TASKS[gain.task].title,
@@ -69,13 +69,13 @@ def table(gains: Sequence[Gain]) -> Table:
 
 
 def numbers(gain: Gain) -> dict[str, Any]:
-    """Returns the numbers of a gain."""
+    """Returns a gain as JSON values."""
     labels = {"pretrained": gain.pretrained.label, "scratch": gain.scratch.label}
     return gain._asdict() | labels | {"difference": gain.difference}
 
 
 def _gain(pretrained: Group, scratch: Group) -> Gain | None:
-    """Returns the gain over the shared seeds; None if there are none, or if a run kept no predictions."""
+    """Returns the gain over the shared seeds; None without shared seeds or without predictions."""
     ours, theirs = ({run.seed: run for run in group.runs} for group in (pretrained, scratch))
     seeds = tuple(sorted(ours.keys() & theirs.keys()))
     answers = [[_correct(runs[seed]) for seed in seeds] for runs in (ours, theirs)]
@@ -97,7 +97,7 @@ def _gain(pretrained: Group, scratch: Group) -> Gain | None:
 
 
 def _correct(run: Run) -> Mapping[str, np.bool]:
-    """Returns whether each example is right, on a test set with labels if any; empty without predictions."""
+    """Returns for each example id if the prediction is correct, on a labeled test set if there is one."""
     task = TASKS[run.task]
     file = Path(
         run.folder, "predictions", file_name(task, "test" if "test" in run.scores else "valid")

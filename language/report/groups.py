@@ -1,4 +1,4 @@
-"""Groups of runs that differ only in their seed: rows and cells of the tables."""
+"""Groups of runs that differ only in the seed: rows and cells of the tables."""
 
 import dataclasses
 import math
@@ -14,13 +14,13 @@ from reporting.statistics import summarize
 
 
 class Cell(NamedTuple):
-    """A metric over seeds, as stored: accuracies in [0, 1]. NaN where a number is unknown."""
+    """Statistics of a metric over seeds; accuracies are in [0, 1], unknown numbers are NaN."""
 
     n: int
     mean: float
-    deviation: float  # standard deviation over seeds, NaN for one
-    half_width: float  # of the 95 % Student t interval, NaN for one
-    error: float  # mean over seeds of the metric's own standard error over examples
+    deviation: float  # standard deviation over seeds, NaN for one seed
+    half_width: float  # of the 95 % Student t interval, NaN for one seed
+    error: float  # standard error over examples, averaged over seeds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Group:
         return any(run.is_partial for run in self.runs)
 
     def cell(self, split: str, metric: str) -> Cell | None:
-        """Returns a metric over the seeds, or None if a run lacks it."""
+        """Returns a metric over the seeds, or None if it is missing in a run."""
         scores = [run.scores.get(split) for run in self.runs]
         known = [found for found in scores if found and metric in found.values]
         if len(known) < len(self.runs):
@@ -50,8 +50,8 @@ class Group:
 def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
     """Returns the groups of all finished runs at or below `folders`.
 
-    They are sorted by task in the order of the tables, then by label. A sentence is returned for each run
-    that was left out because another one has its setting and seed.
+    Groups are sorted by task in the order of the tables, then by label. The second result has a sentence for
+    each run that was left out because another run has the same setting and seed.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.
@@ -72,7 +72,7 @@ def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
 
 
 def best(groups: Sequence[Group]) -> Group:
-    """Returns the best setting of a task by validation; whole runs precede partial ones."""
+    """Returns the best setting of a task by validation; complete runs are preferred to partial ones."""
     metric = TASKS[groups[0].task].select_by
 
     def rank(group: Group) -> tuple[bool, float]:
@@ -83,7 +83,7 @@ def best(groups: Sequence[Group]) -> Group:
 
 
 def _differences(run: Run, others: Sequence[Run]) -> list[str]:
-    """Returns the values of a run's setting that differ between the runs `others`."""
+    """Returns the values in the setting of `run` that differ between the runs `others`."""
     keys = sorted({key for other in others for key in other.setting})
     return [
         f"{key.rpartition('.')[2]}={run.setting.get(key, 'default')}"

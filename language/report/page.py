@@ -1,4 +1,4 @@
-"""The report as a page of Markdown, and its numbers as JSON values."""
+"""Creates the report as a Markdown page, and all numbers as JSON values."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from reporting.writer import bullets, join, picture
 
 
 def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[str, Any]:
-    """Draws the picture and returns the page and its numbers; see `reporting.writer.main`."""
+    """Writes the picture; returns the page and the numbers, for `reporting.writer.main`."""
     pretraining, file = [group for group in groups if not group.task], picture_file(path)
     if pretraining:
         plots.plot_pretraining(pretraining, tables.baselines(pretraining), file)
@@ -22,12 +22,12 @@ def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[
 
 
 def picture_file(path: Path) -> Path:
-    """Returns the file of the picture of pretraining, beside the report's."""
+    """Returns the path of the pretraining picture, next to the report files."""
     return path.with_name(f"{path.name}-pretraining.png")
 
 
 def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> str:
-    """Returns the page; `path` is that of the report's files, without a file ending."""
+    """Returns the Markdown page; `path` is the path of the report files without extension."""
     parts = ["# Language model: results"]
     tasks = [task for task in TASKS if any(group.task == task for group in groups)]
     if tasks:
@@ -72,7 +72,7 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> st
 
 
 def numbers(groups: Sequence[Group]) -> dict[str, Any]:
-    """Returns every number of the tables; accuracies are in [0, 1]."""
+    """Returns all numbers of the tables as JSON values; accuracies are in [0, 1]."""
     rows = []
     for model, own in tables.by_model(groups).items():
         row: dict[str, Any] = {"model": model}

@@ -1,4 +1,4 @@
-"""The paper's Figure 5: pretraining against steps."""
+"""Plots pretraining metrics against steps, as in Figure 5 of the paper."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from reporting.plotting import (
     seeds_together,
 )
 
-LINES = ("-", "--", ":", "-.")  # the next one each time the colors repeat
+LINES = ("-", "--", ":", "-.")  # next line style each time the colors repeat
 
 
-# Title of the axis and factor of the values of each metric.
+# Axis title and scale factor of each metric.
 PANELS: Mapping[str, tuple[str, float]] = {
     "mlm_accuracy": ("masked tokens guessed, %", 100),
     "mlm_loss": ("cross-entropy, nats per masked token", 1),
@@ -28,7 +28,7 @@ PANELS: Mapping[str, tuple[str, float]] = {
 
 
 def plot_pretraining(groups: Sequence[Group], baselines: Mapping[str, float], path: Path) -> None:
-    """Draws validation against steps: a panel for each metric, a line for each model, a band over seeds.
+    """Plots validation metrics against steps: one panel per metric, one line per model, bands over seeds.
 
     Source: Xiong et al. 2021, Figure 5.
     Differs: the loss is shown, too.

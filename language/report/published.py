@@ -1,4 +1,4 @@
-"""The paper's Table 2."""
+"""Published numbers: Table 2 of the paper."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,7 +14,7 @@ REMARK = (
 
 
 class Column(NamedTuple):
-    """A column of the table: a task, its split and its metric."""
+    """A column of the table: task, split and metric."""
 
     title: str
     task: str
@@ -22,7 +22,7 @@ class Column(NamedTuple):
     metric: Metric
 
 
-# The paper does not name IMDb's validation set; here it is the test set.
+# The paper does not specify the validation set of IMDb; the test set is used here.
 COLUMNS = (
     Column("SST-2", "sst2", "valid", "accuracy"),
     Column("MRPC, F1", "mrpc", "valid", "f1"),

@@ -1,4 +1,4 @@
-"""Reads and validates finished runs of pretraining and fine-tuning."""
+"""Reads and validates the results of pretraining and fine-tuning runs."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ NEEDED: Mapping[str, Kind] = {
 SPLITS = ("valid", "valid_mismatched", "test")
 PRETRAINING = ("mlm_accuracy", "mlm_loss")  # required in a result of pretraining
 
-# Keys that do not change a run's numbers, like all keys of NEUTRAL_SECTIONS.
+# Config keys that do not affect results, like all keys in NEUTRAL_SECTIONS.
 NEUTRAL = (
     "data.dir",
     "data.source",
@@ -42,16 +42,16 @@ class Scores(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(reporting.runs.Run):
-    """A finished run; the task of pretraining is empty."""
+    """A finished run; `task` is empty for pretraining."""
 
     kind: Literal["glue", "pretrain"]
     scores: Mapping[str, Scores]  # metrics of each split with labels
-    setting: Mapping[str, str]  # values of the config by dotted key, with the run's start and data
+    setting: Mapping[str, str]  # config values by dotted key, with initialization and data
     result: Mapping[str, Any]  # values of `result.json`
 
     @property
     def model(self) -> str:
-        """The attention, its landmarks, and the checkpoint that the run started from."""
+        """Name of the model: attention, number of landmarks, and initial checkpoint."""
         landmarks = self.setting.get("attention.num_landmarks")
         attention = f"{self.result['attention']}{f'-{landmarks}' if landmarks else ''}"
         init = self.setting["init"]
@@ -61,7 +61,7 @@ class Run(reporting.runs.Run):
 
     @property
     def is_partial(self) -> bool:
-        """True if the run saw or evaluated fewer examples than the task has, or trained too few steps."""
+        """True if the run used only a part of the examples of the task or of the training steps."""
         return bool(self.result.get("partial"))
 
 
@@ -72,7 +72,7 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run | None:
-    """Returns the finished run in a folder; None if the folder has none, or one of another kind.
+    """Returns the finished run in a folder, or None if there is no such run of pretraining or fine-tuning.
 
     Raises:
       ValueError: A file of the run is invalid.
@@ -130,7 +130,7 @@ def _scores(file: Path, result: Mapping[str, Any], split: str) -> Scores:
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Returns a config's values as text by dotted key, except keys that do not change a run's numbers."""
+    """Returns config values as text by dotted key, except keys that do not affect results."""
     return {
         f"{section}.{key}": str(value)
         for section, values in config.items()
@@ -141,6 +141,6 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _origin(checkpoint: str) -> str:
-    """Returns the name of a checkpoint's folder, or of the run whose model it is."""
+    """Returns the name of the checkpoint's folder, or of the run that exported the checkpoint."""
     path = Path(checkpoint)
     return path.parent.name or path.name if path.name == "model" else path.name

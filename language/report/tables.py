@@ -25,7 +25,7 @@ PRETRAINING = ("mlm_accuracy", "order_accuracy", "mlm_loss", "perplexity")
 
 
 def table_2(groups: Sequence[Group]) -> Table:
-    """Returns the paper's Table 2: a row for each of our models, and the paper's rows."""
+    """Returns Table 2 of the paper: one row per model of this report, and the published rows."""
     ours = [
         [model, *(cell_words(of_column(own, *column[1:])) for column in COLUMNS)]
         for model, own in by_model(groups).items()
@@ -40,14 +40,14 @@ def table_2(groups: Sequence[Group]) -> Table:
 def of_column(
     groups: Sequence[Group], task: str, split: str, metric: str
 ) -> tuple[Group, Cell, int] | None:
-    """Returns a model's best setting on a task, its metric, and the number of settings; None if not run."""
+    """Returns the best setting on a task, the metric, and the number of settings; None without runs."""
     own = [group for group in groups if group.task == task]
     cell = best(own).cell(split, metric) if own else None
     return (best(own), cell, len(own)) if cell else None
 
 
 def by_model(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Returns the groups of fine-tuning by model; models with most tasks come first."""
+    """Returns the fine-tuning groups by model, sorted by the number of tasks, most first."""
     found: dict[str, list[Group]] = {}
     for group in groups:
         if group.task:
@@ -58,7 +58,7 @@ def by_model(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def settings_table(groups: Sequence[Group]) -> Table:
-    """Returns a row for each setting of one task, with all metrics over seeds."""
+    """Returns a table with one row per setting of a task: all metrics over seeds."""
     names = _metrics_of(groups)
     rows = []
     for group in groups:
@@ -78,7 +78,7 @@ def settings_table(groups: Sequence[Group]) -> Table:
 
 
 def runs_table(groups: Sequence[Group]) -> Table:
-    """Returns a row for each run of one task, with standard errors over examples."""
+    """Returns a table with one row per run of a task: metrics with standard errors over examples."""
     names = _metrics_of(groups)
     rows = [
         {
@@ -98,7 +98,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
 
 
 def pretraining_table(groups: Sequence[Group]) -> Table:
-    """Returns a row for each pretrained model, and predictors that ignore the context."""
+    """Returns a table with one row per pretrained model, and the context-free baselines."""
     rows = []
     for group in groups:
         parameters = group.runs[0].result.get("parameters")
@@ -121,7 +121,7 @@ def pretraining_table(groups: Sequence[Group]) -> Table:
 
 
 def baselines(groups: Sequence[Group]) -> Mapping[str, float]:
-    """Returns the metrics of predictors without context, if all runs that have them agree."""
+    """Returns the metrics of context-free baselines, if all runs with baselines agree."""
     said = [
         run.result["baselines"]
         for group in groups
@@ -132,7 +132,7 @@ def baselines(groups: Sequence[Group]) -> Mapping[str, float]:
 
 
 def cell_words(found: tuple[Group, Cell, int] | None) -> str:
-    """Returns a cell of Table 2: mean and deviation over seeds, or the error over examples of one seed."""
+    """Returns a cell of Table 2: mean and deviation over seeds; for one seed, the error over examples."""
     if found is None:
         return NOT_RUN
     group, cell, settings = found
@@ -147,7 +147,7 @@ def cell_words(found: tuple[Group, Cell, int] | None) -> str:
 
 
 def _metrics_of(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """Returns the splits and metrics that any run of a task has, in the task's order."""
+    """Returns all (split, metric) pairs that exist in the runs of a task, in the order of the task."""
     runs = [run for group in groups for run in group.runs]
     return [
         (split, metric)
