@@ -1,8 +1,8 @@
-"""Prepares a corpus for pretraining: documents to pairs of texts.
+"""Prepares a corpus for pretraining: converts documents to pairs of texts.
 
-A corpus is a text file, a folder of them, JSON lines, or a data set of tensorflow-datasets. Rules split
-it into sentences. Its tokenizer is read, or trained on the training documents. Its pairs are written
-once to a hashed folder of the cache, which all processes open.
+A corpus is a text file, a folder of text files, JSON lines, or a data set of tensorflow-datasets. It is split
+into sentences by rules. The tokenizer is loaded, or trained on the training documents. The pairs are written
+once to a cache folder, which all processes open.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from language.corpus.pieces import PairMaker, SplitStatistics, WordCounter
 from language.tokenizer import FILE as TOKENIZER_FILE
 from language.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
-# Part of every fingerprint: increase it when the same files give other data.
+# Part of every fingerprint. Increase it when the same files give different data.
 FORMAT = 1
 
 _STATISTICS = "statistics.json"
@@ -34,22 +34,22 @@ class CorpusConfig:
     """The section "data" of a config.
 
     Args:
-      dir: A file or a folder, which is searched recursively.
-      source: "text"; "jsonl", JSON objects with a document as `text`, one per line; "tfds", the folder
-        of a data set that tensorflow-datasets prepared; "auto" infers it from the names.
-      documents: What separates documents. "blank_line": empty lines. "heading": lines like
-        `= Title =`, as in WikiText; lines like `= = Section = =` are dropped. "file": each file is a
-        document. "line": each line is one, as always for JSON and tfds. "auto": headings if the text
-        begins with one, else blank lines if it has any, else files if there are several, else lines.
-      tokenizer: A path, see `language.tokenizer.load_tokenizer`; empty trains one on the documents.
-      vocab_size: Tokens of a trained tokenizer.
-      lowercase: If True, a trained tokenizer, or one of a `vocab.txt`, converts text to lower case.
-      max_len: Tokens per pair, special tokens included.
-      short_rate: Share of pairs with a smaller target length.
-      held_out: Share of documents for validation, chosen by each document's hash with the seed.
-      examples: Number of training pairs, the first ones; 0: all.
-      seed: Seed of the split and of the pairs, but not of the training.
-      workers: Processes that prepare the data; 0: one per core. It does not change the data.
+      dir: A file, or a folder that is searched recursively.
+      source: Format. "text"; "jsonl": one JSON object per line, with a document as `text`; "tfds": folder
+        of a data set prepared by tensorflow-datasets; "auto": inferred from the names.
+      documents: Separator of documents. "blank_line": empty lines. "heading": lines like
+        `= Title =`, as in WikiText; lines like `= = Section = =` are dropped. "file": one document per
+        file. "line": one document per line, as always for JSON and tfds. "auto": headings if the text
+        begins with a heading, else blank lines if there are any, else files if several, else lines.
+      tokenizer: Path for `language.tokenizer.load_tokenizer`; empty: a tokenizer is trained.
+      vocab_size: Vocabulary size of a trained tokenizer.
+      lowercase: Convert text to lower case, for a trained tokenizer or a `vocab.txt`.
+      max_len: Tokens per pair, including special tokens.
+      short_rate: Fraction of pairs with a smaller target length.
+      held_out: Fraction of documents for validation, selected by a hash of the document and the seed.
+      examples: Maximum number of training pairs, the first ones; 0: all.
+      seed: Seed of the split and of the pairs; training uses `train.seed`.
+      workers: Number of processes that prepare the data; 0: one per core. It does not change the data.
     """
 
     dir: str
@@ -90,16 +90,16 @@ class Corpus:
     tokenizer: Tokenizer
     splits: Mapping[str, Pairs]  # "train" and "valid"
     sha256: str  # hash of the pairs, the vocabulary and the statistics
-    statistics: Mapping[str, SplitStatistics]  # of each whole split, before `examples` applies
+    statistics: Mapping[str, SplitStatistics]  # of each split before `examples` is applied
     folder: Path
 
 
 def load(config: CorpusConfig) -> Corpus:
-    """Opens a corpus, and prepares it first if needed. An interrupted preparation resumes.
+    """Returns a prepared corpus; prepares it on first use. An interrupted preparation resumes.
 
     Raises:
       FileNotFoundError: The corpus or the tokenizer is missing.
-      ValueError: An invalid file, a split without pairs, or a vocabulary that is too small.
+      ValueError: A file is invalid, a split has no pairs, or the vocabulary is too small.
       OSError: A file cannot be read, or the cache cannot be written.
     """
     source = open_source(config.dir, config.source, config.documents)
@@ -129,7 +129,7 @@ def load(config: CorpusConfig) -> Corpus:
         pieces.write_arrays(folder, made, statistics, pieces.token_dtype(tokenizer))
         plain = {split: dataclasses.asdict(found) for split, found in statistics.items()}
         (folder / _STATISTICS).write_text(json.dumps(plain, indent=2), encoding="utf-8")
-        # A tokenizer.json would depend on the version of the library that writes it.
+        # A tokenizer.json would depend on the version of the library.
         (folder / _VOCABULARY).write_text(json.dumps(tokenizer.vocabulary), encoding="utf-8")
         counts = statistics.values()
         _logger.info(
@@ -155,7 +155,7 @@ def load(config: CorpusConfig) -> Corpus:
 
 
 def _train_tokenizer(config: CorpusConfig, source: Source) -> Tokenizer:
-    """Opens the trained tokenizer of a corpus, and trains it first if needed."""
+    """Returns the trained tokenizer of a corpus; trains it on first use."""
     stamp = source.stamp()
     fingerprint = {
         "data": "tokenizer",

@@ -1,7 +1,7 @@
 """Reads documents from text files, JSON lines, or a data set of tensorflow-datasets.
 
 A source is divided into numbered pieces of a few megabytes, which several processes can read in any
-order. All pieces together give every document once, in order. Only one document at a time is in memory.
+order. The pieces together contain every document once, in order. Documents are read one at a time.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from dataprep.tfds_reader import INFO, PreparedByTfds
 PIECE_BYTES = 2**23
 EXAMPLES_PER_PIECE = 4_000
 MAX_DOCUMENT_BYTES = 2**26
-SAMPLE_BYTES = 2**20  # of the first file, to infer what separates documents
+SAMPLE_BYTES = 2**20  # bytes of the first file, to infer the separator of documents
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
 
 _BOM = b"\xef\xbb\xbf"  # byte-order mark
@@ -29,8 +29,8 @@ _BOM = b"\xef\xbb\xbf"  # byte-order mark
 _TITLE = re.compile(rb"\s*= (?!=)(?:.*[^=\s])? =\s*")
 _SECTION_MARKS = (b"==", b"= =")
 
-# True if a line, given the one after it, ends the document before it. A heading or a "line" also begins the
-# next document. WikiText has empty lines after its headings, and broken formulas that look like headings.
+# Functions of a line and the following line that return True at the end of a document. A heading or a "line"
+# also begins the next document. In WikiText empty lines follow headings and some formulas look like them.
 _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
     "blank_line": lambda line, following: not line.strip(),
     "heading": lambda line, following: _TITLE.fullmatch(line),
@@ -42,7 +42,7 @@ _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """The documents of a file whose first byte is at a position in [`start`, `stop`)."""
+    """The documents of a file that begin at a byte position in [`start`, `stop`)."""
 
     path: Path
     start: int
@@ -51,11 +51,11 @@ class Section:
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
-    """A corpus of text files, or JSON lines, in numbered pieces."""
+    """A corpus of text files or JSON lines in numbered pieces."""
 
     pieces: tuple[tuple[Section, ...], ...]
-    files: Mapping[str, Path]  # by names relative to the folder
-    documents: str  # what separates documents: a key of `_BORDERS`
+    files: Mapping[str, Path]  # by name relative to the folder
+    documents: str  # separator of documents, a key of `_BORDERS`
     is_json: bool  # every line is a JSON object with a document as `text`
 
     @classmethod
@@ -65,7 +65,7 @@ class TextFiles:
         room = 0
         for path in files.values():
             size = path.stat().st_size
-            # A position inside a compressed file is only found by reading everything before it.
+            # Seeking in a compressed file requires reading everything before the position.
             is_whole = documents == "file" or path.suffix == ".gz"
             step = max(size if is_whole else PIECE_BYTES, 1)
             for start in range(0, size, step):
@@ -83,7 +83,7 @@ class TextFiles:
         return len(self.pieces)
 
     def stamp(self) -> Mapping[str, object]:
-        """Returns what identifies the files and their documents, without reading the files."""
+        """Returns values that identify the files and their documents, without reading the files."""
         kind = "json lines" if self.is_json else "text"
         return {"kind": kind, "documents": self.documents, **archives.stamp(self.files)}
 
@@ -96,7 +96,7 @@ class TextFiles:
                 raise ValueError(
                     f"{section.path} is truncated or corrupt ({error}): download it again."
                 ) from None
-            except OSError as error:  # without its errno, which would be taken for the cache's
+            except OSError as error:  # without errno: not an error of the cache
                 raise OSError(f"{section.path} cannot be read ({error.strerror}).") from error
 
     def _documents(self, section: Section) -> Iterator[str]:
@@ -153,10 +153,10 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[int, bytes]]]:
-    """Yields the lines of every document of a section, each with its position in the file.
+    """Yields the lines of each document of a section, with their positions in the file.
 
-    A document belongs to the section in which the border before it begins, and the first document of a
-    file to the first section. So neighboring sections agree.
+    A document belongs to the section that contains the start of the separator before the document. The first
+    document of a file belongs to the first section. Neighboring sections therefore agree.
     """
     is_border = _BORDERS[documents]
     with _open(section.path) as file:
@@ -195,7 +195,7 @@ def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[in
 
 
 def _is_heading(line: bytes, following: bytes, documents: str) -> bool:
-    """Returns True if a line is a title or a section's heading instead of text."""
+    """Returns True if a line is a title or a section heading."""
     if not documents.endswith("heading"):
         return False
     line = line.strip()
@@ -209,7 +209,7 @@ def _json_text(line: str, path: Path, *, byte: int) -> str:
         text = json.loads(line)["text"]
         if not isinstance(text, str):
             raise TypeError
-        text.encode()  # raises for half of a surrogate pair
+        text.encode()  # raises for an unpaired surrogate
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ValueError(
             f'{path} needs a JSON object with a string under "text" in every line; the line at byte'
@@ -219,13 +219,13 @@ def _json_text(line: str, path: Path, *, byte: int) -> str:
 
 
 def _strip_lines(text: str) -> str:
-    """Strips all lines, and drops empty ones."""
+    """Strips all lines and removes empty lines."""
     lines = (line.strip() for line in text.split("\n"))
     return "\n".join(line for line in lines if line)
 
 
 def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Source:
-    """Finds a corpus; see `language.corpus.CorpusConfig`."""
+    """Returns the source of a corpus; see `language.corpus.CorpusConfig`."""
     if not dir:
         raise ValueError(
             "A corpus is needed: set --config.data.dir to a text file, or to a folder of them."
@@ -270,13 +270,13 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
             documents = _infer_documents(files, documents)
         return TextFiles.from_files(files, documents, is_json=is_json)
     except OSError as error:
-        if error.strerror is None:  # our own message
+        if error.strerror is None:  # raised by this package
             raise
         raise OSError(f"{error.filename} cannot be read ({error.strerror}).") from error
 
 
 def _list_files(path: Path) -> dict[str, Path]:
-    """Returns a file, or all files below a folder except hidden ones, by name."""
+    """Returns the file, or all files in a folder (recursively, except hidden files), by name."""
     if path.is_file():
         return {path.name: path}
     found = {
@@ -293,15 +293,15 @@ def _require_lines(documents: str, kind: str) -> None:
 
 
 def _infer_documents(files: Mapping[str, Path], documents: str) -> str:
-    """Returns what separates documents, from a sample of the first file; see `CorpusConfig`.
+    """Infers the separator of documents from a sample of the first file; see `CorpusConfig`.
 
-    With `documents` "heading" the sample only shows whether headings are followed by empty lines.
+    If `documents` is "heading", it only infers if headings are followed by empty lines.
     """
     path = next(iter(files.values()))
     with _open(path) as file:
         try:
             sample = file.read(SAMPLE_BYTES).removeprefix(_BOM)
-        except (EOFError, zlib.error, gzip.BadGzipFile):  # reading the file raises it again
+        except (EOFError, zlib.error, gzip.BadGzipFile):  # raised again when the file is read
             return "line"
     lines = sample.strip().splitlines()
     titles = [i for i, line in enumerate(lines[:-1]) if _TITLE.fullmatch(line)]

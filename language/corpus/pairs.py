@@ -1,13 +1,13 @@
-"""Pairs of consecutive texts, A and B, of a document: the training examples of BERT and ALBERT.
+"""Pairs of consecutive texts of a document, A and B, the training examples of BERT and ALBERT.
 
     [CLS] A [SEP] B [SEP]
 
-A and B are whole sentences, and B follows A. They are stored in this order, because training swaps and
-masks them at random.
+A and B consist of complete sentences, and B follows A. They are stored in this order, because training swaps
+and masks them at random.
 
 Source: Devlin et al. 2019 (A.2) and Lan et al. 2020; google-research/bert, create_pretraining_data.py
 at eedf571, and mlpen/Nystromformer, reorganized_code/BERT at 5689313.
-Differs from them: no token is dropped; a sentence that does not fit begins the next pair.
+Differs from them: tokens are not dropped; a sentence that does not fit begins the next pair.
 """
 
 import dataclasses
@@ -38,9 +38,9 @@ class Pair(NamedTuple):
 
 
 def draw_split(document: str, seed: int, held_out: float) -> tuple[str, random.Random]:
-    """Returns a document's split, "valid" for a share `held_out`, and an RNG for its pairs.
+    """Returns the split of a document ("valid" with probability `held_out`), and an RNG for the pairs.
 
-    Both depend only on the document's text and `seed`.
+    Both depend only on the text of the document and `seed`.
     """
     digest = hashlib.sha256(b"%d\n%b" % (seed, document.encode())).digest()
     is_valid = int.from_bytes(digest[:8]) < held_out * 2**64
@@ -50,17 +50,17 @@ def draw_split(document: str, seed: int, held_out: float) -> tuple[str, random.R
 def pack(
     sentences: Sequence[list[int]], max_tokens: int, short_rate: float, rng: random.Random
 ) -> Iterator[Pair]:
-    """Packs the sentences of a document into pairs of at most `max_tokens` tokens, in order.
+    """Yields pairs of at most `max_tokens` tokens, packed from the sentences of a document in order.
 
     Sentences are added while they fit. With probability `short_rate` a pair has a smaller target length,
-    at least 2, and is closed as soon as it reaches it. A pair is divided between two of its sentences,
-    drawn at random. Every token is in exactly one pair, and no text is empty:
+    at least 2, and ends when the target is reached. A pair is divided into A and B between two random
+    sentences. Every token is in exactly one pair, and no text is empty:
 
-    * A sentence that alone would fill a pair is cut in the middle. The second sentence of a pair is cut
-      where the pair is full.
-    * A last sentence that is left alone joins the pair before it if it fits there. Otherwise it takes
-      the last sentence of that pair if two remain, or half of that sentence if it is the longer one.
-      Otherwise it is cut in the middle. A single token for which none of this is possible is dropped.
+    * A sentence that alone would fill a pair is split in the middle. The second sentence of a pair is
+      split where the pair is full.
+    * A single last sentence is added to the previous pair if it fits. Otherwise it forms a pair with the
+      last sentence of the previous pair if that pair keeps two sentences, or with half of this sentence
+      if this sentence is longer. Otherwise it is split in the middle, or dropped if it is one token.
 
     Fewer than two sentences give no pair. Sentences must not be empty, and `max_tokens` is at least 2.
     """
@@ -84,12 +84,12 @@ def pack(
 
 
 def _fill(waiting: list[list[int]], max_tokens: int, target: int) -> list[list[int]]:
-    """Removes the texts of a pair from the end of `waiting`, at least two if possible."""
+    """Removes and returns the texts of a pair from the end of `waiting`, at least two if possible."""
     texts: list[list[int]] = []
     length = 0
     while waiting and (length < target or len(texts) < 2):
         text = waiting.pop()
-        # The first text must leave a token for the second.
+        # The first text must leave room for one token of the second.
         room = max_tokens - length - (not texts)
         if len(text) > room:
             if len(texts) >= 2:
@@ -104,7 +104,7 @@ def _fill(waiting: list[list[int]], max_tokens: int, target: int) -> list[list[i
 
 
 def _join_last(packed: list[list[list[int]]], max_tokens: int) -> None:
-    """Completes a last pair of a single text; see `pack`."""
+    """Handles a last pair that has only one text; see `pack`."""
     [text] = packed.pop()
     before = packed[-1]
     neighbor = before[-1]
@@ -141,7 +141,7 @@ class Pairs:
     def batch(
         self, indices: npt.NDArray[np.integer[Any]], max_len: int
     ) -> dict[str, npt.NDArray[np.int32]]:
-        """Gathers the pairs `indices`.
+        """Returns the batch of pairs `indices`.
 
         Returns:
           inputs: [B, max_len], `[CLS] A [SEP] B [SEP]` and padding.
@@ -159,7 +159,7 @@ class Pairs:
                 f" of {max_len}: pass max_len={both.max() + NUM_SPECIAL} or more."
             )
         place = np.arange(max_len)[None, :]
-        # [CLS] precedes A, and another [SEP] precedes B. Clipped, because rows end in padding.
+        # [CLS] precedes A and [SEP] precedes B. The index is clipped, because rows end in padding.
         source = starts + place - 1 - (place > first)
         taken = self.tokens[np.clip(source, 0, max(len(self.tokens) - 1, 0))]
         inputs = np.where(place <= both + 1, taken.astype(np.int32), self.tokenizer.pad_id)
@@ -182,14 +182,14 @@ class Pairs:
         return counts
 
     def first(self, count: int) -> Self:
-        """Returns the first `count` pairs, or all if there are fewer."""
+        """Returns the first `count` pairs, or all pairs if there are fewer."""
         return dataclasses.replace(
             self, offsets=self.offsets[: count + 1], first_lens=self.first_lens[:count]
         )
 
     @classmethod
     def open(cls, folder: Path, split: str, tokenizer: Tokenizer) -> Self:
-        """Maps `<split>_tokens.npy`, `<split>_offsets.npy` and `<split>_first_lens.npy`."""
+        """Memory-maps `<split>_tokens.npy`, `<split>_offsets.npy` and `<split>_first_lens.npy`."""
         tokens, offsets, first_lens = (
             cache.open_array(folder / f"{split}_{part}.npy")
             for part in ("tokens", "offsets", "first_lens")

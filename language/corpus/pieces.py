@@ -1,7 +1,7 @@
-"""Prepares a corpus piece by piece: counts its words, and packs its sentences into pairs.
+"""Prepares a corpus in pieces: counts words and packs sentences into pairs.
 
-Each piece of the source is written atomically to its own folder. So the data are the same for any number
-of processes, and an interrupted preparation resumes after its finished pieces.
+Each piece of the source is written atomically to a separate folder. The data are therefore the same for any
+number of processes, and an interrupted preparation resumes after the finished pieces.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
 from language.tokenizer import Tokenizer, bert_words, load_tokenizer
 from nystromformer_jax.durable import sync
 
-MAX_WORDS = 500_000  # the vocabulary is learned from the most frequent ones
+MAX_WORDS = 500_000  # number of most frequent words to learn the vocabulary from
 
-_BATCH_CHARACTERS = 2**18  # tokenized at a time
+_BATCH_CHARACTERS = 2**18  # characters tokenized in one call
 _COUNTS = "counts.json"
 
 _logger = logging.getLogger(__name__)
@@ -42,16 +42,16 @@ class SplitStatistics:
     """Counts of a split."""
 
     documents: int = 0
-    left_out: int = 0  # documents with fewer than two sentences, which give no pair
-    sentences: int = 0  # in the other documents
-    tokens: int = 0  # in the pairs, without special tokens
-    unknown: int = 0  # unknown tokens among these
+    left_out: int = 0  # documents with fewer than two sentences
+    sentences: int = 0  # sentences of documents that are not left out
+    tokens: int = 0  # tokens in the pairs, without special tokens
+    unknown: int = 0  # unknown tokens in the pairs
     pairs: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class WordCounter:
-    """Counts the words of a piece's training documents."""
+    """Counts words in the training documents of a piece."""
 
     source: Source
     lowercase: bool
@@ -59,7 +59,7 @@ class WordCounter:
     seed: int
 
     def __call__(self, piece: int, folder: Path) -> None:
-        """Writes the number of documents, and the count of each word as BERT splits them."""
+        """Writes the number of documents, and the count of each word (BERT's pre-tokenization)."""
         documents = 0
         raw: Counter[str] = Counter()
         words: Counter[str] = Counter()
@@ -70,7 +70,7 @@ class WordCounter:
             if len(raw) > MAX_WORDS:
                 words += bert_words(raw, self.lowercase)
                 raw.clear()
-                if len(words) > 4 * MAX_WORDS:  # a compressed file is one piece of any size
+                if len(words) > 4 * MAX_WORDS:  # a compressed file is one large piece
                     words = Counter(_most_frequent(words, 2 * MAX_WORDS))
         words += bert_words(raw, self.lowercase)
         counts = {"documents": documents, "words": _most_frequent(words)}
@@ -78,7 +78,7 @@ class WordCounter:
 
 
 def read_words(pieces: Iterable[Path]) -> tuple[int, dict[str, int]]:
-    """Adds up the counts of `WordCounter`: the number of documents, and the training words."""
+    """Returns the total counts of `WordCounter`: number of documents, and counts of training words."""
     documents = 0
     words: Counter[str] = Counter()
     for piece in pieces:
@@ -91,13 +91,13 @@ def read_words(pieces: Iterable[Path]) -> tuple[int, dict[str, int]]:
 
 
 def _most_frequent(words: Mapping[str, int], count: int = MAX_WORDS) -> dict[str, int]:
-    """Returns the most frequent words; equally frequent ones in alphabetical order."""
+    """Returns the most frequent words; ties are in alphabetical order."""
     return dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:count])
 
 
 @dataclasses.dataclass(frozen=True)
 class PairMaker:
-    """Writes the pairs of a piece; `CorpusConfig` explains the options."""
+    """Writes the pairs of a piece; see `CorpusConfig` for the options."""
 
     source: Source
     tokenizer_file: Path
@@ -108,7 +108,7 @@ class PairMaker:
 
     def __call__(self, piece: int, folder: Path) -> None:
         """Writes the tokens, lengths and counts of each split."""
-        if multiprocessing.parent_process():  # each core already has a process
+        if multiprocessing.parent_process():  # one process per core is enough
             os.environ["TOKENIZERS_PARALLELISM"] = "false"
         tokenizer = _load_tokenizer(self.tokenizer_file)
         counts: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
@@ -128,7 +128,7 @@ class PairMaker:
     def _pairs_of(
         self, documents: Sequence[str], tokenizer: Tokenizer
     ) -> Iterator[tuple[str, dict[str, int], dict[str, npt.NDArray[Any]]]]:
-        """Yields the split, the counts and the arrays of every document."""
+        """Yields split, counts and arrays of each document."""
         # In byte-level tokenizers a word includes the space before it, except at the start of a text.
         space = " " if tokenizer.word_mark == "Ġ" else ""
         texts = [sentences.split(document) for document in documents]
@@ -155,12 +155,12 @@ class PairMaker:
 
 
 def token_dtype(tokenizer: Tokenizer) -> npt.DTypeLike:
-    """Returns the smallest dtype for the token ids, uint16 or uint32."""
+    """Returns the smallest dtype for token ids, uint16 or uint32."""
     return np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
 
 
 def read_statistics(pieces: Iterable[Path]) -> dict[str, SplitStatistics]:
-    """Adds up the counts of `PairMaker`."""
+    """Returns the total counts of `PairMaker` by split."""
     totals: dict[str, Counter[str]] = {split: Counter() for split in SPLITS}
     for piece in pieces:
         for split, counts in json.loads((piece / _COUNTS).read_text(encoding="utf-8")).items():
@@ -171,7 +171,7 @@ def read_statistics(pieces: Iterable[Path]) -> dict[str, SplitStatistics]:
 def write_arrays(
     folder: Path, pieces: Sequence[Path], statistics: Mapping[str, SplitStatistics], dtype: Any
 ) -> None:
-    """Writes the arrays that `language.corpus.pairs.Pairs` opens; `dtype` is that of the tokens."""
+    """Writes the arrays for `language.corpus.pairs.Pairs`; `dtype` is the dtype of the tokens."""
     for split, found in statistics.items():
         columns = (("tokens", found.tokens, dtype), ("first_lens", found.pairs, np.int32))
         for name, length, kind in columns:
@@ -190,15 +190,15 @@ def write_arrays(
 def make_pieces(
     make: Callable[[int, Path], None], count: int, folder: Path, workers: int, title: str
 ) -> list[Path]:
-    """Makes the missing ones of `count` pieces below `folder`, and returns the folders of all.
+    """Makes the missing pieces in `folder`; returns the folders of all `count` pieces.
 
-    `make` writes the files of a piece into an empty folder, and must be picklable. `title` is that of the
+    `make` writes the files of a piece to an empty folder and must be picklable. `title` is the title of the
     progress bar.
     """
     folder.mkdir(exist_ok=True)
     for partial in folder.glob("*.partial"):
         shutil.rmtree(partial)
-    # The names contain the count, so that pieces of another division are not reused.
+    # The names contain the count, so that pieces of a different division are not reused.
     pieces = [folder / f"{piece:06d}-of-{count:06d}" for piece in range(count)]
     missing = [piece for piece, path in enumerate(pieces) if not path.exists()]
     if 0 < len(missing) < count:
@@ -228,7 +228,7 @@ def _make_piece(
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Groups documents into batches for the tokenizer."""
+    """Yields documents in batches for the tokenizer."""
     batch: list[str] = []
     size = 0
     for document in documents:
@@ -242,7 +242,7 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _map_file(path: Path, dtype: Any) -> npt.NDArray[Any]:
-    """Memory-maps a file of numbers."""
+    """Memory-maps a binary file of numbers."""
     if not path.stat().st_size:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, "r"))

@@ -1,7 +1,7 @@
-"""Splits English text, raw or tokenized as in WikiText, into sentences by rules.
+"""Rule-based sentence splitter for English text, raw or tokenized as in WikiText.
 
-In doubt two sentences stay together: for training, a pair of halves of one sentence is worse than a
-missing border.
+Uncertain boundaries are not split: for training, two halves of one sentence are worse than two sentences
+that stay together.
 """
 
 import re
@@ -12,27 +12,27 @@ def _words(text: str) -> frozenset[str]:
 
 
 # A stop, closing marks directly after it, and closing marks that are separate tokens, as in ` . " `.
-# It neither follows another stop nor backtracks, so that a long row of dots takes linear time.
+# It does not follow another stop and does not backtrack, so a long row of dots takes linear time.
 _STOP = re.compile(
     r"(?<![.!?…])(?<![.!?…]\ )(?P<stop>[.!?…](?:\ ?[.!?…])*+)(?P<close>[\"'”’»)\]}]*+)"
     r"(?P<apart>(?:\ (?:[\"”»)\]}]|'')(?=\s))*)(?=\s)"
 )
 _OPENING = "\"'“‘«([{`"
 _NEXT = re.compile(rf"[\s{re.escape(_OPENING)}]*(\S*)")
-_BEGINS = "$£€#<*•¿¡"  # besides letters and digits; < is <unk>
+_BEGINS = "$£€#<*•¿¡"  # also begin a sentence, besides letters and digits; < is for <unk>
 _ACRONYM = re.compile(r"[^\W\d_]{1,3}(?:\.[^\W\d_]{1,3})+")  # U.S, e.g, Ph.D
 
-# Abbreviations whose full stop never ends a sentence: before a name, or within a sentence.
+# Abbreviations that never end a sentence: before a name, or within a sentence.
 _INSIDE = _words(
     "Mr Mrs Ms Messrs Mme Mlle Dr Drs Prof Rev Fr St Mt Ft Hon Gov Sen Rep Pres Supt Adm Brig Gen Maj"
     " Col Capt Cmdr Cpl Lt Sgt Pvt mr mrs ms dr prof v vs Vs cf viz lit approx fl e.g i.e E.g I.e"
 )
-# Abbreviations whose full stop ends no sentence if a number follows.
+# Abbreviations that do not end a sentence if a number follows.
 _NUMBERED = _words(
     "No Nos no nos Vol Vols vol vols p pp P Pp Fig Figs fig figs Art art Sec sec Ch ch Op op Eq eq c ca"
     " ver Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec"
 )
-# Abbreviations whose full stop ends a sentence only if a word of `_OPENERS` follows.
+# Abbreviations that end a sentence only if a word in `_OPENERS` follows.
 _EITHER = _words(
     "Inc Ltd Co Corp Bros Jr Sr Esq al Ave Blvd Rd Dept Univ Assn Jan Feb Mar Apr Jun Jul Aug Sep Sept"
     " Oct Nov Dec"
@@ -47,7 +47,7 @@ _OPENERS = _words(
 
 
 def split(text: str) -> list[str]:
-    """Returns the stripped sentences of `text`, in order; a line break always ends a sentence."""
+    """Returns the stripped sentences of `text` in order; a line break always ends a sentence."""
     return [sentence for line in text.splitlines() for sentence in _of_line(line)]
 
 
@@ -74,8 +74,8 @@ def _of_line(line: str) -> list[str]:
 def _ends(line: str, match: re.Match[str], following: str, cased: bool) -> bool:
     """Returns True if the stop, a match of `_STOP`, ends a sentence before the word `following`.
 
-    `following` has no opening marks, and is empty at the end of the line. If the line is `cased`, it has
-    capital letters, and sentences begin with one.
+    `following` has no opening marks, and is empty at the end of the line. If `cased`, the line contains
+    capital letters, and sentences must begin with a capital letter.
     """
     if not following or (cased and following[0].islower()):
         return False
@@ -96,6 +96,6 @@ def _ends(line: str, match: re.Match[str], following: str, cased: bool) -> bool:
         return is_opener
     is_token = line[match.start() - 1].isspace()
     if len(word) == 1 and word.isupper() and not is_token:
-        return False  # an initial, whose full stop a tokenizer keeps attached
-    # "1. First" is an item of a list.
+        return False  # an initial; tokenizers keep its full stop attached
+    # "1. First" is a list item.
     return not (word.isdecimal() and len(before) == 1 and match.start() < 10)

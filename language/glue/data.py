@@ -1,4 +1,4 @@
-"""The config section of a GLUE task, and its data, which are prepared once."""
+"""Config section "data" of a GLUE task, and the prepared data, which are cached."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ from language.glue.tables import Examples
 from language.glue.tasks import GlueTask, describe
 from language.tokenizer import Tokenizer
 
-# Part of every fingerprint: increase it when the same files and tokenizer give other data.
+# Part of every fingerprint. Increase it when the same files and tokenizer give different data.
 FORMAT = 1
 
 NOTES = "notes.json"
@@ -33,16 +33,16 @@ class GlueConfig:
 
     Args:
       task: A name in `language.glue.TASKS`.
-      dir: The task's folder, or the one above it.
-      max_len: Tokens per example, including special tokens and padding. The longer text of a pair loses
-        tokens until both fit.
+      dir: Folder of the task, or its parent folder.
+      max_len: Tokens per example, including special tokens and padding. The longer text of a pair is
+        truncated until both fit.
       examples: Maximum number of training examples, a random sample stratified by label; 0: all. A larger
-        sample of the same seed begins with the smaller one.
-      truncation: Tokens that are kept of a text that is too long: "head", the first ones; "head_tail",
-        a quarter from its head and the rest from its tail (Sun et al. 2019, arXiv:1905.05583, 5.3.1: 128
-        and 382).
-      seed: Seed of that sample and of IMDb's validation split, but not of the training.
-      workers: Threads that tokenize; 0: one per core. It does not change the data.
+        sample with the same seed begins with the smaller one.
+      truncation: Tokens kept of a text that is too long: "head", the first ones; "head_tail", a quarter
+        from the start and the rest from the end (Sun et al. 2019, arXiv:1905.05583, 5.3.1: 128 and
+        382).
+      seed: Seed of the sample and of IMDb's validation split; training uses `train.seed`.
+      workers: Number of tokenizer threads; 0: one per core. It does not change the data.
     """
 
     task: str
@@ -74,25 +74,25 @@ class GlueData:
 
     task: GlueTask
     splits: Mapping[str, EncodedSplit]  # "train", "valid", "test", and others
-    sha256: str  # hash of all prepared files; the same examples have the same hash
+    sha256: str  # hash of all prepared files, equal for equal examples
     folder: Path
     notes: Mapping[str, Any]  # see `notes_of`
 
 
 def find_files(task: GlueTask, folder: Path) -> RawFiles:
-    """Finds the task's files in `folder`, which is its own or the one above it."""
+    """Finds the files of a task; `folder` is the task's folder or its parent."""
     return (reviews if task.layout == "reviews" else tables).find(task, folder)
 
 
 def read_files(task: GlueTask, source: RawFiles, seed: int = 0) -> Examples:
-    """Reads all splits from the result of `find_files`; `seed` chooses IMDb's validation split."""
+    """Returns all splits, read from the result of `find_files`; `seed` is for IMDb's validation split."""
     if task.layout == "reviews":
         return reviews.read(task, source, seed)
     return tables.read(task, source)
 
 
 def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
-    """Opens a task's splits, and tokenizes its files first if needed.
+    """Returns the prepared data of a task; tokenizes the files on first use.
 
     Raises:
       FileNotFoundError: The files are missing.
@@ -140,9 +140,9 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
 
 
 def notes_of(found: Examples) -> dict[str, Any]:
-    """Returns counts of the texts: "different" examples per split, examples that two splits "shared".
+    """Returns the number of "different" examples per split and of examples "shared" by two splits.
 
-    Labels and the order of a pair's texts are ignored. "left_out" has the lines that were skipped.
+    Labels and the order of texts in a pair are ignored. "left_out" lists the skipped lines.
     """
     contents = {
         name: {tuple(sorted(example.texts)) for example in examples}

@@ -15,7 +15,7 @@ from dataprep import cache
 from language.glue.tables import Example
 from language.tokenizer import Tokenizer
 
-TEXTS_PER_CALL = 4096  # texts that are encoded at a time
+TEXTS_PER_CALL = 4096  # texts that are encoded in one call
 
 Batch = dict[str, npt.NDArray[Any]]
 Truncation = Literal["head", "head_tail"]
@@ -23,12 +23,12 @@ Truncation = Literal["head", "head_tail"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncodedSplit:
-    """Tokens of all examples of a split; `batch` truncates them and adds special tokens."""
+    """Tokens of all examples of a split; `batch` truncates and adds special tokens."""
 
     tokens: npt.NDArray[np.integer]  # [total], memory mapped
-    starts: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], first token of each text in `tokens`
+    starts: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], offset of each text in `tokens`
     lengths: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], tokens per text
-    labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None  # [N], scores float32
+    labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None  # [N], float32 for scores
     label_dtype: npt.DTypeLike  # dtype of a batch's labels, also if `labels` is None
     ids: npt.NDArray[np.str_]  # [N], as in a submission
     tokenizer: Tokenizer
@@ -38,12 +38,12 @@ class EncodedSplit:
         return len(self.starts)
 
     def batch(self, indices: npt.NDArray[np.integer], max_len: int) -> Batch:
-        """Gathers the examples `indices`: `[CLS] a [SEP]`, for pairs `[CLS] a [SEP] b [SEP]`.
+        """Returns the batch of examples `indices`: `[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]`.
 
         Returns:
           inputs: int32 [B, L], L = `max_len`.
           mask: bool [B, L], True at real tokens.
-          types: int32 [B, L], 1 at the second text and the [SEP] after it, else 0.
+          types: int32 [B, L], 1 at the second text and the final [SEP], else 0.
           labels: [B]; zeros if the split has none.
         """
         indices = np.asarray(indices)
@@ -57,7 +57,7 @@ class EncodedSplit:
         begin = np.ones((len(indices), 1), np.int64)  # position of the text in its row
         for text in range(lengths.shape[1]):
             length, room = lengths[:, text, None], kept[:, text, None]
-            rank = positions - begin  # position of the token among those kept of its text
+            rank = positions - begin  # index among the kept tokens of the text
             from_head = room // 4 if self.truncation == "head_tail" else room
             skipped = np.where(rank < from_head, 0, length - room)
             source = self.starts[indices, text, None] + rank + skipped
@@ -82,14 +82,14 @@ class EncodedSplit:
 
 
 def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
-    """Returns how many tokens of each text fit into `max_len`, together with the special tokens.
+    """Returns the number of tokens to keep of each text, so that all fit `max_len` with special tokens.
 
-    The longer text of a pair loses tokens until both fit; of two equally long ones the second loses
-    one first. `lengths` is [B, 1], or [B, 2] for pairs.
+    The longer text of a pair loses tokens until both fit. If both are equally long, the second loses a
+    token first. `lengths` is [B, 1], or [B, 2] for pairs.
 
     Source: google-research/bert, run_classifier.py at eedf571, _truncate_seq_pair; here in one step.
-    Differs from the library `tokenizers`, which gives the odd token of two texts that are both too long
-    to the longer one.
+    Differs from the library `tokenizers`: if both texts are too long, the library gives an odd token to
+    the longer text.
     """
     texts = lengths.shape[1]
     room = max_len - 1 - texts
@@ -109,14 +109,14 @@ def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
 def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
     """Returns the rows of a random sample, stratified by label.
 
-    A larger sample of the same seed begins with the smaller one.
+    A larger sample with the same seed begins with the smaller one.
     """
     digests = (hashlib.sha256(b"%d %d" % (seed, row)).digest()[:8] for row in range(len(split)))
     keys = np.frombuffer(b"".join(digests), ">u8")
     order = np.argsort(keys, kind="stable")
     if split.labels is None or split.labels.dtype != np.int32:
         return order[:count]
-    rank = np.empty(len(split))  # within the class, from 0 to 1, so that classes alternate
+    rank = np.empty(len(split))  # rank within the class, scaled to [0, 1] to mix classes
     for label in np.unique(split.labels):
         own = order[split.labels[order] == label]
         rank[own] = (np.arange(len(own)) + 0.5) / len(own)
@@ -156,7 +156,7 @@ def open_split(
     truncation: Truncation,
     label_dtype: npt.DTypeLike,
 ) -> EncodedSplit:
-    """Opens the files that `save` wrote, of examples with `texts` texts each."""
+    """Opens a split written by `save`; each example has `texts` texts."""
     offsets = cache.open_array(folder / f"{split}_offsets.npy")
     labels = folder / f"{split}_labels.npy"
     return EncodedSplit(
@@ -174,7 +174,7 @@ def open_split(
 def _encode(
     tokenizer: Tokenizer, texts: Sequence[str]
 ) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
-    """Returns the tokens of all texts, and the number of tokens of each."""
+    """Returns the concatenated tokens of all texts, and the number of tokens of each text."""
     ids = tokenizer.encode(texts)
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32
     tokens: npt.NDArray[Any] = np.array(list(itertools.chain.from_iterable(ids)), dtype)

@@ -1,6 +1,6 @@
-"""GLUE's metrics by scikit-learn and SciPy, with standard errors.
+"""GLUE metrics and standard errors, computed with scikit-learn and SciPy.
 
-Correlations of constant predictions or labels are undefined. They count as 0, with a warning in the log.
+Correlations of constant predictions or labels are undefined. They are set to 0, with a logged warning.
 """
 
 import logging
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 def predictions(task: GlueTask, outputs: Values) -> Values:
-    """Returns the predicted classes, or scores, [N], from logits [N, C], or scores [N, 1]."""
+    """Returns predicted classes [N] from logits [N, C], or predicted scores [N] from outputs [N, 1]."""
     if outputs.ndim != 2 or outputs.shape[1] != task.num_labels:
         raise ValueError(
             f"Outputs for {task.title} must have the shape [N, {task.num_labels}], got"
@@ -33,18 +33,18 @@ def predictions(task: GlueTask, outputs: Values) -> Values:
 
 
 def score(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]:
-    """Returns all metrics of a task, each between -1 and 1, the selecting one first.
+    """Returns all metrics of a task, each from -1 to 1; the first one selects checkpoints.
 
-    `predicted` [N] has classes or scores, as from `predictions`.
+    `predicted` [N] has classes or scores, as returned by `predictions`.
     """
     return {name: _score(name, predicted, labels) for name in task.metrics}
 
 
 def standard_error(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]:
-    """Returns the standard errors of `score` over samples of examples, for one training run.
+    """Returns the standard errors of `score` over the examples, for one training run.
 
-    Accuracy: binomial. F1, Matthews and Pearson: the delta method. Spearman: Bonett and Wright's. Errors
-    for constant predictions or labels are 0.
+    Accuracy: binomial. F1, Matthews and Pearson: delta method. Spearman: Bonett and Wright. For constant
+    predictions or labels the error is 0.
     """
     return {name: _standard_error(name, predicted, labels) for name in task.metrics}
 
@@ -92,7 +92,7 @@ def _standard_error(metric: Metric, predicted: Values, labels: Values) -> float:
             return 0.0
         r = _score(metric, predicted, labels)
         return (1 - r**2) * math.sqrt((1 + r**2 / 2) / (len(labels) - 3))
-    # The delta method for a correlation; Matthews' coefficient is that of zeros and ones.
+    # Delta method for a correlation. Matthews' coefficient is the correlation of zeros and ones.
     u, v = (
         (values - values.mean()) / values.std()
         for values in (predicted.astype(np.float64), labels.astype(np.float64))
@@ -102,6 +102,6 @@ def _standard_error(metric: Metric, predicted: Values, labels: Values) -> float:
 
 
 def _is_constant(values: Values) -> bool:
-    """Returns True if the values are the same up to rounding."""
+    """Returns True if all values are equal up to rounding."""
     values = values.astype(np.float64)
     return bool(np.ptp(values) <= 1e-9 * np.abs(values).max())

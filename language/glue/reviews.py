@@ -18,7 +18,7 @@ _UNPACK_AGAIN = f"Unpack a fresh {ARCHIVE}."
 
 
 def find(task: GlueTask, folder: Path) -> RawFiles:
-    """Finds the reviews: `folder` is their folder or one above it, the archive's folder, or the archive."""
+    """Finds the reviews; `folder` is `aclImdb` or a parent, the archive, or the folder of the archive."""
     subfolders = tuple(f"{split}/{name}/" for split in ("train", "test") for name in task.labels)
     if source := RawFiles.find(folder, ROOT, ARCHIVE, subfolders, r"\d+_\d+\.txt"):
         return source
@@ -30,9 +30,9 @@ def find(task: GlueTask, folder: Path) -> RawFiles:
 
 
 def read(task: GlueTask, source: RawFiles, seed: int) -> Examples:
-    """Reads the reviews; `seed` selects a tenth of the training reviews for validation.
+    """Returns the reviews as splits; `seed` selects a tenth of the training reviews for validation.
 
-    They are sorted by their hashes, so the order is the same from a folder and an archive.
+    Reviews are sorted by hash, so the order is the same for a folder and an archive.
     """
     splits: dict[str, list[Example]] = {"train": [], "test": []}
     for name, content in source.read():

@@ -1,4 +1,4 @@
-"""Statistics of a task's splits as rows of a table: sizes, labels and lengths."""
+"""Statistics of the splits of a task as table rows: sizes, labels and lengths."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +13,14 @@ from reporting.tables import lengths_cell
 
 
 def of_words(task: GlueTask, examples: Sequence[Example], different: int) -> dict[str, str]:
-    """Returns the row of a split by column, its lengths in words; `different` of its examples differ."""
+    """Returns the table row of a split, with lengths in words; `different`: number of distinct examples."""
     labels = [example.label for example in examples if example.label is not None]
     lengths = [sum(len(text.split()) for text in example.texts) for example in examples]
     return _row(task, np.array(lengths), np.array(labels), different, "words")
 
 
 def of_tokens(task: GlueTask, split: EncodedSplit, different: int, max_len: int) -> dict[str, str]:
-    """Returns the row of a tokenized split, with the share of examples truncated at `max_len`."""
+    """Returns the table row of a tokenized split, with the fraction of examples truncated at `max_len`."""
     lengths = split.lengths.sum(axis=1) + 1 + split.lengths.shape[1]
     truncated = (keep(split.lengths, max_len) < split.lengths).any(axis=1)
     labels = np.array([] if split.labels is None else split.labels)

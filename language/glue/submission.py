@@ -1,4 +1,4 @@
-"""Reads and writes predictions in the format of GLUE's server."""
+"""Reads and writes predictions in the submission format of GLUE."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from nystromformer_jax.durable import write_bytes
 
 
 class Predictions(NamedTuple):
-    """Content of a file of predictions."""
+    """Content of a predictions file."""
 
     ids: npt.NDArray[np.str_]  # [N]
     predictions: npt.NDArray[Any]  # [N], classes or scores
@@ -20,7 +20,7 @@ class Predictions(NamedTuple):
 
 
 def file_name(task: GlueTask, split: str) -> str:
-    """Returns the file name that GLUE's server needs, or `<task>-<split>.tsv` for other splits."""
+    """Returns the file name required by the GLUE server, or `<task>-<split>.tsv` for other splits."""
     return task.submissions.get(split, f"{task.name}-{split}.tsv")
 
 
@@ -33,11 +33,11 @@ def write_predictions(
     *,
     labels: npt.NDArray[Any] | None = None,
 ) -> Path:
-    """Writes the columns `index`, `prediction` and, with labels, `label`; returns the file.
+    """Writes the columns `index`, `prediction` and, with labels, `label`; returns the path.
 
-    Classes are written by name. Scores are clipped to the range of labels unless labels are written, too,
-    because then metrics can be computed from the file. The file is replaced atomically, and its `folder` is
-    created if missing. `ids`, `predicted` (classes or scores) and `labels` are [N].
+    Classes are written by name. Without labels, scores are clipped to the valid range. With labels they are
+    not, so that metrics can be computed from the file. The file is replaced atomically; `folder` is created
+    if missing. `ids`, `predicted` (classes or scores) and `labels` are [N].
     """
     if task.is_regression and labels is None:
         predicted = predicted.clip(0, MAX_SCORE)
@@ -52,7 +52,7 @@ def write_predictions(
 
 
 def read_predictions(task: GlueTask, file: Path) -> Predictions:
-    """Reads a file of `write_predictions`; invalid content is a ValueError."""
+    """Reads a file written by `write_predictions`; raises ValueError if it is invalid."""
     text = file.read_text(encoding="utf-8").rstrip("\n")
     header, *rows = [line.split("\t") for line in text.split("\n")]
     if header not in (["index", "prediction"], ["index", "prediction", "label"]):

@@ -1,6 +1,6 @@
-"""Reads GLUE's tables, whose quotation marks are part of the text.
+"""Reads the tables of GLUE; quotation marks are part of the text.
 
-MRPC is read from prepared tables, or from Microsoft's two files and GLUE's `dev_ids.tsv`, which give the same
+MRPC is read from prepared tables, or from Microsoft's two files and GLUE's `dev_ids.tsv`. Both give the same
 examples.
 """
 
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Example(NamedTuple):
-    """One example."""
+    """One example of a task."""
 
     id: str  # as in a submission
     texts: tuple[str, ...]  # one text, or two for a pair, stripped
@@ -33,21 +33,21 @@ class Example(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """A task's splits, and the numbers of the lines that were skipped in each."""
+    """The splits of a task, and the numbers of skipped lines in each split."""
 
     splits: Mapping[str, list[Example]]
     left_out: Mapping[str, list[int]]
 
 
 class Table(NamedTuple):
-    """A file's path and content."""
+    """Path and content of a file."""
 
     path: Path
     content: bytes
 
 
 def find(task: GlueTask, folder: Path) -> RawFiles:
-    """Finds the task's tables; `folder` is the task's or the one above it."""
+    """Finds the tables of a task; `folder` is the task's folder or its parent."""
     required = [name for split, name in task.files.items() if split not in task.optional]
     layouts = [required, *([list(MSR_FILES.values())] if task.name == "mrpc" else [])]
     folders = (folder / task.title, folder)
@@ -69,7 +69,7 @@ def find(task: GlueTask, folder: Path) -> RawFiles:
 
 
 def read(task: GlueTask, source: RawFiles) -> Examples:
-    """Reads all splits that have files."""
+    """Returns all splits that have files."""
     split_of = {name: split for split, name in task.files.items()}
     splits, left_out, others = {}, {}, {}
     for name, content in source.read():
@@ -87,9 +87,9 @@ def read(task: GlueTask, source: RawFiles) -> Examples:
 
 
 def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example], list[int]]:
-    """Returns the examples of one table, and the numbers of the lines that are skipped as torn.
+    """Returns the examples of a table, and the numbers of skipped lines (rows split over lines).
 
-    Test splits have no labels, and none of their rows is skipped.
+    Test splits have no labels, and no rows of test splits are skipped.
     """
     is_test = split.startswith("test")
     lines = _lines(table)
@@ -129,7 +129,7 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
 
 
 def _label(task: GlueTask, cell: str, where: str) -> float:
-    """Returns a class number, or a score."""
+    """Returns the label in a cell: a class number or a score."""
     label = task.parse_label(cell)
     if label is None or (task.is_regression and not 0 <= label <= MAX_SCORE):
         kind, known = "label", " or ".join(map(repr, task.labels))
@@ -140,14 +140,14 @@ def _label(task: GlueTask, cell: str, where: str) -> float:
 
 
 def _lines(table: Table) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yields the number and the cells of each line; only a newline ends a line."""
+    """Yields line number and cells of each line; only newline characters separate lines."""
     for number, line in enumerate(io.BytesIO(table.content.removeprefix(b"\xef\xbb\xbf")), 1):
         text = decode(line, f"{table.path}, line {number},")
         yield number, tuple(text.removesuffix("\n").removesuffix("\r").split("\t"))
 
 
 def _from_msr(task: GlueTask, training: Table, ids: Table, test: Table) -> dict[str, list[Example]]:
-    """Returns MRPC's splits from Microsoft's files; `dev_ids.tsv` names the validation pairs."""
+    """Returns the splits of MRPC from Microsoft's files; `dev_ids.tsv` lists the validation pairs."""
     valid_keys = {cells for _, cells in _lines(ids)}
     examples, _ = read_table(task, "train", training)
     _, *rows = _lines(training)

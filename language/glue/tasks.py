@@ -1,4 +1,4 @@
-"""Table of GLUE's tasks and IMDb: their files, labels and metrics."""
+"""Definitions of the GLUE tasks and IMDb: files, labels and metrics."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ from nystromformer_jax.spelling import nearest
 
 Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 
-MAX_SCORE = 5.0  # of STS-B; the minimum is 0
+MAX_SCORE = 5.0  # maximum score in STS-B; the minimum is 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,21 +17,21 @@ class GlueTask:
     """Description of one task.
 
     Args:
-      name: Name in a config.
-      title: GLUE's name, which is also that of its folder.
-      layout: GLUE's tables, or the folders of IMDb's reviews.
+      name: Name of the task in a config.
+      title: Name of the task in GLUE, also the name of the folder.
+      layout: File layout: GLUE's tables, or the folders of IMDb's reviews.
       files: File of each split in the task's folder.
       optional: Splits that may be missing.
       texts: Columns of the texts: one, or two for a pair.
-      label: Column of the label; test splits of tables have none.
-      index: Column of the id in a submission; rows are counted from 0 without it.
-      headerless: Columns of files that have no header.
-      labels: Labels as in the files, in the order of their numbers; empty for a score.
+      label: Column of the label; test splits of tables have no labels.
+      index: Column of the id in a submission; without it rows are counted from 0.
+      headerless: Columns of files without a header.
+      labels: Labels as in the files, in the order of class numbers; empty for a score.
       metrics: Metrics; the first one selects checkpoints.
-      submissions: File names that GLUE's server needs, by split.
+      submissions: File names required by the GLUE server, by split.
       sizes: Number of examples in each split of the benchmark.
       torn_rows: Maximum number of training or validation rows that may be skipped because they are split
-        over several lines, as some are in the benchmark's own file.
+        over several lines, as in the official files of some tasks.
     """
 
     name: str
@@ -58,16 +58,16 @@ class GlueTask:
 
     @property
     def num_labels(self) -> int:
-        """Outputs of a model per example: one per class, or one score."""
+        """Number of model outputs per example: one per class, or one score."""
         return len(self.labels) or 1
 
     @property
     def select_by(self) -> Metric:
-        """The metric that selects a checkpoint; higher is better."""
+        """Metric that selects checkpoints; higher is better."""
         return self.metrics[0]
 
     def parse_label(self, word: str) -> float | None:
-        """Returns the class number or the score that `word` spells; None if it is neither."""
+        """Converts `word` to a class number or a score; returns None if it is invalid."""
         if not self.is_regression:
             return self.labels.index(word) if word in self.labels else None
         try:
@@ -77,7 +77,7 @@ class GlueTask:
         return score if math.isfinite(score) else None
 
     def has_all(self, split: str, examples: int) -> bool:
-        """Returns True if `examples` are all of the benchmark's split, up to one in a thousand."""
+        """Returns True if `examples` is the size of the benchmark's split, up to 0.1 % missing."""
         return 1000 * examples >= 999 * self.sizes[split]
 
 
@@ -89,10 +89,10 @@ _COLA = ("source", "label", "mark", "sentence")
 _ENTAILMENT = ("entailment", "not_entailment")
 
 # Source: Wang et al. 2019 (arXiv:1804.07461), Table 1, for metrics and sizes; gluebenchmark.com/faq for the
-# names of submissions. The order of labels is that of huggingface/transformers,
-# data/processors/glue.py at 00e12e7, with which the authors' run_glue.py reads the files.
-# Differs from it: with RoBERTa's tokenizer, which the authors use, that code swaps two of MNLI's numbers, to
-# suit weights that were fine-tuned elsewhere.
+# names of submissions. Class numbers are from huggingface/transformers, data/processors/glue.py at 00e12e7,
+# which the authors' run_glue.py uses.
+# Differs from it: with RoBERTa's tokenizer, which the authors use, transformers swaps two class numbers of
+# MNLI, for weights that were fine-tuned elsewhere.
 TASKS: Mapping[str, GlueTask] = {
     task.name: task
     for task in (
@@ -208,7 +208,7 @@ TASKS: Mapping[str, GlueTask] = {
 
 
 def describe(name: str) -> GlueTask:
-    """Returns a task by name; an unknown name is a ValueError."""
+    """Returns the task with this name; raises ValueError if it is unknown."""
     if name not in TASKS:
         raise ValueError(f"The task {name!r} is unknown{nearest(name, TASKS)}")
     return TASKS[name]

@@ -97,7 +97,7 @@ def _gain(pretrained: Group, scratch: Group) -> Gain | None:
 
 
 def _correct(run: Run) -> Mapping[str, np.bool]:
-    """Returns for each example id if the prediction is correct, on a labeled test set if there is one."""
+    """Returns {example id: True if correct} on the test set, if labeled, or validation set, if saved."""
     task = TASKS[run.task]
     file = Path(
         run.folder, "predictions", file_name(task, "test" if "test" in run.scores else "valid")
