@@ -10,6 +10,7 @@ from flax.linen.dtypes import promote_dtype
 
 from nystromformer_jax.cores import CoreFactory, make_core
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
+from nystromformer_jax.validation import fold_axes
 
 MASK = "a boolean or integer mask [..., 1, 1, T] that is True at real keys"
 
@@ -28,8 +29,8 @@ class AttentionFn:
     def __call__(
         self,
         query: Float[Array, "*batch L H D"],
-        key: Float[Array, "*batch T H D"],
-        value: Float[Array, "*batch T H D"],
+        key: Float[Array, "*batch T Hkv D"],
+        value: Float[Array, "*batch T Hkv D"],
         bias: None = None,
         mask: Shaped[Array, "*batches 1 1 T"] | None = None,
         broadcast_dropout: bool = True,
@@ -81,9 +82,8 @@ class AttentionFn:
                     f"{name} does not support {argument}; it must be None, got {passed!r}.{hint}"
                 )
         query, key, value = promote_dtype(query, key, value, dtype=dtype)
-        batch = query.shape[:-3]
-        query, key, value = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
-        real = _key_mask(mask, batch, key.shape[1])
+        real = _key_mask(mask, query.shape[:-3], key.shape[-3])
+        (query, key, value, real, _), batch = fold_axes(query, key, value, real, None)
         query_mask = None
         if self.cross_attention or query.shape[1] != key.shape[1]:
             query_mask = jnp.ones(query.shape[:2], bool)
@@ -125,8 +125,8 @@ def attention_fn(
     return AttentionFn(factory, cross_attention)
 
 
-def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "B T"] | None:
-    """Returns the key mask, [B, T], for the flattened batch.
+def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "*batch T"] | None:
+    """Returns the key mask with the leading axes of the batch.
 
     Raises:
       ValueError: `mask` is not a padding mask.
@@ -144,4 +144,4 @@ def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "B 
             " mask[:, None, None, :]."
         )
     keys = jnp.asarray(mask, bool).reshape(*shape[:-3], length)
-    return jnp.broadcast_to(keys, (*batch, length)).reshape(-1, length)
+    return jnp.broadcast_to(keys, (*batch, length))

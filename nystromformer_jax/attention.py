@@ -31,26 +31,28 @@ from nystromformer_jax.validation import (
     check_arguments,
     check_inputs,
     check_query_mask,
+    fold_axes,
     zero_padding,
 )
 
 
 def softmax_attention(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    value: Float[Array, "B T H D"],
+    query: Float[Array, "*batch L H D"],
+    key: Float[Array, "*batch T Hkv D"],
+    value: Float[Array, "*batch T Hkv D"],
     *,
-    mask: Bool[Array, "B T"] | None = None,
-    query_mask: Bool[Array, "B L"] | None = None,
-) -> Float[Array, "B L H D"]:
+    mask: Bool[Array, "*batch T"] | None = None,
+    query_mask: Bool[Array, "*batch L"] | None = None,
+) -> Float[Array, "*batch L H D"]:
     """Computes exact attention, softmax(query keyᵀ / √D) @ value, in O(L T).
 
     Padding has no effect on the output at real tokens, even if it contains NaN.
 
     Args:
-      query: Queries, [batch, length, heads, head_dim].
-      key: Keys; their length T may differ from L (cross-attention).
-      value: Values, of the same length as `key`.
+      query: Queries, [..., length, heads, head_dim], with any number of leading batch axes.
+      key: Keys; their length T may differ from L (cross-attention). If they have fewer heads than the
+        queries, each head serves a group of consecutive query heads, as in `jax.nn.dot_product_attention`.
+      value: Values, of the same shape as `key`.
       mask: True at real keys; None means all are real. Without a real key the output is zero.
       query_mask: True at real queries. None means that the queries use `mask` if L = T, and that all
         queries are real otherwise. Rows of masked queries are finite and unspecified.
@@ -58,13 +60,15 @@ def softmax_attention(
     Raises:
       ValueError: Shapes or dtypes do not agree, or a mask is not boolean.
     """
-    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    arrays = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask, query_mask
+    (query, key, value, mask, query_mask), batch = fold_axes(*arrays)
     check_inputs(query, key, value, mask)
     if query_mask is not None or query.shape[1] == key.shape[1]:
         query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
     key, value = zero_padding(key, mask), zero_padding(value, mask)
     weights = softmax_weights(query, key, mask)
-    return weighted_values(weights, value).astype(query.dtype)
+    output = weighted_values(weights, value).astype(query.dtype)
+    return output.reshape(*batch, *output.shape[1:])
 
 
 def softmax_weights(
@@ -75,13 +79,13 @@ def softmax_weights(
 
 
 def nystrom_attention(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    value: Float[Array, "B T H D"],
+    query: Float[Array, "*batch L H D"],
+    key: Float[Array, "*batch T Hkv D"],
+    value: Float[Array, "*batch T Hkv D"],
     *,
     num_landmarks: int = 64,
-    mask: Bool[Array, "B T"] | None = None,
-    query_mask: Bool[Array, "B L"] | None = None,
+    mask: Bool[Array, "*batch T"] | None = None,
+    query_mask: Bool[Array, "*batch L"] | None = None,
     pinv_iters: int = 6,
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
@@ -89,7 +93,7 @@ def nystrom_attention(
     mask_conv: bool = True,
     normalize_rows: bool = False,
     implementation: Implementation = "auto",
-) -> Float[Array, "B L H D"]:
+) -> Float[Array, "*batch L H D"]:
     """Approximates softmax attention through M landmarks, in time and memory linear in L and T.
 
         kernel_1 @ (pinv(kernel_2) @ (kernel_3 @ value)) + convolution(value, conv_kernel)
@@ -104,9 +108,10 @@ def nystrom_attention(
     through the convolution, which depends on positions.
 
     Args:
-      query: Queries, [batch, length, heads, head_dim].
-      key: Keys; their length T may differ from L (cross-attention).
-      value: Values, of the same length as `key`.
+      query: Queries, [..., length, heads, head_dim], with any number of leading batch axes.
+      key: Keys; their length T may differ from L (cross-attention). If they have fewer heads than the
+        queries, each head serves a group of consecutive query heads, as in `jax.nn.dot_product_attention`.
+      value: Values, of the same shape as `key`.
       num_landmarks: M; 32 or 64 in the paper.
       mask: True at real keys; None means all are real. Only padding masks are supported: landmarks
         mix all tokens, so causal or block masks cannot be applied.
@@ -137,7 +142,9 @@ def nystrom_attention(
     Differs: segments contain only real tokens, all three factors are masked, few tokens give exact
     attention, the pseudoinverse is scaled per matrix, and products are associated from the right.
     """
-    inputs = Inputs.create(query, key, value, mask, query_mask, conv_kernel)
+    arrays = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask, query_mask
+    folded, batch = fold_axes(*arrays)
+    inputs = Inputs.create(*folded, conv_kernel)
     options = Options(
         num_landmarks=num_landmarks,
         pinv_iters=pinv_iters,
@@ -147,7 +154,8 @@ def nystrom_attention(
         normalize_rows=normalize_rows,
     )
     check_arguments(inputs, options, implementation)
-    return attend_locally(inputs, options, implementation)
+    output = attend_locally(inputs, options, implementation)
+    return output.reshape(*batch, *output.shape[1:])
 
 
 def attend_locally(

@@ -48,6 +48,45 @@ class Inputs(NamedTuple):
         return self.mask if self.explicit_query_mask is None else self.explicit_query_mask
 
 
+def fold_axes(
+    query: Array, key: Array, value: Array, mask: Any, query_mask: Any
+) -> tuple[tuple[Array, Array, Array, Any, Any], tuple[int, ...]]:
+    """Merges the leading axes into one batch axis, and repeats grouped heads of keys and values.
+
+    Returns:
+      `(query, key, value, mask, query_mask)` with the axes `[B L H D]`, `[B T H D]` and `[B T]`, and the
+      shape of the leading axes. Arguments that do not agree are returned as they are, for validation.
+
+    Raises:
+      ValueError: The leading axes differ, or H is not a multiple of the number of key heads.
+    """
+    arrays = query, key, value
+    batch = query.shape[:-3]
+    if min(x.ndim for x in arrays) < 3:
+        return (query, key, value, mask, query_mask), batch
+    if any(x.shape[:-3] != batch for x in arrays) and any(x.ndim != 4 for x in arrays):
+        raise ValueError(
+            "query, key and value must have the same leading axes before [length, heads, head_dim], got"
+            f" shapes {query.shape}, {key.shape} and {value.shape}."
+        )
+    heads, groups = query.shape[-2], key.shape[-2]
+    if groups != heads and value.shape[-2] == groups:
+        if groups == 0 or heads % groups:
+            raise ValueError(
+                f"The number of query heads must be a multiple of the number of key and value heads, got"
+                f" {heads} and {groups}."
+            )
+        key, value = (jnp.repeat(x, heads // groups, axis=-2) for x in (key, value))
+    if len(batch) == 1:
+        return (query, key, value, mask, query_mask), batch
+    folded = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
+    masks = (
+        x.reshape(-1, x.shape[-1]) if hasattr(x, "shape") and x.shape[:-1] == batch else x
+        for x in (mask, query_mask)
+    )
+    return (*folded, *masks), batch
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """Options of `nystrom_attention`, without `implementation`."""

@@ -46,6 +46,17 @@ def test_softmax_in_nnx_equals_flax(rngs):
     assert_close(outputs[1][MASK], outputs[0][MASK], REFERENCE)
 
 
+def test_grouped_heads_of_nnx_equal_flax(rngs):
+    x = jax.random.normal(next(rngs), (B, L, E))
+    outputs = []
+    for options in ({}, {"attention_fn": attention_fn("nystrom", num_landmarks=L)}):
+        module = nnx.MultiHeadAttention(
+            6, E, num_kv_heads=2, decode=False, rngs=nnx.Rngs(0), **options
+        )
+        outputs.append(module(x, mask=MASK[:, None, None]))
+    assert_close(outputs[1][MASK], outputs[0][MASK], REFERENCE)
+
+
 def test_nystrom_is_exact_in_flax_with_few_tokens(rngs):
     x = jax.random.normal(next(rngs), (B, L, E))
     variables = linen().init(next(rngs), x)

@@ -305,10 +305,11 @@ def test_error_falls_with_more_landmarks(rngs):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"query": jnp.ones((2, 5, 3))}, "query must be"),
+        ({"query": jnp.ones((2, 5, 3))}, "same leading axes"),
         ({"query": jnp.ones((2, 0, 3, 4))}, "empty axis"),
         ({"key": jnp.ones((2, 6, 3, 4))}, "key and value must have the same shape"),
-        ({"query": jnp.ones((2, 5, 2, 4))}, "may differ in length"),
+        ({"query": jnp.ones((2, 5, 3, 7))}, "may differ in length"),
+        ({"query": jnp.ones((2, 5, 4, 4))}, "must be a multiple"),
         ({"mask": jnp.ones((2, 1, 5, 5), bool)}, "causal or block"),
         ({"mask": jnp.ones((2, 6), bool)}, r"\(2, 5\), got shape \(2, 6\)"),
         ({"mask": jnp.ones((2, 5), jnp.int32)}, "Pass mask != 0"),
@@ -481,3 +482,66 @@ def test_a_batch_split_over_devices_needs_no_collectives():
     )
     compiled = gradient.lower(tokens, tokens, tokens, mask).compile().as_text()
     assert not find_collectives(compiled)
+
+
+ATTENTIONS = {
+    "nystrom": functools.partial(nystrom_attention, num_landmarks=3),
+    "softmax": softmax_attention,
+}
+every_attention = pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=ATTENTIONS)
+
+
+@every_attention
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3), (2, 1, 3)])
+def test_leading_axes_equal_one_batch_axis(rngs, attention, batch):
+    query = jax.random.normal(next(rngs), (*batch, 11, 2, 5))
+    key, value = jax.random.normal(next(rngs), (2, *batch, 17, 2, 5))
+    masks = [jax.random.bernoulli(next(rngs), 0.7, (*batch, length)) for length in (17, 11)]
+    output = attention(query, key, value, mask=masks[0], query_mask=masks[1])
+    flat = [x.reshape(-1, *x.shape[len(batch) :]) for x in (query, key, value, *masks)]
+    expected = attention(*flat[:3], mask=flat[3], query_mask=flat[4])
+    assert output.shape == query.shape
+    assert_close(output, expected.reshape(query.shape), SAME_ARITHMETIC)
+
+
+@every_attention
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_grouped_heads_equal_repeated_ones(rngs, attention, groups):
+    query = jax.random.normal(next(rngs), (2, 13, 6, 5))
+    key, value = jax.random.normal(next(rngs), (2, 2, 13, groups, 5))
+    mask = mask_of_lengths([13, 9], 13)
+    repeated = [jnp.repeat(x, 6 // groups, axis=2) for x in (key, value)]
+    output = attention(query, key, value, mask=mask)
+    assert_close(output, attention(query, *repeated, mask=mask), SAME_ARITHMETIC)
+
+
+def test_grouped_heads_are_those_of_jax(rngs):
+    query = jax.random.normal(next(rngs), (2, 13, 6, 5))
+    key, value = jax.random.normal(next(rngs), (2, 2, 13, 2, 5))
+    expected = jax.nn.dot_product_attention(query, key, value)
+    assert_close(softmax_attention(query, key, value), expected, REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        (
+            ((2, 3, 5, 2, 4), (3, 2, 5, 2, 4)),
+            r"same leading axes .* \(2, 3, 5, 2, 4\), \(3, 2, 5, 2, 4\)",
+        ),
+        (((5, 2, 4), (1, 5, 2, 4)), "same leading axes"),
+        (((1, 5, 4, 4), (1, 5, 3, 4)), "must be a multiple .* got 4 and 3"),
+        (((5, 4), (5, 4)), r"\[batch, length, heads, head_dim\]"),
+    ],
+)
+def test_rejects_leading_axes_and_heads_that_differ(shapes, words, no_annotations):
+    query, key = (jnp.ones(shape) for shape in shapes)
+    for attention in ATTENTIONS.values():
+        with pytest.raises(ValueError, match=words):
+            attention(query, key, key)
+
+
+def test_rejects_a_mask_without_the_leading_axes(no_annotations):
+    x = jnp.ones((2, 3, 5, 2, 4))
+    with pytest.raises(ValueError, match="mask must be True at real keys"):
+        nystrom_attention(x, x, x, mask=jnp.ones((3, 5), bool), num_landmarks=2)
