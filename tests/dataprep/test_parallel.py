@@ -16,10 +16,12 @@ REPOSITORY = pathlib.Path(lra.__file__).parents[1]
 
 # Runs the function named on the command line in two processes, prints their ids, and waits.
 PARENT = """
-import multiprocessing, operator, sys, time
+import multiprocessing, operator, signal, sys, time
 from dataprep import parallel
 
 if __name__ == "__main__":
+    # A shell that runs the tests in the background lets its processes ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     pieces = parallel.in_order(eval(sys.argv[1]), 2)
     next(pieces), next(pieces)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
