@@ -56,13 +56,13 @@ class AttentionFn:
         name = self.make_core.core.__name__
         if dropout_rate and not deterministic:
             raise ValueError(
-                f"{name} drops no attention weights, got dropout_rate={dropout_rate}: pass dropout_rate=0"
+                f"{name} cannot drop attention weights, got dropout_rate={dropout_rate}: pass dropout_rate=0"
                 " to the Module, and apply Dropout to its output."
             )
         if module is not None:
             raise ValueError(
-                f"{name} makes no attention weights to sow: pass sow_weights=False. nystrom_factors and"
-                " nystrom_attention_rows return the map of Nyström attention."
+                f"{name} does not return attention weights to sow: pass sow_weights=False."
+                " nystrom_factors and nystrom_attention_rows return the map of Nyström attention."
             )
         if is_causal:
             raise ValueError(
@@ -101,8 +101,7 @@ def attention_fn(
         nnx.MultiHeadAttention(8, 512, attention_fn=attention_fn("nystrom"), decode=False, rngs=rngs)
 
     The parameters of the Flax model do not change. Only padding masks `[..., 1, 1, T]` are supported,
-    boolean or integer. `SelfAttention` of this library is faster on a TPU: after Flax's projections to
-    `[B, L, H, D]`, XLA copies the tokens into another layout. A core with random features or rotations
+    boolean or integer. A core with random features or rotations
     uses the same ones in every layer.
 
     Args:

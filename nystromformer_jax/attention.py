@@ -60,8 +60,8 @@ def softmax_attention(
     Raises:
       ValueError: Shapes or dtypes do not agree, or a mask is not boolean.
     """
-    arrays = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask, query_mask
-    (query, key, value, mask, query_mask), batch = fold_axes(*arrays)
+    folded, batch = fold_axes(query, key, value, mask, query_mask)
+    query, key, value, mask, query_mask = folded
     check_inputs(query, key, value, mask)
     if query_mask is not None or query.shape[1] == key.shape[1]:
         query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
@@ -142,8 +142,7 @@ def nystrom_attention(
     Differs: segments contain only real tokens, all three factors are masked, few tokens give exact
     attention, the pseudoinverse is scaled per matrix, and products are associated from the right.
     """
-    arrays = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value), mask, query_mask
-    folded, batch = fold_axes(*arrays)
+    folded, batch = fold_axes(query, key, value, mask, query_mask)
     inputs = Inputs.create(*folded, conv_kernel)
     options = Options(
         num_landmarks=num_landmarks,

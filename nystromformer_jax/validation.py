@@ -49,9 +49,9 @@ class Inputs(NamedTuple):
 
 
 def fold_axes(
-    query: Array, key: Array, value: Array, mask: Any, query_mask: Any
+    query: Any, key: Any, value: Any, mask: Any, query_mask: Any
 ) -> tuple[tuple[Array, Array, Array, Any, Any], tuple[int, ...]]:
-    """Merges the leading axes into one batch axis, and repeats grouped heads of keys and values.
+    """Converts array-likes, merges the leading axes into one batch axis and repeats grouped heads.
 
     Returns:
       `(query, key, value, mask, query_mask)` with the axes `[B L H D]`, `[B T H D]` and `[B T]`, and the
@@ -60,7 +60,7 @@ def fold_axes(
     Raises:
       ValueError: The leading axes differ, or H is not a multiple of the number of key heads.
     """
-    arrays = query, key, value
+    query, key, value = arrays = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     batch = query.shape[:-3]
     if min(x.ndim for x in arrays) < 3:
         return (query, key, value, mask, query_mask), batch
@@ -73,7 +73,7 @@ def fold_axes(
     if groups != heads and value.shape[-2] == groups:
         if groups == 0 or heads % groups:
             raise ValueError(
-                f"The number of query heads must be a multiple of the number of key and value heads, got"
+                "The number of query heads must be a multiple of the number of key and value heads, got"
                 f" {heads} and {groups}."
             )
         key, value = (jnp.repeat(x, heads // groups, axis=-2) for x in (key, value))

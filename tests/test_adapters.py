@@ -129,7 +129,7 @@ def test_equal_functions_are_not_retraced(rngs):
         ({"mask": jnp.ones((1, B, 1, 1, L), bool)}, r"got shape \(1, 3, 1, 1, 23\)"),
         ({"mask": jnp.ones((B, 1, 1, L))}, r"boolean or integer .* got float32"),
         ({"bias": jnp.zeros((B, 1, 1, L))}, "does not support bias"),
-        ({"dropout_rate": 0.1}, r"drops no attention weights, got dropout_rate=0\.1"),
+        ({"dropout_rate": 0.1}, r"cannot drop attention weights, got dropout_rate=0\.1"),
         ({"is_causal": True}, "cannot be causal"),
         ({"module": nn.Dense(1)}, "sow_weights=False"),
         ({"precision": "highest"}, r"jax\.default_matmul_precision"),

@@ -54,4 +54,4 @@ class AttentionCore(nn.Module):
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Float[Array, "B L H D"]:
         """Returns the attention output for `tokens`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
