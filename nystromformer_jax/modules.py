@@ -91,6 +91,7 @@ class MultiHeadAttention(Layer):
       use_bias: If True, the four projections have a bias.
       out_kernel_init: Kernel initializer of the output projection; None for `kernel_init`.
       out_bias_init: Bias initializer of the output projection; None for `bias_init`.
+      deterministic: If True, dropout is disabled. Set either this attribute or the argument of the call.
     """
 
     num_heads: int
@@ -101,6 +102,7 @@ class MultiHeadAttention(Layer):
     precision: Any = None
     out_kernel_init: Initializer | None = None
     out_bias_init: Initializer | None = None
+    deterministic: bool | None = None
 
     @nn.compact
     def __call__(
@@ -110,7 +112,7 @@ class MultiHeadAttention(Layer):
         mask: Bool[Array, "B T"] | None = None,
         query_mask: Bool[Array, "B L"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> Float[Array, "B L F"]:
         """Attends from `inputs_q` to `inputs_kv`; None: self-attention.
 
@@ -124,6 +126,7 @@ class MultiHeadAttention(Layer):
         Raises:
           ValueError: The width is not divisible by `num_heads`, or an input is invalid.
         """
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         check_array("inputs_q", inputs_q, TOKENS)
         if inputs_kv is not None:
             check_array("inputs_kv", inputs_kv, TOKENS)
@@ -185,7 +188,7 @@ class SelfAttention(MultiHeadAttention):
         x: Float[Array, "B L E"],
         mask: Bool[Array, "B L"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> Float[Array, "B L F"]:
         """Applies self-attention to `x`; `mask` is True at real tokens."""
         return super().__call__(x, None, mask, None, deterministic=deterministic)
@@ -199,20 +202,25 @@ class MlpBlock(Layer):
       activation: Activation; `"gelu"` is the exact GELU.
       dropout_rate: Dropout rate of the output.
       hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.
+      deterministic: If True, dropout is disabled. Set either this attribute or the argument of the call.
     """
 
     mlp_dim: int
     activation: Activation = "gelu"
     dropout_rate: float = 0.0
     hidden_dropout_rate: float | None = None
+    deterministic: bool | None = None
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B L E"], *, deterministic: bool) -> Float[Array, "B L E"]:
+    def __call__(
+        self, x: Float[Array, "B L E"], *, deterministic: bool | None = None
+    ) -> Float[Array, "B L E"]:
         """Applies the block to each token.
 
         Raises:
           ValueError: `mlp_dim` is below 1, the activation is unknown, or `x` is invalid.
         """
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         check_array("x", x, TOKENS)
         check_size("mlp_dim", self.mlp_dim)
         check_choice("activation", self.activation, Activation)
@@ -283,6 +291,7 @@ class EncoderBlock(Layer):
       layer_norm_epsilon: 1e-5 in the authors' code; the default of Flax is 1e-6.
       dropout_rate: Dropout rate of attention output, MLP output and hidden units of the MLP.
       hidden_dropout_rate: Dropout rate of the MLP's hidden units; None for `dropout_rate`; 0 in BERT.
+      deterministic: If True, dropout is disabled. Set either this attribute or the argument of the call.
     """
 
     num_heads: int
@@ -295,6 +304,7 @@ class EncoderBlock(Layer):
     dropout_rate: float = 0.0
     hidden_dropout_rate: float | None = None
     layer_norm_epsilon: float = 1e-5
+    deterministic: bool | None = None
 
     @nn.compact
     def __call__(
@@ -302,13 +312,14 @@ class EncoderBlock(Layer):
         x: Float[Array, "B L E"],
         mask: Bool[Array, "B L"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> Float[Array, "B L E"]:
         """Applies the block; `mask` is True at real tokens.
 
         Raises:
           ValueError: `norm` is unknown, or an input is invalid.
         """
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         check_array("x", x, TOKENS)
         check_choice("norm", self.norm, Norm)
         x = finite_padding(x, mask, "real keys, [B T]")
@@ -350,12 +361,14 @@ class Encoder(nn.Module):
       make_block: Factory of a block, such as `functools.partial(EncoderBlock, 2, make_core, 128)`.
       make_final_norm: Factory of the final layer norm; None: no final norm, for post-norm blocks.
       remat: If True, the activations inside a block are recomputed in the backward pass.
+      deterministic: If True, dropout is disabled. Set either this attribute or the argument of the call.
     """
 
     num_layers: int
     make_block: Callable[..., nn.Module]
     make_final_norm: Callable[..., nn.Module] | None = functools.partial(nn.LayerNorm, epsilon=1e-5)
     remat: bool = False
+    deterministic: bool | None = None
 
     @nn.compact
     def __call__(
@@ -363,13 +376,14 @@ class Encoder(nn.Module):
         x: Float[Array, "B L E"],
         mask: Bool[Array, "B L"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> Float[Array, "B L E"]:
         """Encodes `x`; `mask` is True at real tokens.
 
         Raises:
           ValueError: `num_layers` is negative, or an input is invalid.
         """
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         check_array("x", x, TOKENS)
         check_size("num_layers", self.num_layers, least=0)
 

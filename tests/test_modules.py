@@ -3,6 +3,7 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -339,3 +340,56 @@ def test_rejects_arrays_of_other_libraries(rngs, no_annotations):
 
     with pytest.raises(ValueError, match=r"must be a JAX or NumPy array.*Pass jnp.asarray"):
         SelfAttention(2, make_core("softmax")).init(next(rngs), Tensor(), deterministic=True)
+
+
+class TestDeterministic:
+    def test_lifted_transforms_take_a_layer_with_positional_arrays(self, rngs):
+        """Two blocks by `nn.vmap`, `nn.scan` and `nn.remat`, compared with plain blocks."""
+        mask = mask_of_lengths([LENGTH, 11], LENGTH)
+        block = functools.partial(EncoderBlock, 2, make_core("none", conv_kernel_size=3), 7)
+        lifted = lambda kind: kind(*block.args, deterministic=True)
+
+        @nn.compact
+        def step(block, x, mask):
+            return block(x, mask), None
+
+        stacked = {"variable_axes": {"params": 0}, "split_rngs": {"params": True}}
+        mapped = lifted(nn.vmap(EncoderBlock, in_axes=(0, None), **stacked))
+        scan = nn.apply(
+            nn.scan(step, in_axes=nn.broadcast, length=2, **stacked), lifted(EncoderBlock)
+        )
+
+        def plain(variables, x):
+            return block().apply(variables, x, mask, deterministic=True)
+
+        def outputs(variables, x):
+            first, second = (jax.tree.map(lambda leaf, i=i: leaf[i], variables) for i in range(2))
+            remat = lambda x: lifted(nn.remat(EncoderBlock)).apply(first, x, mask)
+            return (
+                (mapped.apply(variables, jnp.stack([x, -x]), mask), scan(variables, x, mask)[0]),
+                (jnp.stack([plain(first, x), plain(second, -x)]), plain(second, plain(first, x))),
+                jax.grad(lambda x: (remat(x) ** 2).sum())(x),
+                jax.grad(lambda x: (plain(first, x) ** 2).sum())(x),
+            )
+
+        x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+        shapes = jax.eval_shape(lambda x: mapped.init(next(rngs), x, mask), jnp.stack([x, x]))
+        values = np.random.default_rng(0)
+        variables = jax.tree.map(lambda leaf: jnp.asarray(values.normal(size=leaf.shape)), shapes)
+        actual, expected, gradient, expected_gradient = jax.jit(outputs)(variables, x)
+        assert_close(actual, expected, REFERENCE)
+        assert_close(gradient, expected_gradient, GRADIENT)
+
+    def test_is_an_attribute_or_an_argument_and_not_both(self, rngs):
+        x = jnp.ones((1, LENGTH, WIDTH))
+        block = functools.partial(EncoderBlock, 2, make_core("linear"), 7)
+        for layer in (
+            SelfAttention(2, make_core("linear")),
+            MlpBlock(7),
+            block(),
+            Encoder(1, block),
+        ):
+            with pytest.raises(ValueError, match=r'"deterministic" must be passed'):
+                layer.init(next(rngs), x)
+            with pytest.raises(ValueError, match=r'"deterministic" was passed .* just once'):
+                layer.clone(deterministic=True).init(next(rngs), x, deterministic=False)
