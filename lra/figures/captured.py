@@ -1,4 +1,4 @@
-"""Opens a trained run and captures the inputs of each layer's attention on test examples."""
+"""Opens a trained run and captures the inputs of each layer's attention."""
 
 import dataclasses
 import functools
@@ -87,9 +87,9 @@ class Trained:
     step: int  # step of the checkpoint
     finished: bool  # True: the best checkpoint of a finished run; False: the latest checkpoint
 
-    def core_calls(self, example: int) -> tuple[CoreCall, ...]:
-        """Returns the calls of all attention cores on a test example, padded as in training."""
-        batch = self.task.splits["test"].batch(np.array([example]), self.run.data.padding)
+    def core_calls(self, example: int, split: str = "test") -> tuple[CoreCall, ...]:
+        """Returns the calls of all attention cores on an example, padded as in training."""
+        batch = self.task.splits[split].batch(np.array([example]), self.run.data.padding)
         inputs = tuple(jnp.asarray(batch[key]) for key in self.run.model.batch_keys)
         return capture_cores(self.run.model, self.params, inputs)
 

@@ -1,0 +1,265 @@
+"""Error of Nyström attention relative to softmax attention, by input and number of landmarks.
+
+    python -m benchmarks.approximation                          # random inputs of several kinds
+    python -m benchmarks.approximation --run runs/listops-seed0  # every layer of a trained model
+
+Each number is the relative error of the output by `approximation_error`, averaged over heads and over seeds
+or examples. Random inputs have 1,024 tokens, 4 heads of 32 and normal values; `INPUTS` defines the kinds. A
+trained model is measured on its queries, keys and values of validation examples with at least 1,024 tokens,
+without the convolution. A command replaces its own part of the output file and keeps the others: the part
+of the random inputs, or that of the run's task.
+"""
+
+import argparse
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cli import run_to_end
+from lra import train
+from lra.figures.captured import Trained, open_run
+from lra.report.published import TITLES
+from nystromformer_jax.approximation import ApproximationError, approximation_error
+from nystromformer_jax.durable import read_json
+from nystromformer_jax.training import config_sha256, describe_environment, write_json
+from nystromformer_jax.typing import Array, Float
+
+LENGTH, HEADS, HEAD_DIM = 1024, 4, 32
+SHAPE = (1, LENGTH, HEADS, HEAD_DIM)
+SEEDS = 8
+SEGMENT = 32  # tokens of a cluster
+MAX_LEN = 4096  # of a trained model
+CANDIDATES = 256  # number of validation examples that are searched for long ones
+
+QueryAndKey = tuple[Float[Array, "1 L H D"], Float[Array, "1 L H D"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """Options of `nystrom_attention` in a column of the table."""
+
+    num_landmarks: int
+    pinv_iters: int = 6
+
+    @property
+    def title(self) -> str:
+        """Heading of the column."""
+        iterations = "" if self.pinv_iters == 6 else f", {self.pinv_iters} iterations"
+        return f"M = {self.num_landmarks}{iterations}"
+
+
+COLUMNS = (Column(32), Column(64), Column(128), Column(256), Column(64, 12))
+
+
+def gaussian(rng: Array, std: float) -> QueryAndKey:
+    """Returns independent normal queries and keys; the logits have the standard deviation `std` ** 2."""
+    query, key = std * jax.random.normal(rng, (2, *SHAPE))
+    return query, key
+
+
+def retrieval(rng: Array) -> QueryAndKey:
+    """Returns queries equal to the keys, 1.5 times normal: each token attends to itself."""
+    key = 1.5 * jax.random.normal(rng, SHAPE)
+    return key, key
+
+
+def smooth(rng: Array) -> QueryAndKey:
+    """Returns queries equal to the keys, smooth functions of the position.
+
+    A feature is 1.5 √2 cos(position · frequency + phase), with a frequency of standard deviation 1 / 16 and
+    a uniform phase per head and feature. The correlation of tokens n positions apart is near
+    exp(-(n / 16)² / 2), so each token attends to about 16 neighbors.
+    """
+    frequency_rng, phase_rng = jax.random.split(rng)
+    frequency = jax.random.normal(frequency_rng, (1, 1, HEADS, HEAD_DIM)) / 16
+    phase = jax.random.uniform(phase_rng, (1, 1, HEADS, HEAD_DIM), maxval=2 * jnp.pi)
+    key = 1.5 * 2**0.5 * jnp.cos(jnp.arange(LENGTH)[None, :, None, None] * frequency + phase)
+    return key, key
+
+
+def clusters(rng: Array, *, shift: int = 0, shuffled: bool = False) -> QueryAndKey:
+    """Returns queries and keys near the centers of 32 clusters of 32 tokens.
+
+    A center is 1.5 times normal; queries and keys add independent noise, 0.3 times normal. Clusters are
+    contiguous, and each is one of 32 segments. `shift` rotates the tokens, so that segments contain the end
+    of one cluster and the start of the next. `shuffled` permutes the tokens.
+    """
+    center_rng, order_rng, noise_rng = jax.random.split(rng, 3)
+    centers = 1.5 * jax.random.normal(center_rng, (1, LENGTH // SEGMENT, HEADS, HEAD_DIM))
+    tokens = jnp.roll(jnp.repeat(centers, SEGMENT, axis=1), shift, axis=1)
+    if shuffled:
+        tokens = jax.random.permutation(order_rng, tokens, axis=1)
+    query_noise, key_noise = 0.3 * jax.random.normal(noise_rng, (2, *SHAPE))
+    return tokens + query_noise, tokens + key_noise
+
+
+def sink(rng: Array) -> QueryAndKey:
+    """Returns normal inputs with 1 added to all queries, and a first key of 1.3 in every feature.
+
+    The first key receives 0.39 of the attention weights on average.
+    """
+    query, key = jax.random.normal(rng, (2, *SHAPE))
+    return query + 1, key.at[:, 0].set(1.3)
+
+
+INPUTS: Mapping[str, Callable[[Array], QueryAndKey]] = {
+    "Gaussian, σ = ½": functools.partial(gaussian, std=0.5),
+    "Gaussian, σ = 1": functools.partial(gaussian, std=1.0),
+    "Gaussian, σ = 2": functools.partial(gaussian, std=2.0),
+    "query = key, σ = 1.5": retrieval,
+    "smooth in position": smooth,
+    "clusters, in order": clusters,
+    "clusters, in order, shifted": functools.partial(clusters, shift=13),
+    "clusters, shuffled": functools.partial(clusters, shuffled=True),
+    "one sink key": sink,
+}
+
+
+@functools.partial(jax.jit, static_argnames="column")
+def _errors(
+    query: Array, key: Array, value: Array, mask: Array | None, column: Column
+) -> ApproximationError:
+    return approximation_error(query, key, value, mask=mask, **dataclasses.asdict(column))
+
+
+def make_row(
+    name: str, calls: Iterable[tuple[Array, Array, Array, Array | None]]
+) -> dict[str, Any]:
+    """Returns the errors of query, key, value and mask, averaged over calls, examples and heads."""
+    errors = [[_errors(*call, column) for column in COLUMNS] for call in calls]
+    nystrom = np.mean([[one.nystrom.mean() for one in row] for row in errors], axis=0)
+    mean = np.mean([row[0].mean.mean() for row in errors])
+    return {
+        "inputs": name,
+        "mean": round(float(mean), 4),
+        "nystrom": [round(float(error), 4) for error in nystrom],
+    }
+
+
+def random_call(name: str, seed: int) -> tuple[Array, Array, Array, None]:
+    """Returns query, key and value of a kind in `INPUTS`, without a mask."""
+    rng, value_rng = jax.random.split(jax.random.key(seed))
+    return *INPUTS[name](rng), jax.random.normal(value_rng, SHAPE), None
+
+
+def long_examples(trained: Trained, count: int) -> list[int]:
+    """Returns the first validation examples with at least `LENGTH` tokens.
+
+    Raises:
+      ValueError: None of the first examples is as long.
+    """
+    split = trained.task.splits["valid"]
+    batch = split.batch(np.arange(min(CANDIDATES, len(split))), trained.run.data.padding)
+    lengths = batch[trained.run.model.batch_keys[1]].sum(axis=1)
+    found: list[int] = np.flatnonzero(lengths >= LENGTH)[:count].tolist()
+    if not found:
+        raise ValueError(
+            f"{trained.name} has no validation example of {LENGTH:,} tokens among the first"
+            f" {len(lengths):,}: pass a run of a task with longer sequences."
+        )
+    return found
+
+
+def measure_run(trained: Trained, count: int) -> dict[str, Any]:
+    """Returns the rows of all layers and where they come from."""
+    examples = long_examples(trained, count)
+    of_examples = [trained.core_calls(example, "valid") for example in examples]
+    tokens = [int(layers[0].mask[0].sum()) for layers in of_examples]
+    rows = [
+        make_row(
+            f"layer {number}",
+            [(*(x[:1].astype(jnp.float32) for x in core[:3]), core.mask[:1]) for core in calls],
+        )
+        for number, calls in enumerate(zip(*of_examples, strict=True), start=1)
+    ]
+    return {
+        "run": trained.name,
+        "attention": trained.run.config["attention"],
+        "config_sha256": config_sha256(trained.run.config, train.PATHS),
+        "data_sha256": trained.task.sha256,
+        "checkpoint": {"step": trained.step, "best": trained.finished},
+        "examples": examples,
+        "tokens": tokens,
+        "rows": rows,
+    }
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """Returns a table of the random inputs."""
+    return _table(results["random"], "inputs", results["random"]["rows"])
+
+
+def trained_markdown(results: Mapping[str, Any]) -> str:
+    """Returns a table of the layers of all trained models."""
+    parts = results["trained"]
+    rows = [
+        {**row, "inputs": f"{TITLES.get(task, task)}, {row['inputs']}"}
+        for task, part in parts.items()
+        for row in part["rows"]
+    ]
+    return _table(next(iter(parts.values())), "trained model", rows)
+
+
+def _table(part: Mapping[str, Any], title: str, rows: Iterable[Mapping[str, Any]]) -> str:
+    columns = [Column(**column).title for column in part["columns"]]
+    lines = [
+        f"| {title} | mean | {' | '.join(columns)} |",
+        "|---|" + "---:|" * (1 + len(columns)),
+    ]
+    for row in rows:
+        errors = [f"{error:.3f}" for error in (row["mean"], *row["nystrom"])]
+        lines.append(f"| {row['inputs']} | {' | '.join(errors)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures one part, writes the file and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.approximation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--run", type=Path, help="folder of a run; default: random inputs")
+    parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
+    parser.add_argument("--examples", type=int, default=8, help="number of examples of a run")
+    parser.add_argument("--out", type=Path, default=Path("results/approximation.json"))
+    given = parser.parse_args(arguments)
+    if given.examples < 1:
+        parser.error(f"--examples must be 1 or more, got {given.examples}")
+    words = sys.argv[1:] if arguments is None else arguments
+    command = " ".join(["python -m benchmarks.approximation", *words])
+    return run_to_end("benchmarks.approximation", lambda: _measure(given, command))
+
+
+def _measure(given: argparse.Namespace, command: str) -> None:
+    results = read_json(given.out) if given.out.is_file() else {"random": {}, "trained": {}}
+    part = {
+        "command": command,
+        **describe_environment(),
+        "columns": [dataclasses.asdict(column) for column in COLUMNS],
+    }
+    if given.run is None:
+        shape = dict(
+            zip(("length", "heads", "head_dim", "seeds"), (*SHAPE[1:], SEEDS), strict=True)
+        )
+        rows = [make_row(name, [random_call(name, i) for i in range(SEEDS)]) for name in INPUTS]
+        results["random"] = {**part, **shape, "rows": rows}
+        table = markdown(results)
+    else:
+        trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
+        results["trained"][trained.task.name] = {**part, **measure_run(trained, given.examples)}
+        table = trained_markdown(results)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(given.out, results)
+    print(table, end="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""The inputs of the table of errors, its rows for a trained model, and its parts."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import approximation
+from benchmarks.approximation import INPUTS, Column
+from lra.figures.captured import open_run, unpadded
+from nystromformer_jax import approximation_error
+from nystromformer_jax.attention import softmax_weights
+from tests.lra.figures.tiny_run import BEST, small_config, write_run
+
+RNG = jax.random.key(5)
+
+
+@pytest.mark.parametrize(("name", "std"), [("½", 0.25), ("1", 1.0), ("2", 4.0)])
+def test_std_of_gaussian_logits_is_the_square_of_the_std(name, std):
+    query, key = INPUTS[f"Gaussian, σ = {name}"](RNG)
+    logits = jnp.einsum("LHD,THD->HLT", query[0], key[0]) / 32**0.5
+    assert logits.std() == pytest.approx(std, rel=0.03)
+
+
+def test_sink_receives_the_stated_weight():
+    weights = softmax_weights(*INPUTS["one sink key"](RNG), None)[..., 0]
+    assert weights.mean() == pytest.approx(0.39, abs=0.01)
+
+
+def test_correlation_of_smooth_inputs_falls_with_the_distance():
+    _, key = INPUTS["smooth in position"](RNG)
+    for distance in (8, 16, 32):
+        near = (key[:, distance:] * key[:, :-distance]).mean() / (key**2).mean()
+        assert near == pytest.approx(np.exp(-((distance / 16) ** 2) / 2), abs=0.1)
+
+
+def test_clusters_are_contiguous_then_shifted_then_shuffled():
+    in_order, shifted, shuffled = (
+        np.asarray(INPUTS[f"clusters, {name}"](RNG)[1][0, :, 0])
+        for name in ("in order", "in order, shifted", "shuffled")
+    )
+
+    def jumps(key):
+        return np.flatnonzero(np.linalg.norm(np.diff(key, axis=0), axis=1) > 6) + 1
+
+    np.testing.assert_array_equal(jumps(in_order), np.arange(32, 1024, 32))
+    np.testing.assert_array_equal(jumps(shifted), np.arange(13, 1024, 32))
+    assert len(jumps(shuffled)) > 900
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(approximation, "COLUMNS", (Column(5, 12),))
+
+
+def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(tmp_path, small, monkeypatch):
+    trained = open_run(write_run(tmp_path / "run", small_config()), max_len=100)
+    monkeypatch.setattr(approximation, "LENGTH", 54)
+    with pytest.raises(ValueError, match="run has no validation example of 54 tokens"):
+        approximation.measure_run(trained, 2)
+    monkeypatch.setattr(approximation, "LENGTH", 53)
+    found = approximation.measure_run(trained, 2)
+    assert found["examples"] == [0, 1]
+    assert found["tokens"] == [53, 53]
+    assert found["checkpoint"] == {"step": BEST, "best": True}
+    assert [row["inputs"] for row in found["rows"]] == ["layer 1", "layer 2"]
+    calls = [unpadded(trained.core_calls(example, "valid")[1]) for example in (0, 1)]
+    errors = [approximation_error(*call, num_landmarks=5, pinv_iters=12) for call in calls]
+    row = found["rows"][1]
+    assert row["nystrom"] == [pytest.approx(np.mean([x.nystrom for x in errors]), abs=1e-4)]
+    assert row["mean"] == pytest.approx(np.mean([x.mean for x in errors]), abs=1e-4)
+
+
+def test_each_command_replaces_its_own_part(tmp_path, small, monkeypatch, capsys):
+    monkeypatch.setattr(approximation, "SHAPE", (1, 13, 4, 32))
+    monkeypatch.setattr(approximation, "SEEDS", 2)
+    monkeypatch.setattr(approximation, "INPUTS", {"noise": INPUTS["Gaussian, σ = 1"]})
+    monkeypatch.setattr(approximation, "measure_run", lambda *_: {"rows": []})
+    monkeypatch.setattr(approximation, "open_run", lambda *_, **__: FakeRun)
+    out = tmp_path / "new" / "errors.json"
+    assert approximation.main(["--out", str(out)]) == 0
+    assert approximation.main(["--out", str(out), "--run", "runs/listops"]) == 0
+    results = json.loads(out.read_text())
+    assert results["random"]["length"] == 13
+    assert results["trained"]["listops"]["command"].endswith("--run runs/listops")
+    assert approximation.markdown(results) in capsys.readouterr().out
+
+
+class FakeRun:
+    class task:
+        name = "listops"
+
+
+def test_table_has_a_row_per_input_and_per_layer():
+    columns = [{"num_landmarks": 32, "pinv_iters": 6}, {"num_landmarks": 64, "pinv_iters": 12}]
+    rows = [
+        {"inputs": name, "mean": 0.9876, "nystrom": [0.1, number]}
+        for number, name in enumerate(("a", "b"))
+    ]
+    part = {"columns": columns, "rows": rows}
+    results = {"random": part, "trained": {"text": part}}
+    assert approximation.markdown(results).splitlines() == [
+        "| inputs | mean | M = 32 | M = 64, 12 iterations |",
+        "|---|---:|---:|---:|",
+        "| a | 0.988 | 0.100 | 0.000 |",
+        "| b | 0.988 | 0.100 | 1.000 |",
+    ]
+    assert "| Text, b | 0.988 | 0.100 | 1.000 |" in approximation.trained_markdown(results)
