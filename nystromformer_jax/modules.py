@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -55,6 +55,133 @@ def finite_padding(
     """
     check_mask("mask", mask, x.shape[0], x.shape[1], meaning)
     return x if mask is None else jnp.where(mask[..., None] | jnp.isfinite(x), x, 0)
+
+
+class AttentionInputs(NamedTuple):
+    """The inputs of multi-head attention before the projections."""
+
+    query: Float[Array, "B L E"]
+    key: Float[Array, "B T E2"]
+    value: Float[Array, "B T E3"]
+    mask: Bool[Array, "B T"] | None
+    query_mask: Bool[Array, "B L"] | None
+    crosses: bool  # False: keys and values are projected from the queries' input
+
+    @classmethod
+    def create(
+        cls,
+        inputs_q: Array,
+        inputs_kv: Array | None,
+        inputs_k: Array | None,
+        inputs_v: Array | None,
+        mask: Array | None,
+        query_mask: Array | None,
+    ) -> "AttentionInputs":
+        """Validates the arguments of a call, and replaces NaN and infinity at padding by zero.
+
+        Raises:
+          ValueError: An input is invalid, or both `inputs_kv` and `inputs_k` or `inputs_v` are given.
+        """
+        if mask is not None and getattr(mask, "ndim", 0) == 3 and "float" in str(mask.dtype):
+            raise ValueError(
+                f"mask must be boolean [B T], got {mask.dtype} of shape {tuple(mask.shape)}. If it is the"
+                " third argument inputs_v of Flax, pass inputs_k and inputs_v by name."
+            )
+        if inputs_kv is not None and (inputs_k is not None or inputs_v is not None):
+            raise ValueError(
+                "inputs_kv is the input of both keys and values: pass it alone, or pass inputs_k and"
+                " inputs_v by name without it."
+            )
+        if inputs_v is not None and inputs_k is None:
+            raise ValueError("inputs_v needs inputs_k: pass both, or inputs_kv for both.")
+        check_array("inputs_q", inputs_q, TOKENS)
+        for name, x in (("inputs_kv", inputs_kv), ("inputs_k", inputs_k), ("inputs_v", inputs_v)):
+            if x is not None:
+                check_array(name, x, TOKENS)
+        key = inputs_kv if inputs_k is None else inputs_k
+        crosses = key is not None
+        query = inputs_q
+        key = inputs_q if key is None else key
+        if query_mask is not None or not crosses:
+            real_queries = mask if query_mask is None else query_mask
+            query = finite_padding(query, real_queries, "real queries, [B L]")
+        key = finite_padding(key, mask, "real keys, [B T]")
+        value = key if inputs_v is None else finite_padding(inputs_v, mask, "real keys, [B T]")
+        return cls(query, key, value, mask, query_mask, crosses)
+
+
+def attention_features(
+    num_heads: int, width: int, qkv_features: int | None, out_features: int | None
+) -> tuple[int, int]:
+    """Returns the widths of the projections to heads and of the output; None stands for `width`.
+
+    Raises:
+      ValueError: A size is invalid, or the width is not divisible by `num_heads`.
+    """
+    features = width if qkv_features is None else qkv_features
+    out_features = width if out_features is None else out_features
+    check_size("num_heads", num_heads)
+    check_size("qkv_features", features)
+    if features % num_heads:
+        raise ValueError(
+            f"qkv_features must be a multiple of num_heads, got {features} and {num_heads}."
+        )
+    check_size("out_features", out_features)
+    return features, out_features
+
+
+def new_core(make_core: Any, **attributes: Any) -> nn.Module:
+    """Calls the factory of a core; raises ValueError unless it is a factory."""
+    if isinstance(make_core, (str, nn.Module)) or not callable(make_core):
+        raise ValueError(
+            "make_core must be a factory of cores, such as make_core('nystrom', num_landmarks=64) or"
+            f" a core's class, so that each layer has its own core; got {make_core!r}."
+        )
+    core: nn.Module = make_core(**attributes)
+    return core
+
+
+def projections(core: nn.Module) -> tuple[str, ...]:
+    """Returns the names of the projections whose output a core reads."""
+    if getattr(core, "reads_value_only", False):
+        return ("value",)
+    if getattr(core, "shares_query_and_key", False):
+        return ("query", "value")
+    return ("query", "key", "value")
+
+
+def attend_in_heads(
+    attend: Callable[..., Array],
+    names: tuple[str, ...],
+    project: Callable[[str, Array], Array],
+    inputs: AttentionInputs,
+    num_heads: int,
+) -> Float[Array, "B L F"]:
+    """Projects the inputs to heads, attends, and merges the heads.
+
+    Args:
+      attend: Function of query, key, value, mask and query mask, all with heads.
+      names: Names of the projections, see `projections`. A missing key is the query, and a missing
+        query is the value.
+      project: Applies the projection of a name to its input.
+      inputs: Inputs of the layer.
+      num_heads: H.
+
+    Raises:
+      ValueError: A projection is missing, so only self-attention is supported, and `inputs` cross.
+    """
+    if inputs.crosses and len(names) < 3:
+        raise ValueError(
+            "This core supports self-attention only: its keys are its queries, or it reads only the"
+            " value. Pass inputs_kv=None, or another core."
+        )
+    heads = {}
+    for name in names:
+        x = project(name, getattr(inputs, name))
+        heads[name] = x.reshape(*x.shape[:-1], num_heads, -1)
+    query = heads.get("query", heads["value"])
+    output = attend(query, heads.get("key", query), heads["value"], inputs.mask, inputs.query_mask)
+    return output.reshape(*output.shape[:-2], -1)
 
 
 class Layer(nn.Module, kw_only=True):
@@ -112,64 +239,37 @@ class MultiHeadAttention(Layer):
         mask: Bool[Array, "B T"] | None = None,
         query_mask: Bool[Array, "B L"] | None = None,
         *,
+        inputs_k: Float[Array, "B T E2"] | None = None,
+        inputs_v: Float[Array, "B T E3"] | None = None,
         deterministic: bool | None = None,
     ) -> Float[Array, "B L F"]:
-        """Attends from `inputs_q` to `inputs_kv`; None: self-attention.
+        """Attends from `inputs_q` to `inputs_kv`, or to `inputs_k` and `inputs_v`; None: self-attention.
 
         Args:
           inputs_q: Input projected to queries, [batch, length, features].
           inputs_kv: Input projected to keys and values; length and width may differ from `inputs_q`.
           mask: True at real tokens of `inputs_kv`.
           query_mask: True at real tokens of `inputs_q`; None: the queries use `mask`.
+          inputs_k: Input projected to keys, instead of `inputs_kv`.
+          inputs_v: Input projected to values, of the same length as `inputs_k`; None for `inputs_k`.
           deterministic: If True, dropout is disabled.
 
         Raises:
           ValueError: The width is not divisible by `num_heads`, or an input is invalid.
         """
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
-        check_array("inputs_q", inputs_q, TOKENS)
-        if inputs_kv is not None:
-            check_array("inputs_kv", inputs_kv, TOKENS)
-        features = inputs_q.shape[-1] if self.qkv_features is None else self.qkv_features
-        check_size("num_heads", self.num_heads)
-        check_size("qkv_features", features)
-        if features % self.num_heads:
-            raise ValueError(
-                f"qkv_features must be a multiple of num_heads, got {features} and {self.num_heads}."
-            )
-        out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
-        check_size("out_features", out_features)
-        crosses = inputs_kv is not None
-        inputs_kv = inputs_q if inputs_kv is None else inputs_kv
-        if query_mask is not None or not crosses:
-            real_queries = mask if query_mask is None else query_mask
-            inputs_q = finite_padding(inputs_q, real_queries, "real queries, [B L]")
-        inputs_kv = finite_padding(inputs_kv, mask, "real keys, [B T]")
-
+        inputs = AttentionInputs.create(inputs_q, inputs_kv, inputs_k, inputs_v, mask, query_mask)
+        features, out_features = attention_features(
+            self.num_heads, inputs_q.shape[-1], self.qkv_features, self.out_features
+        )
         dense = functools.partial(nn.Dense, use_bias=self.use_bias, precision=self.precision)
 
-        def heads(name: str, x: Array) -> Array:
-            x = over_tokens(dense(features, **self.weights, name=name), x)
-            return x.reshape(*x.shape[:-1], self.num_heads, features // self.num_heads)
+        def project(name: str, x: Array) -> Array:
+            return over_tokens(dense(features, **self.weights, name=name), x)
 
-        if isinstance(self.make_core, (str, nn.Module)) or not callable(self.make_core):
-            raise ValueError(
-                "make_core must be a factory of cores, such as make_core('nystrom', num_landmarks=64) or"
-                f" a core's class, so that each layer has its own core; got {self.make_core!r}."
-            )
-        core = self.make_core(name="core")
-        shared = getattr(core, "shares_query_and_key", False)
-        value_only = getattr(core, "reads_value_only", False)
-        if (shared or value_only) and crosses:
-            raise ValueError(
-                "This core supports self-attention only: its keys are its queries, or it reads only the"
-                " value. Pass inputs_kv=None, or another core."
-            )
-        query = None if value_only else heads("query", inputs_q)
-        key = query if shared or value_only else heads("key", inputs_kv)
-        value = heads("value", inputs_kv)
-        query, key = (value if x is None else x for x in (query, key))
-        attended = core(query, key, value, mask, query_mask, deterministic=deterministic)
+        core = new_core(self.make_core, name="core")
+        attend = functools.partial(core, deterministic=deterministic)
+        attended = attend_in_heads(attend, projections(core), project, inputs, self.num_heads)
         out = dense(
             out_features,
             **self.types,
@@ -177,7 +277,7 @@ class MultiHeadAttention(Layer):
             bias_init=self.out_bias_init or self.bias_init,
             name="out",
         )
-        return over_tokens(out, attended.reshape(*attended.shape[:-2], features))
+        return over_tokens(out, attended)
 
 
 class SelfAttention(MultiHeadAttention):

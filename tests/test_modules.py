@@ -256,14 +256,14 @@ def test_rejects_heads_that_do_not_divide_the_width(rngs):
 
 
 def test_softmax_attention_equals_that_of_flax(rngs):
-    """Cross-attention from 23 queries to 17 keys of another width, under both masks."""
+    """Cross-attention from 23 queries to 17 keys and values of another width, under both masks."""
     queries = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
-    keys = jax.random.normal(next(rngs), (BATCH, 17, 9))
+    keys, values = jax.random.normal(next(rngs), (2, BATCH, 17, 9))
     mask = mask_of_lengths([17, 5], 17)
     options = {"num_heads": 2, "qkv_features": 8, "out_features": 3, "use_bias": True}
     theirs = nn.MultiHeadDotProductAttention(**options)
-    variables = theirs.init(next(rngs), queries, keys, keys)
-    expected = theirs.apply(variables, queries, keys, keys, mask=mask[:, None, None])
+    variables = theirs.init(next(rngs), queries, keys, values)
+    attend = functools.partial(theirs.apply, variables, queries, mask=mask[:, None, None])
     flat = jax.tree.map(
         lambda leaf: leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim == 3 else leaf.reshape(-1),
         {"out": variables["params"]["out"]},
@@ -276,8 +276,28 @@ def test_softmax_attention_equals_that_of_flax(rngs):
         }
     ours = MultiHeadAttention(make_core=make_core("softmax"), **options)
     query_mask = jnp.ones((BATCH, LENGTH), bool)
-    actual = ours.apply({"params": flat}, queries, keys, mask, query_mask, deterministic=True)
-    assert_close(actual, expected, REFERENCE)
+    options = {"mask": mask, "query_mask": query_mask, "deterministic": True}
+    apply = functools.partial(ours.apply, {"params": flat}, queries, **options)
+    assert_close(apply(keys), attend(keys), REFERENCE)
+    assert_close(apply(inputs_k=keys), attend(keys), REFERENCE)
+    assert_close(apply(inputs_k=keys, inputs_v=values), attend(keys, values), REFERENCE)
+
+
+def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotations):
+    x = jnp.ones((BATCH, LENGTH, WIDTH))
+    layer = MultiHeadAttention(2, make_core("softmax"))
+    for arguments, named, sentence in (
+        (
+            (x, x, x),
+            {},
+            r"got float32 of shape \(2, 23, 12\)\. .* pass inputs_k and inputs_v by name",
+        ),
+        ((x, x), {"inputs_v": x}, r"pass it alone, or pass inputs_k and inputs_v by name"),
+        ((x,), {"inputs_v": x}, r"inputs_v needs inputs_k"),
+        ((x,), {"inputs_k": x, "inputs_v": x[0]}, r"inputs_v must be \[batch, length, width\]"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            layer.init(next(rngs), *arguments, **named, deterministic=True)
 
 
 def test_an_encoder_converts_to_nnx_with_all_parameters(rngs):
