@@ -88,8 +88,8 @@ def clusters(rng: Array, *, shift: int = 0, shuffled: bool = False) -> QueryAndK
     """Returns queries and keys near the centers of 32 clusters of 32 tokens.
 
     A center is 1.5 times normal; queries and keys add independent noise, 0.3 times normal. Clusters are
-    contiguous, and each is one of 32 segments. `shift` rotates the tokens, so that segments contain the end
-    of one cluster and the start of the next. `shuffled` permutes the tokens.
+    contiguous, and each is one of 32 segments. `shift` rotates the tokens, so that each of 32 segments
+    contains the end of one cluster and the start of the next. `shuffled` permutes the tokens.
     """
     center_rng, order_rng, noise_rng = jax.random.split(rng, 3)
     centers = 1.5 * jax.random.normal(center_rng, (1, LENGTH // SEGMENT, HEADS, HEAD_DIM))
@@ -115,11 +115,13 @@ INPUTS: Mapping[str, Callable[[Array], QueryAndKey]] = {
     "Gaussian, σ = 2": functools.partial(gaussian, std=2.0),
     "query = key, σ = 1.5": retrieval,
     "smooth in position": smooth,
-    "clusters, in order": clusters,
-    "clusters, in order, shifted": functools.partial(clusters, shift=13),
+    "clusters, one per segment": clusters,
+    "clusters, in order": functools.partial(clusters, shift=13),
     "clusters, shuffled": functools.partial(clusters, shuffled=True),
     "one sink key": sink,
 }
+
+HEADLINE = ("clusters, in order", "smooth in position", "clusters, shuffled", "Gaussian, σ = 2")
 
 
 @functools.partial(jax.jit, static_argnames="column")
@@ -193,29 +195,45 @@ def measure_run(trained: Trained, count: int) -> dict[str, Any]:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Returns a table of the random inputs."""
-    return _table(results["random"], "inputs", results["random"]["rows"])
+    return _table("inputs", COLUMNS, _named_rows(results["random"]))
+
+
+def headline(results: Mapping[str, Any]) -> str:
+    """Returns a short table for README: `HEADLINE`, with the default number of iterations."""
+    columns = [column for column in COLUMNS if column.pinv_iters == 6]
+    rows = _named_rows(results["random"])
+    return _table("inputs", columns, {name: rows[name] for name in HEADLINE})
 
 
 def trained_markdown(results: Mapping[str, Any]) -> str:
     """Returns a table of the layers of all trained models."""
-    parts = results["trained"]
-    rows = [
-        {**row, "inputs": f"{TITLES.get(task, task)}, {row['inputs']}"}
-        for task, part in parts.items()
+    rows = {
+        f"{TITLES.get(task, task)}, {name}": row
+        for task, part in sorted(results["trained"].items())
+        for name, row in _named_rows(part).items()
+    }
+    return _table("trained model", COLUMNS, rows)
+
+
+Row = tuple[float, Mapping[Column, float]]  # error of the mean, errors of Nyström attention
+
+
+def _named_rows(part: Mapping[str, Any]) -> dict[str, Row]:
+    columns = [Column(**column) for column in part["columns"]]
+    return {
+        row["inputs"]: (row["mean"], dict(zip(columns, row["nystrom"], strict=True)))
         for row in part["rows"]
-    ]
-    return _table(next(iter(parts.values())), "trained model", rows)
+    }
 
 
-def _table(part: Mapping[str, Any], title: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    columns = [Column(**column).title for column in part["columns"]]
+def _table(title: str, columns: Sequence[Column], rows: Mapping[str, Row]) -> str:
     lines = [
-        f"| {title} | mean | {' | '.join(columns)} |",
+        f"| {title} | mean | {' | '.join(column.title for column in columns)} |",
         "|---|" + "---:|" * (1 + len(columns)),
     ]
-    for row in rows:
-        errors = [f"{error:.3f}" for error in (row["mean"], *row["nystrom"])]
-        lines.append(f"| {row['inputs']} | {' | '.join(errors)} |")
+    for name, (mean, errors) in rows.items():
+        cells = [f"{errors[column]:.3f}" if column in errors else "–" for column in columns]
+        lines.append(f"| {name} | {mean:.3f} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import budget, language, plans, tasks
+from benchmarks import approximation, budget, language, plans, tasks
 from benchmarks import report as attention
 from benchmarks.efficiency import tables
 from lra import report
@@ -20,7 +20,10 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("method", "performance", "results", "scaling")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("method", "performance", "results", "scaling", "when")
+    ),
 )
 BLOCK = re.compile(r"(<!-- numbers: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -63,6 +66,9 @@ def _by_iteration(numbers: Any) -> str:
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
+    "approximation": lambda: approximation.markdown(_json("approximation")),
+    "approximation-short": lambda: approximation.headline(_json("approximation")),
+    "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
     "attention": lambda: attention.headline(_json("benchmarks/cpu")),
     "efficiency": lambda: tables.headline(_json("efficiency/cpu")),
     "listops-short": lambda: report.task_table(
