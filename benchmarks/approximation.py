@@ -26,6 +26,7 @@ from cli import run_to_end
 from lra import train
 from lra.figures.captured import Trained, open_run
 from lra.report.published import TITLES
+from nystromformer_jax import rotary_embedding
 from nystromformer_jax.approximation import ApproximationError, approximation_error
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import config_sha256, describe_environment, write_json
@@ -109,14 +110,24 @@ def sink(rng: Array) -> QueryAndKey:
     return query + 1, key.at[:, 0].set(1.3)
 
 
+def rotary(rng: Array, inputs: Callable[[Array], QueryAndKey]) -> QueryAndKey:
+    """Returns other inputs after rotary embeddings of queries and keys."""
+    query, key = inputs(rng)
+    return rotary_embedding(query), rotary_embedding(key)
+
+
 INPUTS: Mapping[str, Callable[[Array], QueryAndKey]] = {
     "Gaussian, σ = ½": functools.partial(gaussian, std=0.5),
     "Gaussian, σ = 1": functools.partial(gaussian, std=1.0),
     "Gaussian, σ = 2": functools.partial(gaussian, std=2.0),
     "query = key, σ = 1.5": retrieval,
     "smooth in position": smooth,
+    "smooth in position, rotary": functools.partial(rotary, inputs=smooth),
     "clusters, one per segment": clusters,
     "clusters, in order": functools.partial(clusters, shift=13),
+    "clusters, in order, rotary": functools.partial(
+        rotary, inputs=functools.partial(clusters, shift=13)
+    ),
     "clusters, shuffled": functools.partial(clusters, shuffled=True),
     "one sink key": sink,
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nystromformer_jax.convolution import depthwise_convolution
     from nystromformer_jax.landmarks import segment_means
     from nystromformer_jax.pinv import iterative_pinv, pinv_residual
+    from nystromformer_jax.positions import rotary_embedding
     from nystromformer_jax.stages import collect, distribute
 
     # Modules: attention cores, and layers that use them
@@ -94,6 +95,7 @@ __all__ = [
     "nystrom_attention_rows",
     "nystrom_factors",
     "pinv_residual",
+    "rotary_embedding",
     "segment_means",
     "sharded_nystrom_attention",
     "softmax_attention",
@@ -132,6 +134,7 @@ if not TYPE_CHECKING:  # a type checker reports unknown names
             "convolution",
             "landmarks",
             "pinv",
+            "positions",
             "stages",
             "cores",
             "modules",

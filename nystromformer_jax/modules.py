@@ -156,6 +156,7 @@ def attend_in_heads(
     project: Callable[[str, Array], Array],
     inputs: AttentionInputs,
     num_heads: int,
+    transform: Callable[[str, Array], Array] = lambda name, x: x,
 ) -> Float[Array, "B L F"]:
     """Projects the inputs to heads, attends, and merges the heads.
 
@@ -166,6 +167,7 @@ def attend_in_heads(
       project: Applies the projection of a name to its input.
       inputs: Inputs of the layer.
       num_heads: H.
+      transform: Function of `"query"` or `"key"` and the projected heads, [B, L, H, D].
 
     Raises:
       ValueError: A projection is missing, so only self-attention is supported, and `inputs` cross.
@@ -178,7 +180,8 @@ def attend_in_heads(
     heads = {}
     for name in names:
         x = project(name, getattr(inputs, name))
-        heads[name] = x.reshape(*x.shape[:-1], num_heads, -1)
+        x = x.reshape(*x.shape[:-1], num_heads, -1)
+        heads[name] = x if name == "value" else transform(name, x)
     query = heads.get("query", heads["value"])
     output = attend(query, heads.get("key", query), heads["value"], inputs.mask, inputs.query_mask)
     return output.reshape(*output.shape[:-2], -1)
@@ -218,6 +221,9 @@ class MultiHeadAttention(Layer):
       use_bias: If True, the four projections have a bias.
       out_kernel_init: Kernel initializer of the output projection; None for `kernel_init`.
       out_bias_init: Bias initializer of the output projection; None for `bias_init`.
+      normalize_qk: If True, a layer norm without bias normalizes queries and keys over D.
+      transform_qk: Function applied to queries and to keys, [B, L, H, D], before the core, such as
+        `rotary_embedding`.
       deterministic: If True, dropout is disabled. Set either this attribute or the argument of the call.
     """
 
@@ -229,6 +235,8 @@ class MultiHeadAttention(Layer):
     precision: Any = None
     out_kernel_init: Initializer | None = None
     out_bias_init: Initializer | None = None
+    normalize_qk: bool = False
+    transform_qk: Callable[[Array], Array] | None = None
     deterministic: bool | None = None
 
     @nn.compact
@@ -267,9 +275,16 @@ class MultiHeadAttention(Layer):
         def project(name: str, x: Array) -> Array:
             return over_tokens(dense(features, **self.weights, name=name), x)
 
+        def transform(name: str, x: Array) -> Array:
+            if self.normalize_qk:
+                x = nn.LayerNorm(use_bias=False, **self.types, name=f"{name}_ln")(x)
+            return x if self.transform_qk is None else self.transform_qk(x)
+
         core = new_core(self.make_core, name="core")
         attend = functools.partial(core, deterministic=deterministic)
-        attended = attend_in_heads(attend, projections(core), project, inputs, self.num_heads)
+        attended = attend_in_heads(
+            attend, projections(core), project, inputs, self.num_heads, transform
+        )
         out = dense(
             out_features,
             **self.types,

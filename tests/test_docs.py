@@ -52,7 +52,12 @@ def pages_with(pattern, pages):
 
 
 @pytest.mark.slow_except(
-    "README.md", "docs/use.md", "docs/when.md", "docs/scaling.md", "docs/index.md"
+    "README.md",
+    "docs/use.md",
+    "docs/recipes.md",
+    "docs/when.md",
+    "docs/scaling.md",
+    "docs/index.md",
 )
 @pages_with(PYTHON, [README, *PAGES])
 def test_python_blocks_of_a_page_run_and_print_the_shown_output(page, capsys):

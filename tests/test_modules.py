@@ -255,19 +255,25 @@ def test_rejects_heads_that_do_not_divide_the_width(rngs):
         SelfAttention(5, NYSTROM).init(next(rngs), jnp.ones((1, 7, 12)), deterministic=True)
 
 
-def test_softmax_attention_equals_that_of_flax(rngs):
+@pytest.mark.parametrize("normalize_qk", [False, True])
+def test_softmax_attention_equals_that_of_flax(rngs, normalize_qk):
     """Cross-attention from 23 queries to 17 keys and values of another width, under both masks."""
     queries = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
     keys, values = jax.random.normal(next(rngs), (2, BATCH, 17, 9))
     mask = mask_of_lengths([17, 5], 17)
     options = {"num_heads": 2, "qkv_features": 8, "out_features": 3, "use_bias": True}
+    options["normalize_qk"] = normalize_qk
     theirs = nn.MultiHeadDotProductAttention(**options)
     variables = theirs.init(next(rngs), queries, keys, values)
+    norms = {name: leaf for name, leaf in variables["params"].items() if name.endswith("_ln")}
+    norms = jax.tree.map(lambda scale: scale * jnp.arange(1.0, 5.0), norms)
+    variables["params"].update(norms)
     attend = functools.partial(theirs.apply, variables, queries, mask=mask[:, None, None])
     flat = jax.tree.map(
         lambda leaf: leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim == 3 else leaf.reshape(-1),
         {"out": variables["params"]["out"]},
     )
+    flat.update(norms)
     for name in ("query", "key", "value"):
         weights = variables["params"][name]
         flat[name] = {
@@ -281,6 +287,19 @@ def test_softmax_attention_equals_that_of_flax(rngs):
     assert_close(apply(keys), attend(keys), REFERENCE)
     assert_close(apply(inputs_k=keys), attend(keys), REFERENCE)
     assert_close(apply(inputs_k=keys, inputs_v=values), attend(keys, values), REFERENCE)
+
+
+def test_queries_and_keys_are_transformed_after_the_normalization(rngs):
+    """Doubling both is doubling the scales of both layer norms."""
+    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    make = functools.partial(SelfAttention, 2, make_core("softmax"), normalize_qk=True)
+    variables = init(make(), next(rngs), x)
+    params = variables["params"]
+    doubled = {name: {"scale": 2 * params[name]["scale"]} for name in ("query_ln", "key_ln")}
+    expected = make().apply({"params": {**params, **doubled}}, x, deterministic=True)
+    twice = make(transform_qk=lambda x: 2 * x).apply(variables, x, deterministic=True)
+    assert_close(twice, expected, REFERENCE)
+    assert jnp.abs(expected - make().apply(variables, x, deterministic=True)).max() > 0.01
 
 
 def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotations):
