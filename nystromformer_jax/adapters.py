@@ -1,14 +1,13 @@
 """Adapters that make attention cores usable as `attention_fn` of Flax's own Modules."""
 
 import dataclasses
-import functools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from nystromformer_jax.cores import CoreFactory, make_core
+from nystromformer_jax.cores.parameters import param_shapes
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import fold_axes
 
@@ -114,9 +113,7 @@ def attention_fn(
       ValueError: The name or an option is unknown, or the attention has parameters.
     """
     factory = make_core(name, **options)
-    tokens = jax.ShapeDtypeStruct((1, 2, 1, 1), jnp.float32)
-    init = functools.partial(factory(parent=None).init, deterministic=True)
-    if jax.eval_shape(init, jax.random.key(0), tokens, tokens, tokens).get("params"):
+    if param_shapes(factory(parent=None), num_heads=1, head_dim=1):
         raise ValueError(
             f"{name} attention with these options has parameters, which a function cannot hold: use"
             f" SelfAttention or MultiHeadAttention with make_core({name!r}, …)."

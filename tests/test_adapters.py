@@ -67,6 +67,13 @@ def test_nystrom_is_exact_in_flax_with_few_tokens(rngs):
     assert_close(outputs[1][MASK], outputs[0][MASK], REFERENCE)
 
 
+def test_layouts_of_equal_segments_run_in_flax(rngs):
+    x = jax.random.normal(next(rngs), (B, 21, H, 5))
+    options = {"num_landmarks": 3, "landmark_layout": "mlpen"}
+    output = attention_fn("nystrom", **options)(x, x, x)
+    assert_close(output, nystrom_attention(x, x, x, **options), REFERENCE)
+
+
 @pytest.mark.parametrize("batch", [(), (B,), (2, B)])
 def test_equals_the_function_with_any_leading_axes(rngs, batch):
     query, key, value = jax.random.normal(next(rngs), (3, *batch, L, H, 5))
@@ -151,7 +158,11 @@ def test_dropout_is_no_error_in_evaluation(rngs):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("nystrom", {"conv_kernel_size": 3}), ("linformer", {"projection_size": 2})],
+    [
+        ("nystrom", {"conv_kernel_size": 3}),
+        ("nystrom", {"landmark_layout": "hf", "conv_kernel_size": 3}),
+        ("linformer", {"projection_size": 2}),
+    ],
 )
 def test_rejects_attentions_with_parameters(name, options):
     with pytest.raises(ValueError, match=r"has parameters, .* use SelfAttention"):

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import check_choice, is_integer
@@ -42,6 +43,49 @@ def conv_kernel_param(
     )
     kernel: jax.Array = core.param("conv_kernel", conv_init(batch_axis=channels), shape)
     return kernel.astype(query.dtype)
+
+
+def core_params(core: nn.Module, rng: Array, num_heads: int, head_dim: int) -> dict[str, Any]:
+    """Returns initial parameters of a core without an input.
+
+    Raises:
+      ValueError: The sizes of the parameters depend on the length of the input.
+    """
+    shapes = param_shapes(core, num_heads, head_dim)
+    if shapes != param_shapes(core, num_heads, head_dim, multiple=2):
+        raise ValueError(
+            f"The parameters of {type(core).__name__} depend on the length of the input. Set its maximum in"
+            " the factory, for example make_core('linformer', max_len=512)."
+        )
+    return _init(core, rng, _length(core), num_heads, head_dim) if shapes else {}
+
+
+def param_shapes(
+    core: nn.Module, num_heads: int, head_dim: int, *, multiple: int = 1
+) -> dict[str, Any]:
+    """Returns the shapes of a core's parameters for a short input; `multiple` makes it longer."""
+    length = multiple * _length(core)
+    init = functools.partial(_init, core, length=length, num_heads=num_heads, head_dim=head_dim)
+    shapes: dict[str, Any] = jax.eval_shape(init, jax.random.key(0))
+    return shapes
+
+
+def _length(core: nn.Module) -> int:
+    """Returns a valid length of inputs: some layouts of landmarks need a multiple of their number."""
+    landmarks = getattr(core, "num_landmarks", 1)
+    return max(int(landmarks), 1) if is_integer(landmarks) else 1
+
+
+# Jitted, so that layers with equal cores are compiled once and the attention is not computed.
+@functools.partial(jax.jit, static_argnames=("core", "length", "num_heads", "head_dim"))
+def _init(
+    core: nn.Module, rng: Array, length: int, num_heads: int, head_dim: int
+) -> dict[str, Any]:
+    """Returns initial parameters of a core for an input of the given length."""
+    tokens = jnp.zeros((1, length, num_heads, head_dim))
+    variables = core.init(rng, tokens, tokens, tokens, deterministic=True)
+    params: dict[str, Any] = nn.meta.unbox(variables).get("params", {})
+    return params
 
 
 def sampling_rng(core: nn.Module, seed: int, *, redraw: bool) -> Array:
