@@ -140,6 +140,7 @@ if not TYPE_CHECKING:  # a type checker reports unknown names
             "modules",
             "adapters",
             "models",
+            "nnx",
         ),
         __all__,
     )

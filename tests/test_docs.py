@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 import nystromformer_jax
 from lra import train
-from nystromformer_jax import pretrained, training
+from nystromformer_jax import nnx, pretrained, training
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -163,7 +163,12 @@ def parse_flags(program, arguments, monkeypatch):
 
 @pytest.mark.parametrize(
     ("page", "module"),
-    [("api", nystromformer_jax), ("api-training", training), ("api-pretrained", pretrained)],
+    [
+        ("api", nystromformer_jax),
+        ("api-nnx", nnx),
+        ("api-training", training),
+        ("api-pretrained", pretrained),
+    ],
 )
 def test_reference_has_every_public_name_once(page, module):
     text = (DOCS / f"{page}.md").read_text()

@@ -28,6 +28,11 @@ class AttentionCore(nn.Module):
     attribute `seed`. With `deterministic=True` every core is a pure function.
     """
 
+    @property
+    def needs_dropout_rng(self) -> bool:
+        """True if calls that are not deterministic use the stream "dropout"; a core may override it."""
+        return False
+
     @nn.compact
     def __call__(
         self,

@@ -43,6 +43,10 @@ class PerformerAttention(AttentionCore):
     redraw: bool = False
     seed: int = 0
 
+    @property
+    def needs_dropout_rng(self) -> bool:
+        return self.redraw
+
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         rng = sampling_rng(self, self.seed, redraw=self.redraw and not deterministic)
         projection = random_projection(

@@ -238,6 +238,10 @@ class ReformerAttention(AttentionCore):
     redraw: bool = True
     seed: int = 0
 
+    @property
+    def needs_dropout_rng(self) -> bool:
+        return self.redraw
+
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         if tokens.query_mask is not None and tokens.mask is None:
             raise ValueError(

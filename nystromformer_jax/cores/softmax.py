@@ -31,6 +31,10 @@ class SoftmaxAttention(AttentionCore):
     mask_conv: bool = True
     dropout_rate: float = 0.0
 
+    @property
+    def needs_dropout_rng(self) -> bool:
+        return bool(self.dropout_rate)
+
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         query, key, value, mask, query_mask = tokens
         check_inputs(query, key, value, mask)

@@ -32,7 +32,7 @@ def test_both_models_are_trained_and_their_errors_printed(capsys):
 @pytest.mark.slow(minutes=1)
 def test_only_attention_to_all_samples_sees_the_far_end(rngs):
     model = {
-        name: script.make_denoiser(attention, 131, script.nnx.Rngs(0))
+        name: script.Denoiser(attention, script.nnx.Rngs(0))
         for name, attention in script.ATTENTIONS.items()
     }
     read, _ = script.recordings(next(rngs), 1, 131)

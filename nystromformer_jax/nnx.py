@@ -1,0 +1,500 @@
+"""Attention layers as flax.nnx Modules, with the parameters of the linen layers of the same names.
+
+`to_linen` and `load_linen` convert the parameters. A core remains a linen Module, and `Core` holds its
+parameters. Modules start in training mode, as `nnx.Dropout` does: `model.eval()` disables dropout and new
+random features, and `model.train()` enables them.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, Unpack
+
+import flax.linen as nn
+import jax.numpy as jnp
+from flax import nnx, traverse_util
+
+from nystromformer_jax.cores.parameters import core_params
+from nystromformer_jax.dropout import dropout
+from nystromformer_jax.modules import (
+    ACTIVATIONS,
+    TOKENS,
+    Activation,
+    AttentionInputs,
+    Dtype,
+    Initializer,
+    Norm,
+    attend_in_heads,
+    attention_features,
+    finite_padding,
+    new_core,
+    over_tokens,
+    projections,
+    residual_block,
+)
+from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import check_array, check_choice, check_rate, check_size
+
+__all__ = [
+    "Core",
+    "EncoderBlock",
+    "MlpBlock",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "load_linen",
+    "to_linen",
+]
+
+MakeCore = Callable[..., nn.Module]
+
+
+class Weights(TypedDict, total=False):
+    """Keyword arguments for every `nnx.Linear` of a layer; the dtypes are also for layer norms."""
+
+    dtype: Dtype | None
+    param_dtype: Dtype
+    kernel_init: Initializer
+    bias_init: Initializer
+
+
+class Stochastic(nnx.Module):
+    """Base class of Modules with a mode and a stream of random numbers for training.
+
+    Args:
+      draws: If False, no random numbers are needed, and the Module has no stream.
+      deterministic: Initial mode. `eval()` sets it to True, and `train()` to False.
+      rngs: Source of the stream "dropout".
+    """
+
+    def __init__(self, draws: bool, deterministic: bool, rngs: nnx.Rngs) -> None:
+        self.deterministic = deterministic
+        self.rngs = rngs["dropout"].fork() if draws else None
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """Sets the mode, for `nnx.view`."""
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+    def draw(self, deterministic: bool | None, rngs: nnx.Rngs | None) -> tuple[bool, Array | None]:
+        """Returns the mode of a call, and a random key if the call needs one.
+
+        Arguments of a call take precedence over attributes.
+        """
+        deterministic = self.deterministic if deterministic is None else deterministic
+        if deterministic or self.rngs is None:
+            return deterministic, None
+        return deterministic, (self.rngs if rngs is None else rngs["dropout"])()
+
+
+class Dropout(Stochastic):
+    """Applies `nystromformer_jax.dropout.dropout`."""
+
+    def __init__(self, rate: float, *, deterministic: bool = False, rngs: nnx.Rngs) -> None:
+        check_rate("dropout_rate", rate)
+        super().__init__(rate > 0, deterministic, rngs)
+        self.rate = rate
+
+    def __call__(
+        self,
+        x: Float[Array, "*shape"],
+        *,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "*shape"]:
+        """Applies dropout, unless the mode is deterministic or the rate is 0."""
+        _, rng = self.draw(deterministic, rngs)
+        return x if rng is None else dropout(rng, x, self.rate)
+
+
+class Core(Stochastic):
+    """The parameters of an attention core, which its linen Module applies.
+
+    Args:
+      make_core: Factory of the core.
+      num_heads: H.
+      head_dim: D.
+      deterministic: If True, dropout and redrawing of random features are disabled.
+      linen_path: Path of the layer around the core in a linen model, such as `"encoder/layer_0/attention"`.
+        The random features of Performer and Reformer depend on it.
+      rngs: Random numbers; the streams are "params" and "dropout".
+
+    Raises:
+      ValueError: The sizes of the parameters depend on the length of the input.
+    """
+
+    def __init__(
+        self,
+        make_core: MakeCore,
+        num_heads: int,
+        head_dim: int,
+        *,
+        deterministic: bool = False,
+        linen_path: str = "",
+        rngs: nnx.Rngs,
+    ) -> None:
+        core = new_core(make_core, parent=None)
+        super().__init__(getattr(core, "needs_dropout_rng", True), deterministic, rngs)
+        self.make_core = make_core
+        self.projections = projections(core)
+        self.names = (*filter(None, linen_path.split("/")), "core")
+        for name, value in core_params(core, rngs.params(), num_heads, head_dim).items():
+            setattr(self, name, _as_nnx(value))
+
+    def __call__(
+        self,
+        query: Float[Array, "B L H D"],
+        key: Float[Array, "B T H D"],
+        value: Float[Array, "B T H D"],
+        mask: Bool[Array, "B T"] | None = None,
+        query_mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B L H D"]:
+        """Returns the attention output; see `AttentionCore`."""
+        deterministic, rng = self.draw(deterministic, rngs)
+        params = to_linen(self)["params"]
+        for name in reversed(self.names):
+            params = {name: params}
+        output: Any = _CoreAtPath(self.make_core, self.names).apply(
+            {"params": params},
+            *(query, key, value, mask, query_mask),
+            deterministic=deterministic,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+        return output
+
+
+class _CoreAtPath(nn.Module):
+    """A core as the innermost of Modules with the given names."""
+
+    make_core: MakeCore
+    names: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, *tokens: Any, deterministic: bool) -> Array:
+        name, *inner = self.names
+        if inner:
+            module: Any = _CoreAtPath(self.make_core, tuple(inner), name=name)
+        else:
+            module = self.make_core(name=name)
+        return module(*tokens, deterministic=deterministic)
+
+
+class MultiHeadAttention(nnx.Module):
+    """Multi-head attention; see the linen `MultiHeadAttention`.
+
+    Args:
+      num_heads: H.
+      in_features: Width of `inputs_q`.
+      make_core: Factory of the core, for example `make_core("nystrom", num_landmarks=64)`. Linformer
+        attention needs its option `max_len`.
+      in_kv_features: Width of the inputs of keys and values; None for `in_features`.
+      qkv_features: H · D; None for `in_features`.
+      out_features: Width of the output; None for `in_features`.
+      use_bias: If True, the projections have a bias.
+      precision: Precision of the projections.
+      out_kernel_init: Kernel initializer of the output projection; None for `kernel_init`.
+      out_bias_init: Bias initializer of the output projection; None for `bias_init`.
+      deterministic: If True, dropout is disabled.
+      linen_path: Path of this layer in a linen model, such as `"encoder/layer_0/attention"`. The random
+        features of Performer and Reformer depend on it, so layers of a model should have different paths.
+      rngs: Random numbers; the streams are "params" and "dropout".
+      **weights: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
+    """
+
+    query: nnx.Linear  # absent if the core reads the value only
+    key: nnx.Linear  # absent if the core has no keys of its own
+    value: nnx.Linear
+
+    def __init__(
+        self,
+        num_heads: int,
+        in_features: int,
+        make_core: MakeCore,
+        *,
+        in_kv_features: int | None = None,
+        qkv_features: int | None = None,
+        out_features: int | None = None,
+        use_bias: bool = True,
+        precision: Any = None,
+        out_kernel_init: Initializer | None = None,
+        out_bias_init: Initializer | None = None,
+        deterministic: bool = False,
+        linen_path: str = "",
+        rngs: nnx.Rngs,
+        **weights: Unpack[Weights],
+    ) -> None:
+        in_kv_features = in_features if in_kv_features is None else in_kv_features
+        check_size("in_features", in_features)
+        check_size("in_kv_features", in_kv_features)
+        features, out_features = attention_features(
+            num_heads, in_features, qkv_features, out_features
+        )
+        self.num_heads = num_heads
+        self.core = Core(
+            make_core,
+            num_heads,
+            features // num_heads,
+            deterministic=deterministic,
+            linen_path=linen_path,
+            rngs=rngs,
+        )
+        dense = functools.partial(nnx.Linear, use_bias=use_bias, precision=precision, rngs=rngs)
+        for name in self.core.projections:
+            width = in_features if name == "query" else in_kv_features
+            setattr(self, name, dense(width, features, **weights))
+        inits = {"kernel_init": out_kernel_init, "bias_init": out_bias_init}
+        given: Any = {name: init for name, init in inits.items() if init is not None}
+        self.out = dense(features, out_features, **{**weights, **given})
+
+    def __call__(
+        self,
+        inputs_q: Float[Array, "B L E"],
+        inputs_kv: Float[Array, "B T E2"] | None = None,
+        mask: Bool[Array, "B T"] | None = None,
+        query_mask: Bool[Array, "B L"] | None = None,
+        *,
+        inputs_k: Float[Array, "B T E2"] | None = None,
+        inputs_v: Float[Array, "B T E2"] | None = None,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B L F"]:
+        """Attends from `inputs_q` to `inputs_kv`, or to `inputs_k` and `inputs_v`; None: self-attention.
+
+        Args:
+          inputs_q: Input projected to queries, [batch, length, features].
+          inputs_kv: Input projected to keys and values; length and width may differ from `inputs_q`.
+          mask: True at real tokens of `inputs_kv`.
+          query_mask: True at real tokens of `inputs_q`; None: the queries use `mask`.
+          inputs_k: Input projected to keys, instead of `inputs_kv`.
+          inputs_v: Input projected to values, of the same length as `inputs_k`; None for `inputs_k`.
+          deterministic: If True, dropout is disabled; None for the mode of the Module.
+          rngs: Source of the stream "dropout"; None for the stream of the Module.
+
+        Raises:
+          ValueError: An input is invalid.
+        """
+        inputs = AttentionInputs.create(inputs_q, inputs_kv, inputs_k, inputs_v, mask, query_mask)
+        attend = functools.partial(self.core, deterministic=deterministic, rngs=rngs)
+
+        def project(name: str, x: Array) -> Array:
+            return _linear(name, getattr(self, name), x)
+
+        attended = attend_in_heads(attend, self.core.projections, project, inputs, self.num_heads)
+        return _linear("out", self.out, attended)
+
+
+class SelfAttention(MultiHeadAttention):
+    """Multi-head self-attention; arguments are as in `MultiHeadAttention`."""
+
+    def __call__(  # type: ignore[override]  # has no inputs_kv
+        self,
+        x: Float[Array, "B L E"],
+        mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B L F"]:
+        """Applies self-attention to `x`; `mask` is True at real tokens."""
+        return super().__call__(x, None, mask, deterministic=deterministic, rngs=rngs)
+
+
+class MlpBlock(nnx.Module):
+    """Two dense layers with an activation in between, and dropout after each.
+
+    Args:
+      in_features: Width of the input and the output.
+      mlp_dim: Width between the layers.
+      activation: Activation; `"gelu"` is the exact GELU.
+      dropout_rate: Dropout rate of the output.
+      hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.
+      deterministic: If True, dropout is disabled.
+      rngs: Random numbers; the streams are "params" and "dropout".
+      **weights: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        mlp_dim: int,
+        *,
+        activation: Activation = "gelu",
+        dropout_rate: float = 0.0,
+        hidden_dropout_rate: float | None = None,
+        deterministic: bool = False,
+        rngs: nnx.Rngs,
+        **weights: Unpack[Weights],
+    ) -> None:
+        check_size("in_features", in_features)
+        check_size("mlp_dim", mlp_dim)
+        check_choice("activation", activation, Activation)
+        self.activation = activation
+        self.hidden = nnx.Linear(in_features, mlp_dim, rngs=rngs, **weights)
+        self.output = nnx.Linear(mlp_dim, in_features, rngs=rngs, **weights)
+        rate = dropout_rate if hidden_dropout_rate is None else hidden_dropout_rate
+        self.hidden_dropout = Dropout(rate, deterministic=deterministic, rngs=rngs)
+        self.output_dropout = Dropout(dropout_rate, deterministic=deterministic, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B L E"],
+        *,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B L E"]:
+        """Applies the block to each token."""
+        check_array("x", x, TOKENS)
+        hidden = ACTIVATIONS[self.activation](_linear("hidden", self.hidden, x))
+        hidden = self.hidden_dropout(hidden, deterministic=deterministic, rngs=rngs)
+        output = _linear("output", self.output, hidden)
+        return self.output_dropout(output, deterministic=deterministic, rngs=rngs)
+
+
+class EncoderBlock(nnx.Module):
+    """Attention and MLP, each with a residual connection and a layer norm.
+
+    Other arguments are as in `MultiHeadAttention` and `MlpBlock`.
+
+    Args:
+      num_heads: H.
+      in_features: E, width of the input and the output.
+      make_core: Factory of the core.
+      mlp_dim: Width between the layers of the MLP.
+      norm: `"pre"` normalizes the inputs of attention and MLP (LRA). `"post"` normalizes the outputs
+        after the residual connection (BERT).
+      attention_bias: If True, the projections of attention have a bias.
+      dropout_rate: Dropout rate of attention output, MLP output and hidden units of the MLP.
+      hidden_dropout_rate: Dropout rate of the MLP's hidden units; None for `dropout_rate`; 0 in BERT.
+      layer_norm_epsilon: 1e-5 in the authors' code; the default of Flax is 1e-6.
+      linen_path: Path of this block in a linen model, such as `"encoder/layer_0"`.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        in_features: int,
+        make_core: MakeCore,
+        mlp_dim: int,
+        *,
+        norm: Norm = "pre",
+        activation: Activation = "gelu",
+        qkv_features: int | None = None,
+        attention_bias: bool = True,
+        dropout_rate: float = 0.0,
+        hidden_dropout_rate: float | None = None,
+        layer_norm_epsilon: float = 1e-5,
+        deterministic: bool = False,
+        linen_path: str = "",
+        rngs: nnx.Rngs,
+        **weights: Unpack[Weights],
+    ) -> None:
+        check_choice("norm", norm, Norm)
+        self.norm = norm
+        self.attention = SelfAttention(
+            num_heads,
+            in_features,
+            make_core,
+            qkv_features=qkv_features,
+            use_bias=attention_bias,
+            deterministic=deterministic,
+            linen_path=f"{linen_path}/attention",
+            rngs=rngs,
+            **weights,
+        )
+        self.attention_dropout = Dropout(dropout_rate, deterministic=deterministic, rngs=rngs)
+        self.mlp = MlpBlock(
+            in_features,
+            mlp_dim,
+            activation=activation,
+            dropout_rate=dropout_rate,
+            hidden_dropout_rate=hidden_dropout_rate,
+            deterministic=deterministic,
+            rngs=rngs,
+            **weights,
+        )
+        layer_norm = functools.partial(
+            nnx.LayerNorm,
+            in_features,
+            epsilon=layer_norm_epsilon,
+            dtype=weights.get("dtype"),
+            param_dtype=weights.get("param_dtype", jnp.float32),
+            rngs=rngs,
+        )
+        self.attention_norm, self.mlp_norm = layer_norm(), layer_norm()
+
+    def __call__(
+        self,
+        x: Float[Array, "B L E"],
+        mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B L E"]:
+        """Applies the block; `mask` is True at real tokens."""
+        check_array("x", x, TOKENS)
+        x = finite_padding(x, mask, "real keys, [B T]")
+        mode: Any = {"deterministic": deterministic, "rngs": rngs}
+
+        def attend(x: Array) -> Array:
+            return self.attention_dropout(self.attention(x, mask, **mode), **mode)
+
+        mlp = functools.partial(self.mlp, **mode)
+        return residual_block(self.norm, x, attend, mlp, self.attention_norm, self.mlp_norm)
+
+
+def to_linen(module: nnx.Module) -> dict[str, Any]:
+    """Returns the parameters of `module` as variables of the linen Module of the same name."""
+    return {"params": nnx.to_pure_dict(nnx.state(module, nnx.Param))}
+
+
+def load_linen(module: nnx.Module, variables: Mapping[str, Any]) -> None:
+    """Replaces the parameters of `module` by those of the linen Module of the same name.
+
+    Args:
+      module: Module of this package, or any NNX Module with the same tree of parameters.
+      variables: `{"params": …}`, as returned by `init` of the linen Module. Other collections are ignored.
+
+    Raises:
+      ValueError: A parameter is missing, unexpected or of another shape.
+    """
+    if "params" not in variables:
+        raise ValueError(
+            f'variables must have the collection "params", got {sorted(variables)}. Pass'
+            ' {"params": …}, as returned by init.'
+        )
+    state = nnx.state(module, nnx.Param)
+    own = traverse_util.flatten_dict(nnx.to_pure_dict(state))
+    given = traverse_util.flatten_dict(nn.meta.unbox(variables["params"]))
+    for kind, paths in (
+        ("no", own.keys() - given.keys()),
+        ("an unexpected", given.keys() - own.keys()),
+    ):
+        if paths:
+            names = ", ".join(sorted("/".join(map(str, path)) for path in paths))
+            raise ValueError(f"The linen variables have {kind} parameter {names}.")
+    for path, value in own.items():
+        if jnp.shape(given[path]) != value.shape:
+            raise ValueError(
+                f"The parameter {'/'.join(map(str, path))} must have shape {value.shape}, got"
+                f" {jnp.shape(given[path])}."
+            )
+    arrays = {path: jnp.asarray(value) for path, value in given.items()}
+    nnx.replace_by_pure_dict(state, traverse_util.unflatten_dict(arrays))
+    nnx.update(module, state)
+
+
+def _as_nnx(params: Any) -> Any:
+    """Returns a tree of arrays as a tree of `nnx.Param`."""
+    if isinstance(params, Mapping):
+        return nnx.Dict({name: _as_nnx(value) for name, value in params.items()})
+    return nnx.Param(params)
+
+
+def _linear(name: str, layer: nnx.Linear, x: Float[Array, "B L E"]) -> Float[Array, "B L F"]:
+    """Applies a layer to each token; raises ValueError unless `x` has the layer's width."""
+    if x.shape[-1] != layer.in_features:
+        raise ValueError(
+            f"The input of {name!r} must have {layer.in_features} features, as set at construction; got"
+            f" {x.shape[-1]}."
+        )
+    return over_tokens(layer, x)

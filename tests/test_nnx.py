@@ -1,0 +1,203 @@
+"""Native NNX layers compared with the linen layers."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import nystromformer_jax.nnx as native
+from nystromformer_jax import Encoder, EncoderBlock, MultiHeadAttention, make_core
+from nystromformer_jax.cores import CORES
+from tests.cores.test_contract import OPTIONS
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+
+B, L, H, E, F = 2, 23, 2, 6, 7
+MASK = mask_of_lengths([L, 11], L)
+
+
+def random_variables(module, *inputs):
+    """Random values for all parameters, as initial biases of zero would hide errors."""
+    init = functools.partial(module.init, deterministic=True)
+    values = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(values.normal(0, 0.5, leaf.shape), leaf.dtype),
+        jax.eval_shape(init, jax.random.key(0), *inputs),
+    )
+
+
+def as_function(module):
+    """The module as a function of linen variables, to differentiate it like a linen module."""
+    graph, state = nnx.split(module)
+
+    def apply(variables, *arguments, **options):
+        merged = nnx.merge(graph, state, copy=True)
+        native.load_linen(merged, variables)
+        return merged(*arguments, **options, deterministic=True)
+
+    return apply
+
+
+@pytest.mark.slow_except("nystrom", "reformer")
+@pytest.mark.parametrize("name", CORES)
+def test_a_block_with_any_core_equals_linen_forward_and_gradient(name, rngs):
+    make = make_core(name, **OPTIONS[name])
+    norm = "post" if name == "softmax" else "pre"
+    linen = EncoderBlock(H, make, F, norm=norm)
+    block = native.EncoderBlock(H, E, make, F, norm=norm, rngs=nnx.Rngs(0))
+    x = jax.random.normal(next(rngs), (B, L, E))
+    variables = random_variables(linen, x)
+
+    def run(apply, variables):
+        def total(variables):
+            masked = apply(variables, jnp.where(MASK[..., None], x, jnp.nan), MASK)
+            outputs = apply(variables, x), jnp.where(MASK[..., None], masked, 0)
+            return sum((output**2).sum() for output in outputs), outputs
+
+        return jax.value_and_grad(total, has_aux=True)(variables)
+
+    expected = jax.jit(functools.partial(run, functools.partial(linen.apply, deterministic=True)))
+    (_, outputs), gradient = jax.jit(functools.partial(run, as_function(block)))(variables)
+    (_, expected_outputs), expected_gradient = expected(variables)
+    assert_close(outputs, expected_outputs, SAME_ARITHMETIC)
+    assert_close(gradient, expected_gradient, SAME_ARITHMETIC)
+    native.load_linen(block, variables)
+    assert_close(native.to_linen(block), variables, SAME_ARITHMETIC)
+
+
+def test_cross_attention_from_keys_and_values_equals_linen(rngs):
+    make = make_core("linear")
+    options = {"qkv_features": 10, "out_features": 3, "use_bias": False}
+    linen = MultiHeadAttention(H, make, **options)
+    layer = native.MultiHeadAttention(H, E, make, in_kv_features=5, **options, rngs=nnx.Rngs(0))
+    queries = jax.random.normal(next(rngs), (B, L, E))
+    keys, values = jax.random.normal(next(rngs), (2, B, 17, 5))
+    variables = random_variables(linen, queries, keys)
+    masks = {"mask": mask_of_lengths([17, 3], 17), "query_mask": MASK}
+    inputs = {"inputs_k": keys, "inputs_v": values} | masks
+
+    @jax.jit
+    def both(variables):
+        expected = linen.apply(variables, queries, **inputs, deterministic=True)
+        return as_function(layer)(variables, queries, **inputs), expected
+
+    actual, expected = both(variables)
+    assert actual.shape == (B, L, 3)
+    assert_close(actual, expected, SAME_ARITHMETIC, where=MASK)
+
+
+def test_random_features_are_those_of_the_path_in_linen(rngs):
+    make = make_core("performer", num_features=3)
+    encoder = Encoder(2, functools.partial(EncoderBlock, H, make, F), make_final_norm=None)
+    x = jax.random.normal(next(rngs), (B, L, E))
+    variables = random_variables(encoder, x)
+    blocks = [
+        as_function(native.EncoderBlock(H, E, make, F, linen_path=f"layer_{i}", rngs=nnx.Rngs(0)))
+        for i in range(2)
+    ]
+
+    @jax.jit
+    def both(variables, x):
+        expected = encoder.apply(variables, x, deterministic=True)
+        for i, block in enumerate(blocks):
+            x = block({"params": variables["params"][f"layer_{i}"]}, x)
+        return x, expected
+
+    assert_close(*both(variables, x), REFERENCE)
+
+
+def test_dropout_follows_the_mode_and_the_arguments_of_a_call(rngs):
+    make = make_core("softmax", dropout_rate=0.5)
+    block = native.EncoderBlock(H, E, make, F, dropout_rate=0.5, rngs=nnx.Rngs(0))
+    x = jax.random.normal(next(rngs), (1, 5, E))
+
+    @nnx.jit
+    def calls(block, x):
+        own = [block(x), block(x), block.attention(x), block.attention(x)]
+        given = [block(x, rngs=nnx.Rngs(dropout=3)) for _ in range(2)]
+        return own, given, block(x, deterministic=True)
+
+    (one, two, three, four), given, still = calls(block, x)
+    assert (one != two).any()
+    assert (three != four).any()
+    assert (given[0] == given[1]).all()
+    block.eval()
+    (one, two, *_), given, evaluated = calls(block, x)
+    assert (one == two).all()
+    for output in (one, given[0], evaluated):
+        assert_close(output, still, REFERENCE)
+    block.train()
+    assert not block.attention.core.deterministic
+
+
+def test_only_layers_that_draw_have_random_state():
+    for name, draws in (("nystrom", False), ("reformer", True), ("performer", False)):
+        layer = native.SelfAttention(H, E, make_core(name), rngs=nnx.Rngs(0))
+        assert bool(nnx.state(layer, nnx.RngState)) == draws
+
+
+def test_an_ensemble_is_created_and_trained_by_vmap(rngs):
+    optax = pytest.importorskip("optax", reason="needs the extra `lra`")
+    make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)
+
+    @nnx.split_rngs(splits=2)
+    @nnx.vmap
+    def create(rngs):
+        layer = native.SelfAttention(H, E, make, rngs=rngs)
+        return layer, nnx.Optimizer(layer, optax.sgd(0.3), wrt=nnx.Param)
+
+    @nnx.jit
+    @nnx.vmap(in_axes=(0, 0, None, None))
+    def step(layer, optimizer, x, target):
+        loss = lambda layer: jnp.where(MASK[..., None], layer(x, MASK) - target, 0).var()
+        loss, gradient = nnx.value_and_grad(loss)(layer)
+        optimizer.update(layer, gradient)
+        return loss
+
+    x, target = jax.random.normal(next(rngs), (2, B, L, E))
+    layer, optimizer = nnx.jit(create)(nnx.Rngs(0))
+    losses = jnp.stack([step(layer, optimizer, x, target) for _ in range(5)])
+    assert (losses[1:] < losses[:-1]).all()
+    assert losses[0, 0] != losses[0, 1]
+    assert layer.core.conv_kernel.shape == (2, H, 3)
+
+
+class TestErrors:
+    @staticmethod
+    def layer(name="nystrom", **options):
+        return native.SelfAttention(H, E, make_core(name, **options), rngs=nnx.Rngs(0))
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            (lambda p: p | {"extra": {"w": 1.0}}, r"have an unexpected parameter extra/w\."),
+            (lambda p: p | {"key": {}}, r"have no parameter key/bias, key/kernel\."),
+            (
+                lambda p: p | {"out": p["out"] | {"bias": jnp.ones(5)}},
+                r"out/bias must have shape \(6,\), got \(5,\)\.",
+            ),
+        ],
+    )
+    def test_load_linen_names_the_wrong_parameter(self, change, sentence):
+        layer = self.layer()
+        variables = native.to_linen(layer)
+        with pytest.raises(ValueError, match=sentence):
+            native.load_linen(layer, {"params": change(variables["params"])})
+        with pytest.raises(ValueError, match=r'the collection "params", got \[.*\'value\'\]'):
+            native.load_linen(layer, variables["params"])
+
+    def test_sizes_must_be_known_at_construction(self):
+        with pytest.raises(ValueError, match=r"LinformerAttention depend on the length.*max_len"):
+            self.layer("linformer")
+        assert self.layer("linformer", max_len=11).core.projection.shape == (H, 256, 11)
+        assert self.layer(landmark_layout="hf", conv_kernel_size=3).core.conv_kernel.shape == (H, 3)
+
+    def test_rejects_an_input_of_another_width(self):
+        with pytest.raises(ValueError, match=r"input of 'query' must have 6 features.* got 5"):
+            self.layer()(jnp.ones((1, L, 5)))
+
+    def test_rejects_an_invalid_factory(self, no_annotations):
+        with pytest.raises(ValueError, match="make_core must be a factory of cores"):
+            native.SelfAttention(H, E, "nystrom", rngs=nnx.Rngs(0))
