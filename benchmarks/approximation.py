@@ -76,7 +76,7 @@ def smooth(rng: Array) -> QueryAndKey:
 
     A feature is 1.5 √2 cos(position · frequency + phase), with a frequency of standard deviation 1 / 16 and
     a uniform phase per head and feature. The correlation of tokens n positions apart is near
-    exp(-(n / 16)² / 2), so each token attends to about 15 tokens around it.
+    exp(-(n / 16)² / 2), so each token attends to about 17 tokens around it.
     """
     frequency_rng, phase_rng = jax.random.split(rng)
     frequency = jax.random.normal(frequency_rng, (1, 1, HEADS, HEAD_DIM)) / 16
