@@ -193,6 +193,9 @@ class MultiHeadAttention(nnx.Module):
       out_features: Width of the output; None for `in_features`.
       use_bias: If True, the projections have a bias.
       precision: Precision of the projections.
+      normalize_qk: If True, a layer norm without bias normalizes queries and keys over D.
+      transform_qk: Function applied to queries and to keys, [B, L, H, D], before the core, such as
+        `rotary_embedding`.
       out_kernel_init: Kernel initializer of the output projection; None for `kernel_init`.
       out_bias_init: Bias initializer of the output projection; None for `bias_init`.
       deterministic: If True, dropout is disabled.
@@ -217,6 +220,8 @@ class MultiHeadAttention(nnx.Module):
         out_features: int | None = None,
         use_bias: bool = True,
         precision: Any = None,
+        normalize_qk: bool = False,
+        transform_qk: Callable[[Array], Array] | None = None,
         out_kernel_init: Initializer | None = None,
         out_bias_init: Initializer | None = None,
         deterministic: bool = False,
@@ -231,6 +236,8 @@ class MultiHeadAttention(nnx.Module):
             num_heads, in_features, qkv_features, out_features
         )
         self.num_heads = num_heads
+        self.normalize_qk = normalize_qk
+        self.transform_qk = transform_qk
         self.core = Core(
             make_core,
             num_heads,
@@ -243,6 +250,9 @@ class MultiHeadAttention(nnx.Module):
         for name in self.core.projections:
             width = in_features if name == "query" else in_kv_features
             setattr(self, name, dense(width, features, **weights))
+            if normalize_qk and name != "value":
+                norm = _layer_norm(features // num_heads, weights, use_bias=False, rngs=rngs)
+                setattr(self, f"{name}_ln", norm)
         inits = {"kernel_init": out_kernel_init, "bias_init": out_bias_init}
         given: Any = {name: init for name, init in inits.items() if init is not None}
         self.out = dense(features, out_features, **{**weights, **given})
@@ -280,7 +290,13 @@ class MultiHeadAttention(nnx.Module):
         def project(name: str, x: Array) -> Array:
             return _linear(name, getattr(self, name), x)
 
-        attended = attend_in_heads(attend, self.core.projections, project, inputs, self.num_heads)
+        def transform(name: str, x: Array) -> Array:
+            x = getattr(self, f"{name}_ln")(x) if self.normalize_qk else x
+            return x if self.transform_qk is None else self.transform_qk(x)
+
+        attended = attend_in_heads(
+            attend, self.core.projections, project, inputs, self.num_heads, transform
+        )
         return _linear("out", self.out, attended)
 
 
@@ -412,15 +428,9 @@ class EncoderBlock(nnx.Module):
             rngs=rngs,
             **weights,
         )
-        layer_norm = functools.partial(
-            nnx.LayerNorm,
-            in_features,
-            epsilon=layer_norm_epsilon,
-            dtype=weights.get("dtype"),
-            param_dtype=weights.get("param_dtype", jnp.float32),
-            rngs=rngs,
-        )
-        self.attention_norm, self.mlp_norm = layer_norm(), layer_norm()
+        options: Any = {"epsilon": layer_norm_epsilon, "rngs": rngs}
+        self.attention_norm = _layer_norm(in_features, weights, **options)
+        self.mlp_norm = _layer_norm(in_features, weights, **options)
 
     def __call__(
         self,
@@ -488,6 +498,12 @@ def _as_nnx(params: Any) -> Any:
     if isinstance(params, Mapping):
         return nnx.Dict({name: _as_nnx(value) for name, value in params.items()})
     return nnx.Param(params)
+
+
+def _layer_norm(features: int, weights: Weights, **options: Any) -> nnx.LayerNorm:
+    """Returns a layer norm with the dtypes of `weights`."""
+    types: Any = {name: weights[name] for name in ("dtype", "param_dtype") if name in weights}
+    return nnx.LayerNorm(features, **types, **options)
 
 
 def _linear(name: str, layer: nnx.Linear, x: Float[Array, "B L E"]) -> Float[Array, "B L F"]:

@@ -69,7 +69,8 @@ def test_a_block_with_any_core_equals_linen_forward_and_gradient(name, rngs):
 
 def test_cross_attention_from_keys_and_values_equals_linen(rngs):
     make = make_core("linear")
-    options = {"qkv_features": 10, "out_features": 3, "use_bias": False}
+    options = {"qkv_features": 10, "out_features": 3, "use_bias": False, "normalize_qk": True}
+    options["transform_qk"] = lambda x: 2 * x
     linen = MultiHeadAttention(H, make, **options)
     layer = native.MultiHeadAttention(H, E, make, in_kv_features=5, **options, rngs=nnx.Rngs(0))
     queries = jax.random.normal(next(rngs), (B, L, E))
