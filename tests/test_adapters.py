@@ -1,5 +1,7 @@
 """Flax's own attention Modules with this library's attention inside."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -180,3 +182,81 @@ def test_other_attentions_run_in_flax(rngs, name):
     module = linen(attention_fn(name))
     output = module.apply(module.init(next(rngs), x), x, mask=MASK[:, None, None])
     assert jnp.isfinite(output[MASK]).all()
+
+
+class LinenEncoder(nn.Module):
+    """A pre-norm block in plain linen, and a head that reads the mean of all real tokens."""
+
+    attention_fn: Callable[..., jax.Array] = nn.dot_product_attention
+
+    @nn.compact
+    def __call__(self, x, mask):
+        attention = nn.MultiHeadDotProductAttention(H, attention_fn=self.attention_fn)
+        x = x + attention(nn.LayerNorm()(x), mask=mask[:, None, None])
+        x = x + nn.Dense(E)(nn.relu(nn.Dense(7)(nn.LayerNorm()(x))))
+        return nn.Dense(1)(x.mean(axis=1, where=mask[..., None]))
+
+
+class NnxEncoder(nnx.Module):
+    """The same in plain NNX."""
+
+    def __init__(self, attention_fn, rngs):
+        self.norms = nnx.List([nnx.LayerNorm(E, rngs=rngs) for _ in range(2)])
+        self.attention = nnx.MultiHeadAttention(
+            H, E, attention_fn=attention_fn, decode=False, rngs=rngs
+        )
+        self.dense = nnx.List([nnx.Linear(E, 7, rngs=rngs), nnx.Linear(7, E, rngs=rngs)])
+        self.head = nnx.Linear(E, 1, rngs=rngs)
+
+    def __call__(self, x, mask):
+        x = x + self.attention(self.norms[0](x), mask=mask[:, None, None])
+        x = x + self.dense[1](nnx.relu(self.dense[0](self.norms[1](x))))
+        return self.head(x.mean(axis=1, where=mask[..., None]))
+
+
+def linen_encoders(functions, x):
+    """Returns initial parameters, and an encoder with each attention as a function of them."""
+    models = [LinenEncoder(function) for function in functions]
+    return jax.jit(models[0].init)(jax.random.key(0), x, MASK), [model.apply for model in models]
+
+
+def nnx_encoders(functions, x):
+    graphs, params = zip(*(nnx.split(NnxEncoder(f, nnx.Rngs(0))) for f in functions), strict=True)
+    merged = lambda graph: lambda params, *inputs: nnx.merge(graph, params)(*inputs)
+    return params[0], [merged(graph) for graph in graphs]
+
+
+@pytest.mark.parametrize(
+    ("encoders", "own"),
+    [(linen_encoders, nn.dot_product_attention), (nnx_encoders, nnx.dot_product_attention)],
+    ids=["linen", "nnx"],
+)
+def test_an_encoder_of_flax_is_unchanged_with_few_tokens_and_trains_with_many(rngs, encoders, own):
+    optax = pytest.importorskip("optax", reason="needs the extra `lra`")
+    x = jax.random.normal(next(rngs), (B, L, E))
+    target = x[..., :1].mean(axis=1, where=MASK[..., None])
+    functions = own, *(attention_fn(num_landmarks=m) for m in (L, 5))
+    params, (flax_apply, exact_apply, apply) = encoders(functions, x)
+    adam = optax.adam(1e-3)
+
+    def loss(params, apply, x):
+        return ((apply(params, x, MASK) - target) ** 2).mean()
+
+    def step(carry, _):
+        params, state = carry
+        value, gradient = jax.value_and_grad(loss)(params, apply, x)
+        updates, state = adam.update(gradient, state)
+        return (optax.apply_updates(params, updates), state), value
+
+    @jax.jit
+    def run(params, other_padding):
+        (trained, _), losses = jax.lax.scan(step, (params, adam.init(params)), length=5)
+        gradients = [jax.grad(loss)(params, f, x) for f in (flax_apply, exact_apply)]
+        return gradients, losses, [loss(trained, apply, x) for x in (x, other_padding)]
+
+    padding = jax.random.normal(next(rngs), (B, L, E))
+    gradients, losses, last = run(params, jnp.where(MASK[..., None], x, padding))
+    assert_close(gradients[1], gradients[0], GRADIENT)
+    assert (jnp.diff(losses) < 0).all()
+    assert last[0] < losses[-1]
+    assert_close(last[1], last[0], REFERENCE)
