@@ -25,6 +25,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
         "pinv_iters": 6,
         "pinv_start": "exact",
         "landmark_layout": "real",
+        "landmark_selection": "segments",
     },
     "softmax": {"conv_kernel_size": 0, "conv_groups": "head", "dropout_rate": 0.1},
     "reformer": {"num_hashes": 2, "chunk_len": 64, "num_buckets": None, "redraw": True},

@@ -15,6 +15,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
         "pinv_iters": 6,
         "pinv_start": "exact",
         "landmark_layout": "real",
+        "landmark_selection": "segments",
         "mask_conv": True,
     },
     "softmax": {"conv_kernel_size": 0},

@@ -29,6 +29,7 @@ OF_ATTENTION = (
     "pinv_iters",
     "pinv_start",
     "landmark_layout",
+    "landmark_selection",
     "mask_conv",
     "implementation",
 )

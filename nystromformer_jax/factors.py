@@ -7,10 +7,17 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import find_landmarks, softmax_weights
-from nystromformer_jax.landmarks import Segments, segment_ids
+from nystromformer_jax.landmarks import TokenRanks
 from nystromformer_jax.stages import Assignment, assign_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Layout, Options, Start, check_inputs, check_query_mask
+from nystromformer_jax.validation import (
+    Layout,
+    Options,
+    Selection,
+    Start,
+    check_inputs,
+    check_query_mask,
+)
 
 
 class NystromFactors(NamedTuple):
@@ -31,6 +38,7 @@ def nystrom_factors(
     pinv_iters: int = 6,
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
+    landmark_selection: Selection = "segments",
 ) -> NystromFactors:
     """Returns the factors of the attention map, without the convolution, in O((L + T) M).
 
@@ -47,6 +55,7 @@ def nystrom_factors(
         pinv_iters=pinv_iters,
         pinv_start=pinv_start,
         landmark_layout=landmark_layout,
+        landmark_selection=landmark_selection,
     )
     options.check(query, key)
     query_mask = check_query_mask(query, key, mask, query_mask)
@@ -67,12 +76,9 @@ def _nystrom_factors(
     kernel_1 = softmax_weights(query, landmarks.key, landmarks.k_landmark_mask)
     kernel_3 = softmax_weights(landmarks.query, key, mask)
     inverse = landmarks.inverse
-    q_segments, k_segments = (
-        Segments(segment_ids(x, num_landmarks), x.sum(axis=1))
-        for x in (_real(query, query_mask), _real(key, mask))
-    )
+    q_ranks, k_ranks = (TokenRanks.create(x) for x in (_real(query, query_mask), _real(key, mask)))
     if options.landmark_layout == "real":
-        assignment = assign_landmarks(num_landmarks, k_segments, q_segments)
+        assignment = assign_landmarks(num_landmarks, k_ranks, q_ranks)
     elif query.shape[1] == key.shape[1] == num_landmarks:  # each position is a landmark
         positions = jnp.broadcast_to(jnp.arange(num_landmarks)[None], query.shape[:2])
         assignment = Assignment(None, positions, jnp.ones(len(query), bool))

@@ -9,11 +9,23 @@ from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import Layout, accum_dtype, check_dtype, check_landmarks
 
 
-class Segments(NamedTuple):
-    """The segments of a sequence with `layout="real"`."""
+class TokenRanks(NamedTuple):
+    """The order of the real tokens of each example."""
 
-    ids: Int[Array, "B L"]  # segment of each position; M at padding
-    counts: Int[Array, " B"]  # number of real tokens per example
+    rank: Int[Array, "B L"]  # number of real tokens before each real one
+    mask: Bool[Array, "B L"]  # True at real tokens
+    counts: Int[Array, " B"]  # number of real tokens
+
+    @classmethod
+    def create(cls, mask: Bool[Array, "B L"]) -> "TokenRanks":
+        """Returns the ranks of the tokens where `mask` is True."""
+        rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
+        return cls(rank, mask, rank[:, -1] + 1)
+
+    def segment_ids(self, num_landmarks: int) -> Int[Array, "B L"]:
+        """Returns the segment of each position, see `segment_ids`."""
+        count = jnp.maximum(self.counts, 1)[:, None]
+        return jnp.where(self.mask, (self.rank * num_landmarks) // count, num_landmarks)
 
 
 class SegmentMeans(NamedTuple):
@@ -21,7 +33,7 @@ class SegmentMeans(NamedTuple):
 
     means: Float[Array, "B M H D"]
     mask: Bool[Array, "B M"]
-    segments: Segments | None = None  # None without a mask or if the layout is not "real"
+    ranks: TokenRanks | None = None  # None without a mask or if the layout is not "real"
 
 
 def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L"]:
@@ -33,9 +45,7 @@ def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7 (n divisible by M, no padding).
     Differs: any n, any mask.
     """
-    rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
-    count = jnp.maximum(rank[:, -1:] + 1, 1)
-    return jnp.where(mask, (rank * num_landmarks) // count, num_landmarks)
+    return TokenRanks.create(mask).segment_ids(num_landmarks)
 
 
 def segment_sizes(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B M"]:

@@ -18,6 +18,7 @@ from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import (
     Implementation,
     Layout,
+    Selection,
     Start,
     check_choice,
     check_mask,
@@ -82,6 +83,7 @@ class NystromformerConfig:
     pinv_iters: int = 6
     pinv_start: Start = "exact"
     landmark_layout: Layout = "real"
+    landmark_selection: Selection = "segments"
     mask_conv: bool = True
     implementation: Implementation = "auto"
     attention_dropout_rate: float = 0.1
@@ -139,6 +141,7 @@ class NystromformerConfig:
                 pinv_iters=self.pinv_iters,
                 pinv_start=self.pinv_start,
                 landmark_layout=self.landmark_layout,
+                landmark_selection=self.landmark_selection,
                 implementation=self.implementation,
                 sequence_axis=self.sequence_axis,
                 **convolution,

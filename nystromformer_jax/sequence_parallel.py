@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from nystromformer_jax.attention import Operations, attend_locally, nystrom
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
-from nystromformer_jax.landmarks import SegmentMeans, Segments, segment_sizes
+from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_sizes
 from nystromformer_jax.stages import collect
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
@@ -18,6 +18,7 @@ from nystromformer_jax.validation import (
     Inputs,
     Layout,
     Options,
+    Selection,
     Start,
     accum_dtype,
     check_arguments,
@@ -39,6 +40,7 @@ def sharded_nystrom_attention(
     pinv_iters: int = 6,
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
+    landmark_selection: Selection = "segments",
     conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None = None,
     mask_conv: bool = True,
     normalize_rows: bool = False,
@@ -75,6 +77,7 @@ def sharded_nystrom_attention(
         pinv_iters=pinv_iters,
         pinv_start=pinv_start,
         landmark_layout=landmark_layout,
+        landmark_selection=landmark_selection,
         mask_conv=mask_conv,
         normalize_rows=normalize_rows,
     )
@@ -122,6 +125,7 @@ def _sharded(
         functools.partial(_means, axis=axis, lengths=(length, key_length)),
         functools.partial(_collect, axis=axis),
         functools.partial(_convolve, axis=axis),
+        functools.partial(_total, axis=axis),
     )
     output = jax.shard_map(
         functools.partial(nystrom, options=options, operations=operations),
@@ -173,8 +177,8 @@ def _means(
     mask = mask if options.landmark_layout == "real" else None
     length, num_landmarks = lengths[0 if of_queries else 1], options.num_landmarks
     devices, (batch, own) = jax.lax.axis_size(axis), x.shape[:2]
-    segments = _segments(mask, (batch, own), length, num_landmarks, axis)
-    sizes = segment_sizes(segments.counts, num_landmarks)
+    ranks = _ranks(mask, (batch, own), length, axis)
+    sizes = segment_sizes(ranks.counts, num_landmarks)
     accumulator = accum_dtype(x.dtype)
     if (
         mask is None
@@ -184,35 +188,34 @@ def _means(
         parts = x.reshape(batch, num_landmarks // devices, -1, *x.shape[2:])
         means = parts.mean(axis=2, dtype=accumulator).astype(x.dtype)
         means = jax.lax.all_gather(means, axis, axis=1, tiled=True)
-        return SegmentMeans(means, sizes > 0, segments)
-    member = segments.ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
+        return SegmentMeans(means, sizes > 0, ranks)
+    ids = ranks.segment_ids(num_landmarks)
+    member = ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
     sums = jnp.einsum("BML,BLHD->BMHD", member.astype(accumulator), x.astype(accumulator))
     means = jax.lax.psum(sums, axis) / jnp.maximum(sizes, 1)[..., None, None]
     # Cast to varying before rounding, so that gradients are also summed in float32.
     means = jax.lax.pcast(means, axis, to="varying").astype(x.dtype)
-    return SegmentMeans(means, sizes > 0, segments)
+    return SegmentMeans(means, sizes > 0, ranks)
 
 
-def _segments(
-    mask: Array | None, shape: tuple[int, int], length: int, num_landmarks: int, axis: str
-) -> Segments:
-    """Returns the segments of this device's positions: by token rank, or by position without a mask."""
+def _ranks(mask: Array | None, shape: tuple[int, int], length: int, axis: str) -> TokenRanks:
+    """Returns the ranks of this device's tokens; without a mask, the first `length` are real."""
     batch, own = shape
     index, devices = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
     if mask is None:
         rank = jnp.broadcast_to(index * own + jnp.arange(own)[None], (batch, own))
-        real = rank < length
-        counts = jnp.full(batch, length)
-    else:
-        others = jnp.arange(devices)[None]
-        device_counts = jnp.where(others == index, mask.sum(axis=1)[:, None], 0)
-        device_counts = jax.lax.psum(device_counts, axis)
-        before = jnp.where(others < index, device_counts, 0).sum(axis=1, keepdims=True)
-        rank = before + jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
-        real = mask
-        counts = device_counts.sum(axis=1)
-    ids = jnp.where(real, rank * num_landmarks // jnp.maximum(counts, 1)[:, None], num_landmarks)
-    return Segments(ids, counts)
+        return TokenRanks(rank, rank < length, jnp.full(batch, length))
+    others = jnp.arange(devices)[None]
+    device_counts = jnp.where(others == index, mask.sum(axis=1)[:, None], 0)
+    device_counts = jax.lax.psum(device_counts, axis)
+    before = jnp.where(others < index, device_counts, 0).sum(axis=1, keepdims=True)
+    rank = before + jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
+    return TokenRanks(rank, mask, device_counts.sum(axis=1))
+
+
+def _total(x: Array, *, axis: str) -> Array:
+    """Returns the sum of `x` over the devices."""
+    return jax.lax.pcast(jax.lax.psum(x, axis), axis, to="varying")
 
 
 def _collect(*tokens: Array, mask: Array | None, assigned: Array | None, axis: str) -> Array:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.convolution import depthwise_convolution
-from nystromformer_jax.landmarks import SegmentMeans, Segments
+from nystromformer_jax.landmarks import SegmentMeans, TokenRanks
 from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import Options, accum_dtype, check_inputs, zero_padding
@@ -140,7 +140,7 @@ class Assignment(NamedTuple):
 
 
 def assign_landmarks(
-    num_landmarks: int, keys: Segments | None, queries: Segments | None
+    num_landmarks: int, keys: TokenRanks | None, queries: TokenRanks | None
 ) -> Assignment:
     """Returns the assignment that makes examples with at most M real keys or queries exact.
 
@@ -150,18 +150,18 @@ def assign_landmarks(
 
     Args:
       num_landmarks: M.
-      keys: Segments of the keys; None without a mask.
-      queries: Segments of the queries; None without an explicit query mask.
+      keys: Ranks of the keys; None without a mask.
+      queries: Ranks of the queries; None without an explicit query mask.
     """
     of_keys = of_queries = is_exact = None
     if keys is not None:
         is_exact = keys.counts <= num_landmarks
-        of_keys = jnp.where(is_exact[:, None], keys.ids, -1)
+        of_keys = jnp.where(is_exact[:, None], keys.segment_ids(num_landmarks), -1)
     if queries is not None:
         few_queries = queries.counts <= num_landmarks
         if is_exact is not None:
             few_queries &= ~is_exact
-        of_queries = jnp.where(few_queries[:, None], queries.ids, -1)
+        of_queries = jnp.where(few_queries[:, None], queries.segment_ids(num_landmarks), -1)
         is_exact = few_queries if is_exact is None else is_exact | few_queries
     return Assignment(of_keys, of_queries, is_exact)
 

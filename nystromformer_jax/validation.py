@@ -13,6 +13,7 @@ from nystromformer_jax.typing import Array, Bool, Float
 
 Implementation = Literal["auto", "xla", "pallas_tpu"]
 Layout = Literal["real", "mlpen", "hf"]
+Selection = Literal["segments", "kmeans"]
 Start = Literal["exact", "batch_max"]
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Iterations are unrolled in the program. After about sixteen of them rounding errors grow again.
@@ -95,6 +96,7 @@ class Options:
     pinv_iters: int
     pinv_start: Start
     landmark_layout: Layout
+    landmark_selection: Selection = "segments"
     mask_conv: bool = True
     normalize_rows: bool = False
 
@@ -107,6 +109,12 @@ class Options:
         for x in (query, key):
             check_landmarks(self.num_landmarks, x.shape[1], self.landmark_layout)
         check_pinv(self.pinv_iters, self.pinv_start)
+        check_choice("landmark_selection", self.landmark_selection, Selection)
+        if self.landmark_selection == "kmeans" and self.landmark_layout != "real":
+            raise ValueError(
+                "landmark_selection='kmeans' needs landmark_layout='real', got"
+                f" {self.landmark_layout!r}: the other layouts reproduce codes that have segments only."
+            )
 
     def is_exact(self, inputs: Inputs) -> bool:
         """Returns True if the result is softmax attention for inputs of these lengths."""

@@ -47,14 +47,19 @@ def test_product_of_the_factors_equals_cross_attention_with_separate_masks(rngs,
     assert_close(product, output, REFERENCE, where=options["query_mask"])
 
 
-@pytest.mark.parametrize("layout", ["mlpen", "hf"])
+@pytest.mark.parametrize(
+    "options",
+    [{"landmark_layout": "mlpen"}, {"landmark_layout": "hf"}, {"landmark_selection": "kmeans"}],
+)
 @pytest.mark.parametrize("num_landmarks", [7, 35])
-def test_product_of_the_factors_equals_the_output_in_other_layouts(rngs, layout, num_landmarks):
+def test_product_of_the_factors_equals_the_output_with_other_landmarks(
+    rngs, options, num_landmarks
+):
     query, key, value = random_inputs(rngs, 2, 35, HEADS, DIM)
     options = {
         "num_landmarks": num_landmarks,
         "mask": mask_of_lengths([35, 20], 35),
-        "landmark_layout": layout,
+        **options,
     }
     output = nystrom_attention(query, key, value, **options)
     product = jnp.einsum(

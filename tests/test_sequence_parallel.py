@@ -164,6 +164,14 @@ def test_supports_normalized_rows(rngs):
     assert_same(rngs, mesh_of(2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
 
 
+@pytest.mark.slow_except("43")
+@pytest.mark.parametrize("length", [64, 43])
+def test_finds_the_same_clusters(rngs, length):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    masks = {"mask": masks_of_all_kinds(length)} if length == 43 else {}
+    assert_same(rngs, mesh_of(2, 4), inputs, **masks, landmark_selection="kmeans")
+
+
 @pytest.mark.slow_except("hf")
 @pytest.mark.parametrize(
     ("shape", "length", "num_landmarks", "options"),

@@ -23,7 +23,7 @@ from nystromformer_jax import (
 from nystromformer_jax.approximation import relative_error
 from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import Layout, Options, Start
+from nystromformer_jax.validation import Layout, Options, Selection, Start
 
 # Maximum number of softmax attention weights in memory: one head on 4,096 tokens.
 MAX_WEIGHTS = 4096**2
@@ -48,6 +48,7 @@ class Nystrom:
     pinv_iters: int = 6
     pinv_start: Start = "exact"
     landmark_layout: Layout = "real"
+    landmark_selection: Selection = "segments"
     normalize_rows: bool = False
 
     @classmethod
@@ -90,6 +91,7 @@ def head_maps(layer: CoreCall, nystrom: Nystrom, *, max_pixels: int = 512) -> li
         pinv_iters=nystrom.pinv_iters,
         pinv_start=nystrom.pinv_start,
         landmark_layout=nystrom.landmark_layout,
+        landmark_selection=nystrom.landmark_selection,
     )
     length, heads = tokens.query.shape[1:3]
     edges = block_edges(length, max_pixels)

@@ -49,6 +49,7 @@ NOUNS: Mapping[str, str] = {
     "attention.pinv_iters": "iterations",
     "attention.pinv_start": "start",
     "attention.landmark_layout": "layout",
+    "attention.landmark_selection": "landmarks",
     "attention.conv_kernel_size": "convolution",
     "attention.dropout_rate": "attention dropout",
     "data.seed": "data seed",

@@ -15,6 +15,7 @@ from nystromformer_jax.validation import (
     Implementation,
     Layout,
     Options,
+    Selection,
     Start,
     check_inputs,
     check_query_mask,
@@ -40,6 +41,7 @@ class NystromAttention(AttentionCore):
     pinv_iters: int = 6
     pinv_start: Start = "exact"
     landmark_layout: Layout = "real"
+    landmark_selection: Selection = "segments"
     mask_conv: bool = True
     normalize_rows: bool = False
     implementation: Implementation = "auto"

@@ -21,6 +21,7 @@ REGISTER_ROWS = 16  # rows of bfloat16 in a register
 SUPPORTED = {
     "pinv_start": "exact",  # "batch_max" needs a maximum over the examples of all devices
     "landmark_layout": "real",
+    "landmark_selection": "segments",
     "mask_conv": True,
     "normalize_rows": False,
 }

@@ -32,6 +32,7 @@ SECTION_FIELDS = (
     "pinv_iters",
     "pinv_start",
     "landmark_layout",
+    "landmark_selection",
     "mask_conv",
     "implementation",
     "classifier_activation",

@@ -86,6 +86,7 @@ def test_tpus_run_the_kernels_on_their_own_examples(caplog):
         ({"num_landmarks": 272}, "a multiple of 16 up to 256, not 272"),
         ({"width": 259}, "257 wide, not 259"),
         ({"landmark_layout": "mlpen", "num_landmarks": 100}, "landmark_layout='mlpen'"),
+        ({"landmark_selection": "kmeans"}, "landmark_selection='kmeans'"),
         ({"mask_conv": False}, "mask_conv=False"),
         ({"pinv_start": "batch_max"}, "pinv_start='batch_max'"),
         ({"normalize_rows": True}, "normalize_rows=True"),

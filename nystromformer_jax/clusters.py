@@ -1,0 +1,168 @@
+"""Landmarks by content: means of clusters of similar queries or keys, in time linear in the length."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nystromformer_jax.landmarks import SegmentMeans
+from nystromformer_jax.stages import weighted_values
+from nystromformer_jax.typing import Array, Float, Int
+from nystromformer_jax.validation import accum_dtype
+
+SAMPLES_PER_LANDMARK = 8
+# Variance of the logits within clusters at which landmarks are moved halfway to the mean of all tokens.
+HALFWAY_VARIANCE = 1.5
+MAX_RATIO = 1e3  # of variances; keeps the third power finite
+
+Total = Callable[[Array], Array]  # sums an array over the devices that share the length
+
+
+def cluster_landmarks(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B T H D"],
+    q_segments: SegmentMeans,
+    k_segments: SegmentMeans,
+    total: Total = lambda x: x,
+) -> tuple[SegmentMeans, SegmentMeans]:
+    """Returns the landmarks of queries and keys for `landmark_selection="kmeans"`.
+
+    One Lloyd step per head: each token joins the nearest of M start centers, and each landmark is the
+    mean of its tokens. The start centers are the segment means or M sampled tokens that are far apart,
+    whichever are closer to a sample of 8 M tokens. No gradient flows through the start centers and the
+    choice of the nearest one.
+
+    If the logits vary too much within clusters, the approximation can be worse than the mean value. The
+    landmarks of a head are therefore moved towards the mean of all its tokens: their distance from it is
+    multiplied by 1 / (1 + (v / 1.5)³). For keys, v is the variance of keys around their landmarks times
+    the variance of queries, which is the variance of a logit within a cluster. For queries vice versa.
+
+    Examples with at most M real tokens keep their segment means, which are the tokens themselves.
+
+    Args:
+      query: Queries, zero at padding.
+      key: Keys, zero at padding.
+      q_segments: Segment means of the queries.
+      k_segments: Segment means of the keys.
+      total: Sums an array over the devices that share the length.
+
+    Source: Lloyd 1982, "Least squares quantization in PCM"; tokens far apart as in Gonzalez 1985,
+    "Clustering to minimize the maximum intercluster distance". The damping is ours.
+    """
+    queries = _cluster(query, q_segments, total)
+    keys = _cluster(key, k_segments, total)
+    q_landmarks = _damp(queries, queries.variance_within * keys.variance)
+    k_landmarks = _damp(keys, keys.variance_within * queries.variance)
+    return _unless_few(q_segments, q_landmarks), _unless_few(k_segments, k_landmarks)
+
+
+class _Clusters(NamedTuple):
+    """Clusters of tokens, and variances of the tokens per dimension, in at least float32."""
+
+    means: Float[Array, "B M H D"]
+    mean: Float[Array, "B 1 H D"]  # of all tokens
+    variance: Float[Array, "B H"]  # around the mean of all tokens
+    variance_within: Float[Array, "B H"]  # around the mean of the cluster
+
+
+def _cluster(x: Float[Array, "B L H D"], segments: SegmentMeans, total: Total) -> _Clusters:
+    """Returns the clusters after one Lloyd step."""
+    ranks, dtype = segments.ranks, accum_dtype(x.dtype)
+    starts = jax.lax.stop_gradient(_start_centers(x, segments, total))
+    choice = _nearest(_closeness(x, starts))
+    if ranks is not None:
+        choice = jnp.where(ranks.mask[:, None, :], choice, -1)
+    index = jnp.arange(starts.shape[1])[None, None, :, None]
+    members = (choice[:, :, None] == index).astype(x.dtype)  # [B H M L]
+    sizes = total(members.sum(axis=3, dtype=dtype)).mT[..., None]
+    sums = total(weighted_values(members, x))
+    means = jnp.where(sizes > 0, sums / jnp.maximum(sizes, 1), starts)
+    count = jnp.maximum(sizes.sum(axis=1, keepdims=True), 1)
+    mean = sums.sum(axis=1, keepdims=True) / count
+    squares = total(jnp.square(x.astype(dtype)).sum(axis=(1, 3)))
+    variance, variance_within = (
+        jnp.maximum(squares - (center * sums).sum(axis=(1, 3)), 0)
+        / (count[:, 0, :, 0] * x.shape[3])
+        for center in (mean, means)
+    )
+    return _Clusters(means, mean, variance, variance_within)
+
+
+def _nearest(closeness: Float[Array, "B H M L"]) -> Int[Array, "B H L"]:
+    """Returns the index of the nearest center of each token, the first of equals."""
+    num_landmarks = closeness.shape[2]
+    index = jnp.arange(num_landmarks)[None, None, :, None]
+    is_nearest = closeness == closeness.max(axis=2, keepdims=True)
+    # Takes half the time of `argmax` on a CPU.
+    return jnp.where(is_nearest, index, num_landmarks).min(axis=2)
+
+
+def _closeness(
+    x: Float[Array, "B L H D"], centers: Float[Array, "B M H D"]
+) -> Float[Array, "B H M L"]:
+    """Returns (‖x‖² − ‖x − center‖²) / 2, which is largest for the nearest center."""
+    products = jnp.einsum(
+        "BMHD,BLHD->BHML", centers.astype(x.dtype), x, preferred_element_type=centers.dtype
+    )
+    return products - jnp.square(centers).sum(axis=3).mT[..., None] / 2
+
+
+def _start_centers(
+    x: Float[Array, "B L H D"], segments: SegmentMeans, total: Total
+) -> Float[Array, "B M H D"]:
+    """Returns the segment means or tokens that are far apart, whichever are closer to sampled tokens."""
+    num_landmarks = segments.means.shape[1]
+    tokens = _sample(x, SAMPLES_PER_LANDMARK * num_landmarks, segments, total)
+    means, apart = segments.means.astype(tokens.dtype), _far_apart(tokens, num_landmarks)
+    means_fit, apart_fit = (
+        _closeness(tokens, centers).max(axis=2).mean(axis=2) for centers in (means, apart)
+    )
+    return jnp.where((means_fit >= apart_fit)[:, None, :, None], means, apart)
+
+
+def _sample(
+    x: Float[Array, "B L H D"], size: int, segments: SegmentMeans, total: Total
+) -> Float[Array, "B R H D"]:
+    """Returns up to `size` real tokens at equal distances in the sequence, in at least float32."""
+    dtype, ranks = accum_dtype(x.dtype), segments.ranks
+    if ranks is None:
+        size = min(size, x.shape[1])
+        return x[:, jnp.arange(size) * x.shape[1] // size].astype(dtype)
+    wanted = jnp.arange(size)[None] * ranks.counts[:, None] // size
+    position = (ranks.rank[:, None, :] < wanted[:, :, None]).sum(axis=2)
+    # On several devices, each token is found by one of them; the others add zeros.
+    here = jnp.take_along_axis(jnp.where(ranks.mask, ranks.rank, -1), position, axis=1) == wanted
+    tokens = jnp.take_along_axis(x.astype(dtype), position[:, :, None, None], axis=1)
+    return total(jnp.where(here[:, :, None, None], tokens, 0))
+
+
+def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
+    """Returns tokens per head: each is the farthest from those before it, and the first from the mean."""
+
+    def next_token(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        center, distance = carry  # [B 1 H D] and [B R H]
+        distance = jnp.minimum(distance, jnp.square(tokens - center).sum(axis=3))
+        farthest = distance.argmax(axis=1, keepdims=True)
+        center = jnp.take_along_axis(tokens, farthest[..., None], axis=1)
+        return (center, distance), center[:, 0]
+
+    start = tokens.mean(axis=1, keepdims=True), jnp.full_like(tokens[..., 0], jnp.inf)
+    _, centers = jax.lax.scan(next_token, start, length=num_landmarks)
+    return centers.swapaxes(0, 1)
+
+
+def _damp(clusters: _Clusters, logit_variance: Float[Array, "B H"]) -> Float[Array, "B M H D"]:
+    """Returns the means of clusters, moved towards the mean of all tokens."""
+    ratio = jnp.minimum(logit_variance / HALFWAY_VARIANCE, MAX_RATIO)
+    kept = (1 / (1 + ratio**3))[:, None, :, None]
+    return clusters.mean + kept * (clusters.means - clusters.mean)
+
+
+def _unless_few(segments: SegmentMeans, landmarks: Float[Array, "B M H D"]) -> SegmentMeans:
+    """Replaces segment means by `landmarks` in examples with more real tokens than landmarks."""
+    landmarks = landmarks.astype(segments.means.dtype)
+    if segments.ranks is not None:
+        is_few = segments.ranks.counts <= landmarks.shape[1]
+        landmarks = jnp.where(is_few[:, None, None, None], segments.means, landmarks)
+    return segments._replace(means=landmarks)

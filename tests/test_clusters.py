@@ -1,0 +1,124 @@
+"""Landmarks by content: attention with `landmark_selection="kmeans"`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax import approximation_error, nystrom_attention, softmax_attention
+from nystromformer_jax.clusters import cluster_landmarks
+from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_means
+from tests.helpers import HALF, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+
+B, L, M, H, D = 2, 61, 7, 3, 5
+KMEANS = {"landmark_selection": "kmeans"}
+
+
+def separate_clusters(rngs):
+    """Returns tokens [B L H D] near M far centers, in random order, and the cluster [L] of each."""
+    centers = 20 * jax.random.normal(next(rngs), (B, M, H, D))
+    ids = jax.random.permutation(next(rngs), jnp.arange(L) % M)
+    return centers[:, ids] + 0.1 * jax.random.normal(next(rngs), (B, L, H, D)), ids
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_landmarks_are_the_means_of_separate_clusters(rngs, masked):
+    tokens, ids = separate_clusters(rngs)
+    real = jnp.arange(L) % 5 != 2 if masked else jnp.ones(L, bool)
+    tokens = jnp.where(real[:, None, None], tokens, 0)
+    mask = jnp.broadcast_to(real, (B, L)) if masked else None
+    segments = SegmentMeans(
+        *segment_means(tokens, M, mask), TokenRanks.create(mask) if masked else None
+    )
+    # Almost equal queries leave the landmarks of the keys in place.
+    _, keys = jax.jit(cluster_landmarks)(1e-3 * tokens, tokens, segments, segments)
+    expected = np.stack([tokens[:, real & (ids == m)].mean(axis=1) for m in range(M)], axis=1)
+    for found, own in (
+        (keys.means[b, :, h], expected[b, :, h]) for b in range(B) for h in range(H)
+    ):
+        assert_close(found[found[:, 0].argsort()], own[own[:, 0].argsort()], REFERENCE)
+
+
+def test_shuffled_clusters_are_approximated_and_sharp_attention_is_not_worse_than_the_mean():
+    rngs = jax.random.split(jax.random.key(0), 5)
+    query, key, value = jax.random.normal(rngs[0], (3, 1, 1024, 4, 32))
+    centers = 1.5 * jax.random.normal(rngs[1], (1, 32, 4, 32))
+    shuffled = jax.random.permutation(rngs[2], jnp.repeat(centers, 32, axis=1), axis=1)
+
+    def error(query, key, num_landmarks):
+        errors = approximation_error(query, key, value, num_landmarks=num_landmarks, **KMEANS)
+        return errors.nystrom.mean()
+
+    clusters = shuffled + 0.25 * query, shuffled + 0.25 * key
+    assert error(*clusters, 32) < 0.12
+    assert error(*clusters, 64) < 0.12
+    assert error(query, key, 64) < 0.65  # segments: 0.76
+    assert error(2 * query, 2 * key, 64) < 1.05
+
+
+def test_padding_changes_nothing_at_real_tokens_whatever_it_contains(rngs):
+    tokens = jax.random.normal(next(rngs), (3, B, L, H, D))
+    expected = nystrom_attention(*tokens, num_landmarks=M, **KMEANS)
+    padded = jnp.pad(tokens, ((0, 0), (0, 0), (4, 9), (0, 0), (0, 0)), constant_values=jnp.nan)
+    mask = jnp.zeros((B, L + 13), bool).at[:, 4:-9].set(True)
+    output = nystrom_attention(*padded, mask=mask, num_landmarks=M, **KMEANS)
+    assert_close(output[:, 4:-9], expected, REFERENCE)
+
+
+def test_an_example_does_not_depend_on_the_others(rngs):
+    tokens = jax.random.normal(next(rngs), (3, B, L, H, D))
+    mask = mask_of_lengths([L, 29], L)
+    together = nystrom_attention(*tokens, mask=mask, num_landmarks=M, **KMEANS)
+    alone = nystrom_attention(*tokens[:, 1:], mask=mask[1:], num_landmarks=M, **KMEANS)
+    assert_close(together[1:], alone, SAME_ARITHMETIC)
+
+
+def test_few_tokens_give_softmax_attention(rngs):
+    query, key, value = jax.random.normal(next(rngs), (3, 3, L, H, D))
+    mask = mask_of_lengths([M, 3, 0], L)
+    output = nystrom_attention(query, key, value, mask=mask, num_landmarks=M, **KMEANS)
+    expected = softmax_attention(query, key, value, mask=mask)
+    assert_close(output[:2], expected[:2], REFERENCE, where=mask[:2])
+    assert jnp.isfinite(output).all()
+
+
+def test_equal_tokens_give_their_value(rngs):
+    tokens = jnp.broadcast_to(jax.random.normal(next(rngs), (1, 1, H, D)), (1, L, H, D))
+    output, gradient = jax.value_and_grad(
+        lambda x: nystrom_attention(x, x, x, num_landmarks=M, **KMEANS).mean()
+    )(tokens)
+    assert output == pytest.approx(float(tokens.mean()), rel=1e-3)
+    assert jnp.isfinite(gradient).all()
+
+
+def test_gradient_equals_finite_differences(rngs):
+    with jax.enable_x64(True):
+        query, key, value = (separate_clusters(rngs)[0] for _ in range(3))
+        inputs = jnp.stack([query / 20, key / 20, value]).astype(jnp.float64)
+        direction = jax.random.normal(next(rngs), inputs.shape, jnp.float64)
+        mask = mask_of_lengths([L, 44], L)
+
+        @jax.jit
+        def loss(size):
+            query, key, value = inputs + size * direction
+            output = nystrom_attention(query, key, value, mask=mask, num_landmarks=M, **KMEANS)
+            return (jnp.sin(output) * mask[..., None, None]).sum()
+
+        difference = float(loss(1e-5) - loss(-1e-5)) / 2e-5
+        assert jax.grad(loss)(0.0) == pytest.approx(difference, rel=1e-6)
+
+
+def test_half_precision_is_close_to_single(rngs):
+    tokens = jax.random.normal(next(rngs), (3, B, L, H, D)).astype(jnp.bfloat16)
+    output = nystrom_attention(*tokens, num_landmarks=M, **KMEANS)
+    expected = nystrom_attention(*tokens.astype(jnp.float32), num_landmarks=M, **KMEANS)
+    assert output.dtype == jnp.bfloat16
+    assert_close(output, expected, HALF)
+
+
+def test_other_layouts_are_rejected(rngs):
+    tokens = jnp.ones((3, 1, 12, 1, 2))
+    with pytest.raises(
+        ValueError, match="landmark_selection='kmeans' needs landmark_layout='real'"
+    ):
+        nystrom_attention(*tokens, num_landmarks=3, landmark_layout="hf", **KMEANS)
