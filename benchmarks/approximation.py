@@ -31,6 +31,7 @@ from nystromformer_jax.approximation import ApproximationError, approximation_er
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import config_sha256, describe_environment, write_json
 from nystromformer_jax.typing import Array, Float
+from nystromformer_jax.validation import Selection
 
 LENGTH, HEADS, HEAD_DIM = 1024, 4, 32
 SHAPE = (1, LENGTH, HEADS, HEAD_DIM)
@@ -48,15 +49,20 @@ class Column:
 
     num_landmarks: int
     pinv_iters: int = 6
+    landmark_selection: Selection = "segments"
 
     @property
     def title(self) -> str:
         """Heading of the column."""
+        selection = ", k-means" if self.landmark_selection == "kmeans" else ""
         iterations = "" if self.pinv_iters == 6 else f", {self.pinv_iters} iterations"
-        return f"M = {self.num_landmarks}{iterations}"
+        return f"M = {self.num_landmarks}{selection}{iterations}"
 
 
-COLUMNS = (Column(32), Column(64), Column(128), Column(256), Column(64, 12))
+COLUMNS = (
+    *(Column(32), Column(64), Column(128), Column(256), Column(64, 12)),
+    *(Column(32, landmark_selection="kmeans"), Column(64, landmark_selection="kmeans")),
+)
 
 
 def gaussian(rng: Array, std: float) -> QueryAndKey:
@@ -132,7 +138,9 @@ INPUTS: Mapping[str, Callable[[Array], QueryAndKey]] = {
     "one sink key": sink,
 }
 
-HEADLINE = ("clusters, in order", "smooth in position", "clusters, shuffled", "Gaussian, σ = 2")
+# Rows of README's table: random inputs, and the task of a trained model, of which the first layer is shown.
+HEADLINE = ("clusters, in order", "clusters, shuffled", "Gaussian, σ = 2")
+HEADLINE_TASK = "listops"
 
 
 @functools.partial(jax.jit, static_argnames="column")
@@ -210,10 +218,13 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Returns a short table for README: `HEADLINE`, with the default number of iterations."""
+    """Returns a short table for README, with the default number of iterations."""
     columns = [column for column in COLUMNS if column.pinv_iters == 6]
     rows = _named_rows(results["random"])
-    return _table("inputs", columns, {name: rows[name] for name in HEADLINE})
+    layers = _named_rows(results["trained"][HEADLINE_TASK])
+    trained = f"trained {TITLES[HEADLINE_TASK]} model, layer 1"
+    short = {**{name: rows[name] for name in HEADLINE}, trained: layers["layer 1"]}
+    return _table("inputs", columns, short)
 
 
 def trained_markdown(results: Mapping[str, Any]) -> str:

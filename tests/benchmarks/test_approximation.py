@@ -1,5 +1,6 @@
 """The inputs of the table of errors, its rows for a trained model, and its parts."""
 
+import functools
 import json
 
 import jax
@@ -69,7 +70,8 @@ def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(tmp_path, small, mo
     assert found["checkpoint"] == {"step": BEST, "best": True}
     assert [row["inputs"] for row in found["rows"]] == ["layer 1", "layer 2"]
     calls = [unpadded(trained.core_calls(example, "valid")[1]) for example in (0, 1)]
-    errors = [approximation_error(*call, num_landmarks=5, pinv_iters=12) for call in calls]
+    measure = jax.jit(functools.partial(approximation_error, num_landmarks=5, pinv_iters=12))
+    errors = [measure(*call) for call in calls]
     row = found["rows"][1]
     assert row["nystrom"] == [pytest.approx(np.mean([x.nystrom for x in errors]), abs=1e-4)]
     assert row["mean"] == pytest.approx(np.mean([x.mean for x in errors]), abs=1e-4)
@@ -96,20 +98,28 @@ class FakeRun:
 
 
 def test_table_has_a_row_per_input_and_per_layer(monkeypatch):
-    monkeypatch.setattr(approximation, "COLUMNS", (Column(32), Column(64, 12), Column(64)))
+    monkeypatch.setattr(
+        approximation, "COLUMNS", (Column(32), Column(64, 12), Column(64, 6, "kmeans"))
+    )
     columns = [{"num_landmarks": 32, "pinv_iters": 6}, {"num_landmarks": 64, "pinv_iters": 12}]
     rows = [
         {"inputs": name, "mean": 0.9876, "nystrom": [0.1, number]}
-        for number, name in enumerate(("a", "b"))
+        for number, name in enumerate(("a", "layer 1"))
     ]
     part = {"columns": columns, "rows": rows}
     results = {"random": part, "trained": {"text": part}}
     assert approximation.markdown(results).splitlines() == [
-        "| inputs | mean | M = 32 | M = 64, 12 iterations | M = 64 |",
+        "| inputs | mean | M = 32 | M = 64, 12 iterations | M = 64, k-means |",
         "|---|---:|---:|---:|---:|",
         "| a | 0.988 | 0.100 | 0.000 | – |",
-        "| b | 0.988 | 0.100 | 1.000 | – |",
+        "| layer 1 | 0.988 | 0.100 | 1.000 | – |",
     ]
-    assert "| Text, b | 0.988 | 0.100 | 1.000 | – |" in approximation.trained_markdown(results)
-    monkeypatch.setattr(approximation, "HEADLINE", ("b",))
-    assert "| b | 0.988 | 0.100 | – |" in approximation.headline(results)
+    assert "| Text, layer 1 | 0.988 | 0.100 | 1.000 | – |" in approximation.trained_markdown(
+        results
+    )
+    monkeypatch.setattr(approximation, "HEADLINE", ("a",))
+    monkeypatch.setattr(approximation, "HEADLINE_TASK", "text")
+    assert approximation.headline(results).splitlines()[2:] == [
+        "| a | 0.988 | 0.100 | – |",
+        "| trained Text model, layer 1 | 0.988 | 0.100 | – |",
+    ]
