@@ -1,12 +1,15 @@
 """Bounds of what one attention needs on a TPU, with the measured figures beside them."""
 
+import re
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
 
 from benchmarks import budget
 from benchmarks.compiled import compile_ahead
-from nystromformer_jax import nystrom_attention
+from nystromformer_jax import SelfAttention, attention_fn, make_core, nystrom_attention
 from nystromformer_jax.training.topology import topology_devices
 
 MIB = 2**20
@@ -92,6 +95,32 @@ def test_plain_jnp_has_no_conditional_on_a_tpu(query_mask):
     program = compiled.run.as_text()
     assert "tpu_custom_call" not in program
     assert " conditional(" not in program
+
+
+@pytest.mark.slow(minutes=1)
+def test_flax_projections_copy_tokens_and_ours_do_not():
+    pytest.importorskip("libtpu")
+    options = {"num_heads": 8, "dtype": jnp.bfloat16, "deterministic": True}
+    flax = nn.MultiHeadDotProductAttention(**options, attention_fn=attention_fn("nystrom"))
+    ours = SelfAttention(**options, make_core=make_core("nystrom"))
+
+    def copies(module, *, gradient):
+        x = jax.ShapeDtypeStruct((8, 4096, 512), jnp.bfloat16)
+        variables = jax.eval_shape(module.init, jax.random.key(0), x)
+
+        def total(variables, x):
+            return module.apply(variables, x).astype(jnp.float32).sum()
+
+        function = budget.for_device(
+            jax.grad(total, argnums=(0, 1)) if gradient else module.apply, "v5e:1x1"
+        )
+        compiled = compile_ahead(function, (variables, x), topology_devices("v5e:1x1")[0])
+        program = compiled.run.as_text()
+        assert program.count("tpu_custom_call") >= 4
+        return len(re.findall(r"= bf16\[8,4096,512\]\S* copy\(", program))
+
+    assert [copies(flax, gradient=gradient) for gradient in (False, True)] == [4, 7]
+    assert [copies(ours, gradient=gradient) for gradient in (False, True)] == [0, 0]
 
 
 @pytest.mark.slow(minutes=0.5)
