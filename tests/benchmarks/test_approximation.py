@@ -10,10 +10,11 @@ import pytest
 
 from benchmarks import approximation
 from benchmarks.approximation import INPUTS, Column
-from lra.figures.captured import open_run, unpadded
+from lra import data, train
+from lra.figures.captured import Trained, unpadded
 from nystromformer_jax import approximation_error
 from nystromformer_jax.attention import softmax_weights
-from tests.lra.figures.tiny_run import BEST, small_config, write_run
+from tests.lra.figures.tiny_run import BEST, params_at, small_config
 
 RNG = jax.random.key(5)
 
@@ -58,8 +59,9 @@ def small(monkeypatch):
     monkeypatch.setattr(approximation, "COLUMNS", (Column(5, 12),))
 
 
-def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(tmp_path, small, monkeypatch):
-    trained = open_run(write_run(tmp_path / "run", small_config()), max_len=100)
+def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(small, monkeypatch):
+    run = train.prepare(small_config())
+    trained = Trained("run", run, data.load(run.data), params_at(run, BEST), BEST, finished=True)
     monkeypatch.setattr(approximation, "LENGTH", 54)
     with pytest.raises(ValueError, match="run has no validation example of 54 tokens"):
         approximation.measure_run(trained, 2)
