@@ -12,9 +12,7 @@ from nystromformer_jax.typing import Array, Float, Int
 from nystromformer_jax.validation import accum_dtype
 
 SAMPLES_PER_LANDMARK = 8
-# Variance of the logits within clusters at which landmarks are moved halfway to the mean of all tokens.
-HALFWAY_VARIANCE = 1.5
-MAX_RATIO = 1e3  # of variances; keeps the third power finite
+MAX_LOGIT_VARIANCE = 1.0  # within a cluster; clusters with a larger variance are not used
 
 Total = Callable[[Array], Array]  # sums an array over the devices that share the length
 
@@ -33,12 +31,12 @@ def cluster_landmarks(
     whichever are closer to a sample of 8 M tokens. No gradient flows through the start centers and the
     choice of the nearest one.
 
-    If the logits vary too much within clusters, the approximation can be worse than the mean value. The
-    landmarks of a head are therefore moved towards the mean of all its tokens: their distance from it is
-    multiplied by 1 / (1 + (v / 1.5)³). For keys, v is the variance of keys around their landmarks times
-    the variance of queries, which is the variance of a logit within a cluster. For queries vice versa.
+    The clusters of a head are used only if their landmarks represent them. Otherwise the approximation
+    can be worse than the mean value, and the head keeps its segment means. The criterion is the variance
+    of a logit within a cluster, which must be at most 1. For keys it is the variance of keys around their
+    landmarks times the variance of queries. For queries it is the reverse.
 
-    Examples with at most M real tokens keep their segment means, which are the tokens themselves.
+    Examples with at most M real tokens also keep their segment means, which are the tokens themselves.
 
     Args:
       query: Queries, zero at padding.
@@ -48,20 +46,20 @@ def cluster_landmarks(
       total: Sums an array over the devices that share the length.
 
     Source: Lloyd 1982, "Least squares quantization in PCM"; tokens far apart as in Gonzalez 1985,
-    "Clustering to minimize the maximum intercluster distance". The damping is ours.
+    "Clustering to minimize the maximum intercluster distance". The criterion is ours.
     """
     queries = _cluster(query, q_segments, total)
     keys = _cluster(key, k_segments, total)
-    q_landmarks = _damp(queries, queries.variance_within * keys.variance)
-    k_landmarks = _damp(keys, keys.variance_within * queries.variance)
-    return _unless_few(q_segments, q_landmarks), _unless_few(k_segments, k_landmarks)
+    return (
+        _choose(queries, q_segments, queries.variance_within * keys.variance),
+        _choose(keys, k_segments, keys.variance_within * queries.variance),
+    )
 
 
 class _Clusters(NamedTuple):
     """Clusters of tokens, and variances of the tokens per dimension, in at least float32."""
 
     means: Float[Array, "B M H D"]
-    mean: Float[Array, "B 1 H D"]  # of all tokens
     variance: Float[Array, "B H"]  # around the mean of all tokens
     variance_within: Float[Array, "B H"]  # around the mean of the cluster
 
@@ -86,7 +84,7 @@ def _cluster(x: Float[Array, "B L H D"], segments: SegmentMeans, total: Total) -
         / (count[:, 0, :, 0] * x.shape[3])
         for center in (mean, means)
     )
-    return _Clusters(means, mean, variance, variance_within)
+    return _Clusters(means, variance, variance_within)
 
 
 def _nearest(closeness: Float[Array, "B H M L"]) -> Int[Array, "B H L"]:
@@ -152,17 +150,12 @@ def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Arr
     return centers.swapaxes(0, 1)
 
 
-def _damp(clusters: _Clusters, logit_variance: Float[Array, "B H"]) -> Float[Array, "B M H D"]:
-    """Returns the means of clusters, moved towards the mean of all tokens."""
-    ratio = jnp.minimum(logit_variance / HALFWAY_VARIANCE, MAX_RATIO)
-    kept = (1 / (1 + ratio**3))[:, None, :, None]
-    return clusters.mean + kept * (clusters.means - clusters.mean)
-
-
-def _unless_few(segments: SegmentMeans, landmarks: Float[Array, "B M H D"]) -> SegmentMeans:
-    """Replaces segment means by `landmarks` in examples with more real tokens than landmarks."""
-    landmarks = landmarks.astype(segments.means.dtype)
+def _choose(
+    clusters: _Clusters, segments: SegmentMeans, logit_variance: Float[Array, "B H"]
+) -> SegmentMeans:
+    """Replaces segment means by those of clusters, where these represent more than M real tokens."""
+    is_chosen = (logit_variance <= MAX_LOGIT_VARIANCE)[:, None, :, None]
     if segments.ranks is not None:
-        is_few = segments.ranks.counts <= landmarks.shape[1]
-        landmarks = jnp.where(is_few[:, None, None, None], segments.means, landmarks)
-    return segments._replace(means=landmarks)
+        is_chosen &= (segments.ranks.counts > segments.means.shape[1])[:, None, None, None]
+    means = clusters.means.astype(segments.means.dtype)
+    return segments._replace(means=jnp.where(is_chosen, means, segments.means))
