@@ -4,6 +4,7 @@ Two comparisons: functions of query, key and value (ours and exact attention of 
 and modules with their projections (ours, Hugging Face's and lucidrains').
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,10 +68,16 @@ def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Call
     mask = _mask(length, masked)
     jax_mask = None if mask is None else jnp.asarray(mask)
 
-    def ours(query: Any, key: Any, value: Any, kernel: Any) -> Any:
+    def ours(query: Any, key: Any, value: Any, kernel: Any, **options: Any) -> Any:
         return nystrom_attention(
-            query, key, value, num_landmarks=LANDMARKS, mask=jax_mask, conv_kernel=kernel
+            *(query, key, value),
+            num_landmarks=LANDMARKS,
+            mask=jax_mask,
+            conv_kernel=kernel,
+            **options,
         )
+
+    kmeans = functools.partial(ours, landmark_selection="kmeans")
 
     def exact(query: Any, key: Any, value: Any) -> Any:
         return jax.nn.dot_product_attention(
@@ -88,11 +95,13 @@ def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Call
 
     forward = {
         "ours": _jitted(ours, *inputs, kernel),
+        "ours, k-means": _jitted(kmeans, *inputs, kernel),
         "exact (JAX)": _jitted(exact, *inputs),
         "exact (PyTorch)": _without_gradient(sdpa),
     }
     gradient = {
         "ours": _jitted(with_gradient(ours), *inputs, kernel, cotangent),
+        "ours, k-means": _jitted(with_gradient(kmeans), *inputs, kernel, cotangent),
         "exact (JAX)": _jitted(with_gradient(exact), *inputs, cotangent),
         "exact (PyTorch)": lambda: torch.autograd.grad(sdpa(), torch_inputs, torch_cotangent),
     }
