@@ -120,7 +120,7 @@ def run_to_end(
     except BrokenPipeError:  # the reader, for example `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -217,9 +217,16 @@ def start_logging(*, quiet: bool = False) -> None:
 
 
 def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:
-    """Converts a config to plain sections, with this `train.seed` and the value of `--config`."""
+    """Converts a config to plain sections, with this `train.seed`.
+
+    The section "command" has the values of `--config` and `--config.KEY`. The path of the config file is
+    relative to the repository, or absolute if the file is outside.
+    """
     plain: dict[str, Any] = config.to_dict()
-    command = {"config": config_flags.get_config_filename(flags.FLAGS["config"])}
+    path, colon, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
+    file, root = Path(path).resolve(), CONFIGS.resolve().parent
+    path = str(file.relative_to(root) if file.is_relative_to(root) else file)
+    command = {"config": f"{path}{colon}{argument}", "overrides": overrides()}
     return {**plain, "train": {**plain["train"], "seed": seed}, "command": command}
 
 

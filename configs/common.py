@@ -5,12 +5,13 @@ Default values come from the dataclasses that read the config; a config file ove
 
 import ast
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from configs import fast, official
+from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS
 
@@ -95,6 +96,12 @@ def value_of(text: str) -> Any:
         return text
 
 
+def core_arguments(text: str) -> dict[str, Any]:
+    """Returns the arguments of `make_core` for `NAME[,option=value …]`."""
+    name, options = parse(text)
+    return {"name": name, **{option: value_of(value) for option, value in options.items()}}
+
+
 def defaults(section: str) -> dict[str, Any]:
     """Returns the default values of a section of the training config."""
     return {
@@ -109,7 +116,8 @@ def base(argument: str) -> ConfigDict:
 
     Args:
       argument: `ATTENTION[,option=value …]`, with options of the attention, `recipe=paper|fast` and
-        `quirks=mlpen|google`.
+        `quirks=mlpen|google`. The attention is a name in `ATTENTIONS`, or `module:Class` for a class
+        of another package.
 
     Raises:
       ValueError: An attention, option, recipe or quirk is unknown; similar names are suggested.
@@ -155,12 +163,15 @@ def base(argument: str) -> ConfigDict:
 def finish(config: ConfigDict, argument: str) -> ConfigDict:
     """Overrides values of the task by the values of `recipe=…`, then by the values of `quirks=…`.
 
-    Options of the attention that are set in `argument` are not overridden.
+    Options of the attention that are set in `argument` are not overridden. For a task of another package,
+    the budget is the config's `train.total_steps`: a run with fewer steps is partial.
 
     Raises:
       ValueError: The recipe or the quirks do not support the task.
     """
     parsed = _parse(argument)
+    if is_plugin(config.data.task) and not config.train.budget_steps:
+        config.train.budget_steps = config.train.total_steps
     for values in (RECIPES[parsed.recipe], QUIRKS[parsed.quirks]):
         for name, value in values(config.data.task).items():
             section, key = name.split(".")
@@ -206,7 +217,11 @@ class _Argument(NamedTuple):
 
 def _parse(argument: str) -> _Argument:
     name, options = parse(argument, default=DEFAULT)
-    if name not in ATTENTIONS:
+    if is_plugin(name):
+        section, known_options = _plugin_options(name)
+    elif name in ATTENTIONS:
+        section = known_options = ATTENTIONS[name]
+    else:
         raise ValueError(f"Unknown attention {name!r}{nearest(name, ATTENTIONS)}")
     recipe, quirks = options.pop("recipe", "paper"), options.pop("quirks", "none")
     if recipe not in RECIPES:
@@ -214,9 +229,24 @@ def _parse(argument: str) -> _Argument:
     if quirks not in QUIRKS:
         raise ValueError(f"Unknown quirks {quirks!r}{nearest(quirks, QUIRKS)}")
     for option in options:
-        if option not in ATTENTIONS[name]:
-            known = [*ATTENTIONS[name], "recipe", "quirks"]
+        if option not in known_options:
+            known = [*known_options, "recipe", "quirks"]
             raise ValueError(f"{name} attention has no option {option!r}{nearest(option, known)}")
     values = {option: value_of(value) for option, value in options.items()}
-    section = {"name": name, **ATTENTIONS[name], **values}
-    return _Argument(section, frozenset(options), recipe, quirks)
+    return _Argument({"name": name, **section, **values}, frozenset(options), recipe, quirks)
+
+
+def _plugin_options(name: str) -> tuple[dict[str, Any], Collection[str]]:
+    """Returns the options of `module:Class` with defaults that a config can contain, and all names.
+
+    The option `seed` has no value in a config: the default is the seed of the run.
+    """
+    from nystromformer_jax.cores import core_class, option_fields  # imported late: loads jax
+
+    fields = option_fields(core_class(name))
+    section = {
+        option: field.default
+        for option, field in fields.items()
+        if option != "seed" and isinstance(field.default, bool | int | float | str | tuple | None)
+    }
+    return section, fields

@@ -17,8 +17,7 @@ from lra.data import DataConfig, Split, Task
 from lra.data.baselines import baselines
 from lra.models import Classifier, DualEncoder, Model, ModelConfig
 from nystromformer_jax import make_core
-from nystromformer_jax.cores import CORES
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.cores import core_class, option_fields
 from nystromformer_jax.training import (
     SECTIONS,
     Examples,
@@ -57,7 +56,7 @@ class Run:
 
 def is_partial(run: Run, task: Task) -> bool:
     """Returns True if a run uses fewer examples or steps than the benchmark."""
-    info = data.describe(task.name)
+    info = data.describe(run.data.task)
     fewer_scored = any(
         _scored(run, task, name) < len(task.splits[name]) for name in ("valid", "test")
     )
@@ -93,19 +92,19 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     fit_config = FitConfig.from_sections(sections)
     options = dict(config["attention"])
     attention = options.pop("name", None)
-    if attention not in CORES:
-        raise ValueError(
-            f"attention.name: {attention!r} is unknown{nearest(str(attention), CORES)}"
-        )
-    if "seed" in {field.name for field in dataclasses.fields(CORES[attention])}:
+    try:
+        core = core_class(attention)
+    except ValueError as error:
+        raise ValueError(f"attention.name: {error}") from None
+    if "seed" in option_fields(core):
         options.setdefault("seed", fit_config.train.seed)  # for sampling at initialization
-    from_mapping(CORES[attention], options, "attention")  # validates the options
+    from_mapping(core, options, "attention")  # validates the options
     mesh = make_mesh(sections["mesh"], devices)
     if attention == "nystrom":  # XLA shards the sequence axis of the other attentions
         options["sequence_axis"] = sequence_axis(mesh)
     kind = DualEncoder if task.pairs else Classifier
-    core = make_core(attention, **options)
-    model = kind(model_config, core, task.num_classes, remat=fit_config.train.remat)
+    make = make_core(attention, **options)
+    model = kind(model_config, make, task.num_classes, remat=fit_config.train.remat)
     fit_config.check_batches(mesh)
     check_length(mesh, length, "data.padded_len" if data_config.padded_len else "data.max_len")
     if data_config.pad_to_multiple_of:

@@ -5,6 +5,8 @@ import importlib.metadata
 import logging
 import os
 import pathlib
+import re
+import sys
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Small programs compile faster in one piece than in parts.
@@ -26,6 +28,20 @@ import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--core",
+        default="",
+        help="module:Class[,option=value …]: only the contract of attentions, on this class",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("core"):
+        config.option.markexpr = ""  # the slow clauses, too
+        jax.config.update("jax_numpy_rank_promotion", "allow")  # a rule of this repository
 
 
 @pytest.fixture
@@ -68,6 +84,20 @@ def results():
 
 
 @pytest.fixture
+def my_project(monkeypatch, tmp_path):
+    """A folder with the files of docs/extend.md, on the import path."""
+    page = pathlib.Path(__file__).parents[1] / "docs" / "extend.md"
+    folder = tmp_path / "my_project"
+    for name, code in re.findall(r"```python\n# (\S+\.py)\n(.*?)```", page.read_text(), re.DOTALL):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
 def no_annotations():
     """Disables shape checks, so that wrong shapes reach our own errors as they do for users."""
     from jaxtyping import config
@@ -85,7 +115,13 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Marks the cases that `slow_except` does not name as slow, and sorts the longest tests to the front."""
+    """Marks the cases that `slow_except` does not name as slow, and sorts the longest tests to the front.
+
+    With `--core`, only the tests of the contract are kept.
+    """
+    if config.getoption("core"):
+        items[:] = [item for item in items if "core_name" in item.fixturenames]
+        return
     kept = {}
     for item in items:
         if marker := item.get_closest_marker("slow_except"):

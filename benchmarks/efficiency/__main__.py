@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 attention, length
             )  # raises errors now that would otherwise come hours later
         out.parent.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         return _refuse(str(error), 2)
     if plan:
         own = sys.argv[1:] if arguments is None else arguments
@@ -146,7 +146,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add(
-        "--attentions", nargs="+", default=list(ATTENTIONS), help="rows of the table; any nystrom-M"
+        "--attentions",
+        nargs="+",
+        default=list(ATTENTIONS),
+        help="rows of the table; any nystrom-M, or module:Class[,option=value …]",
     )
     add("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     add("--batch", type=int, nargs="+", default=[1, 8], help="batch sizes")

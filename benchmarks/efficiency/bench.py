@@ -14,13 +14,15 @@ from jax.errors import JaxRuntimeError
 import nystromformer_jax
 from benchmarks.compiled import Compiled, compile_ahead
 from benchmarks.timing import added_bytes, available_bytes, interleaved, processor
+from configs.common import core_arguments
 from launch import huge_pages
 from nystromformer_jax import SelfAttention, make_core
+from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training import describe_environment
 from nystromformer_jax.training.topology import is_out_of_memory, topology_devices
 
-# Core and options of each attention of the tables; any nystrom-M is valid, too.
+# Core and options of each attention of the tables; nystrom-M and module:Class,option=value are valid, too.
 ATTENTIONS: Mapping[str, dict[str, Any]] = {
     "softmax": {"name": "softmax"},
     "nystrom-64": {"name": "nystrom", "num_landmarks": 64},
@@ -43,6 +45,8 @@ def core_options(attention: str) -> dict[str, Any]:
     """
     if landmarks := re.fullmatch(r"nystrom-([1-9]\d*)", attention):
         return {"name": "nystrom", "num_landmarks": int(landmarks[1])}
+    if is_plugin(attention):
+        return core_arguments(attention)
     if attention not in ATTENTIONS:
         raise ValueError(f"Unknown attention {attention!r}{nearest(attention, ATTENTIONS)}")
     return ATTENTIONS[attention]

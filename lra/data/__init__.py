@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from lra.data import image, listops, pathfinder, retrieval, text
 from lra.data.task import DataConfig, Padding, Sequences, Split, Task, TaskInfo
+from nystromformer_jax.plugins import is_plugin, load_plugin
 from nystromformer_jax.spelling import nearest
 
 __all__ = [
@@ -77,15 +78,29 @@ _ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
 
 
 def name_of(task: str) -> str:
-    """Returns the name of a task in `TASKS`, given a name or an alias; raises ValueError if unknown."""
+    """Returns the name of a task in `TASKS`, given a name or an alias; raises ValueError if unknown.
+
+    `module:name` is returned unchanged, and the module is not imported.
+    """
     name = _ALIASES.get(task, task)
-    if name not in TASKS:
+    if name not in TASKS and not is_plugin(name):
         raise ValueError(f"Unknown task {name!r}{nearest(name, TASKS)}")
     return name
 
 
 def describe(task: str) -> TaskInfo:
-    """Returns the properties of a task; needs no data."""
+    """Returns the properties of a task; needs no data.
+
+    Args:
+      task: A name in `TASKS`, an alias, or `module:name` of a `TaskInfo` of another package.
+
+    Raises:
+      ValueError: The task is unknown.
+      ImportError: The module raised an error.
+    """
+    if is_plugin(task):
+        info: TaskInfo = load_plugin(task, TaskInfo, "an lra.data.TaskInfo")
+        return info
     return TASKS[name_of(task)]
 
 

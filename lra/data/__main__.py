@@ -23,7 +23,7 @@ SHEET_IMAGES = 32
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lra.data", description=__doc__)
-    parser.add_argument("task", help=", ".join(data.TASKS))
+    parser.add_argument("task", help=f"{', '.join(data.TASKS)}, or module:name of a TaskInfo")
     parser.add_argument("--data_dir", default="", help="folder of the task's files")
     parser.add_argument("--source", default="auto", help="auto, files, generated or tfds")
     parser.add_argument(
@@ -48,7 +48,7 @@ def _rename_flags(sentence: str) -> str:
 
 def _report(given: argparse.Namespace) -> None:
     name = data.name_of(given.task)
-    info = data.TASKS[name]
+    info = data.describe(name)
     sheet = _sheet_path(given.contact_sheet, name) if given.contact_sheet else None
     export_dir = cache.user_path(given.export_tfds) if given.export_tfds else None
     if export_dir:
@@ -103,7 +103,7 @@ def _format_example(task: Task, row: int) -> str:
 
 def _sheet_path(text: str, task: str) -> Path:
     """Returns the path of the contact sheet; raises an error if it is invalid."""
-    if not data.TASKS[task].images:
+    if not data.describe(task).images:
         raise ValueError(f"{task} has no images: leave out --contact_sheet.")
     path = cache.user_path(text)
     if path.suffix != ".png":

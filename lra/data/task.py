@@ -32,7 +32,7 @@ class DataConfig:
         depend on it.
     """
 
-    task: str  # in `lra.data.TASKS`, or an alias
+    task: str  # in `lra.data.TASKS`, an alias, or `module:name` of a `TaskInfo`
     source: str = "auto"
     dir: str = ""  # folder of the raw files
     examples: int = 0  # maximum per split; 0 for all. A run on fewer examples is partial
@@ -247,7 +247,7 @@ class Split:
 class Task:
     """A task of the benchmark with its prepared data."""
 
-    name: str  # in `lra.data.TASKS`
+    name: str  # for tasks of the benchmark, in `lra.data.TASKS`
     splits: Mapping[str, Split]  # "train", "valid" and "test"
     sha256: str  # hash over the hashes of all files
     decode: Callable[[npt.NDArray[np.integer]], str]  # converts token ids to text; drops padding
@@ -296,7 +296,9 @@ class TaskInfo:
     num_classes: int
     load: Callable[[DataConfig], Task]  # opens the task; prepares the data if they are missing
     sizes: Mapping[str, int]  # number of examples per split in the benchmark
-    total_steps: int  # training steps in the task's config, as in the paper if it has the task
+    total_steps: int = (
+        0  # budget if the config has no train.budget_steps; as in the paper if it has the task
+    )
     pairs: bool = False  # True if an example is a pair of sequences
     images: bool = False  # True if a sequence is an image
     official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known

@@ -16,7 +16,7 @@ import numpy as np
 from lra import data, train
 from lra.models import Model
 from nystromformer_jax import MultiHeadAttention
-from nystromformer_jax.cores import CORES
+from nystromformer_jax.cores import core_class
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import load_params
 from nystromformer_jax.training.integrity import saved_steps
@@ -135,7 +135,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
     config = read_json(folder / "config.json")
     check_kinds(folder / "config.json", config, dict.fromkeys(config, "an object"))
     run = train.prepare(_portable_config(config))
-    if getattr(CORES[run.attention], "shares_query_and_key", False):
+    if getattr(core_class(run.attention), "shares_query_and_key", False):
         raise ValueError(
             f"{run.attention} attention has no separate keys, so its attention map cannot be compared:"
             " pass a run with another attention."

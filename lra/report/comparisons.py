@@ -8,6 +8,7 @@ from typing import Any
 
 from lra.report.groups import Group, tasks_of
 from lra.report.labels import is_option, unusual
+from nystromformer_jax.plugins import short_name
 from reporting.statistics import Summary, holm, paired_p, summarize
 
 MAX_ALL_PAIRS = 5  # if there are more groups, all are compared with one reference group
@@ -122,7 +123,7 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
             if all(type(value) in (int, float) for value in place)
         }
         if len(cells) == len(own):
-            name = str(own[0].setting["attention.name"])
+            name = short_name(str(own[0].setting["attention.name"]))
             row, column = (option.partition(".")[2] for option in (row, column))
             found.append(Grid(own[0].task, name, row, column, cells))
     return found

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from nystromformer_jax.plugins import is_plugin, short_name
 from reporting.runs import NEUTRAL_SECTIONS
 
 Setting = Mapping[str, Hashable]
@@ -156,7 +157,10 @@ def _attention_words(
     name = str(setting["attention.name"])
     size = f"attention.{SIZES.get(name)}"
     peers = [number for number, s in enumerate(settings) if s["attention.name"] == name]
-    words = [f"{name}-{setting[size]}" if size in setting else name]
+    names = {str(s["attention.name"]) for s in settings}
+    is_unique = sum(short_name(other) == short_name(name) for other in names) == 1
+    label = short_name(name) if is_unique else name
+    words = [f"{label}-{setting[size]}" if size in setting else label]
     for key, value in unusual(setting).items():
         known = not is_option(key) or key in usual_values(setting)
         values = [settings[number].get(key, _UNSET) for number in peers]
@@ -202,7 +206,12 @@ def config_file(task: str) -> tuple[str, list[str]]:
 
 @functools.cache
 def config_values(file: str, argument: str) -> Setting:
-    """Returns the values of `configs/FILE.py:ARGUMENT` as a setting; empty if they cannot be loaded."""
+    """Returns the values of `configs/FILE.py:ARGUMENT` as a setting; empty if they cannot be loaded.
+
+    They are also empty for an attention of another package, whose module is not imported.
+    """
+    if is_plugin(argument):
+        return {}
     try:
         get_config = importlib.import_module(f"configs.{file}").get_config
         return flat(get_config(*[argument] * bool(argument)).to_dict())
@@ -238,12 +247,20 @@ def usual_values(setting: Setting) -> Setting:
 
 def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:
     """Converts a config to a flat dict with dotted keys, without keys that cannot change results."""
-    return {
-        f"{section}.{key}": hashable(value)
+    values = {
+        f"{section}.{key}": value
         for section, values in config.items()
-        if section not in NEUTRAL_SECTIONS
         for key, value in values.items()
-        if f"{section}.{key}" not in NEUTRAL
+    }
+    return affecting_results(values)
+
+
+def affecting_results(values: Mapping[str, Any]) -> dict[str, Hashable]:
+    """Returns the values by dotted key, sorted, without keys that cannot change results."""
+    return {
+        key: hashable(value)
+        for key, value in sorted(values.items())
+        if key.partition(".")[0] not in NEUTRAL_SECTIONS and key not in NEUTRAL
     }
 
 

@@ -1,8 +1,9 @@
 """The report as Markdown."""
 
 import math
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lra.report.groups import MAX_RATIO, Group, labels_of, tasks_of
 from lra.report.labels import (
     NAMES,
     PRESET,
+    affecting_results,
     config_file,
     config_values,
     differences,
@@ -19,8 +21,9 @@ from lra.report.labels import (
     standard,
 )
 from lra.report.numbers import numbers
-from lra.report.published import CHANCE, COLUMNS, FAILED, PATH_X, TABLE, TITLES
+from lra.report.published import CHANCE, COLUMNS, FAILED, PATH_X, TABLE, TITLES, title_of
 from lra.report.results import Run
+from nystromformer_jax.plugins import short_name
 from reporting.plotting import COLORS, colors_of
 from reporting.runs import version_sentences
 from reporting.tables import NOTHING, Table
@@ -45,9 +48,10 @@ def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[
         shown = colors if len(colors) <= len(COLORS) else colors_of(labels_of(own))
         parts += _task(own, comparisons)
         trivial = tables.baselines(own)[0]
-        title, labels = TITLES.get(task, task), "; ".join(group.label for group in own)
-        curves = path.with_name(f"{path.name}-curves-{task}.png")
-        times = path.with_name(f"{path.name}-time-{task}.png")
+        title, labels = title_of(task), "; ".join(group.label for group in own)
+        slug = re.sub(r"[^\w-]+", "-", task)
+        curves = path.with_name(f"{path.name}-curves-{slug}.png")
+        times = path.with_name(f"{path.name}-time-{slug}.png")
         plots.plot_curves(own, trivial, shown, curves)
         parts.append(picture(curves, f"Learning curves on {title}: {labels}."))
         if plots.plot_times(own, trivial, shown, times):
@@ -90,11 +94,11 @@ def _fast(groups: Sequence[Group]) -> list[str]:
     for group in groups:
         name = str(group.setting["attention.name"])
         paper, fast = (standard(group.task, name, preset) for preset in ("", "recipe=fast"))
-        own = having.setdefault(TITLES.get(group.task, group.task), {})
+        own = having.setdefault(title_of(group.task), {})
         for key in fast:
             if fast[key] != paper[key]:
                 names = own.setdefault(f"{key} {paper[key]} → {fast[key]}", [])
-                names += [name] * (is_option(key) and name not in names)
+                names += [short_name(name)] * (is_option(key) and name not in names)
     changes = {
         title: {
             f"{change} ({', '.join(sorted(names))})" if names else change
@@ -123,8 +127,7 @@ def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:
         picture(file, "Test accuracy against training examples per second, with peak memory."),
     ]
     unsteady = [
-        f"{TITLES.get(group.task, group.task)}, {group.label}:"
-        f" {tables.speed_range(group, ' to ')} s per step."
+        f"{title_of(group.task)}, {group.label}: {tables.speed_range(group, ' to ')} s per step."
         for group in groups
         if not group.is_steady
     ]
@@ -139,7 +142,7 @@ def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:
 
 def _task(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[str]:
     task = groups[0].task
-    parts = [f"## {TITLES.get(task, task)}"]
+    parts = [f"## {title_of(task)}"]
     if task not in TITLES:
         parts.append("Not a task of the published tables; no published number compares with these.")
     parts += [
@@ -186,7 +189,7 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> list[str]:
     rows = [
         {
             "run": run.name,
-            "task": TITLES.get(run.task, run.task),
+            "task": title_of(run.task),
             "attention": group.label,
             "seed": str(run.seed),
             "device": run.device or NOTHING,
@@ -215,10 +218,12 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> list[str]:
 def command(run: Run, group: Group) -> str:
     """Returns the command that reproduces a run: `--config`, and flags for the values that differ from it.
 
-    If the config file is not in `configs/`, values cannot be compared with it, and the command refers to the
-    config.json of the run. For older runs without `--config`, it follows from the task and the values.
+    Code of other packages is not executed to find differences: for a config file that is not in `configs/`
+    and for an attention of another package, the flags are those that the run recorded. Older runs did not
+    record them, so the command refers to the config.json of the run. For older runs without `--config`, it
+    follows from the task and the values.
     """
-    config, options = run.config_argument, {}
+    config, options = run.config_argument, dict[str, Hashable]()
     if not config:
         file, own = config_file(run.task)
         options = {key: v for key, v in differences(group.setting).items() if is_option(key)}
@@ -226,11 +231,19 @@ def command(run: Run, group: Group) -> str:
         argument += [f"{key.partition('.')[2]}={value}" for key, value in options.items()]
         config = f"configs/{file}.py:{','.join(filter(None, argument))}"
     path, _, given = config.partition(":")
-    usual = config_values(Path(path).stem, given) if Path(path).parent.name == "configs" else {}
+    usual = config_values(Path(path).stem, given) if Path(path).parent == Path("configs") else {}
     if not run.config_argument:  # the config file may not support the attention
         usual = usual or standard(run.task, str(group.setting["attention.name"]))
     seed = f"--config.train.seed={run.seed} --workdir={run.name}"
-    if usual.get("data.task") != run.task:
+    if usual.get("data.task") == run.task:
+        changes = {
+            key: value
+            for key, value in sorted(group.setting.items())
+            if key not in {*NAMES, *options} and value != usual.get(key)
+        }
+    elif run.overrides is not None:
+        changes = affecting_results(run.overrides)
+    else:
         remark = f"with the values of {run.name}/config.json"
         if not run.config_argument:
             config, remark = "FILE", f"FILE: the config file of {run.task}, {remark}"
@@ -239,11 +252,7 @@ def command(run: Run, group: Group) -> str:
     flags = ["--config.data.dir=FOLDER"] if data.get("dir") else []
     if (source := data.get("source", "auto")) != "auto":
         flags.append(f"--config.data.source={source}")
-    flags += [
-        shlex.quote(f"--config.{key}={value}")
-        for key, value in sorted(group.setting.items())
-        if key not in {*NAMES, *options} and value != usual.get(key)
-    ]
+    flags += [shlex.quote(f"--config.{key}={value}") for key, value in changes.items()]
     return " ".join(["python run_lra.py", shlex.quote(f"--config={config}"), *flags, seed])
 
 

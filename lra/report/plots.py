@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lra.report.groups import Group
-from lra.report.published import TITLES
+from lra.report.published import title_of
 from reporting.plotting import (
     COLORS,
     DPI,
@@ -41,7 +41,7 @@ def plot_curves(
     A line is the mean over seeds, and the band is the range; if any seed is finished, unfinished seeds are
     omitted. If there are more groups than colors, each has a panel. `baselines` are accuracies in [0, 1].
     """
-    title = TITLES.get(groups[0].task, groups[0].task)
+    title = title_of(groups[0].task)
     if len(groups) > len(COLORS):
         _plot_panels(groups, baselines, title, path)
         return
@@ -123,7 +123,7 @@ def plot_times(
         _ticks(axes, [minute for _, minutes, _ in timed.values() for minute in minutes])
     axes.set(xlabel="minutes of training", ylabel="validation accuracy, %")
     device = f", on {devices.pop()}" if len(devices) == 1 and devices != {""} else ""
-    figure.suptitle(f"{TITLES.get(groups[0].task, groups[0].task)}{device}", fontsize=11)
+    figure.suptitle(f"{title_of(groups[0].task)}{device}", fontsize=11)
     handles, names = axes.get_legend_handles_labels()
     names = [textwrap.fill(name, 12 * width) for name in names]  # 12 letters per inch
     columns = max(1, min(3, 12 * width // (8 + max(map(len, names)))))
@@ -187,7 +187,7 @@ def plot_tradeoff(groups: Sequence[Group], colors: Mapping[str, str], path: Path
         panel.set(xlabel="training examples per second", ylabel="test accuracy, %")
         steps = f", {own[0].progress} steps" if own[0].state == "partial" else ""
         device = f", on {own[0].devices}" if own[0].devices else ""
-        title = f"{TITLES.get(own[0].task, own[0].task)}{steps}{device}"
+        title = f"{title_of(own[0].task)}{steps}{device}"
         panel.set_title(textwrap.fill(title, 40), fontsize=10)
     from matplotlib.lines import Line2D
 

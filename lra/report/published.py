@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nystromformer_jax.plugins import short_name
+
 # The five tasks of the mean, with their names in the papers.
 COLUMNS: Mapping[str, str] = {
     "listops": "ListOps",
@@ -97,6 +99,11 @@ BASELINES: Mapping[str, Mapping[str, float]] = {
     "retrieval": {"constant answer": 0.5},
     "image": {"constant answer": 0.1},
 }
+
+
+def title_of(task: str) -> str:
+    """Returns the name of a task in tables and figures; for `module:name`, the name after the colon."""
+    return TITLES.get(task, short_name(task))
 
 
 def baselines_of(task: str) -> Mapping[str, float]:

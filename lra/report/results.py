@@ -12,6 +12,7 @@ import numpy as np
 import reporting.runs
 from lra.data import describe, name_of
 from nystromformer_jax.durable import read_json
+from nystromformer_jax.plugins import is_plugin
 from reporting.runs import Kind, check_kinds, curve_of, format_device, read_metrics
 from reporting.tables import DIVERGED, NOT_FINISHED
 
@@ -61,9 +62,18 @@ class Run(reporting.runs.Run):
         return str(self.config.get("command", {}).get("config", ""))
 
     @property
+    def overrides(self) -> Mapping[str, Any] | None:
+        """Values of `--config.KEY` by key; None for older runs."""
+        found: Mapping[str, Any] | None = self.config.get("command", {}).get("overrides")
+        return found
+
+    @property
     def budget_steps(self) -> int:
         """Number of steps of a complete run."""
-        steps = self.config["train"].get("budget_steps")  # older runs do not have the key
+        train = self.config["train"]
+        steps = train.get("budget_steps")  # older runs do not have the key
+        if not steps and is_plugin(self.task):
+            steps = train.get("total_steps", 0)
         return int(steps or describe(self.task).total_steps)
 
     @property
@@ -166,6 +176,7 @@ def read_run(folder: Path) -> Run | None:
             raise ValueError(f"{file} is not a run's config: {section}.{key} is missing.")
     check_kinds(file, config, dict.fromkeys(config, "an object"))
     check_kinds(file, config["data"], {"task": "a text"})
+    check_kinds(file, config.get("command", {}), {"overrides": "an object"})
     whole_numbers = ("seed", "batch_size", "total_steps", "budget_steps")
     check_kinds(file, config["train"], dict.fromkeys(whole_numbers, "a whole number"))
     try:

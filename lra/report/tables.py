@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from lra.report.comparisons import Comparison, Grid, grids, mean_over
 from lra.report.groups import Group, rank, tasks_of
-from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, baselines_of
+from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, baselines_of, title_of
 from reporting.statistics import Summary, binomial_error
 from reporting.tables import (
     DIVERGED,
@@ -187,7 +187,7 @@ def grid_table(grid: Grid) -> Table:
 def shortfalls(groups: Iterable[Group]) -> list[str]:
     """Returns sentences about incomplete runs."""
     return [
-        f"{TITLES.get(group.task, group.task)}, {group.label},"
+        f"{title_of(group.task)}, {group.label},"
         f" seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}: {done}."
         for group in groups
         for done, seeds in group.shortfalls.items()

@@ -1,4 +1,7 @@
-"""Attention cores with a common call signature; `make_core` creates them by name."""
+"""Attention cores with a common call signature; `make_core` creates them by name.
+
+A name is a key of `CORES`, or `module:Class` for a class of another package.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,6 +18,7 @@ from nystromformer_jax.cores.nystrom import NystromAttention
 from nystromformer_jax.cores.performer import PerformerAttention
 from nystromformer_jax.cores.reformer import ReformerAttention
 from nystromformer_jax.cores.softmax import SoftmaxAttention
+from nystromformer_jax.plugins import is_plugin, load_plugin
 from nystromformer_jax.spelling import nearest
 
 CORES: Mapping[str, type[AttentionCore]] = {
@@ -37,7 +41,7 @@ class CoreFactory:
     argument of `jax.jit` without retracing.
     """
 
-    core: type[AttentionCore]
+    core: type[nn.Module]
     options: tuple[tuple[str, Any], ...]  # sorted by name
 
     def __call__(self, **attributes: Any) -> nn.Module:
@@ -45,28 +49,50 @@ class CoreFactory:
         return self.core(**dict(self.options), **attributes)
 
 
+def core_class(name: str) -> type[nn.Module]:
+    """Returns the class of a core, given a name in `CORES` or `module:Class`.
+
+    Raises:
+      ValueError: The name is unknown, or the class is not a `flax.linen.Module`.
+      ImportError: The module raised an error.
+    """
+    if is_plugin(name):
+        core: type = load_plugin(name, type, "a subclass of flax.linen.Module")
+        if not issubclass(core, nn.Module):
+            raise ValueError(f"{name} must be a subclass of flax.linen.Module.")
+        return core
+    if not isinstance(name, str) or name not in CORES:
+        raise ValueError(f"Unknown attention {name!r}{nearest(str(name), CORES)}")
+    return CORES[name]
+
+
+def option_fields(core: type[nn.Module]) -> dict[str, dataclasses.Field]:
+    """Returns the options of a core: the fields of its class, except those of every Module."""
+    return {
+        field.name: field
+        for field in dataclasses.fields(core)
+        if field.name not in ("parent", "name")
+    }
+
+
 def make_core(name: str, **options: Any) -> CoreFactory:
     """Returns a factory of cores, which each layer calls once to create a core.
 
     Args:
-      name: A name in `CORES`.
+      name: A name in `CORES`, or `module:Class` for a class of another package.
       **options: Attributes of the core.
 
     Raises:
       ValueError: The name or an option is unknown; the message suggests similar names.
     """
-    if not isinstance(name, str) or name not in CORES:
-        raise ValueError(f"Unknown attention {name!r}{nearest(str(name), CORES)}")
+    core = core_class(name)
+    known = option_fields(core)
     for option in ("causal", "is_causal"):
-        if option in options:
+        if option in options and option not in known:
             raise ValueError(
                 f"{name} attention has no option {option!r}: landmarks, projections and buckets mix all"
                 " tokens, so these cores cannot be causal. Use jax.nn.dot_product_attention."
             )
-    core = CORES[name]
-    known = [
-        field.name for field in dataclasses.fields(core) if field.name not in ("parent", "name")
-    ]
     for option in options:
         if option not in known:
             raise ValueError(f"{name} attention has no option {option!r}{nearest(option, known)}")

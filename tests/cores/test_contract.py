@@ -1,4 +1,7 @@
-"""The contract of every attention. Cores with an exception are listed with the reason."""
+"""The contract of every attention. Cores with an exception are listed with the reason.
+
+`--core=module:Class[,option=value …]` runs it on a class of another package instead.
+"""
 
 import functools
 
@@ -7,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs.common import core_arguments
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.cores import CORES, make_core
+from nystromformer_jax.plugins import is_plugin
 from tests.helpers import (
     GRADIENT,
     HALF,
@@ -41,15 +46,25 @@ COUNTS_POSITIONS = {
     "linformer",  # its projection has a column per position, so padding in front changes it
 }
 
-every_core = pytest.mark.parametrize("name", CORES)
 cores_with_convolution = pytest.mark.parametrize(
     "name", [name for name in CORES if "conv_kernel_size" in OPTIONS[name]]
 )
 
 
-def make(name, rngs, inputs, mask, **options):
+def pytest_generate_tests(metafunc):
+    if "core_name" in metafunc.fixturenames:
+        outside = metafunc.config.getoption("core")
+        metafunc.parametrize("core_name", [outside] if outside else CORES)
+
+
+def arguments_of(name):
+    """The arguments of `make_core`."""
+    return core_arguments(name) if is_plugin(name) else {"name": name, **OPTIONS[name]}
+
+
+def make(name, rngs, inputs, mask):
     """Returns the core with random parameters as a function of its inputs."""
-    core = make_core(name, **OPTIONS[name], **options)()
+    core = make_core(**arguments_of(name))()
     init = jax.jit(functools.partial(core.init, deterministic=True))
     variables = init(next(rngs), *inputs, mask)
     return functools.partial(core.apply, variables, deterministic=True)
@@ -59,44 +74,42 @@ def test_every_core_has_options():
     assert OPTIONS.keys() == CORES.keys()
 
 
-@every_core
-def test_output_has_the_shape_and_dtype_of_the_query(name, rngs):
+def test_output_has_the_shape_and_dtype_of_the_query(core_name, rngs):
     for dtype in (jnp.float32, jnp.bfloat16):
         inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=dtype)
-        output = make(name, rngs, inputs, None)(*inputs)
+        output = make(core_name, rngs, inputs, None)(*inputs)
         assert output.shape == inputs[0].shape
         assert output.dtype == dtype
 
 
 @pytest.mark.slow_except("nystrom", "linear")
-@every_core
-def test_bfloat16_is_near_float32(name, rngs):
+def test_bfloat16_is_near_float32(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=jnp.bfloat16)
     mask = mask_of_lengths([43, 29, 17], LENGTH)
-    core = make(name, rngs, inputs, mask)
+    core = make(core_name, rngs, inputs, mask)
     expected = core(*(x.astype(jnp.float32) for x in inputs), mask)
     assert_close(core(*inputs, mask), expected, HALF, where=mask)
 
 
-@every_core
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("length", [42, 43])  # a multiple of seven landmarks, and not
-def test_dtypes_are_never_promoted_implicitly(name, dtype, length, rngs):
+def test_dtypes_are_never_promoted_implicitly(core_name, dtype, length, rngs):
+    if is_plugin(core_name):
+        pytest.skip("a rule of this repository")
     inputs = random_inputs(rngs, 2, length, HEADS, DIM, dtype=dtype)
     mask = mask_of_lengths([length, 29], length)
     with jax.numpy_dtype_promotion("strict"):
         for given in (None, mask):
-            core = make(name, rngs, inputs, given)
+            core = make(core_name, rngs, inputs, given)
             total = lambda *x, given=given, core=core: core(*x, given).astype(jnp.float32).sum()
             jax.eval_shape(jax.grad(total, argnums=(0, 1, 2)), *inputs)
 
 
-@every_core
-def test_padding_at_the_ends_changes_nothing(name, rngs):
+def test_padding_at_the_ends_changes_nothing(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
-    core = make(name, rngs, inputs, mask)
-    front = 0 if name in COUNTS_POSITIONS else 3
+    core = make(core_name, rngs, inputs, mask)
+    front = 0 if core_name in COUNTS_POSITIONS else 3
     widths = ((0, 0), (front, 8))
     padded = [jnp.pad(x, (*widths, (0, 0), (0, 0)), constant_values=jnp.nan) for x in inputs]
     actual = core(*padded, jnp.pad(mask, widths))
@@ -105,40 +118,36 @@ def test_padding_at_the_ends_changes_nothing(name, rngs):
 
 
 @pytest.mark.slow_except("nystrom", "reformer")
-@every_core
-def test_an_example_is_independent_of_its_batch(name, rngs):
+def test_an_example_is_independent_of_its_batch(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
-    core = make(name, rngs, inputs, mask)
+    core = make(core_name, rngs, inputs, mask)
     together = core(*inputs, mask)
     for b in range(BATCH):
         alone = core(*(x[b : b + 1] for x in inputs), mask[b : b + 1])
         assert_close(together[b : b + 1], alone, SAME_ARITHMETIC, where=mask[b : b + 1])
 
 
-@every_core
-def test_gradients_under_a_full_mask_are_finite(name, rngs):
+def test_gradients_under_a_full_mask_are_finite(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 0, 5], LENGTH)
-    core = make(name, rngs, inputs, mask)
+    core = make(core_name, rngs, inputs, mask)
     output, pull_back = jax.vjp(lambda *x: core(*x, mask), *inputs)
     assert jnp.isfinite(output).all()
     assert all(jnp.isfinite(gradient).all() for gradient in pull_back(jnp.ones_like(output)))
 
 
-@every_core
-def test_same_input_same_bits(name, rngs):
+def test_same_input_same_bits(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
-    core = make(name, rngs, inputs, None)
+    core = make(core_name, rngs, inputs, None)
     assert (core(*inputs) == core(*inputs)).all()
 
 
 @pytest.mark.slow(minutes=0.1)
-@every_core
-def test_jit_changes_nothing(name, rngs):
+def test_jit_changes_nothing(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
-    core = make(name, rngs, inputs, mask)
+    core = make(core_name, rngs, inputs, mask)
 
     def total(*inputs):
         return (core(*inputs, mask) ** 2 * mask[..., None, None]).sum()
@@ -148,19 +157,24 @@ def test_jit_changes_nothing(name, rngs):
     assert_close(jax.jit(gradient)(*inputs), gradient(*inputs), GRADIENT)
 
 
-@every_core
-def test_queries_and_keys_may_differ_in_length(name, rngs):
+def test_queries_and_keys_may_differ_in_length(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, key_length=59)
     mask = mask_of_lengths([59, 31, 11], 59)
     query_mask = mask_of_lengths([43, 17, 29], LENGTH)
-    if name in SELF_ATTENTION_ONLY:
+    if core_name in SELF_ATTENTION_ONLY:
         with pytest.raises(ValueError, match="self-attention"):
-            make(name, rngs, inputs, None)
+            make(core_name, rngs, inputs, None)
         return
-    without = {"conv_kernel_size": 0} if "conv_kernel_size" in OPTIONS[name] else {}
-    core = make_core(name, **(OPTIONS[name] | without))()
+    arguments = arguments_of(core_name)
+    without = {"conv_kernel_size": 0} if "conv_kernel_size" in arguments else {}
+    core = make_core(**(arguments | without))()
     call = functools.partial(core.apply, deterministic=True)
-    variables = core.init(next(rngs), *inputs, deterministic=True)
+    try:
+        variables = core.init(next(rngs), *inputs, deterministic=True)
+    except ValueError as error:
+        if not is_plugin(core_name):
+            raise
+        pytest.skip(f"rejected: {error}")
     output = call(variables, *inputs, mask, query_mask)
     assert output.shape == inputs[0].shape
     longer = [jnp.pad(x, ((0, 0), (0, 4), (0, 0), (0, 0)), constant_values=jnp.nan) for x in inputs]
@@ -211,12 +225,11 @@ def test_rejects_a_name_that_is_not_a_string(name, no_annotations):
         make_core(name)
 
 
-@every_core
-def test_factories_compare_by_value(name):
-    one, other = (make_core(name, **OPTIONS[name]) for _ in range(2))
+def test_factories_compare_by_value(core_name):
+    one, other = (make_core(**arguments_of(core_name)) for _ in range(2))
     assert one == other
     assert hash(one) == hash(other)
-    assert one != make_core("linear" if name != "linear" else "none")
+    assert one != make_core("linear" if core_name != "linear" else "none")
 
 
 def test_sizes_may_be_numpy_integers(rngs, no_annotations):

@@ -1,0 +1,221 @@
+"""An attention and a task of another package, as in docs/extend.md: every command, errors, report."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from configs import common, listops
+from lra import data, train
+from lra.data.task import DataConfig
+from lra.figures.__main__ import main as figures
+from lra.report.groups import read_groups
+from lra.report.page import command, make
+from nystromformer_jax import make_core, training
+from nystromformer_jax.plugins import load_plugin
+from tests.lra.report.runs import write_run
+from tests.programs import ROOT, call, finish, start, wait_for_lines
+
+COSFORMER = "my_package.attention:CosFormer"
+RESULT = {
+    "task": "majority",
+    "attention": COSFORMER,
+    "test_accuracy": 0.7,
+    "test_examples": 128,
+    "valid_accuracy": 0.7,
+    "best_step": 20,
+    "total_steps": 20,
+}
+
+
+@pytest.mark.usefixtures("my_project")
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("my_package.attention:CosFormr", "has no 'CosFormr'; did you mean CosFormer?"),
+        ("my_package.atention:CosFormer", "has no module 'atention'; did you mean attention?"),
+        ("mypackage.attention:CosFormer", "No module 'mypackage' .* PYTHONPATH"),
+        ("my_package.attention:jnp", "must be a subclass of flax.linen.Module, not <module"),
+        ("my_package.attention:Path:x", "is not of the form module:name"),
+        ("my_package.majority:Task", "must be a subclass of flax.linen.Module"),
+        (f"{COSFORMER},maxlen=3", "no option 'maxlen'; did you mean max_len?"),
+    ],
+)
+def test_an_unknown_attention_is_one_sentence(argument, words):
+    with pytest.raises(ValueError, match=words) as found:
+        common.base(argument)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.usefixtures("my_project")
+def test_an_unknown_task_or_option_type_is_one_sentence():
+    with pytest.raises(ValueError, match="no 'MAJORTY'; did you mean MAJORITY"):
+        data.describe("my_package.majority:MAJORTY")
+    with pytest.raises(
+        ValueError, match=r"majority:load must be an lra\.data\.TaskInfo, not <func"
+    ):
+        data.load(DataConfig(task="my_package.majority:load", max_len=64))
+    with pytest.raises(ValueError, match=r"attention\.max_len: needs an int, got 'long'"):
+        train.prepare(listops.get_config(f"{COSFORMER},max_len=long").to_dict())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import jax\nx = undefined", r"NameError: name 'undefined' .* \(.*broken\.py, line 2\)"),
+        ("def f(:", r"SyntaxError: .*broken\.py, line 1"),
+        ("import no_such_module_anywhere", "ModuleNotFoundError: No module named 'no_such_mod"),
+    ],
+)
+def test_an_error_of_the_module_is_shown(my_project, code, words):
+    (my_project / "my_package" / "broken.py").write_text(code)
+    with pytest.raises(ImportError, match=words):
+        load_plugin("my_package.broken:Broken", type, "a class")
+
+
+@pytest.mark.usefixtures("my_project")
+def test_options_are_the_fields_of_the_class():
+    config = common.base(f"{COSFORMER},epsilon=1e-3")
+    assert config.attention.to_dict() == {"name": COSFORMER, "max_len": 0, "epsilon": 1e-3}
+    assert make_core(COSFORMER, max_len=5) == make_core(COSFORMER, max_len=5)
+    fast = listops.get_config(f"{COSFORMER},recipe=fast").attention.to_dict()
+    assert fast.keys() == {"name", "max_len", "epsilon"}
+
+
+@pytest.fixture
+def checked(in_repository, monkeypatch):
+    """Configs that the programs prepare; a run writes a result without training or data."""
+    configs = []
+    prepare = train.prepare
+
+    def keep(config, *arguments):
+        configs.append(json.loads(json.dumps(config)))
+        return prepare(config, *arguments)
+
+    def write(run, task, workdir):
+        (workdir.path / "metrics.jsonl").write_text('{"step": 20, "valid/accuracy": 0.7}\n')
+        workdir.write_result({**RESULT, "partial": False})
+        return RESULT
+
+    monkeypatch.setattr(train, "prepare", keep)
+    monkeypatch.setattr(train, "train", write)
+    monkeypatch.setattr(data, "load", lambda config: None)
+    return configs
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "label"),
+    [
+        ("configs/listops.py:softmax", ["--config.model.num_layers=1"], "softmax, 1 layers"),
+        (
+            f"configs/listops.py:{COSFORMER},max_len=2048",
+            ["--config.model.stem=(3,)"],
+            "CosFormer,",
+        ),
+        (
+            "MY/majority.py:nystrom",
+            ["--config.data.max_len=33", "--config.data.dir=X"],
+            "nystrom-64",
+        ),
+        (f"MY/majority.py:{COSFORMER}", ["--config.attention.epsilon=0.5"], "CosFormer"),
+    ],
+)
+def test_every_command_of_a_report_passes_its_check(
+    my_project, checked, tmp_path, config, flags, label
+):
+    config = config.replace("MY", str(my_project))
+    answer = call("run_lra", f"--config={config}", *flags, f"--workdir={tmp_path}/run")
+    assert answer.code == 0, answer
+    (group,), _ = read_groups([tmp_path / "run"])
+    assert group.label.startswith(label)
+    printed = command(group.runs[0], group)
+    assert "#" not in printed
+    python, program, *arguments = shlex.split(printed)
+    assert (python, program) == ("python", "run_lra.py")
+    answer = call("run_lra", *arguments, "--mode=check")
+    assert answer.code == 0, answer
+    original, again = checked
+    original["data"]["dir"] = original["data"]["dir"] and "FOLDER"
+    del original["command"], again["command"]
+    assert again == original
+
+
+def test_the_report_does_not_execute_code_of_other_packages(my_project, tmp_path):
+    values = common.base("softmax").to_dict()
+    del values["attention"]
+    runs = {
+        "task": {"task": "my_package.majority:MAJORITY", "attention": {"name": "softmax"}},
+        "cos": {"attention": {"name": COSFORMER, "max_len": 0}},
+        "other": {"attention": {"name": "other_package:CosFormer", "max_len": 0}},
+    }
+    for name, options in runs.items():
+        attention = options["attention"]["name"]
+        values["command"] = {"config": f"{my_project}/majority.py:{attention}", "overrides": {}}
+        write_run(tmp_path / "runs" / name, config=values, **options)
+    groups, left_out = read_groups([tmp_path / "runs"])
+    page, _ = make(groups, left_out, tmp_path / "report")
+    assert not [name for name in sys.modules if name.startswith("my_package")]
+    assert [group.label for group in groups] == [COSFORMER, "other_package:CosFormer", "softmax"]
+    assert "\n## MAJORITY\n" in page
+    assert (tmp_path / "report-curves-my_package-majority-MAJORITY.png").is_file()
+    assert [group.runs[0].progress for group in groups] == ["20 of 5,000", "20 of 5,000", "20"]
+
+
+@pytest.mark.slow(minutes=1)
+def test_a_run_is_stopped_resumed_evaluated_reported_and_drawn(my_project, tmp_path):
+    path = f"{ROOT}:{my_project}"
+    folder = tmp_path / "runs" / "mine"
+    words = [
+        "run_lra.py",
+        f"--config={my_project}/majority.py:{COSFORMER}",
+        "--config.train.total_steps=400",
+        "--config.log.every_steps=10",
+        f"--workdir={folder}",
+    ]
+    stopped = start(*words, PYTHONPATH=path)
+    wait_for_lines(folder, 3, stopped)
+    stopped.send_signal(signal.SIGTERM)
+    assert finish(stopped).code == 143
+    resumed = finish(start(*words, PYTHONPATH=path))
+    assert "Resuming from step" in resumed.errors
+    assert "majority with my_package.attention:CosFormer attention" in resumed.output
+    evaluated = finish(start("run_lra.py", "--mode=eval", f"--workdir={folder}", PYTHONPATH=path))
+    accuracy = re.search(r"test accuracy \S+", resumed.output)[0]
+    assert accuracy in evaluated.output
+    described = finish(
+        start("-m", "lra.data", "my_package.majority:MAJORITY", PYTHONPATH=path)
+    ).output
+    assert "| train | 512 | 512 |" in described
+    report = finish(
+        start("-m", "lra.report", tmp_path / "runs", "--out", tmp_path / "report")
+    ).output
+    assert f"--config={my_project}/majority.py:{COSFORMER}" in report
+    assert figures([str(folder), "--num_landmarks=4", "--out", str(tmp_path / "figures")]) == 0
+    assert training.read_json(tmp_path / "figures.json")["attention"] == COSFORMER
+
+
+@pytest.mark.slow(minutes=1)
+def test_the_contract_and_the_table_of_cost_accept_a_class(my_project, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{my_project}"}
+    words = [sys.executable, "-m", "pytest", "-n0", "-q", "-p", "no:cacheprovider"]
+    found = subprocess.run(
+        [*words, "tests/cores/test_contract.py", f"--core={COSFORMER}"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "9 passed, 4 skipped" in found.stdout
+    sizes = ["--lengths", "64", "128", "--batch", "1", "--heads", "2", "--head_dim", "8"]
+    rows = ["--attentions", "softmax", f"{COSFORMER},epsilon=0.5", "--repeats", "1"]
+    out = ["--out", str(tmp_path / "cost")]
+    answer = finish(
+        start("-m", "benchmarks.efficiency", *rows, *sizes, *out, PYTHONPATH=f"{ROOT}:{my_project}")
+    )
+    assert f"| {COSFORMER},epsilon=0.5 |" in answer.output
