@@ -278,11 +278,7 @@ def _unknown_key(argv: list[str]) -> str | None:
         value = " ".join(argv[index + 1 : index + 2])
     path, colon, argument = value.partition(":")
     if not Path(path).is_file():
-        known = [
-            f"configs/{file.name}"
-            for file in CONFIGS.glob("[!_]*.py")
-            if _is_ours(file.stem) and "\ndef get_config(" in file.read_text(encoding="utf-8")
-        ]
+        known = config_files(_is_ours)
         return f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}"
     try:
         get_config = runpy.run_path(path)["get_config"]
@@ -293,7 +289,7 @@ def _unknown_key(argv: list[str]) -> str | None:
         return None
     if not isinstance(config, ConfigDict):
         return f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
-    keys = _keys(config.to_dict())
+    keys = keys_of(config.to_dict())
     for item in argv:
         key = re.match(r"--?(?:no)?config\.([^=]*)", item)
         if key and key[1] not in keys:
@@ -301,13 +297,22 @@ def _unknown_key(argv: list[str]) -> str | None:
     return None
 
 
-def _keys(config: dict[str, object], prefix: str = "") -> list[str]:
+def config_files(is_ours: Callable[[str], bool]) -> list[str]:
+    """Returns the paths `configs/NAME.py` of the config files with `is_ours(NAME)`."""
+    return [
+        f"configs/{file.name}"
+        for file in CONFIGS.glob("[!_]*.py")
+        if is_ours(file.stem) and "\ndef get_config(" in file.read_text(encoding="utf-8")
+    ]
+
+
+def keys_of(config: dict[str, object], prefix: str = "") -> list[str]:
     """Returns all dotted keys of a config, including sections."""
     keys = []
     for name, value in config.items():
         keys.append(prefix + name)
         if isinstance(value, dict):
-            keys += _keys(value, f"{prefix}{name}.")
+            keys += keys_of(value, f"{prefix}{name}.")
     return keys
 
 

@@ -1,5 +1,7 @@
 """Trains on a task of the Long Range Arena: `python run_lra.py --config=configs/listops.py`."""
 
+from typing import Any
+
 from absl import flags
 
 import cli
@@ -22,6 +24,11 @@ MODE = flags.DEFINE_enum(
     ["train", "eval", "check"],
     "eval evaluates the best checkpoint of a finished run, and needs only --workdir, which has its config;"
     " check only validates the config.",
+)
+TEST = flags.DEFINE_bool(
+    "test",
+    True,
+    "Evaluate the test set at the end. --notest leaves it out; the same command without it evaluates it.",
 )
 
 
@@ -59,10 +66,14 @@ def main(argv: list[str]) -> int:
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     task = data.load(next(iter(runs.values())).data)
 
-    act = train.evaluate_checkpoint if evaluates else train.train
+    def act(run: train.Run, workdir: training.Workdir) -> dict[str, Any]:
+        if evaluates:
+            return train.evaluate_checkpoint(run, task, workdir)
+        return train.train(run, task, workdir, test=TEST.value)
+
     results = cli.run_all(
         runs,
-        lambda run, workdir: act(run, task, workdir),
+        act,
         train.sentence,
         paths=train.PATHS,
         evaluates=evaluates,

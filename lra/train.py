@@ -40,6 +40,7 @@ from nystromformer_jax.typing import Array
 from reporting.statistics import binomial_error, summarize
 
 PATHS = ("data.dir", "data.workers")  # keys that do not change the data
+VALIDATED = "validated"  # value of "state" in `result.json` if the test set is not evaluated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,26 +117,33 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     return Run(config, data_config, fit_config, mesh, attention, model)
 
 
-def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
+def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[str, Any]:
     """Trains or resumes a run, and evaluates its best checkpoint once on the test set.
+
+    With `test=False`, the test set is not evaluated; a later call with `test=True` evaluates it.
 
     Returns:
       The content of `result.json`. If the run is finished, nothing is trained.
     """
     spec = make_spec(run)
 
+    def on_test(params: Any) -> dict[str, Any]:
+        return {
+            "test_accuracy": _evaluate(run, spec, task, "test", params)["accuracy"],
+            "test_examples": _scored(run, task, "test"),
+            "baselines": baselines(task),
+        }
+
     def report(fit_result: FitResult, params: Any) -> dict[str, Any]:
         return {
             "task": task.name,
             "attention": run.attention,
-            "test_accuracy": _evaluate(run, spec, task, "test", params)["accuracy"],
-            "test_examples": _scored(run, task, "test"),
+            **(on_test(params) if test else {"state": VALIDATED}),
             "valid_accuracy": fit_result.best_metrics["accuracy"],
-            "baselines": baselines(task),
             "partial": is_partial(run, task),
         }
 
-    return train_to_result(
+    result = train_to_result(
         workdir,
         spec,
         training=_examples(run, task.splits["train"]),
@@ -144,6 +152,11 @@ def train(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
         check_data=lambda: cache.require_unchanged(task.folder, task.sha256),
         report=report,
     )
+    if test and result.get("state") == VALIDATED:
+        rest = {key: value for key, value in result.items() if key != "state"}
+        result = {**rest, **on_test(load_best_params(workdir, spec))}
+        workdir.write_result(result)
+    return result
 
 
 def evaluate_checkpoint(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
@@ -169,6 +182,12 @@ def evaluate_checkpoint(run: Run, task: Task, workdir: Workdir) -> dict[str, Any
 
 def sentence(result: Mapping[str, Any]) -> str:
     """Returns a sentence with the accuracies of one run."""
+    if "test_accuracy" not in result:
+        return (
+            f"{result['task']} with {result['attention']} attention: validation accuracy"
+            f" {100 * result['valid_accuracy']:.2f} % at its best step, {result['best_step']:,}; the test"
+            " set was not evaluated."
+        )
     error = binomial_error(result["test_accuracy"], result["test_examples"])
     return (
         f"{result['task']} with {result['attention']} attention: test accuracy"
@@ -180,12 +199,16 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> str:
     """Returns a sentence with the mean accuracy over seeds, and the number of seeds that diverged."""
-    accuracies = [100 * result["test_accuracy"] for result in results]
+    tested = all("test_accuracy" in result for result in results)
+    split = "test" if tested else "validation"
+    accuracies = [
+        100 * result["test_accuracy" if tested else "valid_accuracy"] for result in results
+    ]
     summary = summarize(accuracies)
     others = f" and {diverged} that diverged" if diverged else ""
     return (
-        f"{results[0]['task']} with {results[0]['attention']} attention, {len(results)} seeds{others}: test"
-        f" accuracy {summary.mean:.2f} %, standard deviation {summary.deviation:.2f}, 95 %"
+        f"{results[0]['task']} with {results[0]['attention']} attention, {len(results)} seeds{others}:"
+        f" {split} accuracy {summary.mean:.2f} %, standard deviation {summary.deviation:.2f}, 95 %"
         f" t-interval ± {summary.half_width:.2f} ({', '.join(f'{value:.2f}' for value in accuracies)})."
     )
 

@@ -16,6 +16,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 import nystromformer_jax
+import run_sweep
 from lra import train
 from nystromformer_jax import nnx, pretrained, training
 
@@ -116,6 +117,8 @@ def check_command(words, monkeypatch):
         extras = re.search(r"\[([\w,]+)\]", arguments[-1])
         asked = extras[1].split(",") if extras else []
         assert set(asked) <= known["optional-dependencies"].keys(), arguments
+    elif program == "run_sweep.py":
+        run_sweep.parse(arguments)
     elif program.startswith("run_"):
         parse_flags(program, arguments, monkeypatch)
     else:

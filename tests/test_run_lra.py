@@ -99,7 +99,8 @@ def test_non_finite_loss_ends_the_run_with_one_sentence(tmp_path):
 def test_other_seeds_are_trained_after_one_diverged(in_repository, monkeypatch, tmp_path):
     trained = []
 
-    def train_one(run, task, workdir):
+    def train_one(run, task, workdir, test):
+        assert test
         trained.append(run.train["seed"])
         if trained[-1] == 1:
             raise training.LossNotFinite("loss became NaN or infinite")

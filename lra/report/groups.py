@@ -152,7 +152,7 @@ def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
         run.folder: setting_of(run.config, run.task, known[run.folder], run.config_argument)
         for run in runs
     }
-    order = {"whole": 0, "partial": 1, "diverged": 2, "unfinished": 3}
+    order = {"whole": 0, "partial": 1, "validated": 2, "diverged": 3, "unfinished": 4}
     by_preference = sorted(
         runs, key=lambda run: (order[run.state], -run.done_steps, str(run.folder))
     )

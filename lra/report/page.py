@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lra.report import plots, tables
+from lra.report import plots, tables, tuning
 from lra.report.comparisons import Comparison, compare, grids
 from lra.report.groups import MAX_RATIO, Group, labels_of, tasks_of
 from lra.report.labels import (
@@ -32,6 +32,7 @@ from reporting.writer import bullets, join, picture
 
 def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[str, Any]:
     """Draws the figures; returns the Markdown and the numbers, see `reporting.writer.main`."""
+    every, groups = groups, tuning.select_tested(groups)
     colors = colors_of(labels_of(groups))
     comparisons = compare(groups)
     parts = ["# Long Range Arena: results", summary(groups)]
@@ -39,6 +40,7 @@ def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[
     if any(task in TITLES for task in tasks):
         parts += _benchmark(groups)
     parts += _fast([group for group in groups if "recipe=fast" in str(group.setting[PRESET])])
+    parts += tuning.markdown(every)
     if plots.tradeoffs(groups):
         file = path.with_name(f"{path.name}-tradeoff.png")
         plots.plot_tradeoff(groups, colors, file)
@@ -61,7 +63,7 @@ def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[
                 " left out.",
                 picture(times, f"Validation accuracy on {title} against minutes: {labels}."),
             ]
-    return join([*parts, *_provenance(groups, left_out), *_sources()]), numbers(groups)
+    return join([*parts, *_provenance(every, left_out), *_sources()]), numbers(groups)
 
 
 def summary(groups: Sequence[Group]) -> str:

@@ -51,7 +51,10 @@ class Run(reporting.runs.Run):
     """A run of the benchmark."""
 
     speed: Sequence[Mapping[str, float]]  # lines of speed.jsonl
-    result: Result | None  # None if the run is unfinished or diverged
+    result: (
+        Result | None
+    )  # None if the run is unfinished, diverged or not evaluated on the test set
+    valid_accuracy: float | None  # of the best step, if the run is finished
     diverged_step: int | None  # step at which the loss was found to be not finite
     config_sha256: str  # empty if unknown
     data_sha256: str  # empty if unknown
@@ -81,15 +84,23 @@ class Run(reporting.runs.Run):
         """Number of completed training steps."""
         if self.result is not None:
             return self.result.total_steps
+        if self.state == "validated":
+            return int(self.config["train"]["total_steps"])
         if self.diverged_step is not None:
             return self.diverged_step
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
     @property
     def state(self) -> str:
-        """`whole`, `partial` (fewer steps or examples than the benchmark), `diverged` or `unfinished`."""
+        """State of the run.
+
+        `whole`, `partial` (fewer steps or examples than the benchmark), `validated` (the test set is not
+        evaluated), `diverged` or `unfinished`.
+        """
         if self.diverged_step is not None:
             return "diverged"
+        if self.result is None and self.valid_accuracy is not None:
+            return "validated"
         if self.result is None:
             return "unfinished"
         return "partial" if self.result.partial else "whole"
@@ -105,7 +116,9 @@ class Run(reporting.runs.Run):
         """Reason besides missing steps why the run is incomplete; empty if there is none."""
         if self.state == "partial" and self.done_steps >= self.budget_steps:
             return "on fewer examples"
-        return {"unfinished": NOT_FINISHED, "diverged": DIVERGED}.get(self.state, "")
+        return {"validated": "not tested", "unfinished": NOT_FINISHED, "diverged": DIVERGED}.get(
+            self.state, ""
+        )
 
     @property
     def step_seconds(self) -> float | None:
@@ -197,6 +210,7 @@ def read_run(folder: Path) -> Run | None:
         metrics=read_metrics(folder / "metrics.jsonl"),
         speed=read_metrics(folder / "speed.jsonl"),
         result=None,
+        valid_accuracy=None,
         diverged_step=None,
         device=format_device(environment),
         versions=environment.get("versions") or {},
@@ -209,7 +223,11 @@ def read_run(folder: Path) -> Run | None:
     if values.get("state") == "diverged":
         check_kinds(file, values, {"step": "a whole number"}, required=True)
         return dataclasses.replace(run, diverged_step=values["step"])
-    return dataclasses.replace(run, result=_read_result(file, values))
+    if values.get("state") == "validated":  # by run_lra.py --notest
+        check_kinds(file, values, {"valid_accuracy": "a number"}, required=True)
+        return dataclasses.replace(run, valid_accuracy=values["valid_accuracy"])
+    result = _read_result(file, values)
+    return dataclasses.replace(run, result=result, valid_accuracy=result.valid_accuracy)
 
 
 def _read_optional(file: Path) -> dict[str, Any]:

@@ -335,3 +335,31 @@ def test_softmax_attention_gets_only_applicable_quirks():
     assert "landmark_layout" not in config.attention
     with pytest.raises(ValueError, match="did you mean mlpen"):
         importlib.import_module("configs.listops").get_config("softmax,quirks=mlpn")
+
+
+def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeypatch):
+    config, _, expected = finished
+    prepared, read = train.prepare(config), []
+    evaluate = train._evaluate
+    monkeypatch.setattr(
+        train, "_evaluate", lambda *given: [read.append(given[3]), evaluate(*given)][1]
+    )
+    task = data.load(prepared.data)
+
+    def run_once(**options):
+        with Workdir(tmp_path, config, paths=train.PATHS) as workdir:
+            return train.train(prepared, task, workdir, **options)
+
+    result = run_once(test=False)
+    assert read == []
+    assert result["state"] == "validated"
+    assert not {"test_accuracy", "test_examples", "baselines"} & result.keys()
+    assert "the test set was not evaluated" in train.sentence(result)
+    assert "2 seeds: validation accuracy" in train.sentence_over_seeds([result, result])
+    assert run_once(test=False) == result
+    tested = run_once()
+    assert run_once() == run_once(test=False) == tested
+    assert read == ["test"]
+    assert tested.keys() == expected.keys()
+    assert tested["test_accuracy"] == expected["test_accuracy"]
+    assert json.loads((tmp_path / "result.json").read_text()) == tested

@@ -1,0 +1,86 @@
+"""Submits the jobs of a sweep to a cluster through submitit, as one array."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lra.sweep.jobs import Job, read_jobs
+from lra.sweep.local import Queue
+from nystromformer_jax.durable import read_json, write_json
+
+DEFAULTS = {"name": "sweep", "timeout_min": 24 * 60}
+MAX_TIMEOUTS = 1000  # a job that reaches its time limit is requeued and resumes
+
+
+class Batch:
+    """Runs a few jobs at once on a node; submitit requeues it after a preemption or its time limit."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.folder, self.workers = folder, workers
+
+    def __call__(self, jobs: Sequence[Job]) -> int:
+        """Runs the jobs that are not finished; returns the exit code of `Queue.run`."""
+        self._queue = Queue(self.folder, read_jobs(self.folder), self.workers)
+        return self._queue.run([job for job in jobs if not job.is_finished])
+
+    def checkpoint(self, jobs: Sequence[Job]) -> Any:
+        """Stops the runs, which save, before submitit requeues the batch."""
+        import submitit
+
+        self._queue.stop()
+        return submitit.helpers.DelayedSubmission(Batch(self.folder, self.workers), jobs)
+
+
+def submit(
+    folder: Path, todo: Sequence[Job], cluster: str, workers: int, parameters: Mapping[str, str]
+) -> str:
+    """Submits jobs, `workers` per array task; returns a sentence. Queued jobs are not submitted again.
+
+    `parameters` are keyword arguments of `submitit.AutoExecutor.update_parameters`.
+
+    Raises:
+      ValueError: submitit is not installed, or the cluster or a parameter is invalid.
+    """
+    os.environ.setdefault(
+        "SUBMITIT_LOG_LEVEL", "NOCONFIG"
+    )  # otherwise it replaces all log handlers
+    try:
+        import submitit
+    except ModuleNotFoundError:
+        raise ValueError('--submit needs submitit: pip install -e ".[sweep]"') from None
+    record = folder / "submitit" / "submitted.json"
+    known: dict[str, str] = read_json(record) if record.is_file() else {}
+    if cluster == "slurm":
+        ids = {known[job.name] for job in todo if job.name in known}
+        queued = {one for one in ids if not submitit.SlurmJob(record.parent, one).done()}
+        todo = [job for job in todo if known.get(job.name) not in queued]
+        if not todo:
+            return f"All unfinished jobs are already submitted: {', '.join(sorted(queued))}."
+    try:
+        executor = submitit.AutoExecutor(
+            record.parent, cluster=cluster, slurm_max_num_timeout=MAX_TIMEOUTS
+        )
+        executor.update_parameters(
+            **DEFAULTS, **{name: _value(text) for name, text in parameters.items()}
+        )
+    except (AssertionError, NameError, RuntimeError) as error:
+        raise ValueError(f"--submit={cluster}: {str(error).splitlines()[0]}") from None
+    size = max(1, workers)
+    batches = [todo[i : i + size] for i in range(0, len(todo), size)]
+    tasks = executor.map_array(Batch(folder, workers), batches)
+    for task, batch in zip(tasks, batches, strict=True):
+        known |= dict.fromkeys((job.name for job in batch), task.job_id)
+    write_json(record, known)
+    return (
+        f"Submitted {len(todo)} jobs in {len(batches)} tasks: {', '.join(x.job_id for x in tasks)}."
+    )
+
+
+def _value(text: str) -> Any:
+    """Parses a JSON value; other text stays a string."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

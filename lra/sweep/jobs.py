@@ -1,0 +1,225 @@
+"""The jobs of a sweep: expansion of a grid, and the file `jobs.txt`.
+
+    python run_lra.py --config=configs/listops.py:softmax --config.train.seed=0 --workdir=runs/a/softmax-seed0
+
+Each line of the file is the command of one run. Lines may be edited, added and removed.
+"""
+
+import dataclasses
+import itertools
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nystromformer_jax.durable import read_json, write_bytes
+
+FROM_FILES = ("text", "retrieval", "image")  # tasks whose data are not generated
+NO_TEST = "--notest"
+HEADER = (
+    "# The jobs of a sweep, one command per line. Lines may be edited, added and removed.\n"
+    "# The same run_sweep.py command, or `python run_sweep.py --workdir=FOLDER`, runs the unfinished ones.\n"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Command of one run of the benchmark; `--workdir` is the run's folder."""
+
+    command: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run."""
+        return Path(self._flag("workdir"))
+
+    @property
+    def name(self) -> str:
+        """Name of the folder, which is unique in the sweep."""
+        return self.folder.name
+
+    @property
+    def config(self) -> str:
+        """Value of `--config`: the task and the attention."""
+        return self._flag("config")
+
+    @property
+    def setting(self) -> tuple[str, ...]:
+        """The command without the seed and the folder; equal for the seeds of a setting."""
+        varying = ("--config.train.seed=", "--workdir=")
+        return tuple(word for word in self.command if not word.startswith(varying))
+
+    @property
+    def is_candidate(self) -> bool:
+        """True if the run does not evaluate the test set, because its setting may not be chosen."""
+        return NO_TEST in self.command
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """Content of `result.json`, or None if the run is not finished."""
+        file = self.folder / "result.json"
+        return read_json(file) if file.is_file() else None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the command has nothing left to do."""
+        result = self.result
+        return result is not None and (
+            self.is_candidate or "test_accuracy" in result or is_diverged(result)
+        )
+
+    def with_test(self) -> "Job":
+        """Returns the job that also evaluates the test set."""
+        return Job(tuple(word for word in self.command if word != NO_TEST))
+
+    def _flag(self, name: str) -> str:
+        prefix = f"--{name}="
+        return next(
+            (word.removeprefix(prefix) for word in self.command if word.startswith(prefix)), ""
+        )
+
+
+def is_diverged(result: Mapping[str, Any]) -> bool:
+    """Returns True for the `result.json` of a run that diverged."""
+    return result.get("state") == "diverged"
+
+
+def split_list(text: str) -> list[str]:
+    """Splits at commas that are not inside brackets: `1,(2,3)` has the items `1` and `(2,3)`."""
+    return [item.strip() for item in re.findall(r"(?:[^,(\[]|\([^)]*\)|\[[^]]*\])+", text)]
+
+
+def split_attentions(text: str) -> list[str]:
+    """Splits a list of attentions: an item with "=" is an option of the attention before it.
+
+    `nystrom,num_landmarks=32,softmax` has the items `nystrom,num_landmarks=32` and `softmax`.
+    """
+    items: list[str] = []
+    for item in split_list(text):
+        if "=" not in item:
+            items.append(item)
+        elif items:
+            items[-1] += f",{item}"
+        else:
+            raise ValueError(
+                f"--attentions begins with the option {item}: name an attention first."
+            )
+    return items
+
+
+def split_values(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Parses the values of `--set`: `KEY=VALUE[,VALUE …]`."""
+    values: dict[str, list[str]] = {}
+    for text in texts:
+        key, equals, items = text.partition("=")
+        if not (equals and split_list(items)):
+            raise ValueError(f"--set needs KEY=VALUE[,VALUE …], got {text!r}.")
+        if key in values or key == "train.seed":
+            reason = (
+                "pass --seeds instead" if key == "train.seed" else "pass all its values at once"
+            )
+            raise ValueError(f"--set={key} is invalid: {reason}.")
+        values[key] = split_list(items)
+    return values
+
+
+def expand(
+    folder: Path,
+    configs: Sequence[str],
+    values: Mapping[str, Sequence[str]],
+    seeds: int,
+    data_dir: str = "",
+) -> list[Job]:
+    """Returns a job per config, combination of `values` and seed.
+
+    `configs` are values of `--config`. With several combinations of `values`, the jobs do not evaluate the
+    test set. `data_dir` is passed to the tasks of `FROM_FILES`.
+    """
+    jobs = []
+    settings = list(itertools.product(*values.values()))
+    for config, setting, seed in itertools.product(configs, settings, range(seeds)):
+        task = Path(config.partition(":")[0]).stem
+        given = dict(zip(values, setting, strict=True))
+        varied = [
+            f"{key.rpartition('.')[2]}={item}"
+            for key, item in given.items()
+            if len(values[key]) > 1
+        ]
+        words = "-".join([f"{task}-{config.partition(':')[2]}", *varied, f"seed{seed}"])
+        name = re.sub(r"[^\w.=-]+", "-", words)
+        if data_dir and task in FROM_FILES:
+            given = {"data.dir": data_dir, **given}
+        jobs.append(
+            Job(
+                (
+                    *("python", "run_lra.py", f"--config={config}"),
+                    *(f"--config.{key}={item}" for key, item in given.items()),
+                    f"--config.train.seed={seed}",
+                    *([NO_TEST] if len(settings) > 1 else []),
+                    f"--workdir={folder / name}",
+                )
+            )
+        )
+    return jobs
+
+
+def read_jobs(folder: Path) -> list[Job]:
+    """Reads `jobs.txt`; raises ValueError if a line is not a command with `--workdir` and `--config`."""
+    file, jobs = folder / "jobs.txt", []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise ValueError(f"{file}, line {number}: {error}.") from None
+        if words:
+            job = Job(tuple(words))
+            if not (job.name and job.config):
+                raise ValueError(
+                    f"{file}, line {number}: a job is a command with --config=… and --workdir=…"
+                )
+            jobs.append(job)
+    require_unique(jobs, file)
+    return jobs
+
+
+def write_jobs(folder: Path, jobs: Iterable[Job]) -> None:
+    """Writes `jobs.txt`."""
+    lines = "".join(f"{shlex.join(job.command)}\n" for job in jobs)
+    write_bytes(folder / "jobs.txt", (HEADER + lines).encode())
+
+
+def merge(known: Sequence[Job], grid: Sequence[Job], folder: Path) -> list[Job]:
+    """Returns the `known` jobs of a folder and the new jobs of `grid`.
+
+    Raises:
+      ValueError: A known job has another command, or a new candidate would be compared after its test set
+        was evaluated for another setting.
+    """
+    by_name = {job.name: job for job in known}
+    for job in grid:
+        own = by_name.get(job.name)
+        if own is not None and own != job:
+            raise ValueError(
+                f"{folder / 'jobs.txt'} has another command for {job.name}: pass another --workdir, or leave"
+                " out the flags of the grid to run the file as it is."
+            )
+        for other in known if own is None else ():
+            tested = "test_accuracy" in (other.result or {})
+            if other.config == job.config and (
+                other.is_candidate != job.is_candidate or (job.is_candidate and tested)
+            ):
+                raise ValueError(
+                    f"{folder} has {job.config} with other values, whose test set is or will be evaluated"
+                    " once: pass another --workdir for a new choice of values."
+                )
+    return [*known, *(job for job in grid if job.name not in by_name)]
+
+
+def require_unique(jobs: Sequence[Job], where: object) -> None:
+    """Raises ValueError if two jobs have the same folder name."""
+    names = [job.name for job in jobs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(
+            f"{where}: two jobs have the folder name {twice}; folder names must differ."
+        )

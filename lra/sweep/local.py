@@ -1,0 +1,175 @@
+"""Runs jobs on this machine, several at once, each in its own process with its own accelerator or cores."""
+
+import glob
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from lra.sweep.choice import due_tests
+from lra.sweep.jobs import Job, is_diverged
+from lra.sweep.log import STOPPED, failure, open_log, write_exit_code
+from lra.sweep.status import log_of, state_of
+
+POLL_SECONDS = 0.1
+
+
+class _Running(NamedTuple):
+    job: Job
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+
+class Queue:
+    """Runs jobs of the sweep in `folder`, at most `workers` at once.
+
+    The first SIGTERM or Ctrl-C is forwarded to all runs, which save and end; the second kills them.
+    """
+
+    def __init__(self, folder: Path, jobs: Sequence[Job], workers: int) -> None:
+        self._folder, self._jobs = folder, jobs
+        self._environments = environments(workers)
+        self._running: dict[int, _Running] = {}  # by worker
+        self._all_done = True
+        self._signals: list[int] = []
+
+    def run(self, todo: Sequence[Job]) -> int:
+        """Runs the jobs, then `due_tests`; a failure does not stop the others.
+
+        Returns:
+          0 if all are done or diverged, 1 if any failed, 128 plus the number of a signal that stopped them.
+        """
+        waiting, known = deque(todo), set(todo)
+        handlers = {number: signal.signal(number, self._on_signal) for number in _STOP}
+        try:
+            while self._running or (waiting and not self._signals):
+                for worker in range(len(self._environments)):
+                    if worker not in self._running and not self._signals:
+                        self._start_next(worker, waiting)
+                time.sleep(POLL_SECONDS)
+                if self._collect():
+                    new = [job for job in due_tests(self._jobs) if job not in known]
+                    waiting.extend(new)
+                    known.update(new)
+        finally:
+            self.stop()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return 128 + self._signals[0] if self._signals else int(not self._all_done)
+
+    def stop(self) -> None:
+        """Sends SIGTERM to all runs and waits until they have saved and ended."""
+        for running in self._running.values():
+            running.process.terminate()
+        while self._running:
+            time.sleep(POLL_SECONDS)
+            self._collect()
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._signals.append(number)
+        for running in self._running.values():
+            running.process.send_signal(
+                signal.SIGTERM if len(self._signals) == 1 else signal.SIGKILL
+            )
+
+    def _start_next(self, worker: int, waiting: deque[Job]) -> None:
+        """Starts the first waiting job that no other process runs."""
+        for _ in range(len(waiting)):
+            job, log = waiting.popleft(), None
+            try:
+                log = open_log(log_of(self._folder, job))
+                if log is None:
+                    waiting.append(job)
+                elif not job.is_finished:  # by another sweep, while this one waited
+                    self._running[worker] = _Running(job, self._launch(worker, job, log), log)
+                    return
+            except OSError as error:
+                self._end(job, f"failed: {error.filename}: {error.strerror}")
+            if log is not None:
+                log.close()
+
+    def _launch(self, worker: int, job: Job, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        program, *arguments = job.command
+        _say(job, "started")
+        return subprocess.Popen(
+            [sys.executable if program == "python" else program, *arguments],
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environments[worker]},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a terminal's Ctrl-C reaches only the sweep, which forwards it
+        )
+
+    def _collect(self) -> bool:
+        """Records the runs that have ended; returns True if there are any."""
+        ended = [(worker, r) for worker, r in self._running.items() if r.process.poll() is not None]
+        for worker, (job, process, log) in ended:
+            del self._running[worker]
+            code, error = process.returncode, None
+            try:
+                write_exit_code(log, code)
+            except OSError as full:
+                error = (
+                    f"{log.name} cannot be written ({full.strerror}): make space, then start again"
+                )
+            log.close()
+            result = job.result
+            if job.is_finished and (code == 0 or (result and is_diverged(result))):
+                _say(job, " ".join(state_of(self._folder, job)[:2]))
+            elif code in STOPPED:
+                self._end(job, "stopped; the same command resumes it")
+            else:
+                error = error or failure(log_of(self._folder, job))
+                self._end(job, f"failed: {error or 'ended without a result'}")
+        return bool(ended)
+
+    def _end(self, job: Job, text: str) -> None:
+        self._all_done = False
+        _say(job, text)
+
+
+_STOP = (signal.SIGINT, signal.SIGTERM)
+
+
+def _say(job: Job, text: str) -> None:
+    print(f"{job.name}: {text}", flush=True)
+
+
+def environments(workers: int) -> list[dict[str, str]]:
+    """Returns the environment variables of each worker; 0 workers: one per accelerator, or one on a CPU.
+
+    With more workers than accelerators, workers share an accelerator and its memory. Without accelerators,
+    workers share the CPU's cores.
+    """
+    devices = accelerators()
+    workers = workers or len(devices) or 1
+    if not devices:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return [{"NPROC": str(max(1, (cores or 1) // workers))} for _ in range(workers)]
+    share = -(-workers // len(devices))
+    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / share:.2f}"} if share > 1 else {}
+    return [{**devices[worker % len(devices)], **memory} for worker in range(workers)]
+
+
+def accelerators() -> list[dict[str, str]]:
+    """Returns the environment variables that select each visible GPU or, without GPUs, each TPU chip."""
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        return []
+    gpus = _visible("CUDA_VISIBLE_DEVICES", "/dev/nvidia[0-9]*")
+    chips = _visible("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*")
+    one = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
+    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [
+        {"TPU_VISIBLE_CHIPS": chip, **one} for chip in chips
+    ]
+
+
+def _visible(variable: str, pattern: str) -> list[str]:
+    """Returns the device numbers in an environment variable or, if it is not set, of the files in /dev."""
+    if variable in os.environ:
+        return [item for item in os.environ[variable].split(",") if item and item != "-1"]
+    return [str(number) for number in range(len(glob.glob(pattern)))]

@@ -1,0 +1,122 @@
+"""State of the jobs of a sweep, read from the run folders and the logs while the jobs run."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from lra.sweep.choice import due_tests
+from lra.sweep.jobs import Job, is_diverged
+from lra.sweep.log import failure, is_running
+from nystromformer_jax.durable import read_json
+from reporting.runs import curve_of, read_metrics
+
+Kind = Literal["done", "diverged", "running", "failed", "waiting"]
+LAPS = 10  # number of laps whose median is the current time per step
+
+
+class State(NamedTuple):
+    """State of a job."""
+
+    kind: Kind
+    text: str
+    seconds_left: float | None  # 0 for a finished job; None if unknown
+    total_seconds: float | None  # estimated duration of the whole run
+
+
+def log_of(folder: Path, job: Job) -> Path:
+    """Returns the log of a job of the sweep in `folder`."""
+    return folder / "logs" / f"{job.name}.log"
+
+
+def state_of(folder: Path, job: Job) -> State:
+    """Returns the state of a job of the sweep in `folder`."""
+    log, result = log_of(folder, job), job.result
+    progress, left, total = _progress(job.folder)
+    if is_running(log):
+        if result is not None:
+            return State("running", "evaluating the test set", 0, None)
+        return State("running", progress or "starting", left, total)
+    if result is not None:
+        if is_diverged(result):
+            return State("diverged", f"at step {result['step']:,}", 0, None)
+        if "test_accuracy" in result:
+            accuracy = f"test accuracy {100 * result['test_accuracy']:.2f} %"
+            return State("done", accuracy, 0, result.get("train_seconds"))
+    if error := failure(log):
+        return State("failed", error, left, total)
+    if result is not None and job.is_candidate:
+        accuracy = f"validation {100 * result['valid_accuracy']:.2f} %"
+        return State("done", accuracy, 0, result.get("train_seconds"))
+    return State("waiting", f"stopped at {progress}" if progress else "", left, total)
+
+
+def _progress(folder: Path) -> tuple[str, float | None, float | None]:
+    """Returns "step N of M", the seconds left and the seconds of the whole run, as far as they are known."""
+    if not (folder / "config.json").is_file():
+        return "", None, None
+    total_steps = read_json(folder / "config.json")["train"]["total_steps"]
+    metrics = read_metrics(folder / "metrics.jsonl")
+    step = int(metrics[-1]["step"]) if metrics else 0
+    laps = curve_of(read_metrics(folder / "speed.jsonl"), "step_seconds")[1][-LAPS:]
+    seconds = statistics.median(laps) if laps else None
+    left = None if seconds is None else (total_steps - step) * seconds
+    return (
+        f"step {step:,} of {total_steps:,}",
+        left,
+        None if seconds is None else total_steps * seconds,
+    )
+
+
+def table(folder: Path, jobs: Sequence[Job]) -> tuple[str, int]:
+    """Returns a table of the jobs with a summary, and the exit code of `--status`.
+
+    The exit code is 0 if all jobs are done or diverged, 1 if one failed, and 3 if others run or wait.
+    """
+    states = {job: state_of(folder, job) for job in jobs}
+    due = {job.name for job in due_tests(jobs)}
+    for job, state in states.items():
+        if job.name in due and state.kind == "done":
+            text = f"{state.text}; chosen, the test set is not evaluated yet"
+            states[job] = State("waiting", text, 0, state.total_seconds)
+    width = max(len(job.name) for job in jobs)
+    rows = [
+        f"{job.name:<{width}}  {state.kind:<8}  {state.text}{_left(state)}".rstrip()
+        for job, state in states.items()
+    ]
+    found = [state.kind for state in states.values()]
+    kinds: tuple[Kind, ...] = ("done", "diverged", "running", "failed", "waiting")
+    counts = ", ".join(f"{found.count(kind)} {kind}" for kind in kinds)
+    code = 1 if "failed" in found else 3 if {"running", "waiting"} & {*found} else 0
+    return "\n".join([*rows, "", f"{len(jobs)} jobs: {counts}.{_total(states)}"]), code
+
+
+def _left(state: State) -> str:
+    if state.kind != "running" or not state.seconds_left:
+        return ""
+    return f", {_duration(state.seconds_left)} left"
+
+
+def _total(states: Mapping[Job, State]) -> str:
+    """Returns a sentence with the hours left; jobs of a config take as long as the known ones on average."""
+    known: dict[str, list[float]] = {}
+    for job, state in states.items():
+        if state.total_seconds is not None:
+            known.setdefault(job.config, []).append(state.total_seconds)
+    seconds, unknown = 0.0, 0
+    for job, state in states.items():
+        left = state.seconds_left
+        if left is None and job.config in known:
+            left = statistics.fmean(known[job.config])
+        unknown += left is None
+        seconds += left or 0
+    if not (seconds or unknown):
+        return ""
+    running = sum(state.kind == "running" for state in states.values())
+    at_once = f", {_duration(seconds / running)} with {running} at once" if running > 1 else ""
+    others = f" {unknown} jobs of unknown duration are not counted." if unknown else ""
+    return f" Time left: {_duration(seconds)}{at_once}.{others}" if seconds else others
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"

@@ -1,0 +1,193 @@
+"""Trains many runs of the Long Range Arena: tasks × attentions × values × seeds, here or on a cluster.
+
+    python run_sweep.py --tasks=listops,text --attentions=nystrom,softmax --seeds=5 --workdir=runs/table
+    python run_sweep.py --workdir=runs/table --status
+
+The commands of the runs are written to `jobs.txt` in the folder, and may be edited. The same command resumes:
+finished runs are skipped, interrupted and failed ones start again. Exit codes: 0 all runs are done or
+diverged, or were submitted; 1 a run failed; 2 the command is invalid; 130 or 143 a signal stopped the sweep;
+with --status, 3 some runs are not finished.
+"""
+
+import argparse
+import ast
+import re
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cli
+from lra.data import DataConfig
+from lra.sweep import choice, cluster, jobs, local, status
+from nystromformer_jax.spelling import nearest
+from nystromformer_jax.training.config import SECTIONS, from_mapping
+
+SCHEMAS: Mapping[str, type] = {**SECTIONS, "data": DataConfig}
+CLUSTER_PARAMETER = re.compile(r"--(\w+)\.(\w+)=(.*)", re.DOTALL)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs, submits or lists the jobs of a sweep; returns the exit code."""
+    code = 0
+
+    def act() -> None:
+        nonlocal code
+        code = _main(arguments)
+
+    return cli.run_to_end("run_sweep.py", act) or code
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    flags, parameters = parse(arguments)
+    folder = Path(flags.workdir).expanduser()
+    found = jobs.read_jobs(folder) if (folder / "jobs.txt").is_file() else []
+    if flags.status:
+        if not found:
+            raise ValueError(f"{folder} has no jobs.txt: pass the --workdir of a sweep.")
+        text, code = status.table(folder, found)
+        print(text)
+        return code
+    if flags.tasks:
+        configs = [
+            f"{task if task.endswith('.py') else f'configs/{task}.py'}:{attention}"
+            + (f",recipe={flags.recipe}" if flags.recipe else "")
+            for task in jobs.split_list(flags.tasks)
+            for attention in jobs.split_attentions(flags.attentions)
+        ]
+        values = jobs.split_values(flags.set)
+        for config in configs:
+            check_config(config, values)
+        grid = jobs.expand(folder, configs, values, flags.seeds, flags.data_dir)
+        jobs.require_unique(grid, "The grid")
+        merged = jobs.merge(found, grid, folder)
+        if merged != found:
+            folder.mkdir(parents=True, exist_ok=True)
+            jobs.write_jobs(folder, merged)
+        found = merged
+    if not found:
+        raise ValueError(
+            f"{folder} has no jobs.txt: pass --tasks=listops and --attentions=nystrom."
+        )
+    todo = choice.unfinished(found)
+    print(f"{len(found)} jobs in {folder / 'jobs.txt'}, {len(todo)} to run.", flush=True)
+    if flags.plan or not todo:
+        return 0
+    if flags.submit:
+        print(cluster.submit(folder, todo, flags.submit, flags.workers, parameters))
+        return 0
+    code = local.Queue(folder, found, flags.workers).run(todo)
+    if code > 128:
+        print("run_sweep.py: stopped; the same command resumes", file=sys.stderr)
+    return code
+
+
+def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str, str]]:
+    """Returns the flags, and the parameters `--CLUSTER.KEY=VALUE` as `CLUSTER_KEY`."""
+    parser = _Parser(
+        prog="run_sweep.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--workdir", required=True, help="folder of the sweep, with jobs.txt, logs/ and the runs")
+    add("--tasks", default="", help="files in configs/ such as listops,text, or paths of your own")
+    add(
+        "--attentions",
+        default="nystrom",
+        help="attentions as after the colon of --config: nystrom,num_landmarks=32,softmax",
+    )
+    add("--seeds", type=_positive, default=1, help="number of seeds, from 0")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE[,VALUE …]",
+        help="config values; the best of several on the validation set is evaluated on the test set",
+    )
+    add("--recipe", default="", help="recipe=… of all configs, such as fast")
+    add("--data_dir", default="", help="folder with the files of text, retrieval and image")
+    add(
+        "--workers",
+        type=_positive,
+        default=0,
+        help="number of runs at once; by default one per accelerator, or one on a CPU",
+    )
+    add(
+        "--submit",
+        default="",
+        choices=["slurm", "local"],
+        help="submit arrays of jobs through submitit, with parameters as --slurm.partition=gpu",
+    )
+    add("--plan", action="store_true", help="only write jobs.txt")
+    add("--status", action="store_true", help="print the state of all jobs, also while they run")
+    flags, others = parser.parse_known_args(arguments)
+    parameters = {}
+    for word in others:
+        match = CLUSTER_PARAMETER.fullmatch(word)
+        if not match:
+            known = [f"--{name}" for name in vars(flags)]
+            raise ValueError(f"unknown argument {word}{nearest(word.partition('=')[0], known)}")
+        parameters[f"{match[1]}_{match[2]}"] = match[3]
+    if parameters and not flags.submit:
+        raise ValueError(f"{others[0]} needs --submit={others[0][2:].partition('.')[0]}.")
+    return flags, parameters
+
+
+def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
+    """Raises ValueError unless the task, the attention and all `values` are valid; loads no jax."""
+    path, _, argument = config.partition(":")
+    known = cli.config_files(lambda name: name not in ("glue", "pretrain"))
+    is_own = Path(path).is_file() and Path(path).parent.name != cli.CONFIGS.name
+    if path not in known and not is_own:
+        tasks = [Path(file).stem for file in known]
+        raise ValueError(
+            f"--tasks: {Path(path).stem!r} is unknown{nearest(Path(path).stem, tasks)}"
+        )
+    try:
+        own = runpy.run_path(path)["get_config"](argument)
+    except KeyError:
+        raise ValueError(f"{path} has no function get_config, which a config file needs.") from None
+    except ImportError as error:
+        raise ValueError(str(error)) from None
+    keys = cli.keys_of(own.to_dict())
+    for key, items in values.items():
+        section, _, name = key.partition(".")
+        if key not in keys or not name:
+            raise ValueError(f"--set: {config} has no key {key}{nearest(key, keys)}")
+        for item in items:
+            try:
+                own.update_from_flattened_dict({key: _value(item, own[section][name])})
+            except TypeError as error:
+                raise ValueError(f"--set={key}={item}: {error}.") from None
+            if section in SCHEMAS:
+                from_mapping(SCHEMAS[section], own[section].to_dict(), section)
+
+
+def _value(text: str, old: Any) -> Any:
+    """Parses a value as the flags of run_lra.py do."""
+    if isinstance(old, str):
+        return text
+    if isinstance(old, bool) and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _positive(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"needs a positive number, got {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""The grid, the file of jobs, and the choice by validation."""
+
+import json
+import shlex
+
+import pytest
+
+from lra.sweep.choice import best_setting, due_tests
+from lra.sweep.jobs import (
+    Job,
+    expand,
+    merge,
+    read_jobs,
+    split_attentions,
+    split_list,
+    split_values,
+    write_jobs,
+)
+
+CONFIGS = ["configs/listops.py:nystrom,num_landmarks=32", "configs/text.py:softmax"]
+RATES = {"optimizer.learning_rate": ["1e-4", "1e-3"]}
+
+
+def finish(job, accuracy=None, **values):
+    job.folder.mkdir(parents=True, exist_ok=True)
+    found = {"state": "diverged", "step": 3} if accuracy is None else {"valid_accuracy": accuracy}
+    (job.folder / "result.json").write_text(json.dumps(found | values))
+
+
+def test_lists_split_at_commas_outside_brackets():
+    assert split_list("1, (2,3),[4,5],x") == ["1", "(2,3)", "[4,5]", "x"]
+    attentions = "nystrom,num_landmarks=32,pinv_iters=8,softmax,my.module:Mean,width=(1,2)"
+    assert split_attentions(attentions) == [
+        "nystrom,num_landmarks=32,pinv_iters=8",
+        "softmax",
+        "my.module:Mean,width=(1,2)",
+    ]
+    assert split_values(["a.b=1,2", "model.stem=(3,5),(7,)"]) == {
+        "a.b": ["1", "2"],
+        "model.stem": ["(3,5)", "(7,)"],
+    }
+
+
+def test_grid_is_a_file_of_commands_that_reads_back(tmp_path):
+    values = RATES | {"train.total_steps": ["10"]}
+    jobs = expand(tmp_path, CONFIGS, values, seeds=3, data_dir="/my data")
+    assert len(jobs) == 2 * 2 * 3
+    write_jobs(tmp_path, jobs)
+    assert read_jobs(tmp_path) == jobs
+    lines = (tmp_path / "jobs.txt").read_text().splitlines()
+    name = "text-softmax-learning_rate=1e-3-seed2"
+    assert shlex.split(lines[-1]) == [
+        *("python", "run_lra.py", "--config=configs/text.py:softmax", "--config.data.dir=/my data"),
+        *("--config.optimizer.learning_rate=1e-3", "--config.train.total_steps=10"),
+        *("--config.train.seed=2", "--notest", f"--workdir={tmp_path}/{name}"),
+    ]
+    assert jobs[0].name == "listops-nystrom-num_landmarks=32-learning_rate=1e-4-seed0"
+    assert "--config.data.dir=/my data" not in jobs[0].command  # ListOps is generated
+
+
+def test_runs_of_a_single_setting_evaluate_the_test_set(tmp_path):
+    jobs = expand(tmp_path, CONFIGS, {"train.total_steps": ["10"]}, seeds=1)
+    assert not any(job.is_candidate for job in jobs)
+    assert jobs[1].name == "text-softmax-seed0"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python run_lra.py --workdir=a", "line 1: a job is a command with --config="),
+        ("python 'run_lra.py", "line 1: No closing quotation"),
+        ("run --config=a --workdir=b/x\nrun --config=a --workdir=c/x", "have the folder name x"),
+    ],
+)
+def test_rejects_an_invalid_line(tmp_path, line, words):
+    (tmp_path / "jobs.txt").write_text(line)
+    with pytest.raises(ValueError, match=words):
+        read_jobs(tmp_path)
+
+
+def test_a_larger_grid_adds_jobs_and_keeps_edited_files(tmp_path):
+    jobs = expand(tmp_path, CONFIGS, {}, seeds=2)
+    assert merge(jobs, expand(tmp_path, CONFIGS, {}, seeds=1), tmp_path) == jobs
+    more = expand(tmp_path, CONFIGS, {}, seeds=3)
+    assert {*merge(jobs, more, tmp_path)} == {*more}
+    with pytest.raises(ValueError, match="another command for listops-nystrom"):
+        merge(jobs, expand(tmp_path, CONFIGS, {"train.total_steps": ["10"]}, 1), tmp_path)
+
+
+def test_values_cannot_be_added_once_the_test_set_was_evaluated(tmp_path):
+    jobs = expand(tmp_path, CONFIGS[:1], RATES, seeds=1)
+    more = expand(tmp_path, CONFIGS[:1], {"optimizer.learning_rate": ["1e-4", "1e-3", "1e-2"]}, 1)
+    assert len(merge(jobs, more, tmp_path)) == 3
+    with pytest.raises(ValueError, match="will be evaluated once"):
+        merge(expand(tmp_path, CONFIGS[:1], {}, seeds=1), more, tmp_path)
+    finish(jobs[0], 0.4, test_accuracy=0.4)
+    with pytest.raises(ValueError, match="will be evaluated once"):
+        merge(jobs, more, tmp_path)
+
+
+def test_best_setting_has_the_fewest_diverged_seeds_then_the_highest_mean():
+    assert best_setting({"a": [0.3, 0.5], "b": [0.5, 0.31], "c": [0.9, None]}) == "b"
+    assert best_setting({"a": [0.3], "b": [0.3]}) == "a"
+    assert best_setting({"a": [None], "b": [None]}) is None
+
+
+def test_only_the_chosen_setting_is_tested_and_only_after_all_have_ended(tmp_path):
+    jobs = expand(tmp_path, CONFIGS, RATES, seeds=2)
+    low, high = jobs[:2], jobs[2:4]  # of ListOps
+    for job, accuracy in zip([*low, high[0]], (0.3, 0.4, 0.9), strict=True):
+        finish(job, accuracy)
+    assert due_tests(jobs) == []
+    finish(high[1], None)  # diverged
+    assert due_tests(jobs) == [Job(tuple(w for w in job.command if w != "--notest")) for job in low]
+    finish(low[0], 0.3, test_accuracy=0.31)
+    assert [job.name for job in due_tests(jobs)] == [low[1].name]

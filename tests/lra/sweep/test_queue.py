@@ -1,0 +1,121 @@
+"""The local queue, the logs and the status, with processes that do not train."""
+
+import pytest
+
+from lra.sweep import local
+from lra.sweep.choice import unfinished
+from lra.sweep.jobs import Job
+from lra.sweep.local import Queue, environments
+from lra.sweep.log import open_log
+from lra.sweep.status import log_of, state_of, table
+from tests.helpers import files_of_at_most
+from tests.programs import ROOT
+
+STUB = ROOT / "tests" / "lra" / "sweep" / "stub.py"
+
+
+def job(folder, name, *flags, config="listops"):
+    words = ["python", str(STUB), f"--config={config}", *flags, f"--workdir={folder / name}"]
+    return Job(tuple(words))
+
+
+def starts(job):
+    return (job.folder / "starts").read_text().count("\n")
+
+
+def kinds(folder, jobs):
+    return [state_of(folder, job).kind for job in jobs]
+
+
+def test_one_failure_of_any_kind_does_not_stop_the_rest_and_is_retried(tmp_path, capfd):
+    acts = ("", "kill", "full", "full log", "diverge")
+    jobs = [job(tmp_path, act.replace(" ", "-") or "plain", f"--act={act}") for act in acts]
+    jobs.append(Job(("no-such-program", "--config=x", f"--workdir={tmp_path}/missing")))
+    with files_of_at_most(5000):
+        assert Queue(tmp_path, jobs, 2).run(jobs) == 1
+    said = capfd.readouterr().out
+    assert "plain: done test accuracy 41.00 %" in said
+    assert "kill: failed: killed by SIGKILL; the last line of its log: step 3/10: loss 2" in said
+    assert f"full: failed: stub.py: {tmp_path}/full cannot be written (File too large)" in said
+    assert f"{log_of(tmp_path, jobs[3])} cannot be written (File too large): make space" in said
+    assert "diverge: diverged at step 3" in said
+    assert "missing: failed: no-such-program: No such file or directory" in said
+    assert kinds(tmp_path, jobs)[:3] == ["done", "failed", "failed"]
+    assert kinds(tmp_path, jobs)[4] == "diverged"
+    text, code = table(tmp_path, jobs)
+    assert code == 1
+    assert "1 done, 1 diverged, 0 running, 2 failed, 2 waiting" in text
+
+    log_of(tmp_path, jobs[3]).unlink()  # makes space
+    todo = unfinished(jobs)
+    assert todo == [*jobs[1:4], jobs[5]]
+    assert Queue(tmp_path, jobs[:5], 3).run(todo[:3]) == 0
+    assert [starts(own) for own in jobs[:5]] == [1, 2, 2, 2, 1]
+    assert table(tmp_path, jobs[:5])[1] == 0
+
+
+def test_the_best_setting_is_tested_by_the_queue(tmp_path):
+    jobs = [
+        job(tmp_path, f"rate{rate}-seed{seed}", "--notest", f"--rate={rate}", f"--valid={valid}")
+        for rate, valid in ((1, 0.3), (2, 0.5))
+        for seed in range(2)
+    ]
+    assert Queue(tmp_path, jobs, 4).run(jobs) == 0
+    assert [starts(own) for own in jobs] == [1, 1, 2, 2]
+    assert ["test_accuracy" in own.result for own in jobs] == [False, False, True, True]
+    assert unfinished(jobs) == []
+    (jobs[3].folder / "result.json").write_text('{"valid_accuracy": 0.5}')  # killed before its test
+    text, code = table(tmp_path, jobs)
+    assert code == 3
+    assert (
+        "rate2-seed1  waiting   validation 50.00 %; chosen, the test set is not evaluated" in text
+    )
+
+
+def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
+    jobs = [job(tmp_path, name) for name in ("running", "waiting", "other")]
+    jobs[2] = job(tmp_path, "other", config="text")
+    jobs[0].folder.mkdir()
+    (jobs[0].folder / "config.json").write_text('{"train": {"total_steps": 10}}')
+    (jobs[0].folder / "metrics.jsonl").write_text('{"step": 3}\n{"st')
+    (jobs[0].folder / "speed.jsonl").write_text('{"step": 3, "step_seconds": 720}\n')
+    with open_log(log_of(tmp_path, jobs[0])):
+        text, code = table(tmp_path, jobs)
+    assert code == 3
+    assert text.splitlines() == [
+        "running  running   step 3 of 10, 1.4 h left",
+        "waiting  waiting",
+        "other    waiting",
+        "",
+        "3 jobs: 0 done, 0 diverged, 1 running, 0 failed, 2 waiting. Time left: 3.4 h. 1 jobs of unknown"
+        " duration are not counted.",
+    ]
+    assert state_of(tmp_path, jobs[0])[:2] == ("waiting", "stopped at step 3 of 10")
+
+
+@pytest.mark.parametrize(
+    ("variables", "workers", "expected"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "4,6"}, 0, ["4", "6"]),
+        ({"CUDA_VISIBLE_DEVICES": "4,6"}, 1, ["4"]),
+        ({"CUDA_VISIBLE_DEVICES": "4,6"}, 3, ["4", "6", "4"]),
+        ({"CUDA_VISIBLE_DEVICES": "", "TPU_VISIBLE_CHIPS": "0,1"}, 0, ["0", "1"]),
+    ],
+)
+def test_every_worker_has_an_accelerator(monkeypatch, variables, workers, expected):
+    monkeypatch.delenv("JAX_PLATFORMS")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = environments(workers)
+    name = next(name for name, value in variables.items() if value)
+    assert [own[name] for own in found] == expected
+    shared = {own.get("XLA_PYTHON_CLIENT_MEM_FRACTION") for own in found}
+    assert shared == ({"0.45"} if workers == 3 else {None})
+
+
+def test_workers_share_the_cores(monkeypatch, tmp_path):
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda pid: range(7))
+    assert [own["NPROC"] for own in environments(3)] == ["2", "2", "2"]
+    own = job(tmp_path, "plain")
+    Queue(tmp_path, [own], 3).run([own])
+    assert (own.folder / "starts").read_text().startswith("2 ")
