@@ -38,9 +38,13 @@ def _groups() -> list[Any]:
     return groups
 
 
+def _table3() -> str:
+    return report.table3(_groups(), include_partial=True)
+
+
 def _table3_of_paper() -> str:
     """Returns the header of Table 3 and the sections of this code and of the paper."""
-    header, *sections = re.split(r"^(?=\| \*\*)", report.table3(_groups()), flags=re.MULTILINE)
+    header, *sections = re.split(r"^(?=\| \*\*)", _table3(), flags=re.MULTILINE)
     return header + "".join(x for x in sections if re.match(r"\| \*\*(This code|Xiong)", x))
 
 
@@ -81,7 +85,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         "95 % interval",
     ),
     "speed": lambda: _without_convolution(attention.headline(_json("benchmarks/cpu"))),
-    "table3": lambda: report.table3(_groups()),
+    "table3": lambda: _table3(),
     "table3-paper": _table3_of_paper,
     "language-cost": lambda: language.markdown(_json("language/cost")),
     "language-v5e": lambda: language.markdown(_json("language/v5e")),

@@ -1,4 +1,4 @@
-"""Markdown tables and number formats."""
+"""Tables as Markdown and LaTeX, and number formats."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,26 @@ import numpy as np
 import numpy.typing as npt
 
 OURS = "This code"  # beginning of the section titles of results of this project
-NOT_RUN, NOT_FINISHED, DIVERGED, NOTHING = "not run", "not finished", "diverged", "–"
+NOT_RUN, NOT_FINISHED, DIVERGED, PARTIAL = "not run", "not finished", "diverged", "partial"
+NOTHING = "–"
+# Characters that LaTeX does not print as they are.
+LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        **{character: f"${character}$" for character in "<>|"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "[": "{[}",  # after the end of a row, it begins an option
+        "*": "{*}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "×": r"$\times$",
+        "✗": r"$\times$",
+        "†": r"$\dagger$",
+        "–": "--",
+    }
+)
 PERCENTILES = (5, 50, 95)  # percentiles of lengths
 TEXT_COLUMNS = {
     "run",
@@ -66,6 +85,19 @@ class Table(NamedTuple):
             rows += [[_escape(cell) for cell in row] for row in own]
         return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
+    def latex(self) -> str:
+        """Returns the table as a LaTeX tabular, which needs the package booktabs."""
+        columns = "".join("r" if right else "l" for right in self.is_numeric)
+        lines = [f"\\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(self.columns)]
+        for title, own in self.sections:
+            lines.append(r"\midrule")
+            if title:
+                heading = " ".join(title.split()).translate(LATEX)
+                width = len(self.columns)
+                lines.append(f"\\multicolumn{{{width}}}{{l}}{{\\textbf{{{heading}}}}} \\\\")
+            lines += map(_latex_row, own)
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
 
 def lengths_cell(lengths: npt.NDArray[np.integer], unit: str = "length") -> dict[str, str]:
     """Returns a table cell with percentiles and maximum of lengths, by the heading of the column."""
@@ -85,6 +117,11 @@ def format_spread(mean: float, deviation: float, digits: int = 2) -> str:
     """Formats "mean ± deviation", or only the mean if the deviation is NaN."""
     spread = "" if math.isnan(deviation) else f" ± {deviation:.{digits}f}"
     return f"{mean:.{digits}f}{spread}"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    """Returns a row of a LaTeX table."""
+    return " & ".join(" ".join(cell.split()).translate(LATEX) for cell in cells) + r" \\"
 
 
 def _escape(cell: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes a report: Markdown, HTML, JSON numbers and figures."""
+"""Writes a report: Markdown, HTML, JSON numbers, figures and other files."""
 
 import argparse
 import base64
@@ -8,10 +8,10 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from reporting.tables import OURS
@@ -46,22 +46,32 @@ pre { padding: .8rem 1rem; font-size: .82rem; }
 """
 
 
+class Report(NamedTuple):
+    """Content of a report."""
+
+    markdown: str
+    numbers: Any  # plain values, for JSON
+    files: Mapping[str, str] | None = None  # content of other files, by file ending
+
+
 def main(
     program: str,
     description: str | None,
     read: Callable[[Sequence[Path]], tuple[G, Sequence[str]]],
-    make: Callable[[G, Sequence[str], Path], tuple[str, Any]],
+    make: Callable[..., Report],
     arguments: Sequence[str] | None = None,
     *,
     default_out: Path | None = None,
     html: bool = False,
+    flags: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> int:
     """Runs the command `python -m PROGRAM`: reads runs, writes a report and prints it as Markdown.
 
     `read` returns the groups of all runs in folders, and a sentence for each run that was left out. `make` is
     called with these and a path; it writes figures to files whose names begin with that path, and returns
-    the Markdown and the numbers. With `html`, the report is also written as HTML. Without `default_out`, the
-    flag `--out` is required. Returns the exit code.
+    a `Report`. Its keyword arguments are the values of `flags`, which has options of argparse by name. With
+    `html`, the report is also written as HTML. Without `default_out`, the flag `--out` is required. Returns
+    the exit code.
     """
     from cli import run_to_end
 
@@ -78,6 +88,8 @@ def main(
         default=default_out,
         help="where to write, without a file ending",
     )
+    for name, options in (flags or {}).items():
+        parser.add_argument(f"--{name}", **options)
     given = parser.parse_args(arguments)
     out: Path = given.out
     if out.name in ("", ".."):
@@ -87,19 +99,20 @@ def main(
         groups, left_out = read(given.folders)
         for sentence in left_out:
             print(f"{program}: {sentence}", file=sys.stderr)
-        print(write(out, lambda path: make(groups, left_out, path), html=html), end="")
+        values = {name: getattr(given, name) for name in flags or {}}
+        print(write(out, lambda path: make(groups, left_out, path, **values), html=html), end="")
 
     return run_to_end(program, report)
 
 
-def write(out: Path, make: Callable[[Path], tuple[str, Any]], *, html: bool) -> str:
+def write(out: Path, make: Callable[[Path], Report], *, html: bool) -> str:
     """Writes all files of a report, or none on failure, and returns the Markdown; see `main`."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
         folder = Path(name)
-        markdown, numbers = make(folder / out.name)
+        markdown, numbers, files = make(folder / out.name)
         content = json.dumps(numbers, indent=2, ensure_ascii=False) + "\n"
-        texts = {"md": markdown, "json": content}
+        texts = {"md": markdown, "json": content, **(files or {})}
         if html:
             texts["html"] = html_page(markdown, folder)
         for ending, text in texts.items():

@@ -158,7 +158,7 @@ def test_the_report_does_not_execute_code_of_other_packages(my_project, tmp_path
         values["command"] = {"config": f"{my_project}/majority.py:{attention}", "overrides": {}}
         write_run(tmp_path / "runs" / name, config=values, **options)
     groups, left_out = read_groups([tmp_path / "runs"])
-    page, _ = make(groups, left_out, tmp_path / "report")
+    page = make(groups, left_out, tmp_path / "report").markdown
     assert not [name for name in sys.modules if name.startswith("my_package")]
     assert [group.label for group in groups] == [COSFORMER, "other_package:CosFormer", "softmax"]
     assert "\n## MAJORITY\n" in page

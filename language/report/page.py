@@ -10,15 +10,15 @@ from language.report.groups import Group
 from language.report.published import COLUMNS, REMARK, SOURCE, TABLE_2, URL
 from language.report.results import Run
 from reporting.runs import finite, version_sentences
-from reporting.writer import bullets, join, picture
+from reporting.writer import Report, bullets, join, picture
 
 
-def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[str, Any]:
-    """Writes the picture; returns the page and the numbers, for `reporting.writer.main`."""
+def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> Report:
+    """Writes the picture; returns the report, for `reporting.writer.main`."""
     pretraining, file = [group for group in groups if not group.task], picture_file(path)
     if pretraining:
         plots.plot_pretraining(pretraining, tables.baselines(pretraining), file)
-    return markdown(groups, left_out, path), numbers(groups)
+    return Report(markdown(groups, left_out, path), numbers(groups))
 
 
 def picture_file(path: Path) -> Path:

@@ -3,23 +3,45 @@
     python -m lra.report results/listops-nystrom-seed0 --out results/listops-nystrom-seed0/report
     python -m lra.report results runs/ablation --out results/report
 
-Each folder is a run folder, or contains run folders at any depth. The report consists of `<out>.md`, a
-self-contained `<out>.html`, `<out>.json` with all numbers of the tables, and figures:
-`<out>-curves-TASK.png`, `<out>-time-TASK.png` if `speed.jsonl` has the time per step, and
-`<out>-tradeoff.png` if at least two settings of a task were timed.
+    python -m lra.report runs --published=rows.csv --out results/report
+
+Each folder is a run folder, or contains run folders at any depth. The report consists of:
+
+<out>.md, .html      the report; the HTML is self-contained
+<out>.json, .csv     all numbers of the tables; accuracies, speed and memory with a line per setting
+<out>.tex            Table 3 in LaTeX, for the package booktabs
+<out>-curves-TASK.png, <out>-time-TASK.png if `speed.jsonl` has the time per step, and <out>-tradeoff.png if
+at least two settings of a task were timed
+
+A file of --published adds rows to Table 3. It is a CSV file with a header, or a JSON list of objects:
+
+model, source        names of the row and of its section; required
+listops, text, retrieval, image, pathfinder32, pathfinder128
+                     test accuracies in percent; at least one. ✗ in pathfinder128 is an accuracy of chance
+mean_of_5            as printed in the source; by default computed if the row has the five tasks
+url, remark          link to the source, and what differs there
 """
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from lra.report.groups import read_groups
 from lra.report.page import make
 from reporting import writer
 
+FLAGS = {
+    "published": {"type": Path, "help": "CSV or JSON file with other rows of Table 3"},
+    "include_partial": {
+        "action": "store_true",
+        "help": "show partial runs in Table 3: fewer steps or examples than the benchmark",
+    },
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the report, prints it as Markdown and returns the exit code."""
-    return writer.main("lra.report", __doc__, read_groups, make, arguments, html=True)
+    return writer.main("lra.report", __doc__, read_groups, make, arguments, html=True, flags=FLAGS)
 
 
 if __name__ == "__main__":

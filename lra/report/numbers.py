@@ -1,30 +1,66 @@
 """Machine-readable numbers of the report."""
 
+import csv
 import dataclasses
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lra.report import tables
 from lra.report.comparisons import compare, grids, mean_over
 from lra.report.groups import Group, tasks_of
 from lra.report.labels import PRESET
-from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES
+from lra.report.published import COLUMNS, FAILED, PATH_X, TABLE, TITLES, Published, Source
 from lra.report.results import Run
 from reporting.runs import finite
 from reporting.statistics import binomial_error
+from reporting.tables import OURS
+
+CSV_COLUMNS = (
+    "source",
+    "task",
+    "attention",
+    "track",
+    "state",
+    "mean",
+    "deviation",
+    "n",
+    "binomial_error",
+    "done_steps",
+    "budget_steps",
+    "step_seconds",
+    "examples_per_second",
+    "peak_bytes",
+    "devices",
+)
 
 
-def numbers(groups: Sequence[Group]) -> dict[str, Any]:
-    """Returns all numbers of the tables; accuracies and values derived from them are in percent."""
+def numbers(
+    groups: Sequence[Group],
+    other_rows: Mapping[Source, Sequence[Published]] = TABLE,
+    *,
+    include_partial: bool = False,
+) -> dict[str, Any]:
+    """Returns all numbers of the tables; accuracies and values derived from them are in percent.
+
+    Args:
+      groups: Groups of runs.
+      other_rows: Published rows.
+      include_partial: If True, "table3" has the accuracies of partial runs.
+    """
     comparisons = compare(groups)
     rows = []
-    for label, cells in tables.benchmark_rows(groups).items():
+    for label, cells in tables.benchmark_rows(groups, include_partial=include_partial).items():
         means = {f"mean_of_{len(tasks)}": mean_over(tasks, cells) for tasks in (COLUMNS, TITLES)}
         rows.append(
             {
                 "attention": label,
                 "track": tables.track_of_row(cells),
-                **{task: _cell(cells[task]) for task in [*COLUMNS, PATH_X] if task in cells},
+                **{
+                    task: _cell(cells[task])
+                    for task in TITLES
+                    if task in cells and (include_partial or cells[task].state != "partial")
+                },
                 **{name: mean._asdict() if mean else None for name, mean in means.items()},
             }
         )
@@ -34,10 +70,11 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
             "source": source.title,
             "url": source.url,
             **dict(zip(COLUMNS, row.accuracies, strict=True)),
+            PATH_X: None if row.path_x == FAILED else row.path_x,
             "mean_of_5": row.mean,
             "mean_of_6": row.mean_of_six,
         }
-        for source, own in TABLE.items()
+        for source, own in other_rows.items()
         for row in own
     ]
     by_task = {}
@@ -65,6 +102,26 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
         }
     found: dict[str, Any] = finite({"table3": rows, "published": published, "tasks": by_task})
     return found
+
+
+def csv_of(found: Mapping[str, Any]) -> str:
+    """Returns a line per task and setting, also of published rows, from the result of `numbers`."""
+    lines = [
+        {**setting, "source": OURS, "task": task}
+        for task, own in found["tasks"].items()
+        for setting in own["settings"]
+    ]
+    lines += [
+        {"source": row["source"], "task": task, "attention": row["model"], "mean": row[task]}
+        for row in found["published"]
+        for task in TITLES
+        if row[task] is not None
+    ]
+    content = io.StringIO()
+    writer = csv.DictWriter(content, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return content.getvalue()
 
 
 def _setting(group: Group) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 import math
 import re
 import shlex
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from lra.report import plots, tables, tuning
 from lra.report.comparisons import Comparison, compare, grids
@@ -20,25 +19,47 @@ from lra.report.labels import (
     is_option,
     standard,
 )
-from lra.report.numbers import numbers
-from lra.report.published import CHANCE, COLUMNS, FAILED, PATH_X, TABLE, TITLES, title_of
+from lra.report.numbers import csv_of, numbers
+from lra.report.published import (
+    CHANCE,
+    COLUMNS,
+    FAILED,
+    PATH_X,
+    TABLE,
+    TITLES,
+    Source,
+    read_published,
+    title_of,
+)
 from lra.report.results import Run
 from nystromformer_jax.plugins import short_name
 from reporting.plotting import COLORS, colors_of
 from reporting.runs import version_sentences
 from reporting.tables import NOTHING, Table
-from reporting.writer import bullets, join, picture
+from reporting.writer import Report, bullets, join, picture
 
 
-def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[str, Any]:
-    """Draws the figures; returns the Markdown and the numbers, see `reporting.writer.main`."""
+def make(
+    groups: Sequence[Group],
+    left_out: Sequence[str],
+    path: Path,
+    *,
+    published: Path | None = None,
+    include_partial: bool = False,
+) -> Report:
+    """Draws the figures and returns the report, see `reporting.writer.main`.
+
+    `published` is a file with other published rows. With `include_partial`, Table 3 shows partial runs.
+    """
     every, groups = groups, tuning.select_tested(groups)
+    others = {**TABLE, **(read_published(published) if published else {})}
+    table3 = tables.benchmark_table(groups, others, include_partial=include_partial)
     colors = colors_of(labels_of(groups))
     comparisons = compare(groups)
     parts = ["# Long Range Arena: results", summary(groups)]
     tasks = tasks_of(groups)
     if any(task in TITLES for task in tasks):
-        parts += _benchmark(groups)
+        parts += _benchmark(groups, table3, include_partial)
     parts += _fast([group for group in groups if "recipe=fast" in str(group.setting[PRESET])])
     parts += tuning.markdown(every)
     if plots.tradeoffs(groups):
@@ -63,7 +84,9 @@ def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> tuple[
                 " left out.",
                 picture(times, f"Validation accuracy on {title} against minutes: {labels}."),
             ]
-    return join([*parts, *_provenance(every, left_out), *_sources()]), numbers(groups)
+    markdown = join([*parts, *_provenance(every, left_out), *_sources(others)])
+    found = numbers(groups, others, include_partial=include_partial)
+    return Report(markdown, found, {"csv": csv_of(found), "tex": table3.latex()})
 
 
 def summary(groups: Sequence[Group]) -> str:
@@ -76,14 +99,15 @@ def summary(groups: Sequence[Group]) -> str:
     return f"{finished} finished{f' and {diverged} diverged' if diverged else ''} of {words}."
 
 
-def _benchmark(groups: Sequence[Group]) -> list[str]:
+def _benchmark(groups: Sequence[Group], table3: Table, include_partial: bool) -> list[str]:
     parts = [
         "## Beside published results",
         "Test accuracy at the step with the best validation accuracy. Ours: mean ± standard deviation over n"
         ' seeds, "n = 4 of 5" if one run diverged, was not finished or is partial. The means of 5 and,'
         " with Path-X, of 6 need all of their tasks, whole: a partial run saw fewer steps or examples than"
-        f" the benchmark has, and enters no mean. {FAILED}, no better than chance, counts as {CHANCE:.0f}.",
-        tables.table3(groups),
+        f" the benchmark has, and enters no mean. {FAILED}, no better than chance, counts as {CHANCE:.0f}."
+        + ("" if include_partial else " Partial runs are shown with `--include_partial`."),
+        table3.markdown(),
     ]
     short = tables.shortfalls([group for group in groups if group.task in TITLES])
     return [*parts, "Runs that are not whole:", bullets(short)] if short else parts
@@ -258,8 +282,12 @@ def command(run: Run, group: Group) -> str:
     return " ".join(["python run_lra.py", shlex.quote(f"--config={config}"), *flags, seed])
 
 
-def _sources() -> list[str]:
-    sources = [f"[{source.title}]({source.url}): {source.remark}" for source in TABLE]
+def _sources(others: Mapping[Source, object]) -> list[str]:
+    sources = [
+        (f"[{source.title}]({source.url})" if source.url else source.title)
+        + (f": {source.remark}" if source.remark else "")
+        for source in others
+    ]
     tasks = (
         "[The tasks and their measures](https://arxiv.org/abs/2011.04006): Tay et al. 2021. The mean of 5 is"
         f" over {', '.join(COLUMNS.values())}; that of 6 has {TITLES[PATH_X]}, too."

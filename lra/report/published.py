@@ -1,9 +1,13 @@
-"""Published results on the Long Range Arena, and accuracies of trivial predictors."""
+"""Published results on the Long Range Arena, also from a file, and accuracies of trivial predictors."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import csv
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from nystromformer_jax.plugins import short_name
+from nystromformer_jax.spelling import nearest
 
 # The five tasks of the mean, with their names in the papers.
 COLUMNS: Mapping[str, str] = {
@@ -28,18 +32,23 @@ class Source(NamedTuple):
 
 
 class Published(NamedTuple):
-    """A row of a published table: test accuracies in percent, in the order of `COLUMNS`."""
+    """A row of a published table: test accuracies in percent, None if unknown."""
 
     model: str
-    accuracies: tuple[float, ...]
-    mean: float  # as printed in the source
-    path_x: str = "–"
+    accuracies: tuple[float | None, ...]  # in the order of `COLUMNS`
+    mean: float | None  # as printed in the source
+    path_x: float | str | None = None  # `FAILED` if no better than chance
 
     @property
     def mean_of_six(self) -> float | None:
-        """Mean with Path-X counted as chance, because all published models failed; None if not tried."""
-        tried = self.path_x == FAILED
-        return (sum(self.accuracies) + CHANCE) / (len(COLUMNS) + 1) if tried else None
+        """Mean with Path-X, which counts as chance if the model failed; None if an accuracy is unknown."""
+        return mean_of([*self.accuracies, CHANCE if self.path_x == FAILED else self.path_x])
+
+
+def mean_of(values: Iterable[Any]) -> float | None:
+    """Returns the mean, or None if a value is None."""
+    known = list(values)
+    return None if None in known else sum(known) / len(known)
 
 
 PAPER = Source(
@@ -99,6 +108,72 @@ BASELINES: Mapping[str, Mapping[str, float]] = {
     "retrieval": {"constant answer": 0.5},
     "image": {"constant answer": 0.1},
 }
+
+
+def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
+    """Reads rows from a CSV or JSON file, by source; `python -m lra.report --help` lists the columns.
+
+    Raises:
+      OSError: The file cannot be read.
+      ValueError: A row is invalid; the message has its number.
+    """
+    text = file.read_text(encoding="utf-8-sig")
+    if file.suffix == ".csv":
+        rows: Any = [
+            {key: value for key, value in row.items() if value not in ("", None)}
+            for row in csv.DictReader(text.splitlines())
+        ]
+    elif file.suffix == ".json":
+        try:
+            rows = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{file} cannot be read as JSON: {error}.") from None
+    else:
+        raise ValueError(f"--published={file} must end in .csv or .json.")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{file} must have a list of one or more rows with names of columns.")
+    found: dict[Source, tuple[Published, ...]] = {}
+    sources: dict[str, Source] = {}
+    for number, row in enumerate(rows, 1):
+        try:
+            published = _row(row)
+        except ValueError as error:
+            raise ValueError(f"{file}, row {number}: {error}") from None
+        source = Source(row["source"], str(row.get("url", "")), str(row.get("remark", "")))
+        source = sources.setdefault(source.title, source)
+        found[source] = (*found.get(source, ()), published)
+    return found
+
+
+def _row(row: Mapping[str, Any]) -> Published:
+    columns = ["model", "source", "url", "remark", *TITLES, "mean_of_5"]
+    for name in row:
+        if name not in columns:
+            raise ValueError(f"unknown column {name!r}{nearest(str(name), columns)}")
+    for name in ("model", "source"):
+        if not isinstance(row.get(name), str) or not row[name].strip():
+            raise ValueError(f"{name} is missing.")
+    values = {name: row.get(name) for name in (*TITLES, "mean_of_5")}
+    numbers = {
+        name: value if (name, value) == (PATH_X, FAILED) else _percent(name, value)
+        for name, value in values.items()
+        if value is not None
+    }
+    accuracies = tuple(numbers.get(task) for task in COLUMNS)
+    if not numbers.keys() & TITLES.keys():
+        raise ValueError(f"an accuracy is needed: one of {', '.join(TITLES)}.")
+    mean = numbers.get("mean_of_5", mean_of(accuracies))
+    return Published(row["model"], accuracies, mean, numbers.get(PATH_X))
+
+
+def _percent(name: str, value: Any) -> float:
+    try:
+        number = float("" if isinstance(value, bool) else value)
+    except (TypeError, ValueError):
+        number = -1
+    if not 0 <= number <= 100:
+        raise ValueError(f"{name} must be a percentage from 0 to 100, got {value!r}.")
+    return number
 
 
 def title_of(task: str) -> str:

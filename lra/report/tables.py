@@ -5,7 +5,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from lra.report.comparisons import Comparison, Grid, grids, mean_over
 from lra.report.groups import Group, rank, tasks_of
-from lra.report.published import COLUMNS, PATH_X, TABLE, TITLES, baselines_of, title_of
+from lra.report.published import (
+    COLUMNS,
+    PATH_X,
+    TABLE,
+    TITLES,
+    Published,
+    Source,
+    baselines_of,
+    title_of,
+)
 from reporting.statistics import Summary, binomial_error
 from reporting.tables import (
     DIVERGED,
@@ -13,6 +22,7 @@ from reporting.tables import (
     NOT_RUN,
     NOTHING,
     OURS,
+    PARTIAL,
     Table,
     format_3sf,
     format_spread,
@@ -25,9 +35,12 @@ TRACKS: Mapping[str, str] = {
 }
 
 
-def table3(groups: Sequence[Group]) -> str:
-    """Returns Table 3 of the paper as Markdown, with rows of this code and of other publications."""
-    return benchmark_table(groups).markdown()
+def table3(groups: Sequence[Group], *, include_partial: bool = False) -> str:
+    """Returns Table 3 of the paper as Markdown, with rows of this code and of other publications.
+
+    With `include_partial`, it shows the accuracies of partial runs, and says so.
+    """
+    return benchmark_table(groups, include_partial=include_partial).markdown()
 
 
 def task_table(groups: Sequence[Group], task: str, *columns: str) -> str:
@@ -44,42 +57,53 @@ def task_table(groups: Sequence[Group], task: str, *columns: str) -> str:
     return (table.select(*columns) if columns else table).markdown()
 
 
-def benchmark_table(groups: Sequence[Group]) -> Table:
-    """Returns Table 3 of the paper as a `Table`; see `table3`."""
+def benchmark_table(
+    groups: Sequence[Group],
+    published: Mapping[Source, Sequence[Published]] = TABLE,
+    *,
+    include_partial: bool = False,
+) -> Table:
+    """Returns Table 3 of the paper as a `Table`, with the rows of `published`; see `table3`."""
+
+    def cell(cells: Mapping[str, Group], task: str) -> str:
+        group = cells.get(task)
+        return PARTIAL if group and _is_hidden(group, include_partial) else score(group)
+
     ours: dict[str, list[list[str]]] = {track: [] for track in TRACKS}
-    for label, cells in benchmark_rows(groups).items():
+    for label, cells in benchmark_rows(groups, include_partial=include_partial).items():
         track = track_of_row(cells)
         ours[track].append(
             [
                 label.removesuffix(", recipe=fast") if track == "fast" else label,
-                *(score(cells.get(task)) for task in COLUMNS),
+                *(cell(cells, task) for task in COLUMNS),
                 _mean(COLUMNS, cells),
-                score(cells.get(PATH_X)),
+                cell(cells, PATH_X),
                 _mean(TITLES, cells),
             ]
         )
     sections = [(TRACKS[track], rows) for track, rows in ours.items() if rows]
-    for source, published in TABLE.items():
+    for source, own in published.items():
         rows = [
             [
                 row.model,
-                *(f"{value:.2f}" for value in (*row.accuracies, row.mean)),
-                row.path_x,
-                NOTHING if row.mean_of_six is None else f"{row.mean_of_six:.2f}",
+                *map(_number, (*row.accuracies, row.mean, row.path_x, row.mean_of_six)),
             ]
-            for row in published
+            for row in own
         ]
         sections.append((source.title, rows))
     columns = ["test accuracy, %", *COLUMNS.values(), "mean of 5", TITLES[PATH_X], "mean of 6"]
     return Table(columns, sections)
 
 
-def benchmark_rows(groups: Sequence[Group]) -> dict[str, dict[str, Group]]:
+def benchmark_rows(
+    groups: Sequence[Group], *, include_partial: bool = False
+) -> dict[str, dict[str, Group]]:
     """Returns the rows of this code: for each label, a group of runs per task.
 
     If an attention has one complete group on a task, the row shows this group. If it has several, there is
     a row for each. If it has none, the row shows the group with the most steps, with a score if possible.
-    Attentions whose groups are all part of a grid are only shown in the grid.
+    Attentions whose groups are all part of a grid are only shown in the grid. Without `include_partial`,
+    attentions whose groups are all partial have no row.
     """
     official = [group for group in groups if group.task in TITLES]
     cells: dict[str, dict[str, Group]] = {}
@@ -94,8 +118,18 @@ def benchmark_rows(groups: Sequence[Group]) -> dict[str, dict[str, Group]]:
             cells.setdefault(attention, {})[task] = (whole or [furthest])[0]
     in_grids = [group for grid in grids(official) for group in grid.cells.values()]
     others = [name for name in cells if any(own not in in_grids for own in cells[name].values())]
-    labels = sorted(others or cells, key=lambda label: rank(label, cells[label].values()))
+    others = [
+        label
+        for label in others or cells
+        if not all(_is_hidden(group, include_partial) for group in cells[label].values())
+    ]
+    labels = sorted(others, key=lambda label: rank(label, cells[label].values()))
     return {label: cells[label] for label in labels}
+
+
+def _is_hidden(group: Group, include_partial: bool) -> bool:
+    """Returns True if Table 3 does not show the accuracy of a group."""
+    return group.state == "partial" and not include_partial
 
 
 def track_of_row(cells: Mapping[str, Group]) -> str:
@@ -208,6 +242,12 @@ def score(group: Group | None) -> str:
     return _accuracy(group, _of_group) if group else NOT_RUN
 
 
+def _number(value: float | str | None) -> str:
+    if value is None:
+        return NOTHING
+    return value if isinstance(value, str) else f"{value:.2f}"
+
+
 def _spread(group: Group) -> str:
     return format_spread(group.summary.mean, group.summary.deviation)
 
@@ -247,7 +287,7 @@ def _seeds(group: Group) -> str:
 def _accuracy(group: Group, format: Callable[[Group], str] = _spread) -> str:
     if not group.scored:
         return DIVERGED if group.state == "diverged" else NOT_FINISHED
-    return f"{format(group)}{', partial' if group.state == 'partial' else ''}"
+    return f"{format(group)}{f', {PARTIAL}' if group.state == 'partial' else ''}"
 
 
 def _interval(summary: Summary) -> str:

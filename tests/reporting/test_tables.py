@@ -20,6 +20,25 @@ def test_markdown_keeps_every_cell_in_its_column():
     ]
 
 
+def test_latex_keeps_every_cell_in_its_column():
+    table = Table(TABLE.columns, [*TABLE.sections, ("50 %", [["[a]_b", "✗", "−1 ± 2"]])])
+    assert table.latex().splitlines() == [
+        r"\begin{tabular}{llr}",
+        r"\toprule",
+        r"run & task & accuracy, \% \\",
+        r"\midrule",
+        r"a$|$b & x $<$ y \& z & 1.00 \\",
+        r"\midrule",
+        r"\multicolumn{3}{l}{\textbf{Ours $|$ theirs}} \\",
+        r"two lines &  & -- \\",
+        r"\midrule",
+        r"\multicolumn{3}{l}{\textbf{50 \%}} \\",
+        r"{[}a]\_b & $\times$ & $-$1 $\pm$ 2 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
 def test_only_numbers_are_right_aligned():
     assert TABLE.is_numeric == [False, False, True]
     assert Table(["steps"], []).is_numeric == [False]  # the first names its row

@@ -1,9 +1,11 @@
 """Published rows are complete, and their means are correct."""
 
+import json
+
 import pytest
 
 from lra.data import TASKS
-from lra.report.published import COLUMNS, FAILED, PATH_X, TABLE, baselines_of
+from lra.report.published import COLUMNS, FAILED, PATH_X, TABLE, baselines_of, read_published
 
 ROWS = [(source, row) for source, rows in TABLE.items() for row in rows]
 
@@ -33,3 +35,51 @@ def test_baselines_are_accuracies():
     for task in TASKS:
         assert all(0.1 <= level < 1 for level in baselines_of(task).values())
     assert baselines_of("pathfinder64-easy") == {"constant answer": 0.5}
+
+
+CSV = """model,source,url,remark,listops,text,retrieval,image,pathfinder32,pathfinder128,mean_of_5
+S4,"Gu et al. 2022, v2",https://arxiv.org/abs/2111.00396,Larger models.,58.35,76.02,87.09,87.26,86.05,88.10,
+Mine,Ours,,,37,,,,,✗,
+"""
+
+
+def test_rows_of_a_file_have_means_if_they_are_complete(tmp_path):
+    (tmp_path / "rows.csv").write_text(CSV)
+    found = read_published(tmp_path / "rows.csv")
+    (s4,), (mine,) = found.values()
+    assert s4.mean == pytest.approx(78.954)
+    assert s4.mean_of_six == pytest.approx(80.478, abs=1e-3)
+    assert mine == ("Mine", (37, None, None, None, None), None, FAILED)
+    assert mine.mean_of_six is None
+    assert [source.title for source in found] == ["Gu et al. 2022, v2", "Ours"]
+    rows = [{"model": "Mine", "source": "Ours", "listops": 37, "pathfinder128": FAILED}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    assert [mine] == [row for own in read_published(tmp_path / "rows.json").values() for row in own]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (
+            "rows.csv",
+            "model,source,listop\nA,B,3\n",
+            "row 1: unknown column 'listop'; did you mean",
+        ),
+        (
+            "rows.csv",
+            "model,source,listops\nA,B,370\n",
+            "row 1: listops must be a percentage .* '370'",
+        ),
+        ("rows.csv", "model,listops\nA,3\n", "row 1: source is missing"),
+        ("rows.csv", "model,source,text\nA,B,1\nA,B,\n", "row 2: an accuracy is needed"),
+        ("rows.csv", "model,source,text\nA,B,1,2\n", "row 1: unknown column None"),
+        ("rows.csv", "", "must have a list of one or more rows"),
+        ("rows.json", "[1]", "must have a list of one or more rows"),
+        ("rows.json", "[", "rows.json cannot be read as JSON"),
+        ("rows.txt", "", "must end in .csv or .json"),
+    ],
+)
+def test_an_invalid_file_is_one_sentence(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=words):
+        read_published(tmp_path / name)

@@ -1,5 +1,6 @@
 """The command: files for one run and for many, and errors."""
 
+import csv
 import json
 import re
 
@@ -35,7 +36,8 @@ def test_one_run_gives_a_table_and_a_figure(tmp_path, capsys):
     folder = write_run(tmp_path / "run")
     assert run(folder, "--out", tmp_path / "out" / "listops-0.1") == 0
     assert written(tmp_path / "out") == [
-        f"listops-0.1{ending}" for ending in ("-curves-listops.png", ".html", ".json", ".md")
+        f"listops-0.1{ending}"
+        for ending in ("-curves-listops.png", ".csv", ".html", ".json", ".md", ".tex")
     ]
     page = (tmp_path / "out" / "listops-0.1.md").read_text()
     assert "| nystrom-64 | 3 | 36.00 ± 1.07 | 25.00 | 20 | 20 of 5,000 | 0.976 |" in page
@@ -121,6 +123,29 @@ def test_tables_of_the_readme(many):
     assert report.task_table(groups, "text").count("\n") == 6
     with pytest.raises(ValueError, match="No run has the task 'pathx'; known tasks: listops, text"):
         report.task_table(groups, "pathx")
+
+
+def test_flags_add_published_rows_and_partial_runs_to_every_format(many, capsys):
+    (many / "rows.csv").write_text("model,source,listops\nS4,Gu et al.,58.35\n")
+    out = many / "out" / "report"
+    assert run(many, "--out", out, f"--published={many}/rows.csv") == 0
+    assert run(many, "--out", many / "partial", "--include_partial") == 0
+    assert "| S4 | 58.35 | – | – | – | – | – | – | – |" in out.with_suffix(".md").read_text()
+    assert "\n* Gu et al.\n" in out.with_suffix(".md").read_text()
+    assert (
+        r"S4 & 58.35 & -- & -- & -- & -- & -- & -- & -- \\" in out.with_suffix(".tex").read_text()
+    )
+    lines = list(csv.DictReader(out.with_suffix(".csv").read_text().splitlines()))
+    assert {"source": "Gu et al.", "task": "listops", "mean": "58.35"}.items() <= lines[-1].items()
+    (ours,) = (
+        line
+        for line in lines
+        if (line["source"], line["task"], line["attention"]) == ("This code", "listops", "softmax")
+    )
+    assert (float(ours["mean"]), ours["n"]) == (pytest.approx(35.5), "2")
+    capsys.readouterr()
+    assert run(many, "--out", out, f"--published={many}/none.csv") == 2
+    assert "none.csv: No such file or directory" in capsys.readouterr().err
 
 
 def test_mean_in_the_json_is_over_five_complete_tasks(tmp_path):
