@@ -7,7 +7,8 @@
     python run_lra.py --config=configs/pathfinder.py --config.data.dir=FOLDER # files of the release
     python run_lra.py --config=configs/pathfinder.py:nystrom,recipe=fast      # an hour on two cores
 
-FOLDER is lra_release of https://storage.googleapis.com/long-range-arena/lra_release.gz, or its pathfinder32.
+FOLDER is where https://storage.googleapis.com/long-range-arena/lra_release.gz was unpacked, or its
+folder lra_release or pathfinder32.
 
 Source: Xiong et al. 2021 (arXiv:2102.03902) and the authors' `LRA/code/lra_config.py`: 2 layers, width
 64, MLP 128, 2 heads of 32, batch size 256, 62,400 steps, peak rate 1e-4 after 312 steps. Larger images, which

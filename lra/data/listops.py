@@ -26,7 +26,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from dataprep import cache, parallel
-from lra.data.task import DataConfig, Sequences, Split, Task
+from lra.data.task import DataConfig, Sequences, Split, Task, release_folders
 from nystromformer_jax.durable import sha256_of
 
 OPERATORS = ("[MAX", "[MED", "[MIN", "[SM")
@@ -252,13 +252,17 @@ def _row(line: bytes) -> tuple[str, int]:
     return source, int(label)
 
 
-def _official_paths(folder: Path) -> dict[str, Path]:
+def _official_paths(below: Path) -> dict[str, Path]:
+    names = OFFICIAL_FILES.values()
+    folders = release_folders(below, "listops-1000")
+    holding = (folder for folder in folders if any((folder / name).is_file() for name in names))
+    folder = next(holding, below)
     paths = {split: folder / file for split, file in OFFICIAL_FILES.items()}
     missing = [path.name for path in paths.values() if not path.is_file()]
     if missing:
         raise FileNotFoundError(
             f"ListOps needs the official files: no {', '.join(missing)} under {folder}. Unpack"
-            " lra_release.gz and set --config.data.dir to its folder listops-1000, or leave it empty to"
+            " lra_release.gz and set --config.data.dir to the folder that holds it, or leave it empty to"
             " generate the data."
         )
     return paths

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from dataprep import cache, parallel
 from dataprep.archives import reading, stamp
-from lra.data.task import DataConfig, Task, image_to_text
+from lra.data.task import DataConfig, Task, image_to_text, release_folders
 
 VOCAB_SIZE = 256
 CLASS_NAMES = ("not joined", "joined")
@@ -225,17 +225,15 @@ class Release(NamedTuple):
 
     @classmethod
     def find(cls, below: Path, resolution: int, difficulty: str) -> Self:
-        """Finds the folder in `below`, which may be lra_release, pathfinder32 or the folder itself.
+        """Finds the folder in `below`, which may also be pathfinder32 or the folder itself.
 
         Raises:
           FileNotFoundError: The folder does not exist.
         """
         size, level = f"pathfinder{resolution}", RELEASE_FOLDERS[difficulty]
-        places = ("lra_release", ""), (size, ""), (level,)
-        for place in itertools.product(*places):
-            folder = below.joinpath(*place)
-            if (folder / "metadata").is_dir():
-                return cls(folder, resolution)
+        for folder in release_folders(below, size):
+            if (folder / level / "metadata").is_dir():
+                return cls(folder / level, resolution)
         if below.resolve().name == level and (below / "metadata").is_dir():
             return cls(below, resolution)
         raise FileNotFoundError(

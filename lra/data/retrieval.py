@@ -28,7 +28,7 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from dataprep import cache
-from lra.data.task import DataConfig, Sequences, Split, Task
+from lra.data.task import DataConfig, Sequences, Split, Task, release_folders
 from lra.data.text import FIRST_ID, decode
 
 VOCAB_SIZE = FIRST_ID + 256
@@ -44,7 +44,6 @@ OFFICIAL_FILES: Mapping[str, str] = {
 # Part of the fingerprint: increase it when a change of the code changes the prepared data.
 FORMAT = 1
 
-_FOLDERS = (".", "tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data")
 _COLUMNS = ("label", "id1", "id2", "text1", "text2")
 _LABELS: Mapping[bytes, int] = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
 # Rows are sorted by the hash, and by the other fields where hashes are equal.
@@ -60,7 +59,7 @@ def load(config: DataConfig) -> Task:
 
     The data are prepared again if the name, size or modification time of a file changes.
 
-    The files are read from `dir` or a subfolder in `_FOLDERS`: the first folder that has one of them.
+    The files are read from the first of `release_folders` that has one of them.
 
     Raises:
       ValueError: `dir` is empty, `source` is not the files, or a file is malformed.
@@ -141,7 +140,7 @@ def _text(column: str, text: bytes) -> bytes:
 def _official_paths(config: DataConfig) -> dict[str, Path]:
     archive = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
     config.choose_source("Retrieval", None, f"the tsv files of {archive} (tar -xf)")
-    folders = [cache.user_path(config.dir) / below for below in _FOLDERS]
+    folders = release_folders(cache.user_path(config.dir), "tsv_data")
 
     def missing(folder: Path) -> list[str]:
         return [file for file in OFFICIAL_FILES.values() if not (folder / file).is_file()]

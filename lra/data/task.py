@@ -99,6 +99,16 @@ class DataConfig:
         return "files"
 
 
+def release_folders(below: Path, name: str) -> list[Path]:
+    """Returns the folders that may hold the files of a task: `below`, and `name` in the unpacked release.
+
+    `below` may also be the folder into which lra_release.gz was unpacked. The archive has a folder
+    lra_release in a folder of the same name.
+    """
+    places = ("", "lra_release", "lra_release/lra_release")
+    return [below, *(below / place / name for place in places)]
+
+
 class Padding(NamedTuple):
     """Truncation and padding of sequences to rows of equal length; see `DataConfig`."""
 

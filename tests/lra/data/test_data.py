@@ -1,6 +1,12 @@
+import io
+
+import numpy as np
 import pytest
+from PIL import Image
 
 from lra import data
+from lra.data import image, listops, pathfinder, retrieval, text
+from tests.lra.data import fakes
 
 
 def test_error_suggests_the_nearest_task():
@@ -16,3 +22,42 @@ def test_error_lists_all_tasks_if_none_is_near():
 def test_model_size_is_known_before_the_data_are_prepared():
     info = data.describe("listops")
     assert (info.vocab_size, info.num_classes) == (16, 10)
+
+
+@pytest.fixture
+def upstream_files():
+    """Small files of the release, by path below the unpacked folder."""
+    png = io.BytesIO()
+    Image.fromarray(np.full((32, 32), 7, np.uint8)).save(png, "PNG")
+    drawn = f"pathfinder32/{pathfinder.RELEASE_FOLDERS['hard']}"
+    rows = "".join(f"imgs/0 {row}.png {row} {row % 2}\n" for row in range(10))
+    return {
+        **{
+            f"listops-1000/{name}": b"Source\tTarget\n( ( ( [MAX 1 ) 2 ) ] )\t2\n"
+            for name in listops.OFFICIAL_FILES.values()
+        },
+        **{
+            f"tsv_data/{name}": b"1.0\ta\tb\tA text.\tAnother.\n"
+            for name in retrieval.OFFICIAL_FILES.values()
+        },
+        f"{drawn}/metadata/0.npy": rows.encode(),
+        **{f"{drawn}/imgs/0/{row}.png": png.getvalue() for row in range(10)},
+    }
+
+
+@pytest.mark.parametrize("place", [".", "lra_release", "lra_release/lra_release"])
+def test_one_folder_serves_every_task(tmp_path, upstream_files, place):
+    fakes.write_folder(tmp_path / place, upstream_files)
+    fakes.write_folder(tmp_path / "aclImdb", fakes.reviews())
+    fakes.write_folder(tmp_path / "cifar-10-batches-bin", fakes.batches())
+
+    def config(task):
+        return data.DataConfig(task=task, dir=str(tmp_path), max_len=7)
+
+    assert len(data.load(config("listops")).splits["train"]) == 1
+    assert len(data.load(config("retrieval")).splits["train"]) == 1
+    assert len(data.load(config("pathfinder")).splits["train"]) == 8
+    reviews = text.load(config("text"), per_class=fakes.REVIEWS_PER_CLASS)
+    assert len(reviews.splits["test"]) == 2 * fakes.REVIEWS_PER_CLASS
+    images = image.load(config("image"), images_per_file=fakes.IMAGES_PER_FILE)
+    assert len(images.splits["test"]) == fakes.IMAGES_PER_FILE
