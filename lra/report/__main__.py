@@ -2,7 +2,6 @@
 
     python -m lra.report results/listops-nystrom-seed0 --out results/listops-nystrom-seed0/report
     python -m lra.report results runs/ablation --out results/report
-
     python -m lra.report runs --published=rows.csv --out results/report
 
 Each folder is a run folder, or contains run folders at any depth. The report consists of:
@@ -23,14 +22,15 @@ url, remark          link to the source, and what differs there
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lra.report.groups import read_groups
 from lra.report.page import make
 from reporting import writer
 
-FLAGS = {
+FLAGS: Mapping[str, Mapping[str, Any]] = {
     "published": {"type": Path, "help": "CSV or JSON file with other rows of Table 3"},
     "include_partial": {
         "action": "store_true",

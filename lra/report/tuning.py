@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Hashable, Sequence
 
 from lra.report.groups import Group
-from lra.report.published import TITLES
+from lra.report.published import title_of
 from lra.sweep.choice import best_setting
 from nystromformer_jax.plugins import short_name
 from reporting.tables import NOTHING, Table, format_spread
@@ -82,7 +82,7 @@ def markdown(groups: Sequence[Group]) -> list[str]:
     for tuning in tunings(groups):
         first = tuning.groups[0]
         parts += [
-            f"{TITLES.get(first.task, first.task)}, {short_name(str(first.setting['attention.name']))}"
+            f"{title_of(first.task)}, {short_name(str(first.setting['attention.name']))}"
             " attention:",
             tuning.table().markdown(),
         ]

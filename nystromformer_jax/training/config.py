@@ -125,6 +125,7 @@ class LogConfig:
 
     every_steps: int = 50
     events: bool = True  # TensorBoard events besides metrics.jsonl
+    wandb: bool = False  # Weights & Biases besides metrics.jsonl; needs the package wandb
 
     def __post_init__(self) -> None:
         _at_least("log", self, every_steps=1)

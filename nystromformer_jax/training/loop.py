@@ -106,8 +106,13 @@ def fit(
                 metric_sums = zero_sums()
             record = Record()
         silent = not is_primary()
-        kept, events = record.metrics_bytes, config.log.events
-        log = RunLog(workdir.path, keep_bytes=kept, events=events, silent=silent)
+        log = RunLog(
+            workdir.path,
+            keep_bytes=record.metrics_bytes,
+            events=config.log.events,
+            wandb=config.log.wandb,
+            silent=silent,
+        )
         stack.enter_context(log)
         progress = stack.enter_context(closing(Progress(step, total_steps, silent=silent)))
         began = f"Resuming from step {step} of {total_steps}" if step else f"{total_steps} steps"

@@ -1,4 +1,4 @@
-"""Writes the logs of a run: `metrics.jsonl`, `speed.jsonl` and TensorBoard events.
+"""Writes the logs of a run: `metrics.jsonl`, `speed.jsonl`, TensorBoard events and Weights & Biases.
 
 `metrics.jsonl` contains only deterministic values, so it is byte-identical after a kill and resume.
 `speed.jsonl` contains wall-clock times.
@@ -8,11 +8,14 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from nystromformer_jax.durable import read_json, write_json
 
 FLUSH_SECONDS = 60  # every save also flushes
 
@@ -60,24 +63,36 @@ class JsonLines:
 
 
 class RunLog:
-    """`metrics.jsonl`, `speed.jsonl` and `events/` of one run.
+    """`metrics.jsonl`, `speed.jsonl` and `events/` of one run, and its page in Weights & Biases.
 
-    On a resume the events are rewritten from `metrics.jsonl`, so both logs contain the same steps.
+    On a resume the events are rewritten from `metrics.jsonl`, so both logs contain the same steps. Weights
+    & Biases ignores the steps that it already has.
     """
 
     def __init__(
-        self, folder: Path, *, keep_bytes: int = 0, events: bool = True, silent: bool = False
+        self,
+        folder: Path,
+        *,
+        keep_bytes: int = 0,
+        events: bool = True,
+        wandb: bool = False,
+        silent: bool = False,
     ) -> None:
         """Opens the logs in `folder` and truncates `metrics.jsonl` to `keep_bytes`.
 
         With `silent` nothing is written. All processes except the primary one are silent.
+
+        Raises:
+            ModuleNotFoundError: `wandb` is True and the package is not installed.
         """
         self._silent = silent
         if silent:
             return
+        writers: list[Events | Wandb | None] = [Wandb(folder)] if wandb else []
         self._metrics = JsonLines(folder / "metrics.jsonl", keep_bytes)
         self._speed = JsonLines(folder / "speed.jsonl")
-        self._events = _open_events(folder / "events") if events else None
+        writers += [_open_events(folder / "events")] if events else []
+        self._writers = [writer for writer in writers if writer is not None]
         for line in self._metrics.lines():
             self._write_events(line)
 
@@ -88,9 +103,8 @@ class RunLog:
         if self._silent:
             return
         with contextlib.ExitStack() as each:  # each close may fail on a full disk
-            for file in (self._metrics, self._speed, self._events):
-                if file is not None:
-                    each.callback(file.close)
+            for file in (self._metrics, self._speed, *self._writers):
+                each.callback(file.close)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Records deterministic values in full precision."""
@@ -106,16 +120,16 @@ class RunLog:
             self._speed.write({"step": step, **values})
 
     def sync(self) -> int:
-        """Syncs metrics and events to disk; returns the size of `metrics.jsonl` in bytes."""
+        """Flushes events and syncs metrics to disk; returns the size of `metrics.jsonl` in bytes."""
         if self._silent:
             return 0
-        if self._events is not None:
-            self._events.flush()
+        for writer in self._writers:
+            writer.flush()
         return self._metrics.sync()
 
     def _write_events(self, line: Mapping[str, Any]) -> None:
-        if self._events is not None:
-            self._events.write(line)
+        for writer in self._writers:
+            writer.write(line)
 
 
 class Events:
@@ -161,6 +175,51 @@ class Events:
         from tensorboardX.proto.event_pb2 import Event
 
         self._file.write(Event(wall_time=time.time(), **values).SerializeToString())
+
+
+class Wandb:
+    """A run of Weights & Biases, with the config of the run folder.
+
+    Its id is in `wandb.json`, so that a resumed run continues on the same page. The project is
+    `$WANDB_PROJECT` or "nystromformer-jax".
+
+    Raises:
+        ModuleNotFoundError: The package wandb is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import wandb
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "--config.log.wandb=True needs the package wandb: pip install wandb."
+            ) from None
+
+        file, config = folder / "wandb.json", folder / "config.json"
+        if not file.exists():
+            write_json(file, {"id": secrets.token_hex(4)})
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "nystromformer-jax"),
+            name=folder.name,
+            dir=str(folder),
+            config=read_json(config) if config.exists() else None,
+            resume="allow",
+            **read_json(file),
+        )
+        self._known_step = self._run.step  # the next step; larger than 0 after a resume
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Adds the values of a line of `metrics.jsonl`, except those of known steps."""
+        values = {name: value for name, value in line.items() if name != "step"}
+        if line["step"] >= self._known_step:
+            self._run.log(values, step=line["step"])
+
+    def flush(self) -> None:
+        """Does nothing: wandb sends the values in another process."""
+
+    def close(self) -> None:
+        """Waits until all values are sent."""
+        self._run.finish()
 
 
 def _open_events(folder: Path) -> Events | None:

@@ -3,14 +3,15 @@
 import json
 import logging
 import sys
+import types
 
 import pytest
 
 from nystromformer_jax.training.run_log import JsonLines, RunLog
 
 
-def write(folder, steps, keep_bytes=0, events=False):
-    with RunLog(folder, keep_bytes=keep_bytes, events=events) as log:
+def write(folder, steps, keep_bytes=0, events=False, wandb=False):
+    with RunLog(folder, keep_bytes=keep_bytes, events=events, wandb=wandb) as log:
         for step in steps:
             log.metrics(step, {"train/loss": 1 / step})
         return log.sync()
@@ -107,3 +108,50 @@ def test_old_events_are_kept_without_tensorboardx(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     write(tmp_path, [3], events=True)
     assert event_steps(tmp_path) == [1, 2]
+
+
+class FakeWandb:
+    """A service that keeps the values of each run by id, as wandb does."""
+
+    def __init__(self):
+        self.starts, self.pages, self.finished = [], {}, 0
+
+    def init(self, **options):
+        self.starts.append(options)
+        page = self.pages.setdefault(options["id"], {})
+
+        def log(values, step):
+            assert step >= max(page, default=0)  # wandb drops earlier steps, with a warning
+            page.setdefault(step, {}).update(values)
+
+        def finish():
+            self.finished += 1
+
+        return types.SimpleNamespace(step=max(page, default=-1) + 1, log=log, finish=finish)
+
+
+def test_a_resumed_run_continues_on_its_page_of_wandb(tmp_path, monkeypatch):
+    service = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", service)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"train": {"seed": 3}}')
+    kept = write(folder, [1, 2, 3], wandb=True)
+    write(folder, [4, 5], keep_bytes=kept, wandb=True)
+    (page,) = service.pages.values()
+    assert page == {step: {"train/loss": 1 / step} for step in range(1, 6)}
+    first, second = service.starts
+    assert first == second
+    assert first["config"] == {"train": {"seed": 3}}
+    assert (first["name"], first["project"]) == ("run", "nystromformer-jax")
+    assert service.finished == 2
+    write(tmp_path, [1])
+    assert len(service.starts) == 2  # off by default
+
+
+def test_missing_wandb_is_one_sentence_and_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ModuleNotFoundError, match="needs the package wandb: pip install wandb"):
+        write(tmp_path, [1], wandb=True)
+    assert list(tmp_path.iterdir()) == []

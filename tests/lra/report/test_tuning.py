@@ -38,7 +38,7 @@ def test_settings_that_were_not_chosen_are_only_in_the_table_of_validation(tmp_p
         ["0.01", "2, 1 diverged", "60.00", ""],
     ]
     assert [group.setting[RATE] for group in select_tested(groups)] == [1e-3] * chosen
-    text, numbers = make(*read_groups([tmp_path]), tmp_path / "report")
+    text, numbers, _ = make(*read_groups([tmp_path]), tmp_path / "report")
     assert "## Choice of values by validation" in text
     assert ("47.00" in text) == chosen
     assert text.count("60.00") == 1  # not in the tables of test accuracies
