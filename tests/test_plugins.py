@@ -97,7 +97,7 @@ def checked(in_repository, monkeypatch):
         configs.append(json.loads(json.dumps(config)))
         return prepare(config, *arguments)
 
-    def write(run, task, workdir):
+    def write(run, task, workdir, **options):
         (workdir.path / "metrics.jsonl").write_text('{"step": 20, "valid/accuracy": 0.7}\n')
         workdir.write_result({**RESULT, "partial": False})
         return RESULT
