@@ -190,7 +190,9 @@ class Wandb:
     def __init__(self, folder: Path) -> None:
         try:
             import wandb
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if error.name != "wandb":
+                raise
             raise ModuleNotFoundError(
                 "--config.log.wandb=True needs the package wandb: pip install wandb."
             ) from None
