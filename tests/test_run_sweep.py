@@ -121,6 +121,7 @@ def test_sigterm_stops_all_runs_and_the_same_command_resumes(tmp_path):
     assert answer.code == 143
     assert answer.errors == "run_sweep.py: stopped; the same command resumes\n"
     assert answer.output.count("stopped; the same command resumes it") == 2
+    assert not jobs[2].folder.exists()
     status = programs.finish(sweep(folder, "--status"))
     assert status.code == 3
     assert "a  waiting   stopped at step 3 of 10" in status.output
@@ -162,9 +163,12 @@ def test_submitted_jobs_run_in_the_background_and_choose_by_validation(tmp_path)
     assert bad.result["state"] == "diverged"
 
 
-def test_a_preempted_job_saves_and_resumes(in_repository, tmp_path):
+def test_a_preempted_job_saves_before_it_is_requeued_and_resumes(
+    in_repository, tmp_path, monkeypatch
+):
     import submitit
 
+    monkeypatch.setenv("SUBMITIT_LOG_LEVEL", "INFO")
     folder = tmp_path / "sweep"
     jobs = write_stubs(folder, a="stop", b="")
     executor = submitit.LocalExecutor(tmp_path / "submitit")
@@ -174,6 +178,8 @@ def test_a_preempted_job_saves_and_resumes(in_repository, tmp_path):
     os.kill(int((jobs[0].folder / "ready").read_text()), signal.SIGUSR2)  # as SLURM does
     assert task.result() == 0
     assert starts(jobs) == [2, 1]
+    said = task.stdout()
+    assert said.index("a: stopped") < said.index("Requeued job") < said.index("b: started")
 
 
 def test_slurm_gets_one_array_and_jobs_are_not_submitted_twice(

@@ -19,6 +19,7 @@ class Batch:
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder, self.workers = folder, workers
+        self._queue: Queue | None = None
 
     def __call__(self, jobs: Sequence[Job]) -> int:
         """Runs the jobs that are not finished; returns the exit code of `Queue.run`."""
@@ -29,7 +30,8 @@ class Batch:
         """Stops the runs, which save, before submitit requeues the batch."""
         import submitit
 
-        self._queue.stop()
+        if self._queue is not None:
+            self._queue.stop()
         return submitit.helpers.DelayedSubmission(Batch(self.folder, self.workers), jobs)
 
 

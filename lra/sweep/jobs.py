@@ -205,9 +205,9 @@ def merge(known: Sequence[Job], grid: Sequence[Job], folder: Path) -> list[Job]:
                 " out the flags of the grid to run the file as it is."
             )
         for other in known if own is None else ():
-            tested = "test_accuracy" in (other.result or {})
             if other.config == job.config and (
-                other.is_candidate != job.is_candidate or (job.is_candidate and tested)
+                other.is_candidate != job.is_candidate
+                or (job.is_candidate and "test_accuracy" in (other.result or {}))
             ):
                 raise ValueError(
                     f"{folder} has {job.config} with other values, whose test set is or will be evaluated"

@@ -1,5 +1,6 @@
 """Runs jobs on this machine, several at once, each in its own process with its own accelerator or cores."""
 
+import contextlib
 import glob
 import os
 import signal
@@ -86,7 +87,10 @@ class Queue:
                 if log is None:
                     waiting.append(job)
                 elif not job.is_finished:  # by another sweep, while this one waited
-                    self._running[worker] = _Running(job, self._launch(worker, job, log), log)
+                    process = self._launch(worker, job, log)
+                    self._running[worker] = _Running(job, process, log)
+                    if self._signals:  # received while the process was started
+                        process.terminate()
                     return
             except OSError as error:
                 self._end(job, f"failed: {error.filename}: {error.strerror}")
@@ -137,17 +141,20 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 def _say(job: Job, text: str) -> None:
-    print(f"{job.name}: {text}", flush=True)
+    with contextlib.suppress(OSError):  # the output is closed, or on a full disk
+        print(f"{job.name}: {text}", flush=True)
 
 
 def environments(workers: int) -> list[dict[str, str]]:
     """Returns the environment variables of each worker; 0 workers: one per accelerator, or one on a CPU.
 
     With more workers than accelerators, workers share an accelerator and its memory. Without accelerators,
-    workers share the CPU's cores.
+    workers share the CPU's cores, unless the user set NPROC.
     """
     devices = accelerators()
     workers = workers or len(devices) or 1
+    if not devices and "NPROC" in os.environ:
+        return [{} for _ in range(workers)]
     if not devices:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return [{"NPROC": str(max(1, (cores or 1) // workers))} for _ in range(workers)]

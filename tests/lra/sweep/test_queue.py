@@ -114,6 +114,8 @@ def test_every_worker_has_an_accelerator(monkeypatch, variables, workers, expect
 
 
 def test_workers_share_the_cores(monkeypatch, tmp_path):
+    assert environments(2) == [{}, {}]  # NPROC is set for the tests
+    monkeypatch.delenv("NPROC")
     monkeypatch.setattr(local.os, "sched_getaffinity", lambda pid: range(7))
     assert [own["NPROC"] for own in environments(3)] == ["2", "2", "2"]
     own = job(tmp_path, "plain")
