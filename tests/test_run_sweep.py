@@ -28,7 +28,7 @@ def write_stubs(folder, **acts):
     """Writes a jobs.txt of processes that do not train; returns its jobs."""
     folder.mkdir()
     lines = [
-        f"python {STUB} --config=x --act={act} --workdir={folder / name}"
+        f"python {STUB} --config=x '--act={act}' --workdir={folder / name}"
         for name, act in acts.items()
     ]
     (folder / "jobs.txt").write_text("\n".join(lines))
@@ -112,7 +112,7 @@ def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path, c
 
 def test_sigterm_stops_all_runs_and_the_same_command_resumes(tmp_path):
     folder = tmp_path / "sweep"
-    jobs = write_stubs(folder, a="stop", b="stop", c="")
+    jobs = write_stubs(folder, a="stop", b="stop slowly", c="")
     process = sweep(folder, "--workers=2")
     for job in jobs[:2]:
         wait_for(job.folder / "ready")
@@ -151,7 +151,7 @@ def test_submitted_jobs_run_in_the_background_and_choose_by_validation(tmp_path)
     folder = tmp_path / "sweep"
     write_stubs(folder, low="", high="", bad="diverge")
     text = (folder / "jobs.txt").read_text().replace("--config", "--notest --config")
-    text = text.replace("--act= --workdir", "--valid=0.5 --workdir").replace("=0.5", "=0.3", 1)
+    text = text.replace("'--act=' --workdir", "--valid=0.5 --workdir").replace("=0.5", "=0.3", 1)
     (folder / "jobs.txt").write_text(text)
     low, high, bad = jobs = read_jobs(folder)
     answer = programs.finish(sweep(folder, "--submit=local", "--workers=2"))

@@ -25,6 +25,7 @@ def wait_for(path):
 
 
 def save(number, frame):
+    time.sleep(0.5 if act == "stop slowly" else 0)
     print(
         "Stopped by SIGTERM after step 3 of 10, everything saved; the same command resumes from there."
     )
@@ -39,12 +40,12 @@ signal.signal(signal.SIGTERM, save)
 write("config", {"train": {"total_steps": 10}})
 (folder / "metrics.jsonl").write_text('{"step": 3}\n')
 (folder / "speed.jsonl").write_text('{"step": 3, "step_seconds": 720.0}\n')
-if act == "stop" and first:
+if act.startswith("stop") and first:
     wait_for(folder / "never")
 if act == "hold":
     wait_for(folder / "go")
 if act == "kill" and first:
-    print("step 3/10: loss 2", flush=True)
+    print("step 3/10: loss 2", end="", flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 if act == "full" and first:
     try:
