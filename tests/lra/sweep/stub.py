@@ -20,7 +20,8 @@ def wait_for(path):
     partial = folder / "partial"
     partial.write_text(str(os.getppid()))
     partial.rename(folder / "ready")
-    while not path.exists():
+    deadline = time.monotonic() + 60  # of a test that failed
+    while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
