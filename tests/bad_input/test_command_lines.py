@@ -56,7 +56,7 @@ def assert_answered(program, answer, arguments):
     said = (arguments, answer)
     assert "Traceback" not in answer.errors, said
     if program == "run_plan" and answer.code in (0, 1):
-        assert "memory of a device" in answer.output, said
+        assert "memory per device" in answer.output, said
         return
     if answer.code == 0:
         assert answer.output == f"{CHECKED}\n", said

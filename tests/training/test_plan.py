@@ -220,8 +220,8 @@ def test_report_suggests_only_unused_options(monkeypatch, name, sequence, end):
 @pytest.mark.parametrize(
     ("largest", "sequence", "words"),
     [
-        (160, 1, "160 examples, 20 a chip"),
-        (12, 4, "12 examples, 1.5 a chip"),
+        (160, 1, "160 examples, 20 per chip"),
+        (12, 4, "12 examples, 1.5 per chip"),
         (0, 1, "none, not even 16 example(s)"),
         (0, 4, "none, not even 4 example(s)"),
     ],

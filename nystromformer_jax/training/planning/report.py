@@ -59,7 +59,7 @@ def make_report(
     if largest and chip is not None:
         batch = largest_batch(spec, limit, {spec.config.train.batch_size: plan})
         least = spec.mesh.shape["data"] * spec.config.train.accumulation
-        most = f"{batch} examples, {batch / spec.mesh.size:g} a chip"
+        most = f"{batch} examples, {batch / spec.mesh.size:g} per chip"
         lines.append(
             f"largest batch      {most if batch else f'none, not even {least} example(s)'}"
         )
@@ -84,7 +84,7 @@ def _head(spec: TrainSpec, topology: str) -> str:
 
 
 def _memory_lines(plan: Plan, chip: Chip | None) -> Iterator[str]:
-    yield "memory of a device"
+    yield "memory per device"
     if plan.memory is None:
         yield f"  out of memory: {plan.reason}"
         return
@@ -96,9 +96,9 @@ def _memory_lines(plan: Plan, chip: Chip | None) -> Iterator[str]:
 
 def _step_lines(plan: Plan) -> Iterator[str]:
     if plan.flops is not None:
-        yield f"FLOPs of a step    {plan.flops:.3g} a device"
+        yield f"FLOPs of a step    {plan.flops:.3g} per device"
     for kind, found in (plan.collectives or {}).items():
-        yield f"{kind:18} {found.count} a step, {_bytes(found.nbytes)} to each device"
+        yield f"{kind:18} {found.count} per step, {_bytes(found.nbytes)} to each device"
 
 
 def _time_lines(spec: TrainSpec, plan: Plan, chip: Chip | None, price: float) -> Iterator[str]:
