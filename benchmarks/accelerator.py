@@ -32,7 +32,7 @@ LAUNCHES = re.compile(
 
 
 def main() -> int:
-    """Checks and times; returns the exit code, 1 if a check failed."""
+    """Checks and times attention and training steps; returns the exit code, 1 if a check failed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.accelerator",
         description=__doc__,

@@ -218,7 +218,7 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def headline(results: Mapping[str, Any]) -> str:
-    """Returns a short table for README, with the default number of iterations."""
+    """Returns a short table for the README, with the default number of iterations."""
     columns = [column for column in COLUMNS if column.pinv_iters == 6]
     rows = _named_rows(results["random"])
     layers = _named_rows(results["trained"][HEADLINE_TASK])

@@ -1,7 +1,8 @@
 """Nyström attention of other implementations, ported to JAX operation by operation.
 
-Landmarks are means of a reshape, heads come before positions, every factor is a softmax that is kept in
-memory, products associate from the left, and the convolution is a grouped one of two dimensions.
+Arrays are [B, H, L, D]. Landmarks are means over an axis of a reshaped array. All three factors are kept in
+memory, products associate from the left, and the convolution is a grouped 2-D convolution.
+
 Source: Xiong et al. 2021, arXiv:2102.03902; Hugging Face's modeling_nystromformer.py.
 """
 

@@ -1,4 +1,4 @@
-"""Writes the numbers of `results/` into README and the docs: `python -m benchmarks.readme`.
+"""Writes the numbers of `results/` into the README and the docs: `python -m benchmarks.readme`.
 
 The text between `<!-- numbers: NAME -->` and `<!-- end -->` is replaced by what `BLOCKS[NAME]` returns.
 """

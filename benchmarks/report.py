@@ -52,7 +52,7 @@ def markdown(results: dict[str, Any]) -> str:
 
 
 def headline(results: dict[str, Any]) -> str:
-    """Returns a short table for README: forward + gradient without a mask, both comparisons."""
+    """Returns a short table for the README: forward + gradient without a mask, both comparisons."""
     rows = {
         (row["contest"], row["conv"], row["length"]): row["gradient"]
         for row in results["attention"]

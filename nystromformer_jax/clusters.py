@@ -26,15 +26,16 @@ def cluster_landmarks(
 ) -> tuple[SegmentMeans, SegmentMeans]:
     """Returns the landmarks of queries and keys for `landmark_selection="kmeans"`.
 
-    One Lloyd step per head: each token joins the nearest of M start centers, and each landmark is the
-    mean of its tokens. The start centers are the segment means or M sampled tokens that are far apart,
-    whichever are closer to a sample of 8 M tokens. No gradient flows through the start centers and the
-    choice of the nearest one.
+    One Lloyd step per head assigns each token to the nearest of M initial centers. Each landmark is the
+    mean of the tokens assigned to it. The initial centers are the segment means or M sampled tokens that
+    are far apart, whichever are closer to a sample of 8 M tokens. No gradient flows through the initial
+    centers or the assignment.
 
     The clusters of a head are used only if their landmarks represent them. Otherwise the approximation
     can be worse than the mean value, and the head keeps its segment means. The criterion is the variance
     of a logit within a cluster, which must be at most 1. For keys it is the variance of keys around their
-    landmarks times the variance of queries. For queries it is the reverse.
+    landmarks times the variance of all queries. For queries it is the variance of queries around their
+    landmarks times the variance of all keys.
 
     Examples with at most M real tokens also keep their segment means, which are the tokens themselves.
 
@@ -88,7 +89,7 @@ def _cluster(x: Float[Array, "B L H D"], segments: SegmentMeans, total: Total) -
 
 
 def _nearest(closeness: Float[Array, "B H M L"]) -> Int[Array, "B H L"]:
-    """Returns the index of the nearest center of each token, the first of equals."""
+    """Returns the index of the nearest center of each token; a tie selects the first."""
     num_landmarks = closeness.shape[2]
     index = jnp.arange(num_landmarks)[None, None, :, None]
     is_nearest = closeness == closeness.max(axis=2, keepdims=True)
@@ -122,21 +123,21 @@ def _start_centers(
 def _sample(
     x: Float[Array, "B L H D"], size: int, segments: SegmentMeans, total: Total
 ) -> Float[Array, "B R H D"]:
-    """Returns up to `size` real tokens at equal distances in the sequence, in at least float32."""
+    """Returns up to `size` evenly spaced real tokens, in at least float32."""
     dtype, ranks = accum_dtype(x.dtype), segments.ranks
     if ranks is None:
         size = min(size, x.shape[1])
         return x[:, jnp.arange(size) * x.shape[1] // size].astype(dtype)
     wanted = jnp.arange(size)[None] * ranks.counts[:, None] // size
     position = (ranks.rank[:, None, :] < wanted[:, :, None]).sum(axis=2)
-    # On several devices, each token is found by one of them; the others add zeros.
+    # If devices share the length, one device has the token, and the others add zeros.
     here = jnp.take_along_axis(jnp.where(ranks.mask, ranks.rank, -1), position, axis=1) == wanted
     tokens = jnp.take_along_axis(x.astype(dtype), position[:, :, None, None], axis=1)
     return total(jnp.where(here[:, :, None, None], tokens, 0))
 
 
 def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
-    """Returns tokens per head: each is the farthest from those before it, and the first from the mean."""
+    """Returns M tokens per head: first the farthest from the mean, then the farthest from earlier ones."""
 
     def next_token(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         center, distance = carry  # [B 1 H D] and [B R H]
@@ -153,7 +154,10 @@ def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Arr
 def _choose(
     clusters: _Clusters, segments: SegmentMeans, logit_variance: Float[Array, "B H"]
 ) -> SegmentMeans:
-    """Replaces segment means by those of clusters, where these represent more than M real tokens."""
+    """Returns the cluster means where they represent the tokens, else the segment means.
+
+    Examples with at most M real tokens always keep their segment means.
+    """
     is_chosen = (logit_variance <= MAX_LOGIT_VARIANCE)[:, None, :, None]
     if segments.ranks is not None:
         is_chosen &= (segments.ranks.counts > segments.means.shape[1])[:, None, None, None]

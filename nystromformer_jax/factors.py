@@ -100,7 +100,7 @@ def _real(x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Bool[A
 def _one_hot_rows(
     weights: Float[Array, "B H L M"], assigned: Int[Array, "B L"] | None
 ) -> Float[Array, "B H L M"]:
-    """Replaces the weights of tokens with an assigned landmark by a one-hot row; −1: no landmark."""
+    """Sets the weights of tokens that have an assigned landmark to a one-hot row; −1: no landmark."""
     if assigned is None:
         return weights
     landmark = jnp.arange(weights.shape[3])[None, None, None]

@@ -47,7 +47,7 @@ def over_tokens(
 def finite_padding(
     x: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None, meaning: str
 ) -> Float[Array, "B L E"]:
-    """Replaces NaN and infinity at padding by zero.
+    """Replaces NaN and infinity at padding with zero.
 
     Otherwise they would propagate to the kernel gradient of a dense layer, which sums over all tokens
     (0 · NaN is NaN).
@@ -79,7 +79,7 @@ class AttentionInputs(NamedTuple):
         mask: Array | None,
         query_mask: Array | None,
     ) -> "AttentionInputs":
-        """Validates the arguments of a call, and replaces NaN and infinity at padding by zero.
+        """Validates the arguments of a call, and replaces NaN and infinity at padding with zero.
 
         Raises:
           ValueError: An input is invalid, or both `inputs_kv` and `inputs_k` or `inputs_v` are given.

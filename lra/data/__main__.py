@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rename_flags(sentence: str) -> str:
-    """Replaces flags of run_lra.py in an error message by the flags of this command."""
+    """Replaces flags of run_lra.py in an error message with the flags of this command."""
     return sentence.replace("--config.data.dir", "--data_dir").replace("--config.data.", "--")
 
 

@@ -167,7 +167,7 @@ class Blocks:
         return pl.BlockSpec((1, 1, *shape), lambda b, g, i, *_: (b, g, *zeros))
 
     def parts(self, refs: Refs, size: int) -> Iterator["Part"]:
-        """Yields parts of `size` positions, or fewer with more than `PART_ROWS` landmark rows."""
+        """Yields parts of `size` positions; parts are smaller if there are over `PART_ROWS` landmark rows."""
         size = max(LANES, size * PART_ROWS // max(PART_ROWS, self.packing.rows) // LANES * LANES)
         for first in range(0, self.size, size):
             yield Part(self, refs, first, min(size, self.size - first))
@@ -221,7 +221,7 @@ class Part:
         return inside & (ids < packing.num_landmarks) if packing.masked else inside
 
     def only_real(self, x: Float[Array, "R S"], other: float) -> Float[Array, "R S"]:
-        """Replaces columns at padding by `other`."""
+        """Replaces columns at padding with `other`."""
         if self.blocks.packing.masked or self.blocks.ragged:
             return jnp.where(self.real(), x, other)
         return x
