@@ -112,7 +112,7 @@ def run_to_end(
 ) -> int:
     """Runs `act`, a command with parsed flags; returns 0, or the exit code for its exception.
 
-    `rename` replaces config keys in error messages by flags of the command `python -m NAME`.
+    `rename` replaces config keys in error messages with flags of the command `python -m NAME`.
     """
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -182,7 +182,7 @@ def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
         return own
     if (here := _subject(given)) != (there := _subject(own)):
         raise ValueError(
-            f"{folder} holds a run of {there}, and --config is of {here}: leave --config out, or pass"
+            f"{folder} contains a run of {there}, but --config is for {here}: leave --config out, or pass"
             " the run's own."
         )
     for key, value in overrides().items():

@@ -90,7 +90,7 @@ class RawFiles:
                 if subfolder + slash not in self.subfolders:
                     continue
                 if name in names:
-                    raise ValueError(f"{self.path} holds {name} twice: download it again.")
+                    raise ValueError(f"{self.path} contains {name} twice: download it again.")
                 names.add(name)
                 content = archive.extractfile(member)
                 assert content is not None  # because it is a regular file

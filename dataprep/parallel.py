@@ -48,7 +48,7 @@ def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, Non
     except BrokenProcessPool as error:
         raise ChildProcessError(
             "A process that prepares data died. Check that the calling script has"
-            " `if __name__ == '__main__':`. If it has, memory may be short: set data.workers to 1."
+            " `if __name__ == '__main__':`. If it has, memory may have run out: set data.workers to 1."
         ) from error
     finally:
         executor.shutdown(wait=True, cancel_futures=True)

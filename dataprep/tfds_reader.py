@@ -59,7 +59,7 @@ class PreparedByTfds:
     @classmethod
     def _require_format(cls, path: Path, name: str, task: str) -> Self:
         if (format := _file_format(path / INFO)) != "array_record":
-            raise _not_found(name, task, f"{path} holds {format}, which only TensorFlow reads")
+            raise _not_found(name, task, f"{path} contains {format}, which only TensorFlow reads")
         return cls(path)
 
     def stamp(self) -> Mapping[str, object]:

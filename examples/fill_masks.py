@@ -32,7 +32,7 @@ def load(folder):
 
     if not (folder / "tokenizer.json").is_file():
         raise SystemExit(
-            f"{folder} holds no model with a tokenizer.json: download one, for example with"
+            f"{folder} contains no model with a tokenizer.json: download one, for example with"
             f" hf download uw-madison/nystromformer-512 --local-dir {folder}"
         )
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -43,7 +43,7 @@ def load(folder):
         raise SystemExit(str(error)) from None
     mask = next((x for x in ("[MASK]", "<mask>") if tokenizer.token_to_id(x) is not None), None)
     if mask is None or not isinstance(model, NystromformerForMaskedLM):
-        raise SystemExit(f"{folder} holds a {type(model).__name__}, which fills no masks.")
+        raise SystemExit(f"{folder} contains a {type(model).__name__}, which cannot fill masks.")
     return model, variables, tokenizer, mask
 
 

@@ -198,7 +198,7 @@ def _open_backend(path: Path, lowercase: bool) -> Any:
     if path.is_dir():
         names = [n for n in (FILE, "vocab.txt", "vocab.json") if (path / n).is_file()]
         if not names:
-            raise FileNotFoundError(f"{path} holds no tokenizer: it needs {KNOWN_FILES}.")
+            raise FileNotFoundError(f"{path} contains no tokenizer: it needs {KNOWN_FILES}.")
         path = path / names[0]
     for name in ("vocab.json", "merges.txt"):
         if path.name.endswith(name):

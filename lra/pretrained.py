@@ -61,7 +61,7 @@ def load_authors_checkpoint(file: Path, config: Mapping[str, Any]) -> dict[str, 
             misshapen.append(f"{name} is {list(param.shape)} here, needs {list(leaf.shape)}")
     if missing or misshapen or unknown:
         raise mismatch_error(
-            f"{file} does not hold the parameters of this config's {type(run.model).__name__}"
+            f"The parameters in {file} do not match this config's {type(run.model).__name__}"
             f" with {run.attention} attention",
             missing=missing,
             misshapen=misshapen,

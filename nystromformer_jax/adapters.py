@@ -100,14 +100,14 @@ def attention_fn(
         nnx.MultiHeadAttention(8, 512, attention_fn=attention_fn("nystrom"), decode=False, rngs=rngs)
 
     The parameters of the Flax model do not change. Only padding masks `[..., 1, 1, T]` are supported,
-    boolean or integer. A core with random features or rotations
-    uses the same ones in every layer.
+    boolean or integer. A core with random features or rotations uses the same ones in every layer.
 
     Args:
       name: Name of an attention, as in `make_core`.
       cross_attention: If False, queries and keys are the same tokens, so the key mask also masks
         queries. If True, or if the lengths differ, all queries are real.
-      **options: Attributes of the core. Options that add parameters, such as `conv_kernel_size`, are errors.
+      **options: Attributes of the core. Options that add parameters, such as `conv_kernel_size`, raise an
+        error.
 
     Raises:
       ValueError: The name or an option is unknown, or the attention has parameters.
@@ -136,7 +136,7 @@ def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "*b
     if len(shape) < 3 or shape[-3:] != (1, 1, length) or len(shape) - 3 > len(batch):
         raise ValueError(
             f"mask must be {MASK}, T = {length}; got shape {shape}. Only padding masks are supported:"
-            " landmarks mix all tokens. From tokens that are True where real, make it by"
+            " landmarks mix all tokens. If mask is [B, T] and True at real tokens, pass"
             " mask[:, None, None, :]."
         )
     keys = jnp.asarray(mask, bool).reshape(*shape[:-3], length)

@@ -54,7 +54,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} must hold a JSON object, not a {type(found).__name__}.")
+        raise ValueError(f"{path} must contain a JSON object, not a {type(found).__name__}.")
     return found
 
 

@@ -53,7 +53,8 @@ class NystromformerConfig:
       conv_kernel_size: Width of the convolution over values, odd; 0 for none. The authors use 33 at 512
         tokens and 65 at 4,096. It also applies to softmax attention, as in Hugging Face's exact mode; use
         0 for the attention of BERT.
-      pinv_iters: See `nystrom_attention`. This also holds for the next four fields.
+      pinv_iters: See `nystrom_attention`, also for `pinv_start`, `landmark_layout`,
+        `landmark_selection`, `mask_conv` and `implementation`.
       attention_dropout_rate: Dropout rate of softmax attention weights; unused by Nyström attention.
       activation: Activation of MLPs and the masked-token head: "gelu" in BERT, "gelu_tanh" in the
         authors' models.
@@ -262,13 +263,13 @@ class Nystromformer(nn.Module):
                 or not jnp.issubdtype(ids.dtype, jnp.integer)
             ):
                 raise ValueError(
-                    f"{name} must be integers [B L] without an empty axis, and types as long as inputs;"
-                    f" got shape {ids.shape} of {ids.dtype}."
+                    f"{name} must be a non-empty integer array [B L], and types must have the shape of"
+                    f" inputs; got shape {ids.shape} of {ids.dtype}."
                 )
         if inputs.shape[1] > self.config.max_len:
             raise ValueError(
-                f"{inputs.shape[1]} tokens are more than the {self.config.max_len} positions of this"
-                " model: truncate them, or load the model with a larger max_len."
+                f"The inputs have {inputs.shape[1]} tokens, but this model supports at most"
+                f" {self.config.max_len}: truncate them, or load the model with a larger max_len."
             )
         check_mask("mask", mask, inputs.shape[0], inputs.shape[1], "real tokens, [B L]")
         _check_ids("inputs", inputs, self.config.vocab_size, "vocab_size")

@@ -57,7 +57,7 @@ class Weights(TypedDict, total=False):
 
 
 class Stochastic(nnx.Module):
-    """Base class of Modules with a mode and a stream of random numbers for training.
+    """Base class of Modules with a training and an evaluation mode, and a stream of random numbers.
 
     Args:
       draws: If False, no random numbers are needed, and the Module has no stream.
@@ -106,7 +106,7 @@ class Dropout(Stochastic):
 
 
 class Core(Stochastic):
-    """The parameters of an attention core, which its linen Module applies.
+    """Holds the parameters of an attention core and applies the core, which is a linen Module.
 
     Args:
       make_core: Factory of the core.
@@ -165,7 +165,7 @@ class Core(Stochastic):
 
 
 class _CoreAtPath(nn.Module):
-    """A core as the innermost of Modules with the given names."""
+    """A core inside nested Modules with the given names, so that it has the path of a linen model."""
 
     make_core: MakeCore
     names: tuple[str, ...]
@@ -458,14 +458,14 @@ def to_linen(module: nnx.Module) -> dict[str, Any]:
 
 
 def load_linen(module: nnx.Module, variables: Mapping[str, Any]) -> None:
-    """Replaces the parameters of `module` by those of the linen Module of the same name.
+    """Replaces the parameters of `module` with those of the linen Module of the same name.
 
     Args:
       module: Module of this package, or any NNX Module with the same tree of parameters.
       variables: `{"params": …}`, as returned by `init` of the linen Module. Other collections are ignored.
 
     Raises:
-      ValueError: A parameter is missing, unexpected or of another shape.
+      ValueError: A parameter is missing, is unexpected or has a different shape.
     """
     if "params" not in variables:
         raise ValueError(
@@ -473,16 +473,16 @@ def load_linen(module: nnx.Module, variables: Mapping[str, Any]) -> None:
             ' {"params": …}, as returned by init.'
         )
     state = nnx.state(module, nnx.Param)
-    own = traverse_util.flatten_dict(nnx.to_pure_dict(state))
+    expected = traverse_util.flatten_dict(nnx.to_pure_dict(state))
     given = traverse_util.flatten_dict(nn.meta.unbox(variables["params"]))
     for kind, paths in (
-        ("no", own.keys() - given.keys()),
-        ("an unexpected", given.keys() - own.keys()),
+        ("no", expected.keys() - given.keys()),
+        ("an unexpected", given.keys() - expected.keys()),
     ):
         if paths:
             names = ", ".join(sorted("/".join(map(str, path)) for path in paths))
             raise ValueError(f"The linen variables have {kind} parameter {names}.")
-    for path, value in own.items():
+    for path, value in expected.items():
         if jnp.shape(given[path]) != value.shape:
             raise ValueError(
                 f"The parameter {'/'.join(map(str, path))} must have shape {value.shape}, got"

@@ -43,7 +43,7 @@ def iterative_pinv(
     kernel = jnp.asarray(kernel)
     if kernel.ndim < 2 or 0 in kernel.shape:
         raise ValueError(
-            f"iterative_pinv needs matrices [… M N] without an empty axis, got shape {kernel.shape}."
+            f"iterative_pinv needs non-empty matrices [… M N], got shape {kernel.shape}."
         )
     check_dtype("kernel", kernel)
     kernel = kernel.astype(accum_dtype(kernel.dtype))

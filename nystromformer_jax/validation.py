@@ -185,7 +185,7 @@ def check_array(name: str, x: Array, axes: str) -> None:
             f" Pass jnp.asarray({name})."
         )
     if x.ndim != axes.count(",") + 1 or 0 in x.shape:
-        raise ValueError(f"{name} must be [{axes}] without an empty axis, got shape {x.shape}.")
+        raise ValueError(f"{name} must be a non-empty array [{axes}], got shape {x.shape}.")
     check_dtype(name, x)
 
 

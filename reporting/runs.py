@@ -66,7 +66,7 @@ def find_runs(
                 below.clear()
         if not runs:
             raise FileNotFoundError(
-                f"{folder} holds no {description}; pass --workdir's folder, or one above it."
+                f"{folder} contains no {description}; pass --workdir's folder, or one above it."
             )
         found |= {run.folder: run for run in runs}
     return [found[folder] for folder in sorted(found)]
@@ -178,7 +178,7 @@ def version_sentences(runs: Iterable[Run]) -> list[str]:
 
 
 def finite(value: Any) -> Any:
-    """Replaces NaN and infinity by None at any depth, because JSON does not support them."""
+    """Replaces NaN and infinity with None at any depth, because JSON does not support them."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

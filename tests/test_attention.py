@@ -306,7 +306,7 @@ def test_error_falls_with_more_landmarks(rngs):
     ("changes", "words"),
     [
         ({"query": jnp.ones((2, 5, 3))}, "same leading axes"),
-        ({"query": jnp.ones((2, 0, 3, 4))}, "empty axis"),
+        ({"query": jnp.ones((2, 0, 3, 4))}, "non-empty"),
         ({"key": jnp.ones((2, 6, 3, 4))}, "key and value must have the same shape"),
         ({"query": jnp.ones((2, 5, 3, 7))}, "may differ in length"),
         ({"query": jnp.ones((2, 5, 4, 4))}, "must be a multiple"),

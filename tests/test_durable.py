@@ -45,7 +45,7 @@ def test_reads_only_json_objects(tmp_path):
     for content, words in (
         (b'{"a": ', "cannot be read as JSON"),
         (b"\xff", "cannot be read as JSON"),
-        (b"[1]", "must hold a JSON object, not a list"),
+        (b"[1]", "must contain a JSON object, not a list"),
     ):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=words) as refusal:

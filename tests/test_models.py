@@ -290,7 +290,9 @@ def test_dropout_applies_where_bert_applies_it(rngs):
 def test_rejects_more_tokens_than_positions(kind):
     model = kind(CONFIG)
     inputs = jnp.zeros((1, MAX_LEN + 1), jnp.int32)
-    with pytest.raises(ValueError, match="30 tokens are more than the 29 positions"):
+    with pytest.raises(
+        ValueError, match="inputs have 30 tokens, but this model supports at most 29"
+    ):
         model.apply(variables_of(model), inputs, deterministic=True)
 
 

@@ -154,7 +154,7 @@ def test_check_reports_a_missing_tokenizer(in_repository, pretrained, tmp_path, 
         *batch,
         "--mode=check",
     )
-    assert f"{tmp_path} holds no tokenizer" in line
+    assert f"{tmp_path} contains no tokenizer" in line
 
 
 def test_rejects_an_invalid_row(in_repository, pretrained, tmp_path):

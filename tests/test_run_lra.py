@@ -187,9 +187,9 @@ def test_evaluates_a_run_with_its_own_config(evaluated, given):
         (["--mode=eval", LISTOPS, "--config.train.seed=3"], "train.seed: 7 in the run, 3 now"),
         (
             ["--mode=eval", "--config=configs/text.py"],
-            "listops with nystrom attention, and --config",
+            "listops with nystrom attention, but --config",
         ),
-        (["--mode=eval", f"{LISTOPS}:softmax"], "--config is of listops with softmax attention"),
+        (["--mode=eval", f"{LISTOPS}:softmax"], "--config is for listops with softmax attention"),
         ([LISTOPS], "train.total_steps: 20 in the run, 5000 now"),
     ],
 )
@@ -216,7 +216,7 @@ def test_rejects_a_workdir_that_is_a_file_before_preparing_data(evaluated, below
     (tmp_path / "file").touch()
     answer = call("run_lra", LISTOPS, f"--workdir={tmp_path}/file{below}")
     assert_refused(answer, "run_lra")
-    assert f"--workdir needs a folder, and {tmp_path}/file is a file" in answer.errors
+    assert f"--workdir must be a folder, but {tmp_path}/file is a file" in answer.errors
     assert not evaluated[2]["loads"]
 
 

@@ -31,7 +31,7 @@ def test_plans_for_the_devices_of_this_machine():
     ("arguments", "words"),
     [
         (["--topology=v5e"], "such as v5e:1x1; got 'v5e'"),
-        (["--config.mesh.data=3"], "cannot lay out 8 device(s)"),
+        (["--config.mesh.data=3"], "does not match 8 device(s)"),
         (["--price=-1"], "price"),
         (["--price=1.2"], "--price needs --topology"),
         (["--examples=100"], "--examples is for fine-tuning"),

@@ -85,7 +85,7 @@ def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, t
     run = types.SimpleNamespace(config={"train": {"seed": 3}})  # without data to load
     monkeypatch.setattr(trainer, "prepare", lambda config: run)
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
-    words = f"--workdir needs a folder, and {tmp_path}/file is a file"
+    words = f"--workdir must be a folder, but {tmp_path}/file is a file"
     for flags in ((), ("--mode=eval",)):
         refused = call(f"--workdir={tmp_path}/file", *flags)
         assert refused.code == 2

@@ -107,4 +107,4 @@ def test_a_run_writes_no_environment_variables(tmp_path, monkeypatch):
 
 def test_missing_data_are_an_error_and_never_downloaded(capsys):
     assert prepare(["text"]) == 2
-    assert "set --data_dir to the folder that holds them" in capsys.readouterr().err
+    assert "set --data_dir to the folder that contains them" in capsys.readouterr().err

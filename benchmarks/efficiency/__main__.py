@@ -122,7 +122,9 @@ def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     results: Any = read_json(file)
     ours = isinstance(results, dict) and {"settings", "commands", "rows"} <= results.keys()
     if not ours or not isinstance(results["settings"], dict):
-        raise ValueError(f"{file} holds no results of benchmarks.efficiency: pass another --out.")
+        raise ValueError(
+            f"{file} contains no results of benchmarks.efficiency: pass another --out."
+        )
     there, now = _flat(results["settings"]), _flat(settings)
     differences = [
         f"{name} {there.get(name)} there, {now.get(name)} now"
@@ -131,7 +133,7 @@ def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     ]
     if differences:
         raise ValueError(
-            f"{file} holds results of other settings ({'; '.join(differences)}):"
+            f"{file} contains results with different settings ({'; '.join(differences)}):"
             " pass another --out, or --fresh to replace them."
         )
     return results

@@ -191,15 +191,15 @@ def _require_pairs(statistics: Mapping[str, SplitStatistics], config: CorpusConf
         raise _no_text(config)
     if not any(found.pairs for found in statistics.values()):
         raise ValueError(
-            f"{config.dir} gives no pairs: each of its {documents:,} documents has only one sentence."
-            f" Are its documents separated in another way than data.documents={config.documents}?"
+            f"{config.dir} yields no pairs: each of its {documents:,} documents has only one sentence."
+            f" Check that data.documents={config.documents} is how its documents are separated."
         )
     for split, change in (("train", "Lower"), ("valid", "Raise")):
         if not statistics[split].pairs:
             raise ValueError(
-                f"{config.dir} gives no pairs for the split {split}, which got"
-                f" {statistics[split].documents:,} of {documents:,} documents: {change} data.held_out,"
-                f" now {config.held_out}, or add text."
+                f"{config.dir} yields no pairs for the split {split}, which has"
+                f" {statistics[split].documents:,} of {documents:,} documents: {change}"
+                f" data.held_out={config.held_out}, or add text."
             )
 
 

@@ -155,8 +155,8 @@ class Pairs:
         both = (self.offsets[indices + 1] - self.offsets[indices])[:, None]
         if len(indices) and both.max() + NUM_SPECIAL > max_len:
             raise ValueError(
-                f"A pair of {both.max()} tokens and {NUM_SPECIAL} special ones does not fit into rows"
-                f" of {max_len}: pass max_len={both.max() + NUM_SPECIAL} or more."
+                f"A pair has {both.max()} tokens and {NUM_SPECIAL} special tokens, which is more than"
+                f" max_len={max_len}: pass max_len={both.max() + NUM_SPECIAL} or more."
             )
         place = np.arange(max_len)[None, :]
         # [CLS] precedes A and [SEP] precedes B. The index is clipped, because rows end in padding.

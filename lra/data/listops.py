@@ -235,7 +235,7 @@ def read_tsv(path: Path, examples: int = 0) -> tuple[list[npt.NDArray[np.uint8]]
                 raise ValueError(f"{path}, line {line_number}: {error}") from None
             labels.append(label)
     if not labels:
-        raise ValueError(f"{path} holds a header and no examples.")
+        raise ValueError(f"{path} contains a header but no examples.")
     return sequences, labels
 
 

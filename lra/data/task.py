@@ -92,7 +92,7 @@ class DataConfig:
         if other == "generated" and self.source == "auto" and not self.dir:
             return other
         if not self.dir:
-            way = f"{task} needs {files}: set --config.data.dir to the folder that holds them"
+            way = f"{task} needs {files}: set --config.data.dir to the folder that contains them"
             if other == "tfds":
                 way += ", or set --config.data.source=tfds to read a copy prepared by tensorflow-datasets"
             raise ValueError(f"{way}.")

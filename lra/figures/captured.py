@@ -143,8 +143,8 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
     length = run.data.padding.padded_len
     if length > max_len:
         raise ValueError(
-            f"{folder} attends over {length:,} tokens, but the softmax attention to compare with is too"
-            f" slow over more than {max_len:,}: pass a run on shorter sequences."
+            f"{folder} has sequences of {length:,} tokens, but the comparison with softmax attention"
+            f" is too slow for more than {max_len:,}: pass a run on shorter sequences."
         )
     result_file = folder / "result.json"
     result = read_json(result_file) if result_file.is_file() else {"state": "unfinished"}
@@ -154,7 +154,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
     checkpoints = folder / "checkpoints"
     if not finished and not saved_steps(checkpoints):
         raise FileNotFoundError(
-            f"{checkpoints} holds no checkpoint yet: train until checkpoint.every_steps or the end."
+            f"{checkpoints} contains no checkpoint yet: train until checkpoint.every_steps or the end."
         )
     step: Any = result["best_step"] if finished else saved_steps(checkpoints)[-1]
     params = _load(checkpoints, step, run)
@@ -189,14 +189,14 @@ def _load(checkpoints: Path, step: int, run: train.Run) -> Any:
 
 def _require_data(folder: Path, sha256: str) -> None:
     file = folder / "data.json"
-    own = read_json(file).get("sha256") if file.is_file() else sha256
-    if not isinstance(own, str):
+    trained_on = read_json(file).get("sha256") if file.is_file() else sha256
+    if not isinstance(trained_on, str):
         raise ValueError(
-            f"{file} has no hash of the data: they changed during training, or the file is corrupt."
+            f"{file} has no hash of the data: the data changed during training, or the file is corrupt."
             " Pass another run."
         )
-    if own != sha256:
+    if trained_on != sha256:
         raise ValueError(
-            f"{folder} was trained on other data (sha256 {own[:12]}…; these have {sha256[:12]}…):"
-            " pass the folder of its data as --data_dir."
+            f"{folder} was trained on other data (sha256 {trained_on[:12]}…; these have"
+            f" {sha256[:12]}…): pass the folder of its data as --data_dir."
         )

@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    show = commands.add_parser("show", help="print what a folder holds and what would be computed")
+    show = commands.add_parser(
+        "show", help="print what a folder contains and what would be computed"
+    )
     show.add_argument("folder", type=Path)
     conversion = commands.add_parser("convert", help="write a folder that from_pretrained reads")
     conversion.add_argument("source", type=Path, help="a folder, or a file pickled by PyTorch")
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if source.exact_by_equality and not args.attention:
             print(f"Its attention is exact, as upstream: {_why_exact(source)}.")
-        print(f"{args.dest} holds a {type(model).__name__}; {_sizes(model.config)}.")
+        print(f"{args.dest} contains a {type(model).__name__}; {_sizes(model.config)}.")
     except (ValueError, OSError, ImportError) as error:
         print(f"nystromformer_jax.pretrained: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

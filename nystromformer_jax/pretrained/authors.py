@@ -44,7 +44,7 @@ def read_torch(path: Path) -> Tensors:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError(
-            f"{path} is not a PyTorch checkpoint, is corrupt, or holds more than tensors and plain values,"
+            f"{path} is not a PyTorch checkpoint, is corrupt, or contains more than tensors and plain values,"
             " which cannot be read without executing it."
         ) from None
     except PermissionError:
@@ -61,7 +61,7 @@ def read_torch(path: Path) -> Tensors:
             plain = tensor.detach()
             tensors[str(name)] = (plain.float() if plain.is_floating_point() else plain).numpy()
     if not tensors:
-        raise ValueError(f"{path} holds no state dict, which maps names to tensors.")
+        raise ValueError(f"{path} contains no state dict, which maps names to tensors.")
     return tensors
 
 
@@ -98,28 +98,28 @@ def read_authors_source(
     }
     layout = next((layout for layout, name in names.items() if name in tensors), None)
     if layout is None:
-        raise ValueError(f"{where} has layer names of none of the authors' codes.")
+        raise ValueError(f"The layer names in {where} match none of the authors' codes.")
     attention_dim, dim = tensors[names[layout]].shape
     if words.shape[1] != dim:
         raise ValueError(
-            f"{where} has embeddings of {words.shape[1]} (embedding_dim) in layers of {dim}"
-            " (transformer_dim, or dim); this model has one width for both."
+            f"{where} has embeddings of width {words.shape[1]} (embedding_dim) and layers of width"
+            f" {dim} (transformer_dim, or dim); they must be equal in this model."
         )
     if attention_dim != dim:
         raise ValueError(
-            f"{where} has heads of {attention_dim} together (num_head times head_dim) in layers of"
-            f" {dim}; in this model the two are equal."
+            f"{where} has num_head times head_dim = {attention_dim} and layers of width {dim}; they"
+            " must be equal in this model."
         )
     family, model, tensors = _head(AUTHORS[layout], tensors)
     offset = len(positions) - read_number(config, "max_seq_len", where)
     if offset not in (0, 2):
         raise ValueError(
-            f"{where} needs max_seq_len positions, or 2 more; it has {len(positions)} positions, and"
-            f" max_seq_len = {config['max_seq_len']} in its config.json."
+            f"{where} must have max_seq_len = {config['max_seq_len']} positions, as in its config.json,"
+            f" or 2 more; it has {len(positions)}."
         )
     mlp_name = f"model.{tensor_name('encoder/layer_0/mlp/hidden/kernel', AUTHORS[layout].modules)}"
     if mlp_name not in tensors:
-        raise ValueError(f"{where} does not hold {mlp_name}.")
+        raise ValueError(f"{where} has no tensor {mlp_name}, so it is incomplete.")
     fields = {
         "vocab_size": len(words),
         "max_len": len(positions) - offset,

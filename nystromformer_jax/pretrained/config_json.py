@@ -144,13 +144,14 @@ def read_source(
     files.check_is_model(raw, where)
     if "model" in raw and "model_type" not in raw:
         raise ValueError(
-            f"{where} holds a config.json of the authors' code: run python -m"
+            f"{where} contains a config.json of the authors' code: run python -m"
             " nystromformer_jax.pretrained convert on the checkpoint beside it first."
         )
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(
-            f"{where} has model_type {kind!r} in its config.json{nearest(str(kind), FAMILIES)}"
+            f"The config.json of {where} has an unsupported model_type,"
+            f" {kind!r}{nearest(str(kind), FAMILIES)}"
         )
     values = {**_DEFAULTS, **_FAMILY_DEFAULTS[kind], **raw}
     number = functools.partial(read_number, values, where=where)
@@ -159,7 +160,8 @@ def read_source(
     activation = values["hidden_act"]
     if activation not in _READ_ACTIVATIONS:
         raise ValueError(
-            f"{where} has hidden_act {activation!r}{nearest(str(activation), _READ_ACTIVATIONS)}"
+            f"The config.json of {where} has an unsupported hidden_act,"
+            f" {activation!r}{nearest(str(activation), _READ_ACTIVATIONS)}"
         )
     fields["activation"] = _READ_ACTIVATIONS[activation]
     labels = raw.get("id2label")
@@ -239,20 +241,22 @@ def _read_section(
     if section is None:
         return ""
     if not isinstance(section, Mapping):
-        raise ValueError(f"{where} needs an object as {SECTION} in its config.json, got {section}.")
+        raise ValueError(
+            f"{SECTION} in the config.json of {where} must be a JSON object, got {section}."
+        )
     defaults = {field.name: field.default for field in dataclasses.fields(NystromformerConfig)}
     for key, value in section.items():
         if key in ("model_class", WEIGHTS_HASH):
             continue
         if key not in known:
             raise ValueError(
-                f"{where} has {SECTION}.{key} in its config.json{nearest(key, known)} A newer"
-                " version may have written it."
+                f"The config.json of {where} has the unknown key {SECTION}.{key}{nearest(key, known)} A"
+                " newer version of this package may have written it."
             )
         if type(value) is not type(defaults[key]) and key != "classifier_activation":
             raise ValueError(
-                f"{where} has {SECTION}.{key} = {value!r} in its config.json, which needs a value"
-                f" like {defaults[key]!r}."
+                f"{SECTION}.{key} in the config.json of {where} must have the type of"
+                f" {defaults[key]!r}, got {value!r}."
             )
         fields[key] = value
     return str(section.get("model_class", ""))

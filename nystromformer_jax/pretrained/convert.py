@@ -41,7 +41,7 @@ def convert(
     parent = folder.resolve().parent  # location of config.json in the authors' folders
     from_parent = (parent / files.CONFIG).is_file() and not (folder / files.CONFIG).is_file()
     if dest.resolve() == folder.resolve() or (dest.resolve() == parent and from_parent):
-        raise ValueError(f"{dest} holds the source: convert into another folder.")
+        raise ValueError(f"{dest} contains the source: pass another destination.")
     found, tensors = _read(source)
     model = make_model(found, model_class, "none", changes)
     params = read_params(model, found, tensors, other_labels="num_labels" in changes)
@@ -83,7 +83,9 @@ def _read(source: Path) -> tuple[Source, dict[str, Any]]:
             f"{source} does not exist: pass the file or folder of a checkpoint."
         )
     if source.is_file() and source.suffix == ".safetensors":
-        raise ValueError(f"{source} is one file of a folder: convert {source.parent}.")
+        raise ValueError(
+            f"{source} is only one file of a model: convert the folder {source.parent}."
+        )
     if source.is_dir() and any(
         (source / name).is_file() for name in (files.WEIGHTS, files.WEIGHTS + files.INDEX)
     ):
@@ -97,7 +99,7 @@ def _read(source: Path) -> tuple[Source, dict[str, Any]]:
     config = next((d for d in (folder, folder.parent) if (d / files.CONFIG).is_file()), None)
     if config is None:
         raise FileNotFoundError(
-            f"{pickled[0]} needs the {files.CONFIG} of its model, beside it or one folder above."
+            f"{pickled[0]} needs the {files.CONFIG} of its model, in the same folder or the one above."
         )
     raw = files.read_config_file(config)
     tensors = {}
@@ -120,10 +122,10 @@ def _torch_files(source: Path) -> list[Path]:
     paths = [path for path in paths if path.is_file() and path.name not in TOKENIZER_FILES]
     if not paths:
         raise FileNotFoundError(
-            f"{source} holds no weights: neither {files.WEIGHTS} nor {files.TORCH_WEIGHTS} nor"
+            f"{source} contains no weights: neither {files.WEIGHTS} nor {files.TORCH_WEIGHTS} nor"
             f" another file ending in {', '.join(TORCH_SUFFIXES)}."
         )
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise ValueError(f"{source} holds several checkpoints ({names}): name one of them.")
+        raise ValueError(f"{source} contains several checkpoints ({names}): pass one of them.")
     return paths

@@ -34,7 +34,7 @@ def read_config_file(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"Folder {folder} does not exist: pass the folder of a model.")
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(
-            f"{folder} holds no {CONFIG}, which a model's folder needs beside its weights."
+            f"{folder} contains no {CONFIG}, which the folder of a model must have."
         )
     return read_json(folder / CONFIG)
 
@@ -49,8 +49,8 @@ def check_is_model(raw: Mapping[str, Any], folder: Path) -> None:
             " run wrote its model."
         )
     raise ValueError(
-        f"{folder} is the folder of a run, not of a model, and holds no folder model: the run has"
-        " not finished, or is of a kind that writes none (run_pretrain.py and run_glue.py do)."
+        f"{folder} is the folder of a run, not of a model, and has no subfolder model. Only finished"
+        " runs of run_pretrain.py and run_glue.py have one."
     )
 
 
@@ -66,24 +66,26 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
     for name in (TORCH_WEIGHTS, TORCH_WEIGHTS + INDEX):
         if (folder / name).is_file():
             raise FileNotFoundError(
-                f"{folder} holds no {WEIGHTS}, only {name}: run python -m"
+                f"{folder} contains no {WEIGHTS}, only {name}: run python -m"
                 f" nystromformer_jax.pretrained convert {folder} DEST, and load DEST."
             )
-    raise FileNotFoundError(f"{folder} holds no weights: neither {WEIGHTS} nor {WEIGHTS}{INDEX}.")
+    raise FileNotFoundError(
+        f"{folder} contains no weights: neither {WEIGHTS} nor {WEIGHTS}{INDEX}."
+    )
 
 
 def shards(index: Path) -> list[Path]:
     """Returns the paths of the shards listed in an index file."""
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise ValueError(f"{index} needs a weight_map, which names the file of each tensor.")
+        raise ValueError(f"{index} needs a weight_map, which gives the file of each tensor.")
     paths = []
     for name in sorted({str(name) for name in names.values()}):
         if Path(name).name != name:
-            raise ValueError(f"{index} names the file {name!r}; it must be in the same folder.")
+            raise ValueError(f"{index} lists the file {name!r}; it must be in the same folder.")
         if not (index.parent / name).is_file():
             raise FileNotFoundError(
-                f"{index.parent} lacks {name}, which {index.name} names: download it again."
+                f"{index.parent} lacks {name}, which is listed in {index.name}: download it again."
             )
         paths.append(index.parent / name)
     return paths
@@ -99,7 +101,7 @@ def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     tensors = {}
     for name, entry in entries:
         if entry["dtype"] not in _DTYPES:
-            raise ValueError(f"{path} holds {name} in {entry['dtype']}, an unsupported dtype.")
+            raise ValueError(f"{path} contains {name} in {entry['dtype']}, an unsupported dtype.")
         flat = np.frombuffer(entry["data"], _DTYPES[entry["dtype"]])
         tensors[name] = flat.reshape(entry["shape"])
     return tensors
@@ -113,7 +115,7 @@ def write_folder(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise FileExistsError(f"{folder} must be a folder, and it is a file.") from None
+        raise FileExistsError(f"{folder} must be a folder, but it is a file.") from None
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     write_files(
         {

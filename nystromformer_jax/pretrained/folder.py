@@ -207,8 +207,8 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
         value, expected = getattr(config, name), source.fields[name]
         if value != expected and not (name == "num_layers" and value < expected):
             raise ValueError(
-                f"{name}={value} was passed, and the weights of {source.where} have {expected}: leave"
-                f" {name} out."
+                f"{name}={value} was passed, but the weights in {source.where} have"
+                f" {name}={expected}: leave {name} out."
             )
     return config
 
@@ -239,14 +239,14 @@ def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None
 
 def _default_model(source: Source) -> Model:
     if source.model is None:
-        found = repr(source.architecture) if source.architecture else "no architecture"
         raise ValueError(
-            f"{source.where} names {found} in its config.json, which is not one of this package's"
-            f" models: pass model_class, one of {', '.join(MODELS)}."
+            f"The architecture in the config.json of {source.where} must be one of this package's"
+            f" models, got {source.architecture or None!r}: pass model_class, one of"
+            f" {', '.join(MODELS)}."
         )
     if not source.family.heads.get(source.model) and source.model is not MODELS["Nystromformer"]:
         raise ValueError(
-            f"{source.where} holds a {source.architecture}, whose head is unsupported: pass"
+            f"{source.where} contains a {source.architecture}, whose head is unsupported: pass"
             f" model_class={source.model.__name__} for a new head on the same backbone."
         )
     return source.model

@@ -72,15 +72,15 @@ def read_params(
     unknown = sorted(name for name in tensors.keys() - used if not IGNORED.fullmatch(name))
     if missing or misshapen:
         raise mismatch_error(
-            f"{source.where} does not hold the weights of its config.json",
+            f"The weights in {source.where} do not match its config.json",
             missing=missing,
             misshapen=misshapen,
             unknown=unknown,
         )
     if unknown:
-        _logger.info("%s: ignored %s.", source.where, _join(unknown))
+        _logger.info("%s: ignored the unknown tensors %s.", source.where, _join(unknown))
     if fresh:
-        _logger.info("Initialized from seed %d, not trained yet: %s.", seed, _join(fresh))
+        _logger.info("Newly initialized from seed %d, not trained yet: %s.", seed, _join(fresh))
         params |= _initialize(model, fresh, seed)
     return unflatten_dict({path: jnp.asarray(params[path]) for path in shapes}, sep="/")
 
@@ -104,7 +104,7 @@ def write_tensors(
     unknown = sorted(flat.keys() - shapes.keys())
     if missing or misshapen or unknown:
         raise mismatch_error(
-            f"The parameters to save do not fit this {type(model).__name__}",
+            f"The parameters to save do not match this {type(model).__name__}",
             missing=missing,
             misshapen=misshapen,
             unknown=unknown,
@@ -185,9 +185,9 @@ def _tie_decoder(
         weight = tensors.get(names["weight"])
         if words is not None and weight is not None and not np.array_equal(words, weight):
             raise ValueError(
-                f"{source.where} has a decoder of its own ({names['weight']} differs from the word"
-                " embeddings), and this model's is the word embeddings: load it with another"
-                " model_class, without that head."
+                f"The decoder of {source.where} is not tied to its word embeddings"
+                f" ({names['weight']} differs from them), which is unsupported: pass a model_class"
+                " without a masked-token head."
             )
     return set(names.values())
 
@@ -204,7 +204,7 @@ def _check_sizes(source: Source, tensors: Tensors) -> None:
         if tensor is not None and tensor.ndim == 2 and tensor.shape[axis] != size:
             raise ValueError(
                 f"{source.where} has {theirs} = {size} in its config.json, but {name} has"
-                f" {tensor.shape[axis]}: correct config.json, or use the weights that belong to it."
+                f" {tensor.shape[axis]}: correct config.json, or use the weights that match it."
             )
 
 

@@ -24,7 +24,7 @@ class ConfigDiffers(ValueError):
 
 
 class DataGone(FileNotFoundError):
-    """The data disappeared during the run. After restoring them, the same command resumes."""
+    """The data disappeared during the run. Once they are restored, the same command resumes it."""
 
 
 class LossNotFinite(RuntimeError):
@@ -119,18 +119,18 @@ def writing_to(folder: Path) -> Iterator[None]:
         if code is None:
             raise
         raise CannotWrite(
-            f"{folder} cannot be written ({os.strerror(code)}): make space, or make it writable."
-            " Everything saved before is intact, and the same command resumes from there."
+            f"{folder} cannot be written ({os.strerror(code)}): free some space, or make the folder"
+            " writable. Everything saved before is intact, and the same command resumes from there."
         ) from error
 
 
 def _write_error(error: Exception, folder: Path) -> int | None:
     if isinstance(error, OSError):
         if error.filename is None:
-            ours = error.errno != errno.EIO  # reading the data can raise it too
+            is_write = error.errno != errno.EIO  # reading the data can raise it too
         else:
-            ours = Path(os.fsdecode(error.filename)).is_relative_to(folder)
-        return error.errno if error.errno in _CANNOT_WRITE and ours else None
+            is_write = Path(os.fsdecode(error.filename)).is_relative_to(folder)
+        return error.errno if error.errno in _CANNOT_WRITE and is_write else None
     # Orbax's storage layer raises ValueErrors with the errno in the message.
     found = re.search(r"os_error_code='(\d+)'", str(error))
     return int(found[1]) if found and int(found[1]) in _CANNOT_WRITE else None

@@ -74,11 +74,11 @@ def initialize(config: HostsConfig, seconds: float = INITIALIZE_SECONDS) -> None
     error = failed[0] if failed else TimeoutError(f"they waited {seconds:g} s for each other")
     if not isinstance(error, (ValueError, RuntimeError, TimeoutError)):
         raise error
-    where = config.coordinator or "a cluster"
+    via = f"the coordinator {config.coordinator}" if config.coordinator else "a cluster"
     raise ValueError(
-        f"The processes of the run did not find each other by {where}"
-        f" ({str(error).splitlines()[0].rstrip('.')}): start them all, and pass --coordinator,"
-        " --num_processes and --process_id, unless a cluster knows them."
+        f"The processes of the run did not connect through {via}"
+        f" ({str(error).splitlines()[0].rstrip('.')}): start all of them. Pass --coordinator,"
+        " --num_processes and --process_id to each, unless jax detects them from a cluster."
     ) from error
 
 
@@ -119,8 +119,8 @@ def sync_errors() -> Iterator[None]:
     if jax.process_count() > 1:
         message = "" if failure is None else str(failure) or repr(failure)
         code = 0 if failure is None else exit_code_of(failure) or 1
-        own = bytes([code]) + message.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
-        all_processes = multihost_utils.process_allgather(np.frombuffer(own, np.uint8))
+        status = bytes([code]) + message.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
+        all_processes = multihost_utils.process_allgather(np.frombuffer(status, np.uint8))
         for remote_code, *text in all_processes if failure is None else ():
             if remote_code:
                 remote_message = bytes(text).rstrip(b"\0").decode(errors="ignore")
@@ -139,7 +139,7 @@ def detect_lost_process() -> Iterator[None]:
         if jax.process_count() == 1 or not _LOSS_MESSAGES.search(text):
             raise
         raise ProcessLost(
-            f"Process {jax.process_index()} of {jax.process_count()} lost another one"
+            f"Process {jax.process_index()} of {jax.process_count()} lost another process"
             f" ({str(error).splitlines()[0][:200]}). Start all of them again with the same command: the"
             " run resumes from its latest checkpoint."
         ) from error
@@ -152,9 +152,9 @@ class StopEvaluation(Exception):
 class StopSignals:
     """Context manager for graceful shutdown: SIGTERM and Ctrl-C only set `received`.
 
-    The previous handlers are restored at the end. Outside the main thread Python allows no handlers, so
-    `received` stays None. In a multi-process run jax forwards SIGTERM to all processes, and `sync` sets
-    `received`.
+    The previous handlers are restored at the end. Python allows signal handlers only in the main thread;
+    in other threads `received` stays None. In a multi-process run jax forwards SIGTERM to all processes,
+    and `sync` sets `received`.
     """
 
     def __init__(self) -> None:

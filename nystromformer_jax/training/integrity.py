@@ -76,7 +76,7 @@ def warn_if_damaged(checkpoints: Path, best_step: int) -> None:
     """Warns at the start if the best checkpoint is damaged, which is an error at the end of training."""
     if best_step and is_primary() and (damage := _damage(checkpoints, best_step)):
         _logger.warning(
-            "The checkpoint of step %d, the best until now, is damaged (%s): unless a later step is"
+            "The checkpoint of step %d, the best so far, is damaged (%s): unless a later step is"
             " better, this run will have no result.",
             best_step,
             damage,
@@ -93,19 +93,19 @@ def _damage(checkpoints: Path, step: int) -> str | None:
         earlier = [other for other in saved_steps(checkpoints) if other < step]
         if any((checkpoints / str(other) / HASHES).exists() for other in earlier):
             return f"{file} is missing"
-        _logger.warning("%s has no hashes: it is used unchecked.", folder)
+        _logger.warning("%s has no hashes, so it is used without a check.", folder)
         return None
     try:
         for name, expected in read_json(file)["sha256"].items():
             file = folder / name
             if sha256_of(file) != expected:
-                return f"{file} is not what was written"
+                return f"{file} is corrupt"
     except FileNotFoundError:
         return f"{file} is missing"
     except OSError as error:  # the file cannot be read
         return f"{file} cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{file} is not what was written"
+        return f"{file} is corrupt"
     return None
 
 

@@ -29,9 +29,9 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     )
     if data * sequence != len(devices):
         raise ValueError(
-            f"mesh.data={config.data}, mesh.sequence={config.sequence} cannot lay out"
-            f" {len(devices)} device(s): their product must be {len(devices)}, or let one be -1"
-            f" and the other divide {len(devices)}."
+            f"mesh.data={config.data}, mesh.sequence={config.sequence} does not match"
+            f" {len(devices)} device(s): their product must be {len(devices)}, or one must be -1 and"
+            f" the other a divisor of {len(devices)}."
         )
     # Auto, because Dropout and sharding constraints of flax.linen fail with the default, Explicit.
     axis_types = (AxisType.Auto, AxisType.Auto)
@@ -57,8 +57,8 @@ def data_shard(mesh: Mesh, host: int | None = None) -> tuple[int, int]:
     if len(mine) != 1 or len(sizes) != 1:
         raise ValueError(
             f"mesh.data={mesh.shape['data']}, mesh.sequence={mesh.shape['sequence']} splits"
-            f" {len(jax.devices())} devices so that hosts share their rows unevenly; let mesh.sequence"
-            " divide a host's devices, or be a multiple of them."
+            f" {len(jax.devices())} devices unevenly over the hosts: mesh.sequence must be a divisor or"
+            " a multiple of the number of devices per host."
         )
     return mine[0], len(shares)
 

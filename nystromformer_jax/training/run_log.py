@@ -32,7 +32,7 @@ class JsonLines:
         kept = kept[: kept.rfind(b"\n") + 1]
         if keep_bytes is not None and len(kept) < keep_bytes:
             logging.getLogger(__name__).warning(
-                "%s lost lines: the checkpoint recorded %d bytes, but the file has %d.",
+                "%s has lost lines: the checkpoint recorded %d bytes, but the file has %d.",
                 path,
                 keep_bytes,
                 len(kept),

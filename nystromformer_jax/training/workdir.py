@@ -25,7 +25,7 @@ from nystromformer_jax.training.errors import (
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 from nystromformer_jax.training.integrity import saved_steps
 
-# Sections that identify a run. The sections mesh, checkpoint, log and eval may change on a resume.
+# Sections that identify a run. The sections mesh, checkpoint, log and eval may change when a run resumes.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # in data.json
@@ -57,7 +57,7 @@ class Workdir:
     ) -> None:
         """Locks the folder, compares configs, and writes `config.json` if the run is new.
 
-        `paths` are the dotted config keys of file locations, which may change on a resume.
+        `paths` are the dotted config keys of file locations, which may change when a run resumes.
 
         Raises:
             NotADirectoryError: `path` or one of its parents is a file.
@@ -127,7 +127,7 @@ class Workdir:
         return self.path / "checkpoints"
 
     def require_data(self, sha256: str) -> None:
-        """Records the hash of the data of a new run; compares it with the recorded hash on a resume.
+        """Records the hash of the data of a new run; compares it with the recorded hash when a run resumes.
 
         Raises:
             ConfigDiffers: The run was started on data with a different hash.
@@ -156,8 +156,8 @@ class Workdir:
             )
         if (known := str(bound.get("sha256"))) != sha256:
             raise ConfigDiffers(
-                f"{self.path} holds a run on other data (sha256 {known[:12]}…,"
-                f" {sha256[:12]}… now). Pass another --workdir for a new run, or the run's own data"
+                f"{self.path} contains a run on other data (sha256 {known[:12]}…; now"
+                f" {sha256[:12]}…). Pass another --workdir for a new run, or the data of the run"
                 " to resume it."
             )
 
@@ -165,12 +165,12 @@ class Workdir:
         """Returns the result of a finished run; raises NotFinished otherwise."""
         if self.divergence is not None:
             raise NotFinished(
-                f"{self.path} holds a run that diverged by step {self.divergence['step']}, so it has no"
+                f"{self.path} contains a run that diverged by step {self.divergence['step']}, so it has no"
                 " parameters to evaluate: pass the --workdir of a run that finished."
             )
         if self.result is None:
             raise NotFinished(
-                f"{self.path} holds no finished run (no result.json): train it first, with the same"
+                f"{self.path} contains no finished run (no result.json): train it first, with the same"
                 " command without --mode."
             )
         return self.result
@@ -191,8 +191,8 @@ class Workdir:
                 check_data()
             except FileNotFoundError as error:
                 raise DataGone(
-                    f"{self.path} has no result yet, because its data disappeared before its end:"
-                    f" {error} Then the same command resumes."
+                    f"{self.path} has no result yet, because its data disappeared during the run:"
+                    f" {error} Then run the same command to resume it."
                 ) from error
             except ValueError as error:
                 # It is unknown which data each step read, so no checkpoint can be used.
@@ -269,7 +269,7 @@ def _require_folder(path: Path) -> None:
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     if not existing.is_dir():
         raise NotADirectoryError(
-            f"--workdir needs a folder, and {existing} is a file: pass another --workdir."
+            f"--workdir must be a folder, but {existing} is a file: pass another --workdir."
         )
 
 
@@ -301,7 +301,7 @@ def _require_same_config(
     ]
     if differences:
         raise ConfigDiffers(
-            f"{path} holds a run of another config. {'. '.join(differences)}."
+            f"{path} contains a run with a different config. {'. '.join(differences)}."
             " Pass another --workdir for a new run, or the run's own values to resume it."
         )
 

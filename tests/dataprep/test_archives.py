@@ -78,7 +78,7 @@ def test_rejects_a_corrupt_archive(tmp_path, damage):
 def test_rejects_an_archive_with_a_duplicate_file(tmp_path):
     both = {"top/a/1.txt": b"one", "other/top/a/1.txt": b"two"}
     path = fakes.write_archive(tmp_path / "top.tar.gz", both, "")
-    with pytest.raises(ValueError, match=r"top\.tar\.gz holds a/1\.txt twice"):
+    with pytest.raises(ValueError, match=r"top\.tar\.gz contains a/1\.txt twice"):
         list(raw_files(path).read())
 
 

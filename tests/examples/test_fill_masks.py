@@ -110,7 +110,7 @@ def test_pickled_weights_need_conversion(tmp_path):
 def test_rejects_unsupported_models_texts_and_layers(tmp_path):
     write_tokenizer(tmp_path)
     tiny.folder_of(tmp_path, "bert", "ForTokenClassification")
-    with pytest.raises(SystemExit, match="NystromformerForTokenClassification, which fills no"):
+    with pytest.raises(SystemExit, match="NystromformerForTokenClassification, which cannot fill"):
         script.main([str(tmp_path)])
     tiny.published(tmp_path)
     with pytest.raises(SystemExit, match=r"write \[MASK\] where a word is missing"):

@@ -159,10 +159,10 @@ def test_damaged_best_checkpoint_warns_on_resume_and_raises_at_the_end(tmp_path,
     )
     flip(damaged)
     tiny.train(tmp_path, tiny.config(60))
-    assert f"step {outcome.best_step}, the best until now, is damaged ({damaged}" in caplog.text
+    assert f"step {outcome.best_step}, the best so far, is damaged ({damaged}" in caplog.text
     with pytest.raises(CheckpointDamaged) as refused:
         tiny.last_params(tmp_path, outcome.best_step)
-    assert f"({damaged} is not what was written): restore it from a copy" in str(refused.value)
+    assert f"({damaged} is corrupt): restore it from a copy" in str(refused.value)
 
 
 def test_checkpoints_without_hashes_are_used_with_a_warning(finished, run, caplog):
@@ -170,7 +170,7 @@ def test_checkpoints_without_hashes_are_used_with_a_warning(finished, run, caplo
     for file in (run / "checkpoints").glob("*/hashes.json"):
         file.unlink()
     tiny.train(run)
-    assert f"{run}/checkpoints/25 has no hashes: it is used unchecked" in caplog.text
+    assert f"{run}/checkpoints/25 has no hashes, so it is used without a check" in caplog.text
     assert_same_end(finished, run)
 
 

@@ -40,7 +40,7 @@ def uninterrupted(tmp_path_factory):
 
 
 def assert_one_sentence(stopped, workdir):
-    assert str(stopped.value).startswith(f"{workdir} cannot be written (File too large): make")
+    assert str(stopped.value).startswith(f"{workdir} cannot be written (File too large): free")
     assert "the same command resumes from there" in str(stopped.value)
     assert "\n" not in str(stopped.value)
 
@@ -87,7 +87,9 @@ def test_failed_write_leaves_no_partial_result(tmp_path):
 
 @pytest.mark.skipif(not NOBODYS.is_dir(), reason="the system has no /sys")
 def test_rejects_a_folder_without_write_permission():
-    with pytest.raises(CannotWrite, match=f"{NOBODYS}/run cannot be written .*make it writable"):
+    with pytest.raises(
+        CannotWrite, match=f"{NOBODYS}/run cannot be written .*make the folder writable"
+    ):
         Workdir(NOBODYS / "run", {"train": {"seed": 3}})
 
 
@@ -164,7 +166,7 @@ def test_command_resumes_after_a_full_or_read_only_disk(tmp_path, fault):
     before, after = done.stdout.split("=== mended")
     reason = {"full": "No space left on device", "read-only": "Read-only file system"}[fault]
     said = before.strip().splitlines()[-1]
-    assert said.startswith(f"run_lra.py: {tmp_path}/disk/run cannot be written ({reason}): make")
+    assert said.startswith(f"run_lra.py: {tmp_path}/disk/run cannot be written ({reason}): free")
     assert "Traceback" not in before
     assert "Resuming from step" in after
     assert (tmp_path / "result.json").exists()

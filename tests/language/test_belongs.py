@@ -83,7 +83,7 @@ def test_pretraining_rejects_a_vocabulary_other_than_the_checkpoints(tmp_path):
     config["data"]["tokenizer"] = ""
     pretrain.open_tokenizer(pretrain.prepare(config))
     (folder / "vocab.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="holds no tokenizer"):
+    with pytest.raises(FileNotFoundError, match="contains no tokenizer"):
         pretrain.open_tokenizer(pretrain.prepare(config))
 
 
@@ -126,7 +126,7 @@ def test_error_says_that_a_folder_is_a_runs(tmp_path):
     run.mkdir()
     sections = {name: {} for name in ("data", "model", "optimizer", "train")}
     (run / "config.json").write_text(json.dumps(sections))
-    with pytest.raises(ValueError, match=r"is the folder of a run.*has not finished"):
+    with pytest.raises(ValueError, match=r"is the folder of a run.*Only finished runs"):
         from_pretrained(run)
     checkpoint(run / "model")
     for read in (from_pretrained, prepared):

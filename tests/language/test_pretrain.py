@@ -162,7 +162,7 @@ def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path)
     assert_close(again["valid"], result["valid"], SAME_ARITHMETIC)
     with (
         Workdir(tmp_path / "new", config, paths=pretrain.PATHS) as workdir,
-        pytest.raises(NotFinished, match="holds no finished run"),
+        pytest.raises(NotFinished, match="contains no finished run"),
     ):
         pretrain.evaluate_checkpoint(run, data, workdir)
 

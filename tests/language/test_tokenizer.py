@@ -208,7 +208,7 @@ def test_transformers_opens_a_saved_tokenizer(tmp_path, trained):
 def test_rejects_a_missing_tokenizer(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"/x does not exist: set data\.tokenizer to tok"):
         load_tokenizer(tmp_path / "x")
-    with pytest.raises(FileNotFoundError, match=r"holds no tokenizer: it needs tokenizer\.json"):
+    with pytest.raises(FileNotFoundError, match=r"contains no tokenizer: it needs tokenizer\.json"):
         load_tokenizer(tmp_path)
     texts.write(tmp_path / "vocab.json", "{}")
     with pytest.raises(FileNotFoundError, match=r"needs both merges\.txt and vocab\.json of"):

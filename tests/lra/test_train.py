@@ -126,7 +126,7 @@ def test_rejects_resuming_with_other_data(finished):
     others = dataclasses.replace(prepared.data, seed=1)
     with (
         Workdir(folder, config) as workdir,
-        pytest.raises(ConfigDiffers, match="holds a run on other data"),
+        pytest.raises(ConfigDiffers, match="contains a run on other data"),
     ):
         train.train(prepared, data.load(others), workdir)
 
@@ -282,7 +282,7 @@ def test_memorizes_eight_trees(tmp_path):
         ({"attention__conv_kernel_size": 2}, "must be odd"),
         ({"attention__landmarks": 3}, "did you mean attention.num_landmarks"),
         ({"train__batch_size": 9}, "multiple of 8"),
-        ({"mesh__data": 3}, "cannot lay out 8"),
+        ({"mesh__data": 3}, "does not match 8"),
         ({"mesh__data": 1, "mesh__sequence": 8, "data__max_len": 63}, "multiple, for example 64"),
         ({"data__pad_to_multiple_of": -1}, "data.pad_to_multiple_of is -1"),
         (

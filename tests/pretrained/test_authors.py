@@ -232,23 +232,26 @@ class TestErrors:
         folder = path.parent.parent
         before = (folder / "config.json").read_bytes()
         assert main(["convert", str(path), str(folder)]) == 2
-        assert "holds the source" in capsys.readouterr().err
+        assert "contains the source" in capsys.readouterr().err
         assert (folder / "config.json").read_bytes() == before
 
     def test_different_widths(self, path, refused):
         tensors = torch.load(path)["model_state_dict"]
         words = "model.embeddings.word_embeddings.weight"
         torch.save({**tensors, words: torch.ones(VOCAB, 5)}, path)
-        assert "embeddings of 5 (embedding_dim) in layers of 12" in refused()
+        assert "embeddings of width 5 (embedding_dim) and layers of width 12" in refused()
         query = "model.transformer_0.mha.W_q.weight"
         torch.save({**tensors, query: torch.ones(15, DIM)}, path)
-        assert "heads of 15 together (num_head times head_dim) in layers of 12" in refused()
+        assert "num_head times head_dim = 15 and layers of width 12" in refused()
 
     @pytest.mark.parametrize(
         ("changes", "sentence"),
         [
             ({"attn_type": "linformer"}, "only softmax and nystrom are supported"),
-            ({"max_seq_len": 7}, "22 positions, and max_seq_len = 7"),
+            (
+                {"max_seq_len": 7},
+                "max_seq_len = 7 positions, as in its config.json, or 2 more; it has 22",
+            ),
             ({"num_head": None}, "num_head = None in its config.json"),
             ({"num_layers": 3}, "missing: model.transformer_2."),
         ],
@@ -266,11 +269,11 @@ class TestErrors:
         torch.save({"decoder.weight": torch.ones(3)}, path)
         assert "nor of the authors' BERT code" in refused()
         torch.save([1, 2], path)
-        assert "holds no state dict" in refused()
+        assert "contains no state dict" in refused()
 
     def test_pickle_that_runs_code(self, path, refused):
         torch.save({"model_state_dict": Harmful()}, path)
-        assert "holds more than tensors and plain values" in refused()
+        assert "contains more than tensors and plain values" in refused()
 
     @pytest.mark.parametrize("kept", [0, 100, -50])
     def test_corrupt_file(self, path, refused, kept):

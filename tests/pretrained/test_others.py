@@ -105,7 +105,10 @@ class TestNystromformer:
         )
         with caplog.at_level(logging.INFO):
             (model, one), (_, same), (_, other) = read(0), read(0), read(1)
-        assert "Initialized from seed 0, not trained yet: dense/bias, dense/kernel" in caplog.text
+        assert (
+            "Newly initialized from seed 0, not trained yet: dense/bias, dense/kernel"
+            in caplog.text
+        )
         assert model.config.num_labels == 3
         assert same_bits(one, same)
         for path in flat(one):

@@ -86,7 +86,7 @@ def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
     code, said, _ = finish(run)
     assert time.monotonic() - killed < 60
     assert code != 0
-    ours = r"\[0\] Process 0 of 2 lost another one \(.*Start all of them again"
+    ours = r"\[0\] Process 0 of 2 lost another process \(.*Start all of them again"
     jaxs = r"\[0\] .*This most likely indicates that another task died"  # while it waits for a save
     assert re.search(f"{ours}|{jaxs}", said), said
     tiny.train(tmp_path, tiny.config(60, events=True))
@@ -100,7 +100,7 @@ def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
         (TimeoutError("Timed out while waiting for async_write_complete barrier."), True),
         (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
         (WorkdirBusy("/runs/barrier is in use by another process"), False),
-        (ValueError("/runs/heartbeat holds a run of another config"), False),
+        (ValueError("/runs/heartbeat contains a run with a different config"), False),
         (FileNotFoundError("/runs/barrier: the network is unavailable"), False),
     ],
 )
@@ -137,8 +137,8 @@ def test_processes_that_do_not_connect_report_a_timeout(number):
     flags = [f"--coordinator={coordinator}", "--num_processes=2", f"--process_id={number}"]
     done = finish(programs.start("-c", JOINS.replace("SECONDS", "0.5"), *flags))
     assert done.code == 2, done.errors
-    assert "did not find each other by 127.0.0.1" in done.output
-    assert "waited 0.5 s for each other): start them all" in done.output
+    assert "did not connect through the coordinator 127.0.0.1" in done.output
+    assert "waited 0.5 s for each other): start all of them" in done.output
 
 
 @pytest.mark.slow(minutes=0.3)
@@ -178,7 +178,7 @@ except Exception as error:
     assert done.code == 1, done.output
     sentences = (
         "train.seed: 0 in the run, 1 now",
-        "other data (sha256 000000000000…, 1111",
+        "other data (sha256 000000000000…; now 1111",
         "is full",
     )
     for words in sentences:
@@ -287,7 +287,7 @@ def test_hosts_that_split_only_the_length_read_the_same_rows(rows, shares):
 
 @pytest.mark.usefixtures("no_annotations")
 def test_rejects_shares_of_different_sizes():
-    with pytest.raises(ValueError, match="share their rows unevenly"):
+    with pytest.raises(ValueError, match="unevenly over the hosts"):
         data_shard(FakeMesh([[0, 0], [0, 1], [1, 1]]), 0)
 
 

@@ -44,7 +44,7 @@ def test_rows_of_a_host_are_consecutive_for_any_device_order(monkeypatch):
 
 
 def test_rejects_invalid_meshes():
-    with pytest.raises(ValueError, match=r"mesh.data=-1, mesh.sequence=3 cannot lay out 8 device"):
+    with pytest.raises(ValueError, match=r"mesh.data=-1, mesh.sequence=3 does not match 8 device"):
         make_mesh(MeshConfig(sequence=3))
     with pytest.raises(ValueError, match="their product must be 1"):
         make_mesh(MeshConfig(data=2), jax.devices()[:1])

@@ -132,7 +132,7 @@ def test_rejects_json_that_is_not_an_object(tmp_path, name):
         run.require_data("1" * 64)
     (tmp_path / name).write_text("[]")
     with (
-        pytest.raises(ValueError, match=rf"{name} must hold a JSON object, not a list\."),
+        pytest.raises(ValueError, match=rf"{name} must contain a JSON object, not a list\."),
         Workdir(tmp_path, CONFIG) as run,
     ):
         run.require_data("1" * 64)

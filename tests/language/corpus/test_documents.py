@@ -158,7 +158,7 @@ def test_reads_a_tensorflow_dataset(tmp_path, monkeypatch):
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     for at in (path, path / "1.0.0"):
         with pytest.raises(
-            FileNotFoundError, match=r"needs corpus .* holds tfrecord, which only Tens"
+            FileNotFoundError, match=r"needs corpus .* contains tfrecord, which only Tens"
         ):
             open_source(str(at))
 

@@ -83,9 +83,9 @@ def test_rejects_changed_data(path, capsys):
         (["PATH", "--max_len=4"], "--max_len: needs 5 tokens or more"),
         (
             ["PATH", "--held_out=1e-9"],
-            "/data.seed/heading/all.txt gives no pairs for the split valid",
+            "/data.seed/heading/all.txt yields no pairs for the split valid",
         ),
-        (["PATH", "--held_out=1e-9"], "Raise --held_out, now 1e-09"),
+        (["PATH", "--held_out=1e-9"], "Raise --held_out=1e-09"),
         (
             ["PATH", "--tokenizer=nowhere"],
             "The tokenizer nowhere does not exist: set --tokenizer to tokenizer.json",

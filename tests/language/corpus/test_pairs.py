@@ -195,7 +195,7 @@ def test_rejects_rows_that_are_too_short():
     pairs = stored([(3, 5), (1, 1)])
     with pytest.raises(
         ValueError,
-        match=r"pair of 8 tokens and 3 special ones does not fit into rows of 10: pass max_len=11",
+        match=r"pair has 8 tokens and 3 special tokens, which is more than max_len=10: pass max_len=11",
     ):
         pairs.batch(np.arange(2), 8 + NUM_SPECIAL - 1)
     pairs.batch(np.array([1]), 5)

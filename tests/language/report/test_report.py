@@ -93,7 +93,7 @@ def test_unreadable_runs_print_one_line_and_write_nothing(tmp_path, capsys):
     good = write_glue(tmp_path / "good")
     (tmp_path / "file").write_text("")
     for folder, out, words in (
-        (tmp_path / "empty", "x", "holds no finished run"),
+        (tmp_path / "empty", "x", "contains no finished run"),
         (tmp_path / "broken", "x", "cannot be read as JSON"),
         (good, "file/x", "file"),
     ):

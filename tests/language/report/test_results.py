@@ -93,7 +93,7 @@ def test_rejects_unreadable_and_missing_runs(tmp_path):
     with pytest.raises(ValueError, match=r"result.json cannot be read as JSON"):
         find_runs([tmp_path])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="empty holds no finished run"):
+    with pytest.raises(FileNotFoundError, match="empty contains no finished run"):
         find_runs([tmp_path / "empty"])
     with pytest.raises(FileNotFoundError, match="does not exist"):
         find_runs([tmp_path / "nowhere"])

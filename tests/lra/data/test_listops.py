@@ -255,7 +255,7 @@ def test_error_names_a_malformed_line(official, line, sentence):
     [
         (b"", r"basic_val\.tsv, line 1: expected the header"),
         (b"1\t1\n", r"basic_val\.tsv, line 1: expected the header"),
-        (b"Source\tTarget\n", r"basic_val\.tsv holds a header and no examples"),
+        (b"Source\tTarget\n", r"basic_val\.tsv contains a header but no examples"),
     ],
 )
 def test_rejects_a_file_without_header_or_examples(official, content, sentence):

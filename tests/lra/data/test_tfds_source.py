@@ -125,7 +125,7 @@ def test_rejects_a_dataset_that_needs_tensorflow_immediately(tmp_path):
     folder.mkdir(parents=True)
     (folder / "dataset_info.json").write_text('{"fileFormat": "tfrecord"}')
     with pytest.raises(
-        FileNotFoundError, match=rf"{folder} holds tfrecord, which only TensorFlow reads\. With"
+        FileNotFoundError, match=rf"{folder} contains tfrecord, which only TensorFlow reads\. With"
     ):
         load_image(tmp_path)
 

@@ -96,7 +96,7 @@ def test_opens_a_run_of_another_machine(tmp_path):
     config["mesh"]["data"], config["train"]["batch_size"] = 3, 9
     (folder / "config.json").write_text(json.dumps(config))
     assert open_run(folder, max_len=100).run.config == json.loads(json.dumps(config))
-    with pytest.raises(ValueError, match="cannot lay out"):
+    with pytest.raises(ValueError, match="does not match"):
         train.prepare(config)
 
 
@@ -133,7 +133,7 @@ def test_rejects_data_other_than_those_of_the_run(tmp_path):
     with pytest.raises(ValueError, match="on other data"):
         open_run(folder, max_len=100)
     (folder / "data.json").write_text(json.dumps({"changed_under_the_run": True}))
-    with pytest.raises(ValueError, match=r"data.json has no hash of the data: they changed"):
+    with pytest.raises(ValueError, match=r"data.json has no hash of the data: the data changed"):
         open_run(folder, max_len=100)
 
 
@@ -141,7 +141,7 @@ def test_error_names_a_malformed_file(tmp_path):
     for name, content, words in (
         ("result", "{}", "best_step is missing"),
         ("result", '{"best_step": "2"}', "best_step must be a whole number, not '2'"),
-        ("config", "[1]", "must hold a JSON object, not a list"),
+        ("config", "[1]", "must contain a JSON object, not a list"),
         ("config", '{"model": 3}', "model must be an object, not 3"),
     ):
         for part in ("config", "result"):
@@ -170,14 +170,14 @@ def test_rejects_a_folder_that_is_not_a_complete_run(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="is not a run"):
         open_run(tmp_path, max_len=100)
     folder = write_run(tmp_path / "run", small_config("softmax"))
-    with pytest.raises(ValueError, match="attends over 59 tokens"):
+    with pytest.raises(ValueError, match="has sequences of 59 tokens"):
         open_run(folder, max_len=58)
     (folder / "result.json").write_text(json.dumps({"best_step": 4}))
     with pytest.raises(FileNotFoundError, match="lacks step 4"):
         open_run(folder, max_len=59)
     (folder / "result.json").unlink()
     (folder / "checkpoints").rename(folder / "moved")
-    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+    with pytest.raises(FileNotFoundError, match="contains no checkpoint"):
         open_run(folder, max_len=59)
     monkeypatch.setattr(SoftmaxAttention, "shares_query_and_key", True, raising=False)
     with pytest.raises(ValueError, match="softmax attention has no separate keys"):

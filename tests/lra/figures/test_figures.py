@@ -119,7 +119,7 @@ def test_invalid_runs_print_one_line_and_write_nothing(tmp_path, capsys, monkeyp
     assert_refused(tmp_path, [], "is not a run", tmp_path, capsys)
     folder = write_run(tmp_path / "run", small_config())
     monkeypatch.setattr(figures, "MAX_LEN", 58)
-    assert_refused(folder, [], "attends over 59 tokens", tmp_path, capsys)
+    assert_refused(folder, [], "has sequences of 59 tokens", tmp_path, capsys)
     monkeypatch.undo()
     (folder / "config.json").write_text("{")
     assert_refused(folder, [], "cannot be read as JSON", tmp_path, capsys)

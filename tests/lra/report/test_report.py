@@ -178,7 +178,7 @@ def test_invalid_runs_print_one_sentence_and_write_nothing(tmp_path, capsys):
     (write_run(tmp_path / "broken" / "b", seed=1) / "result.json").write_text('{"task": "lis')
     (tmp_path / "file").write_text("")
     for folder, out, words in (
-        (tmp_path / "empty", "x", "holds no run"),
+        (tmp_path / "empty", "x", "contains no run"),
         (tmp_path / "nowhere", "x", "does not exist"),
         (tmp_path / "broken", "x", "result.json cannot be read as JSON"),
         (run_folder, "file/x", "file"),

@@ -30,7 +30,7 @@ def test_rejects_a_folder_without_runs(tmp_path):
     write_run(tmp_path / "run")
     (tmp_path / "run" / "metrics.jsonl").unlink()
     with pytest.raises(
-        FileNotFoundError, match=r"holds no run of the benchmark: config\.json and metrics"
+        FileNotFoundError, match=r"contains no run of the benchmark: config\.json and metrics"
     ):
         find_runs([tmp_path])
 
@@ -39,7 +39,7 @@ def test_skips_runs_of_the_language_model(tmp_path):
     write_run(tmp_path / "ours")
     write_run(tmp_path / "reviews", task="imdb", config={"init": {"checkpoint": ""}})
     assert [folder.name for folder in find_runs([tmp_path])] == ["ours"]
-    with pytest.raises(FileNotFoundError, match="holds no run of the benchmark"):
+    with pytest.raises(FileNotFoundError, match="contains no run of the benchmark"):
         find_runs([tmp_path / "reviews"])
 
 
@@ -75,7 +75,7 @@ def test_repeated_steps_after_a_kill_count_once(tmp_path):
 
 @pytest.mark.parametrize("name", ["config", "result"])
 @pytest.mark.parametrize(
-    ("content", "words"), [("{", "cannot be read as JSON"), ("[1]", "must hold a JSON object")]
+    ("content", "words"), [("{", "cannot be read as JSON"), ("[1]", "must contain a JSON object")]
 )
 def test_error_names_a_file_that_is_not_json(tmp_path, name, content, words):
     file = write_run(tmp_path / "run") / f"{name}.json"
