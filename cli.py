@@ -250,7 +250,8 @@ def run_folder(flag: str | None, suffix: str, *, alone: bool) -> Path:
         return folder
     if folder.name in ("", ".."):
         raise ValueError(
-            f"--workdir={flag} has no name to add {suffix} to: pass one, such as {folder / 'run'}."
+            f"--workdir={flag} has no folder name to which {suffix} can be added: pass a path such as"
+            f" {folder / 'run'}."
         )
     return folder.with_name(f"{folder.name}{suffix}")
 

@@ -62,7 +62,7 @@ def sharded_nystrom_attention(
     `nystrom_attention`. The TPU kernels are used only if the length is not split.
 
     Returns:
-      The output in `query`'s dtype. The length is split over `axis` if it is divisible by the devices.
+      The output in `query`'s dtype. The length is split over `axis` if the number of devices divides it.
 
     Raises:
       ValueError: An argument of `nystrom_attention` is invalid, the mesh has no such axis, or the

@@ -113,7 +113,7 @@ class Options:
         if self.landmark_selection == "kmeans" and self.landmark_layout != "real":
             raise ValueError(
                 "landmark_selection='kmeans' needs landmark_layout='real', got"
-                f" {self.landmark_layout!r}: the other layouts reproduce codes that have segments only."
+                f" {self.landmark_layout!r}: the other layouts reproduce codes without k-means."
             )
 
     def is_exact(self, inputs: Inputs) -> bool:

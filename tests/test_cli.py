@@ -34,5 +34,7 @@ def test_tilde_is_expanded(tmp_path):
 @pytest.mark.parametrize("flag", [".", "..", "a/..", "/"])
 def test_rejects_a_folder_without_a_name_for_several_seeds(flag):
     assert cli.run_folder(flag, "-seed3", alone=True) == Path(flag)
-    with pytest.raises(ValueError, match=r"has no name to add -seed3 to: pass one, such as "):
+    with pytest.raises(
+        ValueError, match=r"no folder name to which -seed3 can be added: pass a path such as "
+    ):
         cli.run_folder(flag, "-seed3", alone=False)

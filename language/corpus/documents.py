@@ -186,8 +186,8 @@ def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[in
                 if size >= MAX_DOCUMENT_BYTES:
                     raise ValueError(
                         f"{section.path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, from"
-                        f" byte {document[0][0] + 1} on, with data.documents={documents}: are its documents"
-                        " separated in another way?"
+                        f" byte {document[0][0] + 1} on, with data.documents={documents}: check that this"
+                        " is how its documents are separated."
                     )
             at += len(line)
         if document:

@@ -42,7 +42,7 @@ class Band:
 
     @property
     def halo(self) -> int:
-        """Halo positions, a multiple of 32: aligned for every dtype."""
+        """Number of halo positions, a multiple of 32 so that blocks are aligned for every dtype."""
         return next(halo for halo in (32, 64, 128) if halo >= self.width // 2)
 
     @property

@@ -210,7 +210,7 @@ def test_error_names_a_document_that_is_too_long(tmp_path, monkeypatch):
     path = texts.write(tmp_path / "x.txt", "Short.\n\n" + "A line without an end.\n" * 60_000)
     with pytest.raises(
         ValueError,
-        match=r"more than 1 MiB, from byte 9 on, with data\.documents=blank_line: are its doc",
+        match=r"more than 1 MiB, from byte 9 on, with data\.documents=blank_line: check that",
     ):
         read(path)
     assert len(read(path, documents="line")) == 60_001
