@@ -118,9 +118,7 @@ class Queue:
             try:
                 write_exit_code(log, code)
             except OSError as full:
-                error = (
-                    f"{log.name} cannot be written ({full.strerror}): make space, then start again"
-                )
+                error = f"{log.name} cannot be written ({full.strerror}): free some space, then start again"
             log.close()
             result = job.result
             if job.is_finished and (code == 0 or (result and is_diverged(result))):

@@ -52,7 +52,7 @@ if act == "full" and first:
     try:
         (folder / "checkpoint").write_bytes(bytes(10_000))
     except OSError as error:
-        sys.exit(f"stub.py: {folder} cannot be written ({error.strerror}): make space.")
+        sys.exit(f"stub.py: {folder} cannot be written ({error.strerror}): free some space.")
 if act == "full log" and first:
     print("x" * 10_000, flush=True)
 if act == "diverge":

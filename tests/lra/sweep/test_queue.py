@@ -37,7 +37,9 @@ def test_one_failure_of_any_kind_does_not_stop_the_rest_and_is_retried(tmp_path,
     assert "plain: done test accuracy 41.00 %" in said
     assert "kill: failed: killed by SIGKILL; the last line of its log: step 3/10: loss 2" in said
     assert f"full: failed: stub.py: {tmp_path}/full cannot be written (File too large)" in said
-    assert f"{log_of(tmp_path, jobs[3])} cannot be written (File too large): make space" in said
+    assert (
+        f"{log_of(tmp_path, jobs[3])} cannot be written (File too large): free some space" in said
+    )
     assert "diverge: diverged at step 3" in said
     assert "missing: failed: no-such-program: No such file or directory" in said
     assert kinds(tmp_path, jobs)[:3] == ["done", "failed", "failed"]
