@@ -1,6 +1,6 @@
 """Loads and saves checkpoints of BERT-style models in Hugging Face format.
 
-    from nystromformer_jax.pretrained import from_pretrained, save_pretrained
+    from nystromformer_jax.pretrained import from_pretrained, load, save_pretrained
 
 Requires the package safetensors (extra `language`). To convert pickled PyTorch checkpoints, run
 `python -m nystromformer_jax.pretrained convert`, which requires torch (extra `peers`).
@@ -13,11 +13,15 @@ from nystromformer_jax.pretrained.folder import (
     read_config,
     save_pretrained,
 )
+from nystromformer_jax.pretrained.language_model import LanguageModel, TruncationWarning, load
 
 __all__ = [
     "ExactAttentionWarning",
+    "LanguageModel",
+    "TruncationWarning",
     "UpstreamMismatchWarning",
     "from_pretrained",
+    "load",
     "read_config",
     "save_pretrained",
 ]

@@ -1,0 +1,388 @@
+"""Uses a language model on texts: embeddings, masked tokens and classes.
+
+    language_model = load("FOLDER")
+    embeddings = language_model.embed(["a text", "another text"])
+
+Texts are padded to a few lengths, so that few programs are compiled.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+
+from nystromformer_jax.models import (
+    Nystromformer,
+    NystromformerForMaskedLM,
+    NystromformerForMultipleChoice,
+    NystromformerForPreTraining,
+    NystromformerForSequenceClassification,
+)
+from nystromformer_jax.pretrained.folder import from_pretrained
+from nystromformer_jax.typing import Array, Bool, Float, Int
+from nystromformer_jax.validation import check_choice, check_size
+
+Pooling = Literal["mean", "first"]
+Row = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # ids and types of the real tokens
+MASK_TOKENS = ("[MASK]", "<mask>")
+TOKEN_NAMES = ("input_ids", "attention_mask", "token_type_ids")
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_HUB_FILES = ["*.json", "*.txt", "*.model"]  # config and tokenizer
+
+
+class TruncationWarning(UserWarning):
+    """Texts have more tokens than the model has positions."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A model, its variables and its tokenizer.
+
+    `embed` and `classify` take texts, or a tokenizer's output by name:
+    `embed(**tokenizer(texts, padding=True))`. Results are in the order of the input.
+
+    Each batch has `batch_size` rows. Its length is `base_len` times a power of two, or `max_len`, and one
+    program is compiled per length. Longer texts are truncated, with one `TruncationWarning`.
+
+    Args:
+      model: A model of `nystromformer_jax.models`.
+      variables: {"params": …}.
+      tokenizer: A tokenizer of transformers, or one that `load` returns.
+      batch_size: Rows of each batch; the last batch is filled with padding.
+      base_len: Smallest padded length.
+    """
+
+    model: Any
+    variables: Mapping[str, Any]
+    tokenizer: Any
+    batch_size: int = 8
+    base_len: int = 64
+
+    def __post_init__(self) -> None:
+        check_size("batch_size", self.batch_size)
+        check_size("base_len", self.base_len)
+
+    def embed(
+        self, texts: Sequence[str] | None = None, *, pooling: Pooling = "mean", **tokens: Any
+    ) -> npt.NDArray[np.float32]:
+        """Returns one embedding per text, [N, E]; that of a text without tokens is zero.
+
+        Args:
+          texts: The texts; None if `tokens` are passed.
+          pooling: "mean" averages the last hidden states of real tokens; "first" returns the first one.
+          **tokens: `input_ids`, `attention_mask` (1 at real tokens) and `token_type_ids`.
+        """
+        check_choice("pooling", pooling, Pooling)
+        function = functools.partial(_embed, self.model, pooling=pooling)
+        return self._run(function, self._rows(texts, tokens), self.model.config.embed_dim)
+
+    def classify(
+        self, texts: Sequence[str] | None = None, **tokens: Any
+    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """Returns the names of the classes and their probabilities, [N, C].
+
+        Names are those of id2label in config.json. With problem_type "multi_label_classification" each
+        class has a probability of its own. Arguments are as in `embed`.
+        """
+        config = self.model.config
+        kind = config.metadata.get("problem_type")
+        if not isinstance(self.model, NystromformerForSequenceClassification):
+            raise self._head_error("classify", NystromformerForSequenceClassification)
+        if kind == "regression" or config.num_labels == 1:
+            raise ValueError("classify needs classes; this model predicts numbers (regression).")
+        labels = {int(i): str(name) for i, name in (config.metadata.get("id2label") or {}).items()}
+        if len(labels) != config.num_labels:  # those of another head
+            labels = {}
+        names = [labels.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+        is_multi_label = kind == "multi_label_classification"
+        function = functools.partial(_classify, self.model, is_multi_label=is_multi_label)
+        return names, self._run(function, self._rows(texts, tokens), config.num_labels)
+
+    def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
+        """Returns the `top_k` most probable tokens and their probabilities for each mask of a text.
+
+        Masks are written [MASK], or as the tokenizer's own mask token.
+        """
+        if not isinstance(self.model, (NystromformerForMaskedLM, NystromformerForPreTraining)):
+            raise self._head_error("fill_mask", NystromformerForMaskedLM)
+        check_size("top_k", top_k)
+        if self.tokenizer.mask_token is None:
+            raise ValueError("fill_mask needs a tokenizer with [MASK] or <mask>; this has neither.")
+        (row,) = self._rows([text.replace(MASK_TOKENS[0], self.tokenizer.mask_token)], {})
+        found = np.flatnonzero(row[0] == self.tokenizer.mask_token_id)
+        if not found.size:
+            raise ValueError(f"Write [MASK] where a word is missing; got {text!r}.")
+        # Padded to a power of two, so that few programs are compiled.
+        positions = np.zeros((1, 2 ** (found.size - 1).bit_length()), np.int32)
+        positions[0, : found.size] = found
+        batch = _pad([row], 1, self._padded_len(row))
+        top_k = min(top_k, self.model.config.vocab_size)
+        top, ids = _fill(self.model, self.variables, *batch, positions, top_k=top_k)
+        tokens = [self.tokenizer.convert_ids_to_tokens(row) for row in ids[: found.size].tolist()]
+        return [
+            list(zip(*filled, strict=True)) for filled in zip(tokens, top.tolist(), strict=False)
+        ]
+
+    def _rows(self, texts: Sequence[str] | None, tokens: Mapping[str, Any]) -> list[Row]:
+        """Returns the real tokens of each row of texts, or of a tokenizer's output."""
+        if (texts is None) != bool(tokens) or isinstance(texts, str):
+            raise ValueError("Pass a list of texts or **tokenizer(texts), and not both.")
+        config = self.model.config
+        rows = _read_tokens(**(tokens if texts is None else self._tokenize(list(texts))))
+        for ids, types in rows:
+            if len(ids) > config.max_len:
+                raise ValueError(
+                    f"{len(ids)} tokens are more than the {config.max_len} positions of this model:"
+                    f" pass truncation=True, max_length={config.max_len} to the tokenizer."
+                )
+            for values, size in ((ids, config.vocab_size), (types, config.num_types)):
+                if values.size and not 0 <= values.min() <= values.max() < size:
+                    raise ValueError(
+                        f"Token ids or types must be from 0 to {size - 1} in this model, got"
+                        f" {values.min()} to {values.max()}: use the model's own tokenizer."
+                    )
+        return rows
+
+    def _tokenize(self, texts: list[str]) -> dict[str, Any]:
+        """Returns ids and types of texts; truncates long texts, with one warning."""
+        if not texts:
+            return {"input_ids": []}
+        max_len = self.model.config.max_len
+        tokens = self.tokenizer(texts)
+        columns = {name: list(tokens[name]) for name in TOKEN_NAMES if name in tokens}
+        long = [i for i, ids in enumerate(columns["input_ids"]) if len(ids) > max_len]
+        if long:
+            warnings.warn(
+                f"{len(long)} of {len(texts)} texts are truncated to {max_len} tokens, the positions"
+                " of this model; load it with a larger max_len to read more.",
+                TruncationWarning,
+                stacklevel=4,
+            )
+            cut = self.tokenizer([texts[i] for i in long], truncation=True, max_length=max_len)
+            for name, column in columns.items():
+                for i, values in zip(long, cut[name], strict=True):
+                    column[i] = values
+        return columns
+
+    def _padded_len(self, row: Row) -> int:
+        """Returns the length to which a row is padded."""
+        length = self.base_len
+        while length < len(row[0]):
+            length *= 2
+        return min(length, self.model.config.max_len)
+
+    def _run(
+        self, function: Callable[..., Array], rows: list[Row], width: int
+    ) -> npt.NDArray[np.float32]:
+        """Returns the outputs [N, width] of a function of variables, inputs, mask and types."""
+        outputs = np.zeros((len(rows), width), np.float32)
+        groups: dict[int, list[int]] = {}
+        for i, row in enumerate(rows):
+            groups.setdefault(self._padded_len(row), []).append(i)
+        for length, group in groups.items():
+            for start in range(0, len(group), self.batch_size):
+                chunk = group[start : start + self.batch_size]
+                batch = _pad([rows[i] for i in chunk], self.batch_size, length)
+                outputs[chunk] = function(self.variables, *batch)[: len(chunk)]
+        return outputs
+
+    def _head_error(self, method: str, needed: type[nn.Module]) -> ValueError:
+        return ValueError(
+            f"{method} needs a {needed.__name__}, and this is a {type(self.model).__name__}: load"
+            " a checkpoint with that head."
+        )
+
+
+def load(
+    folder: str | os.PathLike[str], *, batch_size: int = 8, base_len: int = 64, **options: Any
+) -> LanguageModel:
+    """Loads a model and its tokenizer from a folder in Hugging Face's layout.
+
+    The tokenizer is read from tokenizer.json by the package tokenizers, or else by transformers. A name
+    OWNER/MODEL that is not a folder is downloaded from the Hugging Face Hub if the package huggingface_hub
+    is installed.
+
+    Args:
+      folder: A folder, or the name of a model on the Hub.
+      batch_size: See `LanguageModel`.
+      base_len: See `LanguageModel`.
+      **options: Arguments of `from_pretrained`, such as attention="nystrom" and max_len.
+
+    Raises:
+      FileNotFoundError: The folder or a file is missing, or the download failed.
+      ValueError: A file is corrupt, or the model is unsupported.
+      ImportError: A required package is not installed.
+    """
+    path = Path(folder)
+    if not path.is_dir() and _HUB_NAME.fullmatch(os.fspath(folder)):
+        path = _download(os.fspath(folder))
+    model, variables = from_pretrained(path, **options)
+    return LanguageModel(model, variables, _load_tokenizer(path), batch_size, base_len)
+
+
+class _FileTokenizer:
+    """A tokenizer.json with the interface of transformers' tokenizers that `LanguageModel` uses."""
+
+    def __init__(self, path: Path) -> None:
+        import tokenizers
+
+        try:
+            self._backend = tokenizers.Tokenizer.from_buffer(path.read_bytes())
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"{path} is not a tokenizer ({error}).") from None
+        self._backend.no_padding()
+        ids = {token: self._backend.token_to_id(token) for token in MASK_TOKENS}
+        self.mask_token = next((token for token, id in ids.items() if id is not None), None)
+        self.mask_token_id = ids.get(self.mask_token or "")
+
+    def __call__(
+        self, texts: list[str], *, truncation: bool = False, max_length: int = 0
+    ) -> dict[str, list[list[int]]]:
+        if truncation:
+            self._backend.enable_truncation(max_length)
+        else:
+            self._backend.no_truncation()
+        found = self._backend.encode_batch(texts)
+        return {
+            "input_ids": [encoding.ids for encoding in found],
+            "attention_mask": [encoding.attention_mask for encoding in found],
+            "token_type_ids": [encoding.type_ids for encoding in found],
+        }
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        """Returns the tokens of ids; an id without a token gives an empty string."""
+        return [self._backend.id_to_token(id) or "" for id in ids]
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    """Returns the tokenizer of a model's folder."""
+    has_file = (folder / "tokenizer.json").is_file()
+    if has_file and importlib.util.find_spec("tokenizers") is not None:
+        return _FileTokenizer(folder / "tokenizer.json")
+    if importlib.util.find_spec("transformers") is None:
+        needed = 'tokenizers (extra "language")' if has_file else "transformers"
+        found = "a" if has_file else "no"
+        raise ImportError(
+            f"{folder} holds {found} tokenizer.json, and the package {needed}, which would read its"
+            " tokenizer, is not installed."
+        )
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, verbose=False)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"{folder} holds no tokenizer: {error}") from None
+
+
+def _download(name: str) -> Path:
+    """Returns the folder of a model of the Hugging Face Hub, downloaded unless it is in its cache."""
+    command = f"hf download {name} --local-dir FOLDER"
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise FileNotFoundError(
+            f"{name} is not a folder, and the package huggingface_hub, which downloads models, is not"
+            f" installed: pip install huggingface_hub, or run {command} elsewhere and load FOLDER."
+        ) from None
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*_HUB_FILES, "*.safetensors"]))
+        if not any(folder.glob("*.safetensors")):  # for an error that says how to convert them
+            folder = Path(snapshot_download(name, allow_patterns=[*_HUB_FILES, "pytorch_model*"]))
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"{name} is not a folder, and {command} failed: {' '.join(str(error).split())}"
+        ) from None
+    return folder
+
+
+def _read_tokens(
+    *, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None
+) -> list[Row]:
+    """Returns the real tokens of each row of a tokenizer's output."""
+    rows = []
+    for i, row in enumerate(input_ids):
+        ids = np.asarray(row, np.int32)
+        types = np.zeros_like(ids) if token_type_ids is None else np.asarray(token_type_ids[i])
+        mask = np.ones_like(ids) if attention_mask is None else np.asarray(attention_mask[i])
+        if ids.ndim != 1 or not ids.shape == types.shape == mask.shape:
+            raise ValueError(
+                "input_ids, attention_mask and token_type_ids must be rows of equal length; row"
+                f" {i} has shapes {ids.shape}, {mask.shape} and {types.shape}."
+            )
+        if not np.isin(mask, (0, 1)).all():
+            raise ValueError("attention_mask must be 1 at real tokens and 0 at padding.")
+        rows.append((ids[mask == 1], types[mask == 1].astype(np.int32)))
+    return rows
+
+
+def _pad(
+    rows: list[Row], batch_size: int, length: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
+    """Returns inputs, mask and types [batch_size, length] of rows, padded at the end."""
+    inputs, types = np.zeros((2, batch_size, length), np.int32)
+    mask = np.zeros((batch_size, length), np.bool_)
+    for i, (ids, kinds) in enumerate(rows):
+        inputs[i, : len(ids)], types[i, : len(ids)], mask[i, : len(ids)] = ids, kinds, True
+    return inputs, mask, types
+
+
+@functools.partial(jax.jit, static_argnames=("model", "pooling"))
+def _embed(
+    model: Any, variables: Any, inputs: Array, mask: Array, types: Array, *, pooling: Pooling
+) -> Float[Array, "B E"]:
+    """Returns the mean or the first of the last hidden states."""
+    batch = (inputs, mask, types)
+    if isinstance(model, NystromformerForMultipleChoice):
+        batch = (inputs[:, None], mask[:, None], types[:, None])
+    # The head's output is unused, so XLA removes the head.
+    _, state = model.apply(
+        variables,
+        *batch,
+        deterministic=True,
+        capture_intermediates=lambda module, method: (
+            isinstance(module, Nystromformer) and method == "__call__"
+        ),
+        mutable=["intermediates"],
+    )
+    (hidden,) = jax.tree.leaves(state["intermediates"])
+    real = mask if pooling == "mean" else mask & (jnp.arange(mask.shape[1])[None] == 0)
+    total = jnp.where(real[..., None], hidden, 0).sum(axis=1, dtype=jnp.float32)
+    return total / jnp.maximum(real.sum(axis=1), 1)[:, None]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "is_multi_label"))
+def _classify(
+    model: Any, variables: Any, inputs: Array, mask: Array, types: Array, *, is_multi_label: bool
+) -> Float[Array, "B C"]:
+    """Returns the probabilities of classes."""
+    logits = model.apply(variables, inputs, mask, types, deterministic=True)
+    return jax.nn.sigmoid(logits) if is_multi_label else jax.nn.softmax(logits)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "top_k"))
+def _fill(
+    model: Any,
+    variables: Any,
+    inputs: Int[Array, "1 L"],
+    mask: Bool[Array, "1 L"],
+    types: Int[Array, "1 L"],
+    positions: Int[Array, "1 P"],
+    *,
+    top_k: int,
+) -> tuple[Float[Array, "P K"], Int[Array, "P K"]]:
+    """Returns the largest probabilities and their token ids at each position."""
+    logits = model.apply(variables, inputs, mask, types, positions, deterministic=True)
+    logits = logits[0] if isinstance(model, NystromformerForPreTraining) else logits
+    top, ids = jax.lax.top_k(jax.nn.softmax(logits[0]), top_k)
+    return top, ids

@@ -1,0 +1,254 @@
+"""A language model on texts, beside direct calls of the model."""
+
+import dataclasses
+import sys
+import types
+import warnings
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax.models import Nystromformer
+from nystromformer_jax.pretrained import (
+    LanguageModel,
+    TruncationWarning,
+    load,
+    save_pretrained,
+)
+from nystromformer_jax.pretrained.names import MODELS
+from tests.helpers import REFERENCE, assert_close
+from tests.pretrained import tiny
+
+pytest.importorskip("safetensors", reason="needs the extra `language`")
+tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `language`")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "dog", "sat", "on", "mat"]
+TEXTS = ["a cat", "", "a dog sat on a mat on a mat", "dog", "sat on a mat", "mat " * 8]
+MAX_LEN = 13
+
+
+def write_tokenizer(folder, words=WORDS):
+    ids = {word: i for i, word in enumerate(words)}
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "[UNK]"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    if "[CLS]" in ids:
+        backend.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[(word, ids[word]) for word in WORDS[2:4]]
+        )
+    backend.enable_padding(length=12)  # ignored, and so is the truncation
+    backend.enable_truncation(3)
+    backend.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Returns a language model with a head, in batches of 3 padded to 4, 8 or 13 tokens."""
+
+    def make(name="NystromformerForMaskedLM", **changes):
+        model = MODELS[name](dataclasses.replace(tiny.CONFIG, **changes))
+
+        save_pretrained(tmp_path, model, tiny.random_variables(model))
+        write_tokenizer(tmp_path)
+        return load(tmp_path, batch_size=3, base_len=4)
+
+    return make
+
+
+def padded(texts):
+    """Inputs, mask and types of all texts, padded to the longest possible text."""
+    ids = [[2, *(WORDS.index(word) for word in text.split()), 3] for text in texts]
+    lengths = np.array([len(row) for row in ids])
+    inputs = np.array([row + [0] * (MAX_LEN - len(row)) for row in ids])
+    mask = np.arange(MAX_LEN) < lengths[:, None]
+    return jnp.asarray(inputs), jnp.asarray(mask), jnp.zeros_like(inputs)
+
+
+def hidden_states(language_model, batch):
+    params = language_model.variables["params"]["nystromformer"]
+    backbone = Nystromformer(language_model.model.config)
+    return backbone.apply({"params": params}, *batch, deterministic=True)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_embeddings_equal_those_of_texts_padded_to_the_longest(make, pooling):
+    language_model = make()
+    batch = padded(TEXTS)
+    hidden = hidden_states(language_model, batch)
+    mean = hidden.mean(axis=1, where=batch[1][..., None])
+    found = language_model.embed(TEXTS, pooling=pooling)
+    assert found.dtype == np.float32
+    assert_close(found, mean if pooling == "mean" else hidden[:, 0], REFERENCE)
+
+
+def test_order_of_the_texts_is_kept(make):
+    language_model = make()
+    order = [4, 0, 5, 3, 2, 1]
+    again = language_model.embed([TEXTS[i] for i in order])
+    assert_close(again, language_model.embed(TEXTS)[order], REFERENCE)
+    assert len(np.unique(again[:, 0].round(3))) == len(TEXTS)
+
+
+def test_one_program_is_compiled_per_length(make):
+    language_model = make(mlp_dim=7)  # used by no other test, whose programs are cached
+    shapes = []
+
+    def listen(call, args, kwargs, context):
+        if isinstance(context.module, Nystromformer) and context.method_name == "__call__":
+            shapes.append(args[0].shape)
+        return call(*args, **kwargs)
+
+    texts = [" ".join(["cat"] * count) for count in range(12)]
+    with nn.intercept_methods(listen):
+        language_model.embed(texts)
+        language_model.embed(texts[::-1] * 2)
+    assert sorted(shapes) == [(3, 4), (3, 8), (3, 13)]
+
+
+def test_tokens_of_a_tokenizer_are_accepted_by_name(make):
+    language_model = make("NystromformerForSequenceClassification")
+    inputs, mask, kinds = padded(TEXTS)
+    names = {"input_ids": inputs, "attention_mask": mask.astype(int), "token_type_ids": kinds}
+    assert_close(language_model.embed(**names), language_model.embed(TEXTS), REFERENCE)
+    assert_close(language_model.classify(**names)[1], language_model.classify(TEXTS)[1], REFERENCE)
+    in_front = {name: np.flip(x, 1) for name, x in names.items()}
+    in_front["input_ids"] = np.flip(np.where(mask, inputs, 7), 1)
+    reverse = [row[::-1] for row in language_model.tokenizer(TEXTS)["input_ids"]]
+    assert_close(
+        language_model.embed(**in_front), language_model.embed(input_ids=reverse), REFERENCE
+    )
+    other = names | {"token_type_ids": np.ones_like(kinds)}
+    assert abs(language_model.embed(**other) - language_model.embed(TEXTS)).max() > 0.01
+
+
+def test_masks_are_filled_as_by_a_direct_call(make):
+    language_model = make()
+    text = "a [MASK] sat on a [MASK] [MASK]"
+    batch = padded([text])
+    logits = language_model.model.apply(language_model.variables, *batch, deterministic=True)[0]
+    filled = language_model.fill_mask(text, top_k=3)
+    assert len(filled) == 3
+    for position, best in zip((2, 6, 7), filled, strict=True):
+        expected = np.asarray(jax.nn.softmax(logits[position]))
+        order = np.argsort(-expected)[:3]
+        assert [token for token, _ in best] == [WORDS[i] for i in order]
+        assert_close(np.array([p for _, p in best]), expected[order], REFERENCE)
+    pretraining = make("NystromformerForPreTraining")
+    assert len(pretraining.fill_mask("[MASK]", top_k=99)[0]) == len(WORDS)
+
+
+@pytest.mark.parametrize("kind", ["single_label_classification", "multi_label_classification"])
+def test_classes_have_the_names_of_config_json(make, kind):
+    labels = {str(i): f"class {i}" for i in range(tiny.LABELS)}
+    metadata = {"id2label": labels, "problem_type": kind}
+    language_model = make("NystromformerForSequenceClassification", metadata=metadata)
+    names, probabilities = language_model.classify(TEXTS)
+    assert names == list(labels.values())
+    batch = padded(TEXTS)
+    logits = language_model.model.apply(language_model.variables, *batch, deterministic=True)
+    activation = jax.nn.softmax if kind.startswith("single") else jax.nn.sigmoid
+    assert_close(probabilities, activation(logits), REFERENCE)
+
+
+def test_long_texts_are_truncated_with_one_warning(make):
+    language_model = make()
+    long = "cat " * 50
+    with pytest.warns(TruncationWarning, match="2 of 4 texts are truncated to 13 tokens") as caught:
+        found = language_model.embed([long, "a cat", "dog", long])
+    assert len(caught) == 1
+    assert_close(found, language_model.embed(["cat " * 11, "a cat", "dog", "cat " * 11]), REFERENCE)
+
+
+def test_empty_lists_and_texts_without_tokens(make, tmp_path):
+    language_model = make("NystromformerForSequenceClassification")
+    assert language_model.embed([]).shape == (0, tiny.EMBED)
+    assert language_model.classify([])[1].shape == (0, tiny.LABELS)
+    write_tokenizer(tmp_path, [word for word in WORDS if word not in WORDS[2:4]])
+    without_special = load(tmp_path)
+    for pooling in ("mean", "first"):
+        found = without_special.embed(["", "cat"], pooling=pooling)
+        assert not found[0].any()
+        assert found[1].all()
+    assert np.isfinite(without_special.classify([""])[1]).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_gives_embeddings(make, name):
+    assert np.isfinite(make(name).embed(["a cat"])).all()
+
+
+def test_errors_say_what_to_do(make, tmp_path):
+    language_model = make()
+    with pytest.raises(ValueError, match="classify needs a NystromformerForSequenceClassification"):
+        language_model.classify(["a cat"])
+    with pytest.raises(ValueError, match=r"Write \[MASK\] where a word is missing"):
+        language_model.fill_mask("a cat")
+    for texts, tokens in (("a cat", {}), (None, {}), (["a"], {"input_ids": [[1]]})):
+        with pytest.raises(ValueError, match="Pass a list of texts or"):
+            language_model.embed(texts, **tokens)
+    with pytest.raises(ValueError, match="14 tokens are more than the 13 positions"):
+        language_model.embed(input_ids=[[5] * 14])
+    with pytest.raises(ValueError, match=r"from 0 to 10 in this model.*the model's own tokenizer"):
+        language_model.embed(input_ids=[[5, 11]])
+    with pytest.raises(ValueError, match="attention_mask must be 1 at real tokens"):
+        language_model.embed(input_ids=[[5, 6]], attention_mask=[[0, -10000]])
+    with pytest.raises(ValueError, match=r"equal length; row 0 has shapes \(2,\), \(1,\)"):
+        language_model.embed(input_ids=[[5, 6]], attention_mask=[[1]])
+    with pytest.raises(ValueError, match="fill_mask needs a NystromformerForMaskedLM"):
+        make("NystromformerForSequenceClassification").fill_mask("[MASK]")
+    with pytest.raises(ValueError, match="this model predicts numbers"):
+        make("NystromformerForSequenceClassification", num_labels=1).classify(["a"])
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
+        load(tmp_path)
+
+
+def test_names_of_the_hub_are_downloaded(make, tmp_path, monkeypatch):
+    make()
+    asked = []
+
+    def snapshot_download(name, allow_patterns):
+        asked.append((name, "*.safetensors" in allow_patterns))
+        return str(tmp_path)
+
+    hub = types.ModuleType("huggingface_hub")
+    hub.snapshot_download = snapshot_download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    assert load("owner/model").embed(["a cat"]).shape == (1, tiny.EMBED)
+    assert asked == [("owner/model", True)]
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(FileNotFoundError, match=r"python -m nystromformer_jax\.pretrained convert"):
+        load("owner/model")
+    assert asked[1:] == [("owner/model", True), ("owner/model", False)]
+
+    def offline(name, allow_patterns):
+        raise OSError("no network")
+
+    hub.snapshot_download = offline
+    command = "hf download owner/model --local-dir FOLDER"
+    with pytest.raises(FileNotFoundError, match=f"{command} failed: no network"):
+        load("owner/model")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # as if it were not installed
+    with pytest.raises(FileNotFoundError, match=f"or run {command} elsewhere"):
+        load("owner/model")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        load(tmp_path / "none")
+
+
+@pytest.mark.peers
+def test_tokenizers_of_transformers_give_the_same(make):
+    transformers = pytest.importorskip("transformers", reason="needs the extra `peers`")
+    language_model = make()
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=language_model.tokenizer._backend, mask_token="[MASK]", pad_token="[PAD]"
+    )
+    other = LanguageModel(language_model.model, language_model.variables, theirs, 3, 4)
+    long = "cat " * 50
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)
+        assert_close(other.embed([*TEXTS, long]), language_model.embed([*TEXTS, long]), REFERENCE)
+    assert other.fill_mask("a [MASK]") == language_model.fill_mask("a [MASK]")
+    tokens = theirs(TEXTS, padding=True, return_tensors="np")
+    assert_close(other.embed(**tokens), language_model.embed(TEXTS), REFERENCE)
