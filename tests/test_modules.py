@@ -313,7 +313,7 @@ def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotatio
         ),
         ((x, x), {"inputs_v": x}, r"pass it alone, or pass inputs_k and inputs_v by name"),
         ((x,), {"inputs_v": x}, r"inputs_v needs inputs_k"),
-        ((x,), {"inputs_k": x, "inputs_v": x[0]}, r"inputs_v must be \[batch, length, width\]"),
+        ((x,), {"inputs_k": x, "inputs_v": x[0]}, r"inputs_v must be a non-empty array"),
     ):
         with pytest.raises(ValueError, match=sentence):
             layer.init(next(rngs), *arguments, **named, deterministic=True)

@@ -130,5 +130,5 @@ def test_every_product_has_the_highest_precision():
 
 
 def test_rejects_arrays_that_are_not_square_matrices(no_annotations):
-    with pytest.raises(ValueError, match="needs matrices"):
+    with pytest.raises(ValueError, match="needs non-empty matrices"):
         iterative_pinv(jnp.ones(3))

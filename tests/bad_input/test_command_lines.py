@@ -20,7 +20,7 @@ from tests.programs import Program, assert_refused, finish, start
 CHECK = ("--mode=check",)
 # Config and last arguments of each program: run_plan.py plans, the others check configs.
 PROGRAMS = {
-    "run_lra": ("listops", CHECK, EXAMPLES),
+    "run_lra": ("listops", CHECK, 3 * EXAMPLES),
     "run_pretrain": ("pretrain", CHECK, 2 * EXAMPLES),
     "run_glue": ("glue", CHECK, EXAMPLES),
     "run_plan": ("listops", ("--nolargest_batch",), EXAMPLES // 4),

@@ -133,7 +133,7 @@ class TestNystromformer:
         tiny.published(tmp_path)
         with caplog.at_level(logging.INFO):
             _, variables = from_pretrained(tmp_path, attention="softmax", num_layers=1)
-        assert "ignored nystromformer.encoder.layer.1.attention.output.Layer" in caplog.text
+        assert "ignored the unknown tensors nystromformer.encoder.layer.1.attention.output.Layer" in caplog.text
         assert "nystromformer/encoder/layer_1/mlp/output/bias" not in flat(variables)
 
     def test_unknown_tensors_are_logged_in_one_line(self, tmp_path, caplog):
@@ -146,7 +146,7 @@ class TestNystromformer:
         with caplog.at_level(logging.INFO):
             from_pretrained(tmp_path, attention="softmax")
         assert len(caplog.records) == 1
-        assert "ignored adapter.0.weight, adapter.1.weight" in caplog.text
+        assert "ignored the unknown tensors adapter.0.weight, adapter.1.weight" in caplog.text
         assert "and 3 more." in caplog.text
 
 
