@@ -133,7 +133,10 @@ class TestNystromformer:
         tiny.published(tmp_path)
         with caplog.at_level(logging.INFO):
             _, variables = from_pretrained(tmp_path, attention="softmax", num_layers=1)
-        assert "ignored the unknown tensors nystromformer.encoder.layer.1.attention.output.Layer" in caplog.text
+        assert (
+            "ignored the unknown tensors nystromformer.encoder.layer.1.attention.output.Layer"
+            in caplog.text
+        )
         assert "nystromformer/encoder/layer_1/mlp/output/bias" not in flat(variables)
 
     def test_unknown_tensors_are_logged_in_one_line(self, tmp_path, caplog):
