@@ -34,7 +34,9 @@ def save(number, frame):
 
 
 def write(name, values):
-    (folder / f"{name}.json").write_text(json.dumps(values))
+    partial = folder / f"{name}.partial"
+    partial.write_text(json.dumps(values))
+    partial.replace(folder / f"{name}.json")  # a reader never sees a part of it
 
 
 signal.signal(signal.SIGTERM, save)
