@@ -124,7 +124,7 @@ def nystrom_attention(
       pinv_start: See `iterative_pinv`.
       landmark_layout: See `segment_means`; values other than `"real"` reproduce other implementations.
       landmark_selection: `"segments"` uses the means of M segments of the sequence, as in the paper.
-        `"kmeans"` uses the means of M clusters of similar tokens, per head, in up to twice the time. They
+        `"kmeans"` uses the means of M clusters of similar tokens, per head, which takes longer. They
         approximate better if similar tokens are not neighbors. See `cluster_landmarks`.
       conv_kernel: Kernel of the skip connection, a convolution of the value along the sequence: one per
         head `[H W]`, as in the paper, or one per channel `[H D W]`; W odd.

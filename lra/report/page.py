@@ -110,7 +110,7 @@ def _benchmark(groups: Sequence[Group], table3: Table, include_partial: bool) ->
         table3.markdown(),
     ]
     short = tables.shortfalls([group for group in groups if group.task in TITLES])
-    return [*parts, "Runs that are not whole:", bullets(short)] if short else parts
+    return [*parts, "Partial runs:", bullets(short)] if short else parts
 
 
 def _fast(groups: Sequence[Group]) -> list[str]:

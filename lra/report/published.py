@@ -161,7 +161,7 @@ def _row(row: Mapping[str, Any]) -> Published:
     }
     accuracies = tuple(numbers.get(task) for task in COLUMNS)
     if not numbers.keys() & TITLES.keys():
-        raise ValueError(f"an accuracy is needed: one of {', '.join(TITLES)}.")
+        raise ValueError(f"must have at least one of the accuracies {', '.join(TITLES)}.")
     mean = numbers.get("mean_of_5", mean_of(accuracies))
     return Published(row["model"], accuracies, mean, numbers.get(PATH_X))
 

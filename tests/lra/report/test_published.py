@@ -71,7 +71,11 @@ def test_rows_of_a_file_have_means_if_they_are_complete(tmp_path):
             "row 1: listops must be a percentage .* '370'",
         ),
         ("rows.csv", "model,listops\nA,3\n", "row 1: source is missing"),
-        ("rows.csv", "model,source,text\nA,B,1\nA,B,\n", "row 2: an accuracy is needed"),
+        (
+            "rows.csv",
+            "model,source,text\nA,B,1\nA,B,\n",
+            "row 2: must have at least one of the accuracies",
+        ),
         ("rows.csv", "model,source,text\nA,B,1,2\n", "row 1: unknown column None"),
         ("rows.csv", "", "must have a list of one or more rows"),
         ("rows.json", "[1]", "must have a list of one or more rows"),
