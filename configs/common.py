@@ -142,6 +142,8 @@ def base(argument: str) -> ConfigDict:
                 "mlp_dim": 128,
                 "dropout_rate": 0.1,
                 "stem": (),
+                "block": "transformer",
+                "ema_states": 16,
                 "positions": "learned",
                 "pooling": "mean",
                 "pair_features": "products",

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from nystromformer_jax import Encoder, EncoderBlock
 from nystromformer_jax.dropout import Dropout
+from nystromformer_jax.gated_ema import GatedEmaBlock
 from nystromformer_jax.modules import Activation, ConvStem, Initializer
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 
@@ -25,6 +26,8 @@ class ModelConfig:
         and output.
       stem: Odd kernel sizes of the dense convolutions between the embedding and the first block; see
         `nystromformer_jax.modules.ConvStem`.
+      block: "transformer" is `nystromformer_jax.EncoderBlock`; "gated_ema" is
+        `nystromformer_jax.gated_ema.GatedEmaBlock`, which has no attention biases.
       pooling: "mean" averages over real tokens; "padded_mean", as in the authors' code, divides their
         sum by the padded length; "all_mean" averages over padding too; "first" takes the first token;
         "cls" prepends a learned token and takes it; "ends" concatenates the first token, the last
@@ -46,6 +49,8 @@ class ModelConfig:
     mlp_dim: int = 128  # hidden units of the MLPs and of the head
     dropout_rate: float = 0.1
     stem: tuple[int, ...] = ()
+    block: Literal["transformer", "gated_ema"] = "transformer"
+    ema_states: int = 16  # moving averages per channel and direction; for block="gated_ema"
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     pooling: Literal["mean", "padded_mean", "all_mean", "first", "cls", "ends"] = "mean"
     pair_features: Literal["products", "concatenation"] = "products"
@@ -63,6 +68,8 @@ class ModelConfig:
                 raise ValueError(f"model.{name}: needs 1 or more, got {getattr(self, name)}.")
         if self.num_layers > 1000:  # each layer is traced separately
             raise ValueError(f"model.num_layers: needs 1,000 or fewer, got {self.num_layers}.")
+        if self.ema_states < 0:
+            raise ValueError(f"model.ema_states: needs 0 or more, got {self.ema_states}.")
         for size in self.stem:
             if size < 1 or size % 2 == 0:
                 raise ValueError(f"model.stem: needs odd kernel sizes, got {self.stem}.")
@@ -142,14 +149,20 @@ class SequenceEncoder(nn.Module):
             # The gradient of a slice is a sum over the batch; that of a lookup is a scatter.
             x = x + table.embedding[: x.shape[1]].astype(x.dtype)[None]
         x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
+        block: Callable[..., nn.Module]
+        if config.block == "gated_ema":
+            block = functools.partial(
+                GatedEmaBlock, num_states=config.ema_states, max_time_scale=max(config.max_len, 2)
+            )
+        else:
+            block = functools.partial(EncoderBlock, attention_bias=config.attention_bias)
         make_block = functools.partial(
-            EncoderBlock,
-            config.num_heads,
-            self.make_core,
-            config.mlp_dim,
+            block,
+            num_heads=config.num_heads,
+            make_core=self.make_core,
+            mlp_dim=config.mlp_dim,
             activation=config.activation,
             qkv_features=config.num_heads * config.head_dim,
-            attention_bias=config.attention_bias,
             dropout_rate=config.dropout_rate,
             layer_norm_epsilon=config.layer_norm_epsilon,
             dtype=dtype,

@@ -12,7 +12,7 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
 from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_sizes
 from nystromformer_jax.stages import collect
-from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import (
     Implementation,
     Inputs,
@@ -87,7 +87,7 @@ def sharded_nystrom_attention(
     devices = mesh.shape[axis]
     if devices == 1 or options.is_exact(inputs):
         *arrays, conv_kernel = inputs
-        arrays = [_reshard(x, mesh, axis, split=False) for x in arrays]
+        arrays = [reshard_length(x, mesh, axis, split=False) for x in arrays]
         return attend_locally(Inputs._make([*arrays, conv_kernel]), options, implementation)
     key_length = inputs.key.shape[1]
     shard_length = -(-key_length // devices)
@@ -119,7 +119,7 @@ def _sharded(
         query_mask = None
     elif query_mask is None and mask is not None:
         query_mask = jnp.ones(query.shape[:2], bool)
-    arrays = [_reshard(x, mesh, axis) for x in (query, key, value, mask, query_mask)]
+    arrays = [reshard_length(x, mesh, axis) for x in (query, key, value, mask, query_mask)]
     split, whole = PartitionSpec(None, axis), PartitionSpec()
     operations = Operations(
         functools.partial(_means, axis=axis, lengths=(length, key_length)),
@@ -136,10 +136,10 @@ def _sharded(
     )(Inputs._make([*arrays, conv_kernel]))
     if length % devices == 0:
         return output
-    return _reshard(output, mesh, axis, split=False)[:, :length]
+    return reshard_length(output, mesh, axis, split=False)[:, :length]
 
 
-def _reshard(x: Any, mesh: Mesh | AbstractMesh, axis: str, *, split: bool = True) -> Any:
+def reshard_length(x: Any, mesh: Mesh | AbstractMesh, axis: str, *, split: bool = True) -> Any:
     """Reshards the length of `x` over `axis`, or gathers it, if the axis is Explicit."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     wanted = axis if split else None
@@ -160,8 +160,13 @@ def _pad(
     if not missing:
         return x, mask
     mask = jnp.ones(x.shape[:2], bool) if mask is None else mask
-    x = jnp.pad(x, ((0, 0), (0, missing), (0, 0), (0, 0)))
-    return x, jnp.pad(mask, ((0, 0), (0, missing)))
+    return pad_length(x, devices), pad_length(mask, devices)
+
+
+def pad_length(x: Shaped[Array, "B L *rest"], multiple: int) -> Shaped[Array, "B T *rest"]:
+    """Pads the length of `x` at the end with zeros to a multiple of `multiple`."""
+    missing = -x.shape[1] % multiple
+    return jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2))) if missing else x
 
 
 def _means(

@@ -155,6 +155,16 @@ def test_convolutions_and_ends_pooling_train_equally_with_a_split_length(one_dev
     assert_close(own_params, params, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.1)
+def test_moving_averages_train_equally_with_a_split_length(one_device):
+    options = {"model": (("block", "gated_ema"), ("positions", "none"), ("ema_states", 3))}
+    losses, params, _ = one_device(lra_job, "listops", **options)
+    mesh = {"data": 2, "sequence": 4}
+    own_losses, own_params, _ = trained(*lra_job("listops", None, mesh, **options))
+    assert_close(own_losses, losses, REFERENCE)
+    assert_close(own_params, params, REFERENCE)
+
+
 @pytest.mark.slow(minutes=0.3)
 @pytest.mark.parametrize(("mesh", "dropout_rate"), CASES)
 def test_pretraining_is_equal_on_every_mesh(one_device, tmp_path, mesh, dropout_rate):

@@ -1,0 +1,182 @@
+"""Encoder block with gated attention, and moving averages before queries, keys and gates."""
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from nystromformer_jax.dropout import Dropout
+from nystromformer_jax.ema import multi_scale_ema
+from nystromformer_jax.modules import (
+    TOKENS,
+    Activation,
+    AttentionInputs,
+    Layer,
+    MlpBlock,
+    attend_in_heads,
+    attention_features,
+    finite_padding,
+    new_core,
+    over_tokens,
+    projections,
+)
+from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
+from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.validation import check_array, check_size
+
+
+class MultiScaleEma(Layer):
+    """Moving averages of the past and the future of each token, and the token itself, per channel.
+
+        output = multi_scale_ema(x, time_scales, weights) + skip · x
+
+    The time scales of a channel are initialized log-uniformly from 2 to `max_time_scale`, differently for
+    each channel. The weight of a state is scaled so that the average of white noise has unit variance.
+    If the ambient mesh splits the length, the devices exchange the states.
+
+    Attributes:
+      num_states: N, number of time scales per channel and direction.
+      max_time_scale: Longest initial time scale, in tokens; the length of the sequences, for example.
+    """
+
+    num_states: int = 16
+    max_time_scale: int = 1024
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B L C"], mask: Bool[Array, "B L"] | None = None
+    ) -> Float[Array, "B L C"]:
+        """Applies the averages to each channel; `mask` is True at real tokens.
+
+        Raises:
+          ValueError: `num_states` is below 1, `max_time_scale` is below 2, or an input is invalid.
+        """
+        check_array("x", x, TOKENS)
+        check_size("num_states", self.num_states)
+        if not self.max_time_scale >= 2:
+            raise ValueError(
+                f"max_time_scale must be at least 2 tokens, got {self.max_time_scale}."
+            )
+        channels = x.shape[-1]
+        shape = (2, channels, self.num_states)
+        # The parameter is the change of the logarithm, so that weight decay reduces the change.
+        change = self.param("time_scale", nn.initializers.zeros_init(), shape, self.param_dtype)
+        strata = (jnp.arange(channels) + 0.5)[:, None] / channels + jnp.arange(self.num_states)[
+            None
+        ]
+        initial = 2 * (self.max_time_scale / 2) ** (strata / self.num_states)
+        time_scales = initial[None].astype(change.dtype) * jnp.exp(change)
+        init = nn.initializers.normal((2 * self.num_states) ** -0.5)
+        weights = self.param("weight", init, shape, self.param_dtype)
+        weights = weights * jnp.sqrt(-jnp.expm1(-2 / time_scales))
+        skip = self.param("skip", nn.initializers.ones_init(), (channels,), self.param_dtype)
+        x, skip = nn.dtypes.promote_dtype(x, skip, dtype=self.dtype)
+        mesh = jax.sharding.get_abstract_mesh()
+        averages = multi_scale_ema(
+            x, time_scales, weights, mask=mask, mesh=mesh if SEQUENCE_AXIS in mesh.shape else None
+        )
+        return averages + skip[None, None] * x
+
+
+class GatedEmaBlock(Layer):
+    """Gated attention whose queries, keys and gates read moving averages, then an MLP.
+
+        X = layer_norm(x);  E = silu(ema(X));  Z = silu(E W_z);  V = silu(X W_v)
+        O = core(γ_q ∘ Z + β_q, γ_k ∘ Z + β_k, V)
+        H = silu(E W_h + (silu(E W_r) ∘ O) U_h);  U = sigmoid(E W_u)
+        y = x + U ∘ (H − x)
+        output = y + mlp(layer_norm(y))
+
+    It needs no position embeddings: the moving averages depend on the order of the tokens. Attributes that
+    are not listed are as in `EncoderBlock`.
+
+    Attributes:
+      num_states: Number of time scales per channel and direction, see `MultiScaleEma`; 0 for no averages.
+      max_time_scale: Longest initial time scale, in tokens.
+      qkv_features: Width of Z, V and O; None for the width of `x`.
+
+    Source: Ma et al. 2022 (MEGA), arXiv:2209.10655, Eq. 6–15.
+    Differs: any core in place of softmax with relative positions; several heads; V is as wide as Z.
+    """
+
+    num_heads: int
+    make_core: Callable[..., nn.Module]
+    mlp_dim: int
+    num_states: int = 16
+    max_time_scale: int = 1024
+    activation: Activation = "gelu"
+    qkv_features: int | None = None
+    dropout_rate: float = 0.0
+    layer_norm_epsilon: float = 1e-5
+    deterministic: bool | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L E"],
+        mask: Bool[Array, "B L"] | None = None,
+        *,
+        deterministic: bool | None = None,
+    ) -> Float[Array, "B L E"]:
+        """Applies the block; `mask` is True at real tokens.
+
+        Raises:
+          ValueError: A size or an input is invalid.
+        """
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
+        check_array("x", x, TOKENS)
+        check_size("num_states", self.num_states, least=0)
+        x = finite_padding(x, mask, "real tokens, [B L]")
+        width = x.shape[-1]
+        features, _ = attention_features(self.num_heads, width, self.qkv_features, None)
+        layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.types)
+        dropout = Dropout(self.dropout_rate)
+
+        def dense(name: str, width: int, x: Array) -> Array:
+            return over_tokens(nn.Dense(width, **self.weights, name=name), x)
+
+        normed = layer_norm(name="attention_norm")(x)
+        averages = normed
+        if self.num_states:
+            ema = MultiScaleEma(self.num_states, self.max_time_scale, **self.weights, name="ema")
+            averages = ema(normed, mask)
+        averages = nn.silu(averages)
+        attended = self._attend(normed, averages, features, dense, mask, deterministic)
+        reset = nn.silu(dense("reset", features, averages))
+        hidden = dense("hidden", width, averages) + dense("out", width, reset * attended)
+        hidden = dropout(nn.silu(hidden), deterministic=deterministic)
+        update = nn.sigmoid(dense("update", width, averages))
+        y = x + update * (hidden - x)
+        mlp = MlpBlock(self.mlp_dim, self.activation, self.dropout_rate, **self.weights, name="mlp")
+        return y + mlp(layer_norm(name="mlp_norm")(y), deterministic=deterministic)
+
+    def _attend(
+        self,
+        normed: Float[Array, "B L E"],
+        averages: Float[Array, "B L E"],
+        features: int,
+        dense: Callable[[str, int, Array], Array],
+        mask: Bool[Array, "B L"] | None,
+        deterministic: bool,
+    ) -> Float[Array, "B L F"]:
+        """Returns the output O of the core."""
+        core = new_core(self.make_core, name="core")
+        names = projections(core)
+        shared = nn.silu(dense("shared", features, averages)) if "query" in names else averages
+
+        def project(name: str, x: Array) -> Array:
+            if name == "value":
+                return nn.silu(dense("value", features, x))
+            init = nn.initializers.normal(1.0), nn.initializers.zeros_init()
+            scale, shift = (
+                self.param(f"{name}_{kind}", init, (features,), self.param_dtype)
+                for kind, init in zip(("scale", "shift"), init, strict=True)
+            )
+            x, scale, shift = nn.dtypes.promote_dtype(x, scale, shift, dtype=self.dtype)
+            return scale[None, None] * x + shift[None, None]
+
+        attend = functools.partial(core, deterministic=deterministic)
+        inputs = AttentionInputs(shared, shared, normed, mask, None, crosses=False)
+        return attend_in_heads(attend, names, project, inputs, self.num_heads)

@@ -1,0 +1,157 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from nystromformer_jax.ema import multi_scale_ema
+from tests.helpers import GRADIENT, HALF, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+
+BATCH, CHANNELS, STATES = 2, 3, 4
+
+
+def by_fft(x, time_scales, weights):
+    """The same as one convolution with a kernel as long as the sequence, computed by the FFT."""
+    length = x.shape[1]
+    lags = jnp.arange(length)[None, None, None]
+    past, future = (weights[..., None] * jnp.exp(-lags / time_scales[..., None])).sum(axis=2)
+    kernel = jnp.concatenate(
+        [past[:, :1] + future[:, :1], past[:, 1:], jnp.zeros((len(past), 1)), future[:, :0:-1]], 1
+    )
+    spectrum = jnp.fft.rfft(x, 2 * length, axis=1) * jnp.fft.rfft(kernel).T[None]
+    return jnp.fft.irfft(spectrum, 2 * length, axis=1)[:, :length]
+
+
+def random_averages(rngs, length, batch=BATCH):
+    """An input, time scales from half a token to many chunks, and weights."""
+    x = jax.random.normal(next(rngs), (batch, length, CHANNELS))
+    shape = (2, CHANNELS, STATES)
+    time_scales = jnp.exp(jax.random.uniform(next(rngs), shape, minval=-0.7, maxval=7.0))
+    return x, time_scales, jax.random.normal(next(rngs), shape) / STATES
+
+
+def squared(function, *arguments, **options):
+    return (function(*arguments, **options) ** 2).mean()
+
+
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 700])
+def test_equals_the_convolution_with_the_whole_kernel_forward_and_gradient(rngs, length):
+    arguments = random_averages(rngs, length)
+    assert_close(multi_scale_ema(*arguments), by_fft(*arguments), REFERENCE)
+    actual, expected = (
+        jax.jit(jax.grad(lambda *args, f=f: squared(f, *args), (0, 1, 2)))(*arguments)
+        for f in (multi_scale_ema, by_fft)
+    )
+    assert_close(actual, expected, GRADIENT)
+
+
+def test_weights_decay_to_1_over_e_after_one_time_scale():
+    x = jnp.zeros((1, 300, 1)).at[0, 150].set(1.0)
+    time_scales, weights = jnp.array([[[10.0]], [[70.0]]]), jnp.array([[[3.0]], [[2.0]]])
+    output = multi_scale_ema(x, time_scales, weights)[0, :, 0]
+    expected = [5.0, 3 / np.e, 2 / np.e]  # at the token, after it (its past) and before it
+    assert_close(output[jnp.array([150, 160, 80])], jnp.array(expected), REFERENCE)
+
+
+def test_reversed_input_with_swapped_directions_gives_the_reversed_output(rngs):
+    x, time_scales, weights = random_averages(rngs, 150)
+    reversed_ = multi_scale_ema(x[:, ::-1], time_scales[::-1], weights[::-1])
+    assert_close(reversed_[:, ::-1], multi_scale_ema(x, time_scales, weights), REFERENCE)
+
+
+def test_padding_has_no_effect_and_examples_are_independent(rngs):
+    x, *states = random_averages(rngs, 200)
+    mask = mask_of_lengths([200, 70], 200)
+    noisy = jnp.where(mask[..., None], x, jnp.nan)
+    output = multi_scale_ema(noisy, *states, mask=mask)
+    assert_close(output[1:, :70], multi_scale_ema(x[1:, :70], *states), REFERENCE)
+    assert_close(output[:1], multi_scale_ema(x[:1], *states), REFERENCE)
+    left = multi_scale_ema(noisy[:, ::-1], *states, mask=mask[:, ::-1])
+    assert_close(left[1:, 130:], multi_scale_ema(x[1:, :70][:, ::-1], *states), REFERENCE)
+    gradient = jax.grad(lambda x: squared(multi_scale_ema, x, *states, mask=mask))(noisy)
+    assert jnp.isfinite(gradient).all()
+    assert (gradient[1, 70:] == 0).all()
+
+
+def test_padding_between_tokens_counts_as_zeros(rngs):
+    x, *states = random_averages(rngs, 150)
+    mask = jax.random.bernoulli(next(rngs), 0.6, x.shape[:2])
+    expected = by_fft(jnp.where(mask[..., None], x, 0), *states)
+    assert_close(multi_scale_ema(x, *states, mask=mask), expected, REFERENCE)
+
+
+@pytest.mark.parametrize("length", [3, 130, 1024])
+@pytest.mark.parametrize("devices", [2, 8])
+def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, devices):
+    arguments = random_averages(rngs, length)
+    mesh = jax.make_mesh((devices,), ("sequence",), devices=jax.devices()[:devices])
+
+    def run(**options):
+        def loss(*arguments):
+            output = multi_scale_ema(*arguments, **options)
+            return (output**2).mean(), output
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*arguments)
+
+    with jax.set_mesh(mesh):
+        (_, output), gradient = run(mesh=mesh)
+    (_, expected), expected_gradient = run()
+    assert_close(output, expected, REFERENCE)
+    assert_close(gradient, expected_gradient, REFERENCE)
+
+
+def test_derivatives_of_both_modes_and_orders_agree_with_differences(rngs):
+    with jax.enable_x64(True):
+        x, time_scales, weights = (x.astype(jnp.float64) for x in random_averages(rngs, 67, 1))
+
+        def averages(*arguments):  # check_grads passes NumPy arrays
+            return multi_scale_ema(*(jnp.asarray(x) for x in arguments))
+
+        check_grads(averages, (x, time_scales, weights), order=2, modes=["fwd", "rev"])
+
+
+def test_memory_is_linear_in_the_length():
+    states = jax.ShapeDtypeStruct((2, CHANNELS, STATES), jnp.float32)
+
+    def bytes_at(length):
+        x = jax.ShapeDtypeStruct((1, length, CHANNELS), jnp.float32)
+        gradient = jax.jit(jax.grad(lambda *args: squared(multi_scale_ema, *args), (0, 1, 2)))
+        compiled = gradient.lower(x, states, states).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert bytes_at(131_072) < 9 * bytes_at(16_384)
+
+
+def test_half_precision_is_near_float32(rngs):
+    x, *states = random_averages(rngs, 300)
+    with jax.numpy_dtype_promotion("strict"):
+        output = multi_scale_ema(x.astype(jnp.bfloat16), *states)
+    assert output.dtype == jnp.bfloat16
+    assert_close(output, multi_scale_ema(x, *states), HALF)
+
+
+def test_vmap_equals_separate_calls(rngs):
+    arguments = [
+        jnp.stack(pair) for pair in zip(*(random_averages(rngs, 70) for _ in range(2)), strict=True)
+    ]
+    expected = jnp.stack([multi_scale_ema(*(x[i] for x in arguments)) for i in range(2)])
+    assert_close(jax.vmap(multi_scale_ema)(*arguments), expected, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"time_scales": jnp.ones((2, 3))}, r"same shape \[2, 3, states\] for 3 channels"),
+        ({"weights": jnp.ones((2, 3, 5))}, r"got \(2, 3, 4\) and \(2, 3, 5\)"),
+        ({"x": jnp.ones((2, 9, 3), int)}, "x must have dtype float32.*got int32"),
+        ({"weights": jnp.ones((2, 3, 4), int)}, "weights must have dtype float32.*got int32"),
+        ({"mask": jnp.ones(9, bool)}, r"mask must be True at real tokens, \[B L\] = \(2, 9\)"),
+        ({"axis": "model"}, r"axis must be one of the mesh's axes, \('sequence',\); got 'model'"),
+    ],
+)
+def test_rejects_invalid_arguments(no_annotations, change, sentence):
+    states = jnp.ones((2, 3, 4))
+    arguments = {"x": jnp.ones((2, 9, 3)), "time_scales": states, "weights": states}
+    mesh = jax.make_mesh((1,), ("sequence",), devices=jax.devices()[:1])
+    with pytest.raises(ValueError, match=sentence):
+        multi_scale_ema(**{**arguments, "mesh": mesh, **change})

@@ -1,0 +1,137 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nystromformer_jax import Encoder, make_core
+from nystromformer_jax.ema import multi_scale_ema
+from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
+from tests.helpers import HALF, REFERENCE, Tolerance, assert_close, mask_of_lengths
+
+BATCH, LENGTH, WIDTH = 2, 70, 8
+SAMPLED = Tolerance(0.1)  # of a standard deviation from 20,000 tokens with time scales up to 32
+CORES = {
+    "nystrom": {"num_landmarks": 4, "conv_kernel_size": 3},
+    "softmax": {},
+    "none": {"conv_kernel_size": 3},
+    "reformer": {"chunk_len": 16, "num_hashes": 1},
+}
+
+
+def make_block(name="nystrom", **options):
+    core = make_core(name, **CORES[name])
+    return GatedEmaBlock(2, core, 16, **{"num_states": 3, "max_time_scale": LENGTH, **options})
+
+
+def random_tokens(rngs):
+    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    return x, mask_of_lengths([LENGTH, 41], LENGTH)
+
+
+def initialised(block, rngs, *inputs):
+    streams = {"params": next(rngs), "dropout": next(rngs)}
+    return jax.jit(functools.partial(block.init, deterministic=True))(streams, *inputs)
+
+
+class TestMultiScaleEma:
+    def test_time_scales_cover_two_tokens_to_the_longest(self, rngs):
+        layer = MultiScaleEma(num_states=4, max_time_scale=512)
+        impulse = jnp.zeros((1, 9, 5)).at[0, 4].set(1.0)
+        parameters = layer.init(next(rngs), impulse)["params"]
+        weights = jnp.zeros((2, 5, 4))
+        decays = []
+        for state in range(4):
+            only = {**parameters, "weight": weights.at[0, :, state].set(1.0)}
+            after = layer.apply({"params": only}, impulse)[0, 5:7]
+            decays.append(-1 / np.log(after[1] / after[0]))
+        scales = np.sort(np.ravel(decays))
+        assert_close(scales, 2 * 256 ** ((np.arange(20) + 0.5) / 20), HALF)
+
+    def test_averages_of_white_noise_have_unit_variance(self, rngs):
+        layer = MultiScaleEma(num_states=2, max_time_scale=32)
+        x = jax.random.normal(next(rngs), (1, 20_000, 4))
+        parameters = layer.init(next(rngs), x)["params"]
+        weights = jnp.zeros((2, 4, 2)).at[1, :, 1].set(1.0)
+        alone = {**parameters, "weight": weights, "skip": jnp.zeros(4)}
+        assert_close(layer.apply({"params": alone}, x).std(axis=(0, 1)), np.ones(4), SAMPLED)
+
+    def test_equals_the_function_plus_the_token_itself(self, rngs):
+        x, mask = random_tokens(rngs)
+        layer = MultiScaleEma(num_states=1, max_time_scale=2)
+        variables = layer.init(next(rngs), x)
+        variables = jax.tree.map(lambda leaf: leaf + 0.3, variables)
+        parameters = variables["params"]
+        time_scales = 2 * jnp.exp(parameters["time_scale"])
+        weights = parameters["weight"] * jnp.sqrt(1 - jnp.exp(-2 / time_scales))
+        expected = multi_scale_ema(x, time_scales, weights, mask=mask) + 1.3 * x
+        assert_close(layer.apply(variables, x, mask), expected, REFERENCE)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_padding_has_no_effect_on_outputs_and_gradients(rngs, name):
+    x, mask = random_tokens(rngs)
+    block = make_block(name)
+    variables = initialised(block, rngs, x, mask)
+
+    @jax.jit
+    def run(variables, x):
+        def loss(variables):
+            output = block.apply(variables, x, mask, deterministic=True)
+            return jnp.where(mask[..., None], output, 0).sum(), output
+
+        (_, output), gradient = jax.value_and_grad(loss, has_aux=True)(variables)
+        return output, gradient
+
+    output, gradient = run(variables, x)
+    noisy_output, noisy_gradient = run(variables, jnp.where(mask[..., None], x, jnp.nan))
+    assert_close(noisy_output, output, REFERENCE, where=mask)
+    assert_close(noisy_gradient, gradient, REFERENCE)
+    assert all(leaf.any() for leaf in jax.tree.leaves(gradient))  # every parameter is used
+
+
+def test_without_states_tokens_mix_by_the_core_alone(rngs):
+    x, mask = random_tokens(rngs)
+    block = GatedEmaBlock(2, make_core("none"), 16, num_states=0)
+    variables = initialised(block, rngs, x, mask)
+    assert "ema" not in variables["params"]
+    output = block.apply(variables, x, mask, deterministic=True)
+    changed = block.apply(variables, x.at[:, 5].add(1.0), mask, deterministic=True)
+    differs = (output != changed).any(axis=(0, 2))
+    assert differs[5]
+    assert differs.sum() == 1
+
+
+def test_a_stack_with_dropout_remat_and_half_precision_has_finite_gradients(rngs):
+    x, mask = random_tokens(rngs)
+    factory = functools.partial(
+        GatedEmaBlock, 2, make_core("nystrom", num_landmarks=4), 16, num_states=2,
+        dropout_rate=0.3, dtype=jnp.bfloat16,
+    )  # fmt: skip
+    encoder = Encoder(2, factory, remat=True)
+    variables = initialised(encoder, rngs, x, mask)
+
+    @jax.jit
+    @jax.grad
+    def gradient(variables, rng):
+        output = encoder.apply(variables, x, mask, deterministic=False, rngs={"dropout": rng})
+        return output.astype(jnp.float32).sum()
+
+    first, second = (gradient(variables, next(rngs)) for _ in range(2))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(first))
+    assert any((a != b).any() for a, b in zip(*map(jax.tree.leaves, (first, second)), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"num_states": -1}, "num_states must be an integer of at least 0, got -1"),
+        ({"max_time_scale": 1}, "max_time_scale must be at least 2 tokens, got 1"),
+        ({"qkv_features": 7}, "qkv_features must be a multiple of num_heads, got 7 and 2"),
+        ({"activation": "gel"}, "activation must be one of 'gelu'"),
+    ],
+)
+def test_rejects_invalid_options(rngs, no_annotations, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        initialised(make_block(**options), rngs, jnp.ones((1, LENGTH, WIDTH)))
