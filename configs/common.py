@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from configs import fast, official
+from configs import fast, official, open_track
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS
@@ -60,6 +60,8 @@ QUIRKS: dict[str, Callable[[str], Mapping[str, Any]]] = {
 RECIPES: dict[str, Callable[[str], Mapping[str, Any]]] = {
     "paper": lambda task: {},
     "fast": fast.values,
+    "open": open_track.values,
+    "open_small": open_track.small,
 }
 
 
@@ -115,8 +117,8 @@ def base(argument: str) -> ConfigDict:
     """Returns the config sections shared by all tasks: the authors' model sizes, optimizer and evaluation.
 
     Args:
-      argument: `ATTENTION[,option=value …]`, with options of the attention, `recipe=paper|fast` and
-        `quirks=mlpen|google`. The attention is a name in `ATTENTIONS`, or `module:Class` for a class
+      argument: `ATTENTION[,option=value …]`, with options of the attention, `recipe=NAME` (see `RECIPES`)
+        and `quirks=mlpen|google`. The attention is a name in `ATTENTIONS`, or `module:Class` for a class
         of another package.
 
     Raises:

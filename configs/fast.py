@@ -47,6 +47,8 @@ PICTURES: dict[str, Any] = {
     "model.dropout_rate": 0.0,
 }
 
+PATHFINDERS = [f"pathfinder{resolution}" for resolution in (32, 64, 128, 256)]
+
 TASKS: dict[str, dict[str, Any]] = {
     "listops": {
         "data.pad_to_multiple_of": 256,
@@ -66,14 +68,15 @@ TASKS: dict[str, dict[str, Any]] = {
         "train.total_steps": 4500,
     },
     **{
-        f"pathfinder{resolution}": PICTURES
+        name: PICTURES
         | {
-            "attention.conv_kernel_size": 2 * resolution + 3,  # covers the pixels above and below
+            # covers the pixels above and below
+            "attention.conv_kernel_size": 2 * int(name.removeprefix("pathfinder")) + 3,
             "model.num_layers": 4,
             "train.batch_size": 32,
             "train.total_steps": 10_000,
         }
-        for resolution in (32, 64, 128, 256)
+        for name in PATHFINDERS
     },
 }
 
@@ -84,13 +87,26 @@ def values(task: str) -> dict[str, Any]:
     Raises:
       ValueError: The recipe has no values for the task.
     """
-    name = task.partition("-")[0]
-    if name not in TASKS:
-        raise ValueError(f"recipe=fast has no values for the task {task!r}.")
-    found = SHARED | TASKS[name]
-    return found | {
-        "train.accumulation": found["train.batch_size"] // PART,
-        "eval.every_steps": found["train.total_steps"] // EVALUATIONS,
-        "optimizer.warmup_steps": found["train.total_steps"] // 20,
-        "train.budget_steps": found["train.total_steps"],
+    return complete(recipe(task, "fast"))
+
+
+def recipe(task: str, name: str) -> dict[str, Any]:
+    """Returns the values of `recipe=fast` that do not follow from others; `name` is for the message.
+
+    Raises:
+      ValueError: The recipe has no values for the task.
+    """
+    family = task.partition("-")[0]
+    if family not in TASKS:
+        raise ValueError(f"recipe={name} has no values for the task {task!r}.")
+    return SHARED | TASKS[family]
+
+
+def complete(values: dict[str, Any]) -> dict[str, Any]:
+    """Adds the values that follow from batch size and number of steps."""
+    return values | {
+        "train.accumulation": values["train.batch_size"] // PART,
+        "eval.every_steps": values["train.total_steps"] // EVALUATIONS,
+        "optimizer.warmup_steps": values["train.total_steps"] // 20,
+        "train.budget_steps": values["train.total_steps"],
     }

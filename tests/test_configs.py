@@ -139,6 +139,20 @@ def test_default_recipe_is_that_of_the_paper(name):
     assert config_of(name, "softmax,recipe=paper") == config_of(name, "softmax")
 
 
+@pytest.mark.parametrize("name", ["listops", "text", "retrieval", "image", "pathfinder", "pathx"])
+@pytest.mark.parametrize("recipe", ["open", "open_small"])
+def test_every_task_has_recipes_with_moving_averages(name, recipe):
+    config, fast = (config_of(name, f"nystrom,recipe={one}") for one in (recipe, "fast"))
+    assert (config.model.block, config.model.positions) == ("gated_ema", "none")
+    assert config.model.stem == fast.model.stem
+    paper = config_of(name).train if recipe == "open" else None
+    steps = 2 * fast.train.total_steps if paper is None else paper.total_steps
+    assert config.train.total_steps == steps
+    assert config.train.batch_size == (fast.train if paper is None else paper).batch_size
+    if name == "listops":
+        train.prepare(config.to_dict(), jax.devices()[:1])
+
+
 def test_options_override_quirks():
     config = config_of("text", "nystrom,landmark_layout=real,quirks=mlpen")
     assert config.attention.landmark_layout == "real"

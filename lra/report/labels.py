@@ -18,10 +18,12 @@ from reporting.runs import NEUTRAL_SECTIONS
 Setting = Mapping[str, Hashable]
 
 PRESET = "preset"  # key of a setting: the recipe and the quirks of the config argument
+RECIPES = ("paper", "fast", "open", "open_small")  # values of `recipe=`; the first is the default
+_BY_PRESET = {"" if recipe == "paper" else f"recipe={recipe}": recipe for recipe in RECIPES}
 # All presets; the first is the paper's recipe.
 PRESETS = tuple(
     ",".join(filter(None, pair))
-    for pair in itertools.product(("", "recipe=fast"), ("", "quirks=mlpen", "quirks=google"))
+    for pair in itertools.product(_BY_PRESET, ("", "quirks=mlpen", "quirks=google"))
 )
 # Keys that are not part of a setting, like all keys of NEUTRAL_SECTIONS.
 NEUTRAL = {
@@ -44,7 +46,6 @@ SIZES: Mapping[str, str] = {
 # Keys that depend on the budget. Labels mention them only if two settings differ in nothing else.
 SECONDARY = {"optimizer.warmup_steps", "eval.every_steps", "train.accumulation"}
 NAMES = {"attention.name", "data.task", "data.sha256", PRESET}
-RECIPES: Mapping[str, str] = {"": "paper", "recipe=fast": "fast"}  # tracks by preset
 
 NOUNS: Mapping[str, str] = {
     "attention.pinv_iters": "iterations",
@@ -142,12 +143,12 @@ def unusual(setting: Setting) -> dict[str, Hashable]:
 
 
 def track_of(setting: Setting) -> str:
-    """Returns "paper" or "fast" if only options of the attention differ from that recipe, else "other".
+    """Returns the name of the recipe if only options of the attention differ from it, else "other".
 
     Values that `unusual` omits may also differ.
     """
     plain = has_standard(setting) and all(map(is_option, unusual(setting)))
-    return RECIPES.get(str(setting[PRESET]), "other") if plain else "other"
+    return _BY_PRESET.get(str(setting[PRESET]), "other") if plain else "other"
 
 
 def _attention_words(

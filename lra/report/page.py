@@ -12,6 +12,7 @@ from lra.report.groups import MAX_RATIO, Group, labels_of, tasks_of
 from lra.report.labels import (
     NAMES,
     PRESET,
+    RECIPES,
     affecting_results,
     config_file,
     config_values,
@@ -60,7 +61,8 @@ def make(
     tasks = tasks_of(groups)
     if any(task in TITLES for task in tasks):
         parts += _benchmark(groups, table3, include_partial)
-    parts += _fast([group for group in groups if "recipe=fast" in str(group.setting[PRESET])])
+    for recipe in RECIPES[1:]:
+        parts += _recipe(recipe, groups)
     parts += tuning.markdown(every)
     if plots.tradeoffs(groups):
         file = path.with_name(f"{path.name}-tradeoff.png")
@@ -113,17 +115,21 @@ def _benchmark(groups: Sequence[Group], table3: Table, include_partial: bool) ->
     return [*parts, "Partial runs:", bullets(short)] if short else parts
 
 
-def _fast(groups: Sequence[Group]) -> list[str]:
-    """Returns Markdown about what `recipe=fast` changes for the tasks and attentions of `groups`."""
+def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
+    """Returns Markdown about what a recipe changes for those tasks and attentions that use it."""
     # Attentions by change and task; empty unless the change is an option of the attention.
     having: dict[str, dict[str, list[str]]] = {}
     for group in groups:
+        if f"recipe={recipe}" not in str(group.setting[PRESET]).split(","):
+            continue
         name = str(group.setting["attention.name"])
-        paper, fast = (standard(group.task, name, preset) for preset in ("", "recipe=fast"))
+        paper, own_values = (
+            standard(group.task, name, preset) for preset in ("", f"recipe={recipe}")
+        )
         own = having.setdefault(title_of(group.task), {})
-        for key in fast:
-            if fast[key] != paper[key]:
-                names = own.setdefault(f"{key} {paper[key]} → {fast[key]}", [])
+        for key in own_values:
+            if own_values[key] != paper[key]:
+                names = own.setdefault(f"{key} {paper[key]} → {own_values[key]}", [])
                 names += [short_name(name)] * (is_option(key) and name not in names)
     changes = {
         title: {
@@ -135,13 +141,13 @@ def _fast(groups: Sequence[Group]) -> list[str]:
     shared = set.intersection(*changes.values()) if len(changes) > 1 else set()
     named = [("Every task", shared), *((title, own - shared) for title, own in changes.items())]
     return [
-        "## The fast recipe",
-        "recipe=fast is this repository's own recipe. Its runs read the same data and follow the same test"
-        " protocol as those of the paper's recipe, with other values of the config. They compare"
+        f"## recipe={recipe}",
+        f"recipe={recipe} is this repository's own recipe. Its runs read the same data and follow the same"
+        " test protocol as those of the paper's recipe, with other values of the config. They compare"
         " attentions with each other, not with the published rows. These values differ, the paper's"
         " first:",
         bullets(f"{title}: {', '.join(sorted(own))}." for title, own in named if own),
-    ] * bool(groups)
+    ] * bool(having)
 
 
 def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:

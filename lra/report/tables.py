@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from lra.report.comparisons import Comparison, Grid, grids, mean_over
 from lra.report.groups import Group, rank, tasks_of
+from lra.report.labels import RECIPES
 from lra.report.published import (
     COLUMNS,
     PATH_X,
@@ -30,7 +31,7 @@ from reporting.tables import (
 
 TRACKS: Mapping[str, str] = {
     "paper": f"{OURS}, the paper's recipe",
-    "fast": f"{OURS}, recipe=fast",
+    **{recipe: f"{OURS}, recipe={recipe}" for recipe in RECIPES[1:]},
     "other": f"{OURS}, other settings",
 }
 
@@ -74,7 +75,7 @@ def benchmark_table(
         track = track_of_row(cells)
         ours[track].append(
             [
-                label.removesuffix(", recipe=fast") if track == "fast" else label,
+                label.removesuffix(f", recipe={track}"),
                 *(cell(cells, task) for task in COLUMNS),
                 _mean(COLUMNS, cells),
                 cell(cells, PATH_X),

@@ -1,0 +1,69 @@
+"""`recipe=open` and `recipe=open_small`: moving averages and gated attention, beyond the paper's model.
+
+Both recipes use the block of MEGA (Ma et al. 2022, arXiv:2209.10655) around any attention: moving averages of
+both directions with 16 time scales per channel before queries, keys and gates (`model.block="gated_ema"`).
+There are no position embeddings. Optimizer, stem, convolution and pooling are those of `configs/fast.py`.
+
+- `open_small`: the sizes of `recipe=fast`, trained for twice as many steps; a few hours per task on two CPU
+  cores.
+- `open`: sizes of MEGA's models, for an accelerator: layers, width and MLP from its repository
+  (facebookresearch/mega, `fairseq/models/lra/model.py` at aeaa4b4), and 128 landmarks. Steps, batch
+  size, warm-up and evaluations are those of the paper's recipe. Differs from MEGA: layer norm on all tasks,
+  values as wide as queries, Muon instead of Adam.
+
+Splits, test protocol and one-dimensional sequences are the same as in the benchmark.
+"""
+
+from typing import Any, NamedTuple
+
+from configs import fast
+
+AVERAGES: dict[str, Any] = {"model.block": "gated_ema", "model.positions": "none"}
+
+
+class Sizes(NamedTuple):
+    """Sizes of a model of MEGA."""
+
+    num_layers: int
+    embed_dim: int
+    mlp_dim: int
+
+
+SIZES: dict[str, Sizes] = {
+    "listops": Sizes(6, 80, 160),
+    "text": Sizes(4, 128, 256),
+    "retrieval": Sizes(6, 128, 256),
+    "image": Sizes(8, 160, 320),
+    **dict.fromkeys(fast.PATHFINDERS, Sizes(6, 128, 256)),
+}
+
+
+def small(task: str) -> dict[str, Any]:
+    """Returns the values that `recipe=open_small` sets for a task, by dotted key.
+
+    Raises:
+      ValueError: The recipe has no values for the task.
+    """
+    values = fast.recipe(task, "open_small")
+    return fast.complete(values | AVERAGES | {"train.total_steps": 2 * values["train.total_steps"]})
+
+
+def values(task: str) -> dict[str, Any]:
+    """Returns the values that `recipe=open` sets for a task, by dotted key.
+
+    Raises:
+      ValueError: The recipe has no values for the task.
+    """
+    budget = ("train.batch_size", "train.total_steps", "eval.batch_size")
+    found = fast.recipe(task, "open")
+    layers, width, mlp = SIZES[task.partition("-")[0]]
+    return {
+        **{key: value for key, value in found.items() if key not in budget},
+        **AVERAGES,
+        "model.num_layers": layers,
+        "model.embed_dim": width,
+        "model.mlp_dim": mlp,
+        "model.num_heads": 2,
+        "model.head_dim": width // 2,
+        "attention.num_landmarks": 128,
+    }
