@@ -34,6 +34,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "performer": {"num_features": 256, "kernel": "softmax", "orthogonal": True, "redraw": False},
     "longformer": {"window": 257, "num_global": 1},
     "linear": {},
+    "chunked": {"chunk_len": 128, "conv_kernel_size": 0, "conv_groups": "head"},
     "none": {"conv_kernel_size": 35, "conv_groups": "head"},
 }
 DEFAULT = "nystrom"  # attention if the argument does not name one

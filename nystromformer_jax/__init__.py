@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     # Building blocks
     from nystromformer_jax.convolution import depthwise_convolution
+    from nystromformer_jax.ema import multi_scale_ema
     from nystromformer_jax.landmarks import segment_means
     from nystromformer_jax.pinv import iterative_pinv, pinv_residual
     from nystromformer_jax.positions import rotary_embedding
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         SoftmaxAttention,
         make_core,
     )
+    from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
     from nystromformer_jax.modules import (
         Encoder,
         EncoderBlock,
@@ -65,11 +67,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Encoder",
     "EncoderBlock",
+    "GatedEmaBlock",
     "LinearAttention",
     "LinformerAttention",
     "LongformerAttention",
     "MlpBlock",
     "MultiHeadAttention",
+    "MultiScaleEma",
     "NystromAttention",
     "NystromFactors",
     "Nystromformer",
@@ -91,6 +95,7 @@ __all__ = [
     "distribute",
     "iterative_pinv",
     "make_core",
+    "multi_scale_ema",
     "nystrom_attention",
     "nystrom_attention_rows",
     "nystrom_factors",
@@ -132,11 +137,13 @@ if not TYPE_CHECKING:  # a type checker reports unknown names
             "approximation",
             "factors",
             "convolution",
+            "ema",
             "landmarks",
             "pinv",
             "positions",
             "stages",
             "cores",
+            "gated_ema",
             "modules",
             "adapters",
             "models",

@@ -42,6 +42,7 @@ SIZES: Mapping[str, str] = {
     "linformer": "projection_size",
     "performer": "num_features",
     "longformer": "window",
+    "chunked": "chunk_len",
 }
 # Keys that depend on the budget. Labels mention them only if two settings differ in nothing else.
 SECONDARY = {"optimizer.warmup_steps", "eval.every_steps", "train.accumulation"}

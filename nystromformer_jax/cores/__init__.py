@@ -9,6 +9,7 @@ from typing import Any
 
 import flax.linen as nn
 
+from nystromformer_jax.cores.chunked import ChunkedAttention
 from nystromformer_jax.cores.core import AttentionCore
 from nystromformer_jax.cores.linear import LinearAttention
 from nystromformer_jax.cores.linformer import LinformerAttention
@@ -22,6 +23,7 @@ from nystromformer_jax.plugins import is_plugin, load_plugin
 from nystromformer_jax.spelling import nearest
 
 CORES: Mapping[str, type[AttentionCore]] = {
+    "chunked": ChunkedAttention,
     "linear": LinearAttention,
     "linformer": LinformerAttention,
     "longformer": LongformerAttention,

@@ -26,6 +26,7 @@ from tests.helpers import (
 
 # The smallest sizes at which each core approximates rather than being exact.
 OPTIONS = {
+    "chunked": {"chunk_len": 16, "conv_kernel_size": 5},
     "linear": {},
     "linformer": {"projection_size": 7, "max_len": 67},
     "longformer": {"window": 5, "num_global": 2},
@@ -39,10 +40,12 @@ BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5
 
 # Exceptions, each with its reason.
 SELF_ATTENTION_ONLY = {
+    "chunked",  # the chunks of queries and keys are the same tokens
     "longformer",  # its window is around the query's position
     "reformer",  # its keys are its queries
 }
 COUNTS_POSITIONS = {
+    "chunked",  # its chunks begin at multiples of their length
     "linformer",  # its projection has a column per position, so padding in front changes it
 }
 

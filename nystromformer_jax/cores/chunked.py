@@ -1,0 +1,99 @@
+"""Softmax attention inside chunks of the sequence."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from nystromformer_jax.attention import add_convolution, softmax_attention
+from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
+from nystromformer_jax.sequence_parallel import pad_length
+from nystromformer_jax.typing import Array, Bool, Float, Shaped
+from nystromformer_jax.validation import (
+    check_convolution,
+    check_inputs,
+    check_query_mask,
+    check_size,
+    zero_padding,
+)
+
+
+def chunked_attention(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B T H D"],
+    value: Float[Array, "B T H D"],
+    *,
+    chunk_len: int = 128,
+    mask: Bool[Array, "B T"] | None = None,
+    query_mask: Bool[Array, "B L"] | None = None,
+) -> Float[Array, "B L H D"]:
+    """Computes softmax attention inside each chunk of `chunk_len` tokens, in O(L S).
+
+    Arguments are as in `softmax_attention`; query and key have the same length. Padding in front moves
+    tokens to other chunks.
+
+    Raises:
+      ValueError: `chunk_len` is below 1, the lengths differ, or an input is invalid.
+
+    Source: Ma et al. 2022 (MEGA-chunk), arXiv:2209.10655, Section 3.5.
+    """
+    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    check_inputs(query, key, value, mask)
+    check_size("chunk_len", chunk_len)
+    if query.shape[1] != key.shape[1]:
+        raise ValueError(
+            "Chunked attention is self-attention: query and key need equal lengths; got"
+            f" L = {query.shape[1]} and T = {key.shape[1]}. Use softmax or nystrom attention instead."
+        )
+    query_mask = check_query_mask(query, key, mask, query_mask)
+    if mask is None:
+        mask = jnp.ones(key.shape[:2], jnp.bool_)
+    return _chunked_attention(query, key, value, mask, query_mask, chunk_len=chunk_len)
+
+
+# Jitted, so that a call outside of jit compiles once instead of once per operation.
+@functools.partial(jax.jit, static_argnames="chunk_len")
+def _chunked_attention(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B L H D"],
+    value: Float[Array, "B L H D"],
+    mask: Bool[Array, "B L"],
+    query_mask: Bool[Array, "B L"] | None,
+    *,
+    chunk_len: int,
+) -> Float[Array, "B L H D"]:
+    """Computes `chunked_attention` of validated arguments."""
+    length = query.shape[1]
+    rows = min(chunk_len, length)
+
+    def chunks(x: Shaped[Array, "B L *rest"]) -> Shaped[Array, "BK S *rest"]:
+        return pad_length(x, rows).reshape(-1, rows, *x.shape[2:])
+
+    output = softmax_attention(
+        *(chunks(x) for x in (query, key, value)),
+        mask=chunks(mask),
+        query_mask=None if query_mask is None else chunks(query_mask),
+    )
+    return output.reshape(len(query), -1, *query.shape[2:])[:, :length]
+
+
+class ChunkedAttention(AttentionCore):
+    """Softmax attention inside chunks, in O(L). Self-attention only.
+
+    Attributes:
+      chunk_len: S, tokens per chunk.
+      conv_kernel_size: Width of the convolution of the value, odd; 0 for none.
+      conv_groups: One kernel per `"head"` or per `"channel"`.
+    """
+
+    chunk_len: int = 128
+    conv_kernel_size: int = 0
+    conv_groups: ConvGroups = "head"
+
+    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+        query, key, value, mask, _ = tokens
+        output = chunked_attention(chunk_len=self.chunk_len, **tokens._asdict())
+        conv_kernel = conv_kernel_param(self, query)
+        check_convolution(query, key, conv_kernel)
+        return add_convolution(output, zero_padding(value, mask), conv_kernel)

@@ -1,0 +1,32 @@
+import jax.numpy as jnp
+import pytest
+
+from nystromformer_jax import softmax_attention
+from nystromformer_jax.cores.chunked import chunked_attention
+from tests.helpers import REFERENCE, assert_close, mask_of_lengths, random_inputs
+
+
+def test_equals_softmax_attention_in_each_chunk(rngs):
+    inputs = random_inputs(rngs, 2, 37, 2, 5)
+    mask = mask_of_lengths([37, 18], 37)
+    output = chunked_attention(*inputs, chunk_len=16, mask=mask)
+    for start in (0, 16, 32):
+        part = slice(start, start + 16)
+        expected = softmax_attention(*(x[:, part] for x in inputs), mask=mask[:, part])
+        assert_close(output[:, part], expected, REFERENCE)
+
+
+def test_one_chunk_equals_softmax_attention(rngs):
+    inputs = random_inputs(rngs, 2, 9, 2, 5)
+    assert_close(chunked_attention(*inputs, chunk_len=9), softmax_attention(*inputs), REFERENCE)
+    assert_close(chunked_attention(*inputs, chunk_len=99), softmax_attention(*inputs), REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("key_length", "chunk_len", "sentence"),
+    [(9, 0, "chunk_len must be an integer of at least 1"), (8, 4, "got L = 9 and T = 8")],
+)
+def test_rejects_invalid_arguments(no_annotations, key_length, chunk_len, sentence):
+    query, key = jnp.ones((1, 9, 1, 2)), jnp.ones((1, key_length, 1, 2))
+    with pytest.raises(ValueError, match=sentence):
+        chunked_attention(query, key, key, chunk_len=chunk_len)
