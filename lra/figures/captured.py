@@ -15,7 +15,7 @@ import numpy as np
 
 from lra import data, train
 from lra.models import Model
-from nystromformer_jax import MultiHeadAttention
+from nystromformer_jax import GatedEmaBlock, MultiHeadAttention
 from nystromformer_jax.cores import core_class
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import load_params
@@ -59,7 +59,8 @@ def capture_cores(model: Model, params: Any, inputs: Sequence[Array]) -> tuple[C
     def capture(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         output = call(*args, **kwargs)
         module = context.module
-        is_core = isinstance(module.parent, MultiHeadAttention) and module.name == "core"
+        layers = (MultiHeadAttention, GatedEmaBlock)
+        is_core = isinstance(module.parent, layers) and module.name == "core"
         if is_core and context.method_name == "__call__":
             query, key, value, mask = args[:4]
             calls.append(CoreCall(query, key, value, mask, output))
@@ -119,14 +120,15 @@ class Trained:
         ]
 
 
-def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
+def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) -> Trained:
     """Opens a run with the data and the best checkpoint, or the latest one if the run is not finished.
 
     The folder is not modified, and the run may be in progress. `data_dir` overrides the data folder of
-    the config.
+    the config. If `max_len` is given, the run must suit a comparison with softmax attention.
 
     Raises:
-      ValueError, OSError: The run is incomplete or invalid, or has sequences longer than `max_len`.
+      ValueError, OSError: The run is incomplete or invalid, has no separate keys to compare, or has
+        sequences longer than `max_len`.
     """
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(
@@ -135,17 +137,8 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
     config = read_json(folder / "config.json")
     check_kinds(folder / "config.json", config, dict.fromkeys(config, "an object"))
     run = train.prepare(_portable_config(config))
-    if getattr(core_class(run.attention), "shares_query_and_key", False):
-        raise ValueError(
-            f"{run.attention} attention has no separate keys, so its attention map cannot be compared:"
-            " pass a run with another attention."
-        )
-    length = run.data.padding.padded_len
-    if length > max_len:
-        raise ValueError(
-            f"{folder} has sequences of {length:,} tokens, but the comparison with softmax attention"
-            f" is too slow for more than {max_len:,}: pass a run on shorter sequences."
-        )
+    if max_len is not None:
+        _check_comparable(folder, run, max_len)
     result_file = folder / "result.json"
     result = read_json(result_file) if result_file.is_file() else {"state": "unfinished"}
     finished = result.get("state") not in ("diverged", "unfinished")
@@ -163,6 +156,20 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int) -> Trained:
     _require_data(folder, task.sha256)
     run = dataclasses.replace(run, config=config, data=data_config)
     return Trained(folder.resolve().name, run, task, params, step, finished)
+
+
+def _check_comparable(folder: Path, run: train.Run, max_len: int) -> None:
+    if getattr(core_class(run.attention), "shares_query_and_key", False):
+        raise ValueError(
+            f"{run.attention} attention has no separate keys, so its attention map cannot be compared:"
+            " pass a run with another attention."
+        )
+    length = run.data.padding.padded_len
+    if length > max_len:
+        raise ValueError(
+            f"{folder} has sequences of {length:,} tokens, but the comparison with softmax attention"
+            f" is too slow for more than {max_len:,}: pass a run on shorter sequences."
+        )
 
 
 def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:

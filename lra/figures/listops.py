@@ -1,0 +1,238 @@
+"""Takes the accuracy on ListOps apart: by root operator, depth, ends and length.
+
+    python -m lra.figures.listops runs/listops-seed0 --out results/figures/listops
+
+<out>-parts.png   accuracy on the groups of the test set, beside the most frequent answer of each group
+<out>-parts.json  all numbers, with the run, the data and the environment
+
+Ends: whether the first and the last argument of the root are digits, which can be read near the ends of the
+sequence, or lists. Lengths outside of the training set are new trees; those longer than the training set
+need a model without learned positions.
+"""
+
+import argparse
+import functools
+import sys
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from cli import run_to_end
+from dataprep import parallel
+from lra import train
+from lra.data import listops
+from lra.data.listops import OPERATORS, VOCAB
+from lra.data.task import Padding, Sequences, Split
+from lra.figures.captured import Trained, open_run
+from nystromformer_jax.training import apply_model, config_sha256, describe_environment, write_json
+from reporting.plotting import COLORS, GREY, new_figure
+from reporting.statistics import binomial_error
+
+NAMES = {VOCAB[operator]: operator[1:] for operator in OPERATORS}
+BATCH_SIZE = 16
+MULTIPLE = 256  # rows are padded to a multiple of this length
+TRAINED = (500, 2000)  # lengths of the training set, both exclusive
+OTHERS = ((100, 500), (2000, 3000))  # lengths of new trees
+
+
+class Shape(NamedTuple):
+    """Properties of a tree that do not depend on its values."""
+
+    operator: str  # of the root, such as "MAX"
+    depth: int  # number of levels of lists
+    ends: str  # kinds of the first and the last argument of the root, such as "digit, list"
+
+
+def shape_of(tokens: Sequence[int]) -> Shape:
+    """Returns the shape of a tree, given as tokens that begin with an operator."""
+    level = depth = 0
+    arguments = []  # kinds of the root's arguments
+    for token in tokens:
+        if token == VOCAB["]"]:
+            level -= 1
+            continue
+        is_list = token in NAMES
+        if level == 1:
+            arguments.append("list" if is_list else "digit")
+        level += is_list
+        depth = max(depth, level)
+    return Shape(NAMES[tokens[0]], depth, f"{arguments[0]}, {arguments[-1]}")
+
+
+def predict(trained: Trained, split: Split) -> npt.NDArray[np.int64]:
+    """Returns the predicted class of each example of a split, [N]."""
+    model = trained.run.model
+
+    @jax.jit
+    def classes(params: Any, inputs: npt.NDArray[Any], mask: npt.NDArray[Any]) -> jax.Array:
+        logits = apply_model(model, params, None, inputs, mask)
+        return logits.argmax(axis=-1)
+
+    found = np.zeros(len(split), np.int64)
+    order = np.argsort(split.lengths, kind="stable")
+    for start in range(0, len(order), BATCH_SIZE):
+        rows = order[start : start + BATCH_SIZE]
+        longest = int(split.lengths[rows[-1]])
+        filled = np.resize(rows, BATCH_SIZE)  # repeats rows, so that all batches have one size
+        batch = split.batch(filled, _padding(trained, longest))
+        found[rows] = classes(trained.params, batch["inputs"], batch["mask"])[: len(rows)]
+    return found
+
+
+def _padding(trained: Trained, longest: int) -> Padding:
+    """Returns the padding of a batch; longer than in training only for trees that are longer."""
+    padding = trained.run.data.padding
+    if longest > padding.max_len and longest > TRAINED[1]:
+        padding = Padding(longest, -(-longest // MULTIPLE) * MULTIPLE)
+    return padding if padding.multiple else padding._replace(multiple=MULTIPLE).for_longest(longest)
+
+
+def measure(trained: Trained, new_trees: int) -> dict[str, Any]:
+    """Returns all numbers; `new_trees` is the number of new trees per range of lengths.
+
+    Raises:
+      ValueError: The run has another task.
+    """
+    if not trained.task.name.startswith("listops"):
+        raise ValueError(
+            f"{trained.name} is a run of {trained.task.name}: pass the folder of a ListOps run."
+        )
+    test = trained.task.splits["test"]
+    shapes = [shape_of(test.sequences[index].tolist()) for index in range(len(test))]
+    predicted = predict(trained, test)
+    bins = [f"{start:,} to {start + 499:,}" for start in (test.lengths // 500 * 500).tolist()]
+    parts = {
+        "operator of the root": _by([shape.operator for shape in shapes], test, predicted),
+        "depth": _by([shape.depth for shape in shapes], test, predicted),
+        "first and last argument": _by([shape.ends for shape in shapes], test, predicted),
+        "tokens": _by(bins, test, predicted),
+    }
+    parts["tokens, new trees"] = [
+        row
+        for shortest, longest in _new_lengths(trained)
+        for row in _new_trees(trained, new_trees, shortest, longest)
+    ]
+    return {
+        "run": trained.name,
+        "task": trained.task.name,
+        "attention": trained.run.attention,
+        "config_sha256": config_sha256(trained.run.config, train.PATHS),
+        "data_sha256": trained.task.sha256,
+        "checkpoint": {"step": trained.step, "best": trained.finished},
+        **describe_environment(),
+        "parts": parts,
+    }
+
+
+def _new_lengths(trained: Trained) -> Iterator[tuple[int, int]]:
+    """Yields the ranges of lengths that the model supports."""
+    fixed = trained.run.model.config.positions == "learned" or trained.run.attention == "linformer"
+    for shortest, longest in OTHERS:
+        if not fixed or longest <= trained.run.data.max_len:
+            yield shortest, longest
+
+
+def _new_trees(trained: Trained, count: int, shortest: int, longest: int) -> list[dict[str, Any]]:
+    """Returns the row of `count` new trees with more than `shortest` and fewer than `longest` tokens."""
+    trees = listops.generate(
+        count,
+        seed=trained.run.data.seed,
+        min_length=shortest,
+        max_length=longest,
+        num_processes=parallel.num_processes(0),
+    )
+    tokens, labels = zip(*trees, strict=True)
+    split = Split(Sequences.from_bytes(tokens), np.array(labels, np.int32))
+    return _by([f"{shortest + 1:,} to {longest - 1:,}"] * count, split, predict(trained, split))
+
+
+def _by(
+    groups: Sequence[Hashable], split: Split, predicted: npt.NDArray[np.int64]
+) -> list[dict[str, Any]]:
+    """Returns a row per group: examples, accuracy, standard error, share of the most frequent answer."""
+    rows = []
+    for group in sorted(set(groups), key=_order):
+        members = np.array([one == group for one in groups])
+        labels = split.labels[members]
+        accuracy = float(np.mean(predicted[members] == labels))
+        rows.append(
+            {
+                "group": str(group),
+                "examples": len(labels),
+                "accuracy": accuracy,
+                "standard_error": binomial_error(accuracy, len(labels)),
+                "most_frequent": float(np.bincount(labels).max() / len(labels)),
+            }
+        )
+    return rows
+
+
+def _order(group: Any) -> tuple[int, str]:
+    """Returns a sort key: ranges of lengths and depths by number, then names."""
+    first = str(group).split()[0].replace(",", "")
+    return (int(first) if first.isdigit() else -1, str(group))
+
+
+def draw(numbers: dict[str, Any], path: Path) -> None:
+    """Draws a panel for each way to group the examples."""
+    parts = {name: rows for name, rows in numbers["parts"].items() if rows}
+    figure = new_figure(3.3 * len(parts), 4.0)
+    panels = figure.subplots(1, len(parts), sharey=True, squeeze=False)[0]
+    for panel, (name, rows) in zip(panels, parts.items(), strict=True):
+        places = np.arange(len(rows))
+        heights = [100 * row["accuracy"] for row in rows]
+        errors = [100 * row["standard_error"] for row in rows]
+        panel.bar(places, heights, yerr=errors, color=COLORS[0], ecolor=GREY, label="model")
+        frequent = [100 * row["most_frequent"] for row in rows]
+        panel.plot(places, frequent, "_", color=COLORS[1], markersize=18, markeredgewidth=2.5,
+                   label="most frequent answer of the group")  # fmt: skip
+        names = [f"{row['group']}\n({row['examples']:,})" for row in rows]
+        panel.set_xticks(places, names, rotation=60, fontsize=8)
+        panel.set_xlim(-0.7, max(len(rows), 3) - 0.3)  # a single bar is not wider than others
+        panel.set_title(name, fontsize=10)
+        panel.grid(axis="y", alpha=0.3)
+    panels[0].set_ylabel("test accuracy, % (examples in parentheses)")
+    figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center")
+    figure.suptitle(
+        f"{numbers['task']}, {numbers['attention']}, step {numbers['checkpoint']['step']:,}: bars with"
+        " binomial standard errors",
+        fontsize=11,
+    )
+    figure.savefig(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes a figure and a JSON file and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lra.figures.listops",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("--new_trees", type=int, default=500, help="new trees per range of lengths")
+    parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
+    parser.add_argument(
+        "--out", type=Path, help="prefix of the files; default results/figures/<run>"
+    )
+    given = parser.parse_args(arguments)
+    return run_to_end("lra.figures.listops", functools.partial(_report, given))
+
+
+def _report(given: argparse.Namespace) -> None:
+    if given.new_trees < 1:
+        raise ValueError(f"--new_trees must be 1 or more, got {given.new_trees}.")
+    trained = open_run(given.run, data_dir=given.data_dir)
+    numbers = measure(trained, given.new_trees)
+    out = given.out or Path("results/figures", trained.name)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draw(numbers, out.with_name(f"{out.name}-parts.png"))
+    write_json(out.with_name(f"{out.name}-parts.json"), numbers)
+    print(f"Written: {out}-parts.json, {out}-parts.png.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Accuracy on ListOps by groups of trees."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lra.data.listops import encode
+from lra.data.task import Sequences, Split
+from lra.figures import listops as parts
+from lra.figures.captured import open_run
+from lra.figures.listops import shape_of
+from tests.lra.figures.tiny_run import small_config, write_run
+
+
+@pytest.mark.parametrize(
+    ("tree", "shape"),
+    [
+        ("[MAX 2 9 ]", ("MAX", 1, "digit, digit")),
+        ("[SM [MIN 3 4 ] 5 [MED 1 [MAX 2 3 ] ] ]", ("SM", 3, "list, list")),
+        ("[MED 1 [MIN [SM 1 2 ] 0 ] 7 [MAX 1 1 ] ]", ("MED", 3, "digit, list")),
+    ],
+)
+def test_shape_of_a_tree(tree, shape):
+    assert shape_of(encode(tree).tolist()) == shape
+
+
+def test_a_run_is_taken_apart_into_groups_that_cover_the_test_set(tmp_path, capsys, monkeypatch):
+    """A model without positions also reads trees that are longer than its training trees."""
+    monkeypatch.setattr(parts, "OTHERS", ((10, 30), (60, 90)))
+    monkeypatch.setattr(parts, "TRAINED", (30, 60))
+    monkeypatch.setattr(parts, "MULTIPLE", 30)
+    config = small_config("softmax", model__positions="none")
+    folder = write_run(tmp_path / "run", config)
+    out = tmp_path / "out" / "run"
+    assert parts.main([str(folder), "--new_trees=5", "--out", str(out)]) == 0
+    assert out.with_name("run-parts.png").stat().st_size > 10_000
+    numbers = json.loads(out.with_name("run-parts.json").read_text())
+    *of_test, new = numbers["parts"].values()
+    accuracies = []
+    for rows in of_test:
+        assert sum(row["examples"] for row in rows) == 12
+        accuracies.append(sum(row["examples"] * row["accuracy"] for row in rows) / 12)
+    trained = open_run(folder)
+    predicted = parts.predict(trained, trained.task.splits["test"])
+    accuracy = np.mean(predicted == trained.task.splits["test"].labels)
+    np.testing.assert_allclose(accuracies, accuracy)
+    assert [(row["group"], row["examples"]) for row in new] == [("11 to 29", 5), ("61 to 89", 5)]
+    assert f"Written: {out}-parts.json" in capsys.readouterr().out
+
+
+def test_predictions_do_not_depend_on_batches_and_padding(tmp_path, monkeypatch):
+    trained = open_run(write_run(tmp_path / "run", small_config("softmax")))
+    test = trained.task.splits["test"]
+    expected = parts.predict(trained, test)
+    monkeypatch.setattr(parts, "BATCH_SIZE", 5)
+    np.testing.assert_array_equal(parts.predict(trained, test), expected)
+
+
+def test_rows_have_the_accuracy_of_their_group():
+    trees = [encode("[MAX 2 9 ]").tobytes()] * 4
+    split = Split(Sequences.from_bytes(trees), np.array([9, 9, 9, 2], np.int32))
+    first, second = parts._by(["b", "a", "b", "b"], split, np.array([9, 9, 3, 2]))
+    assert (first["group"], first["examples"], first["accuracy"]) == ("a", 1, 1.0)
+    assert (second["group"], second["accuracy"], second["most_frequent"]) == ("b", 2 / 3, 2 / 3)
+
+
+def test_learned_positions_exclude_longer_trees(tmp_path):
+    trained = open_run(write_run(tmp_path / "run", small_config("softmax")))
+    assert list(parts._new_lengths(trained)) == []
+
+
+def test_rejects_runs_of_other_tasks(capsys, monkeypatch):
+    other = SimpleNamespace(name="run", task=SimpleNamespace(name="text"))
+    monkeypatch.setattr(parts, "open_run", lambda *_, **__: other)
+    assert parts.main(["runs/text"]) != 0
+    assert "run is a run of text: pass the folder of a ListOps run" in capsys.readouterr().err
