@@ -41,40 +41,13 @@ def get_config(argument: str = "sst2") -> ConfigDict:
     task, options = parse(argument)
     if task not in LENGTHS:
         raise ValueError(f"Unknown task {task!r}{nearest(task, LENGTHS)}")
-    try:
-        max_len = int(options.pop("max_len", LENGTHS[task]))
-    except ValueError as error:
-        raise ValueError(f"max_len must be a number of tokens: {error}") from None
-    config = language.base()
-    config.data = {
+    data = {
         "task": task,
         "dir": "",
-        "max_len": max_len,
+        "max_len": LENGTHS[task],
         "examples": 0,
         "truncation": "head",
         "seed": 0,
         "workers": 0,
     }
-    config.model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
-    attention = options.pop("attention", "")
-    config.attention = language.attention(attention, options, of_checkpoint=True)
-    config.optimizer = {
-        "learning_rate": 3e-5,
-        "warmup_share": 0.05,
-        "weight_decay": 0.01,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-6,
-        "clip_norm": 0.0,
-    }
-    config.train = {
-        "epochs": 4.0,
-        "total_steps": 0,
-        "batch_size": 32,
-        "seed": 0,
-        "accumulation": 1,
-        "remat": False,
-    }
-    config.eval = {"every_steps": 0, "max_examples": 0, "batch_size": 0}
-    config.log.every_steps = 20
-    return config
+    return language.finetuning(data, options)

@@ -71,3 +71,41 @@ def base() -> ConfigDict:
             "log": {**defaults("log"), "every_steps": 100},
         }
     )
+
+
+def finetuning(data: dict[str, Any], options: dict[str, str]) -> ConfigDict:
+    """Returns the config of fine-tuning with the section `data`.
+
+    `options` are those after the colon: attention, max_len and options of the attention.
+
+    Raises:
+      ValueError: An option is unknown or invalid.
+    """
+    try:
+        max_len = int(options.pop("max_len", data["max_len"]))
+    except ValueError as error:
+        raise ValueError(f"max_len must be a number of tokens: {error}") from None
+    config = base()
+    config.data = {**data, "max_len": max_len}
+    config.model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
+    config.attention = attention(options.pop("attention", ""), options, of_checkpoint=True)
+    config.optimizer = {
+        "learning_rate": 3e-5,
+        "warmup_share": 0.05,
+        "weight_decay": 0.01,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-6,
+        "clip_norm": 0.0,
+    }
+    config.train = {
+        "epochs": 4.0,
+        "total_steps": 0,
+        "batch_size": 32,
+        "seed": 0,
+        "accumulation": 1,
+        "remat": False,
+    }
+    config.eval = {"every_steps": 0, "max_examples": 0, "batch_size": 0, "tune_threshold": False}
+    config.log.every_steps = 20
+    return config

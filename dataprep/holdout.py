@@ -1,6 +1,7 @@
 """Held-out validation sets for datasets without one."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -42,3 +43,30 @@ def held_out(
             " stay together): provide more data."
         )
     return selected
+
+
+def held_out_share(contents: Iterable[bytes], share: float, seed: int) -> npt.NDArray[np.bool_]:
+    """Selects about `share` of the examples, those with the smallest SHA-256 of (seed, content).
+
+    Examples with the same content stay together. At least one content is selected and one is not.
+
+    Returns:
+      Mask [N], True at held-out examples.
+
+    Raises:
+      ValueError: All examples have the same content.
+    """
+    digests = [hashlib.sha256(b"%d\n%b" % (seed, content)).digest() for content in contents]
+    counts = Counter(digests)
+    if len(counts) < 2:
+        raise ValueError("needs two or more different examples.")
+    selected: set[bytes] = set()
+    total = 0
+    for digest in sorted(counts):
+        if selected and (total + counts[digest] > share * len(digests)):
+            break
+        selected.add(digest)
+        total += counts[digest]
+    if len(selected) == len(counts):
+        selected.remove(max(selected))
+    return np.array([digest in selected for digest in digests])

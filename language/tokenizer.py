@@ -90,6 +90,13 @@ class Tokenizer:
             for ids in (encoding.ids for encoding in batch)
         ]
 
+    def encode_with_spans(
+        self, texts: Sequence[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Returns the token ids of each text, and begin and end of each token in characters."""
+        batch = self.backend.encode_batch(texts, add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in batch]
+
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids, including special tokens."""
         return self.backend.decode([int(id) for id in ids], skip_special_tokens=False)

@@ -12,8 +12,8 @@ from cli import run_to_end
 from dataprep import cache
 from language.glue import statistics
 from language.glue.data import GlueConfig, find_files, load, notes_of, read_files
-from language.glue.tables import Example
 from language.glue.tasks import TASKS, GlueTask, describe
+from language.tasks.examples import Example
 from reporting.tables import Table
 
 MAX_CHARACTERS = 400  # of a text that is printed

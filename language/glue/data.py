@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from dataprep import cache
 from dataprep.archives import RawFiles
 from dataprep.parallel import num_processes
 from language.glue import reviews, tables
-from language.glue.examples import EncodedSplit, Truncation, open_split, sample, save
 from language.glue.tables import Examples
 from language.glue.tasks import GlueTask, describe
+from language.tasks.data import TaskData
+from language.tasks.examples import Truncation, open_split, sample, save
 from language.tokenizer import Tokenizer
 
 # Part of every fingerprint. Increase it when the same files and tokenizer give different data.
@@ -68,17 +68,6 @@ class GlueConfig:
                 )
 
 
-@dataclasses.dataclass(frozen=True)
-class GlueData:
-    """Prepared data of a task."""
-
-    task: GlueTask
-    splits: Mapping[str, EncodedSplit]  # "train", "valid", "test", and others
-    sha256: str  # hash of all prepared files, equal for equal examples
-    folder: Path
-    notes: Mapping[str, Any]  # see `notes_of`
-
-
 def find_files(task: GlueTask, folder: Path) -> RawFiles:
     """Finds the files of a task; `folder` is the task's folder or its parent."""
     return (reviews if task.layout == "reviews" else tables).find(task, folder)
@@ -91,7 +80,7 @@ def read_files(task: GlueTask, source: RawFiles, seed: int = 0) -> Examples:
     return tables.read(task, source)
 
 
-def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
+def load(config: GlueConfig, tokenizer: Tokenizer) -> TaskData:
     """Returns the prepared data of a task; tokenizes the files on first use.
 
     Raises:
@@ -136,7 +125,7 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> GlueData:
     if config.examples:
         rows = sample(splits["train"], config.examples, config.seed)
         splits["train"] = splits["train"].take(rows)
-    return GlueData(task, splits, prepared.sha256, prepared.folder, notes)
+    return TaskData(task, splits, prepared.sha256, prepared.folder, notes)
 
 
 def notes_of(found: Examples) -> dict[str, Any]:

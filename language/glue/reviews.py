@@ -8,8 +8,9 @@ import numpy as np
 
 from dataprep.archives import RawFiles, decode
 from dataprep.holdout import held_out
-from language.glue.tables import Example, Examples
+from language.glue.tables import Examples
 from language.glue.tasks import GlueTask
+from language.tasks.examples import Example
 
 ARCHIVE = "aclImdb_v1.tar.gz"
 ROOT = "aclImdb"

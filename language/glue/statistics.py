@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from language.glue.examples import EncodedSplit, keep
-from language.glue.tables import Example
 from language.glue.tasks import GlueTask
+from language.tasks.examples import EncodedSplit, Example, keep
 from reporting.tables import lengths_cell
 
 

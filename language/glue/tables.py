@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dataprep.archives import RawFiles, decode
 from language.glue.tasks import MAX_SCORE, GlueTask
+from language.tasks.examples import Example
 
 # Source: nyu-mll/GLUE-baselines, download_glue_data.py, which makes MRPC's tables from these three files.
 MSR_FILES = {
@@ -22,14 +23,6 @@ MSR_FILES = {
 }
 
 _logger = logging.getLogger(__name__)
-
-
-class Example(NamedTuple):
-    """One example of a task."""
-
-    id: str  # as in a submission
-    texts: tuple[str, ...]  # one text, or two for a pair, stripped
-    label: float | None  # class number or score; None if the file has no labels
 
 
 class Examples(NamedTuple):

@@ -1,84 +1,40 @@
 """Definitions of the GLUE tasks and IMDb: files, labels and metrics."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Literal
 
+from language.tasks.sequences import SequenceTask
 from nystromformer_jax.spelling import nearest
-
-Metric = Literal["accuracy", "f1", "matthews", "pearson", "spearman"]
 
 MAX_SCORE = 5.0  # maximum score in STS-B; the minimum is 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GlueTask:
+class GlueTask(SequenceTask):
     """Description of one task.
 
     Args:
-      name: Name of the task in a config.
       title: Name of the task in GLUE, also the name of the folder.
       layout: File layout: GLUE's tables, or the folders of IMDb's reviews.
       files: File of each split in the task's folder.
       optional: Splits that may be missing.
-      texts: Columns of the texts: one, or two for a pair.
       label: Column of the label; test splits of tables have no labels.
       index: Column of the id in a submission; without it rows are counted from 0.
       headerless: Columns of files without a header.
-      labels: Labels as in the files, in the order of class numbers; empty for a score.
-      metrics: Metrics; the first one selects checkpoints.
-      submissions: File names required by the GLUE server, by split.
-      sizes: Number of examples in each split of the benchmark.
       torn_rows: Maximum number of training or validation rows that may be skipped because they are split
         over several lines, as in the official files of some tasks.
     """
 
-    name: str
-    title: str
     layout: Literal["tables", "reviews"] = "tables"
     files: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
     )
     optional: tuple[str, ...] = ()
-    texts: tuple[str, ...]
     label: str = "label"
     index: str = "index"
     headerless: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    labels: tuple[str, ...] = ("0", "1")
-    metrics: tuple[Metric, ...] = ("accuracy",)
-    submissions: Mapping[str, str]
-    sizes: Mapping[str, int]
     torn_rows: int = 0
-
-    @property
-    def is_regression(self) -> bool:
-        """Returns True if labels are scores instead of classes."""
-        return not self.labels
-
-    @property
-    def num_labels(self) -> int:
-        """Number of model outputs per example: one per class, or one score."""
-        return len(self.labels) or 1
-
-    @property
-    def select_by(self) -> Metric:
-        """Metric that selects checkpoints; higher is better."""
-        return self.metrics[0]
-
-    def parse_label(self, word: str) -> float | None:
-        """Converts `word` to a class number or a score; returns None if it is invalid."""
-        if not self.is_regression:
-            return self.labels.index(word) if word in self.labels else None
-        try:
-            score = float(word)
-        except ValueError:
-            return None
-        return score if math.isfinite(score) else None
-
-    def has_all(self, split: str, examples: int) -> bool:
-        """Returns True if `examples` is the size of the benchmark's split, up to 0.1 % missing."""
-        return 1000 * examples >= 999 * self.sizes[split]
 
 
 def _sizes(train: int, valid: int, test: int) -> dict[str, int]:
@@ -179,7 +135,9 @@ TASKS: Mapping[str, GlueTask] = {
             title="STS-B",
             texts=("sentence1", "sentence2"),
             label="score",
+            kind="regression",
             labels=(),
+            clip=(0, MAX_SCORE),
             metrics=("pearson", "spearman"),
             submissions={"test": "STS-B.tsv"},
             sizes=_sizes(5_749, 1_500, 1_379),

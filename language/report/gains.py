@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from language.glue.submission import file_name, read_predictions
 from language.glue.tasks import TASKS
 from language.report.groups import Group
 from language.report.results import Run
+from language.tasks.sequences import read_predictions
 from reporting.tables import Table
 
 START = ("init", "init.from_scratch")  # config keys that may differ between the two settings
@@ -99,9 +99,8 @@ def _gain(pretrained: Group, scratch: Group) -> Gain | None:
 def _correct(run: Run) -> Mapping[str, np.bool]:
     """Returns {example id: True if correct} on the test set, if labeled, or validation set, if saved."""
     task = TASKS[run.task]
-    file = Path(
-        run.folder, "predictions", file_name(task, "test" if "test" in run.scores else "valid")
-    )
+    split = "test" if "test" in run.scores else "valid"
+    file = Path(run.folder, "predictions", task.file_name(split))
     if task.is_regression or not file.is_file():
         return {}
     ids, predictions, labels = read_predictions(task, file)

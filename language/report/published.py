@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from language.glue.tasks import Metric
+from language.tasks.task import Metric
 
 SOURCE = "Xiong et al. 2021, Table 2"
 URL = "https://arxiv.org/abs/2102.03902"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 
 import jax
 import numpy as np
@@ -10,6 +9,9 @@ import pytest
 
 from language import finetune, glue
 from language.finetune import BudgetConfig, RateConfig, ScoringConfig
+from language.tasks.data import TaskData
+from language.tasks.metrics import score
+from language.tasks.sequences import read_predictions
 from language.tokenizer import load_tokenizer
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import CannotWrite, Workdir
@@ -49,12 +51,12 @@ def test_predictions_of_a_run_give_its_scores(tmp_path, checkpoint, task):
         files = list((tmp_path / "run/predictions").glob("*.tsv"))
         name = data.task.submissions.get(split, f"{task}-{split}.tsv")
         assert name in {file.name for file in files}
-        read = glue.read_predictions(data.task, tmp_path / "run/predictions" / name)
+        read = read_predictions(data.task, tmp_path / "run/predictions" / name)
         assert len(read.predictions) == len(data.splits[split])
         if data.splits[split].labels is None:
             assert split not in result
         else:
-            scores = glue.score(data.task, read.predictions, read.labels)
+            scores = score(data.task, read.predictions, read.labels)
             assert scores == pytest.approx(result[split], abs=1e-9)
             assert set(result[f"{split}_standard_error"]) == set(scores)
 
@@ -123,7 +125,7 @@ def test_run_is_partial_if_it_saw_or_evaluated_less(tmp_path, checkpoint):
         }
         counts = {**task.sizes, **(splits or {})}
         own = {name: range(size) for name, size in counts.items()}
-        data = glue.GlueData(task, own, sha256="", folder=tmp_path, notes={})
+        data = TaskData(task, own, sha256="", folder=tmp_path, notes={})
         return finetune.is_partial(dataclasses.replace(run, sections=sections), data)
 
     for whole in (
@@ -209,8 +211,24 @@ def test_rejects_invalid_configs_before_reading_data(tmp_path, checkpoint, chang
         finetune.prepare(config)
 
 
-def test_validation_loss_is_the_cross_entropy():
-    task = glue.TASKS["mrpc"]
-    logits = np.array([[2.0, 0.0], [1.0, 1.0]], np.float32)
-    expected = (math.log(1 + math.exp(-2)) + math.log(2)) / 2
-    assert finetune._metrics(task, logits, np.array([0, 1]))["loss"] == pytest.approx(expected)
+def test_collated_outputs_are_in_the_order_of_the_split():
+    """Rows of weight 0 are dropped, shorter batches are padded, and the loss is a mean over labels."""
+    batches = [
+        {
+            "results": {"classes": np.array([[3, 4, 5], [1, 1, 1]])},
+            "loss": np.array([6.0, 2.0]),
+            "count": np.array([3.0, 1.0]),
+            "rows": np.array([2, 0]),
+            "weights": np.array([1.0, 1.0]),
+        },
+        {
+            "results": {"classes": np.array([[7, 8], [9, 9]])},
+            "loss": np.array([1.0, 99.0]),
+            "count": np.array([1.0, 1.0]),
+            "rows": np.array([1, 1]),
+            "weights": np.array([1.0, 0.0]),
+        },
+    ]
+    outputs, loss = finetune.collate(batches)
+    assert outputs["classes"].tolist() == [[1, 1, 1], [7, 8, 0], [3, 4, 5]]
+    assert loss == pytest.approx(9 / 5)

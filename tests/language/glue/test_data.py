@@ -22,7 +22,7 @@ from tests.language.glue.fakes import (
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Tokenizes in several pieces, so that their order matters."""
-    monkeypatch.setattr("language.glue.examples.TEXTS_PER_CALL", 3)
+    monkeypatch.setattr("language.tasks.examples.TEXTS_PER_CALL", 3)
 
 
 def load_task(name, folder, tokenizer=None, **values):

@@ -3,8 +3,8 @@
 import numpy as np
 
 from language.glue import TASKS, statistics
-from language.glue.tables import Example
-from tests.language.glue.test_examples import split_of
+from language.tasks.examples import Example
+from tests.language.tasks.test_examples import split_of
 
 LENGTHS = "tokens: 5 %, 50 %, 95 %, longest"
 

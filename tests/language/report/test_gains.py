@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from language.glue import TASKS, write_predictions
+from language.glue import TASKS
 from language.report import gains, page
+from language.tasks.sequences import write_predictions
 from tests.language.report.runs import groups_in, write_glue
 
 LABELS = np.array([0, 1, 0, 1, 1, 0, 1])
@@ -19,7 +20,8 @@ def write_run(
     write_glue(folder, task, seed=seed, from_scratch=scratch, **more)
     guesses = np.where(np.isin(np.arange(len(LABELS)), right), LABELS, 1 - LABELS)
     ids = np.array([str(i) for i in range(len(LABELS))] if ids is None else ids)
-    write_predictions(TASKS[task], split, ids, guesses, folder / "predictions", labels=LABELS)
+    file = folder / "predictions" / TASKS[task].file_name(split)
+    write_predictions(TASKS[task], file, ids, guesses, labels=LABELS)
 
 
 def scratch_config(**optimizer):

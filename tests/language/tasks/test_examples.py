@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from language.glue.examples import EncodedSplit, keep, open_split, sample, save
-from language.glue.tables import Example
+from language.tasks.examples import EncodedSplit, Example, keep, open_split, sample, save
 from tests.language.glue.fakes import Words
 
 PAD, CLS, SEP = 91, 92, 93

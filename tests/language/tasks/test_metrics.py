@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from language.glue import TASKS, predictions, score, standard_error
+from language.glue import TASKS
+from language.tasks.metrics import score, standard_error
+from language.tasks.sequences import predictions
 
 # Twelve examples: 5 hits, 2 false alarms, 1 miss, 4 rightly left alone.
 LABELS = np.array([1, 1, 1, 1, 1, 0, 0, 1, 0, 0, 0, 0], np.int32)

@@ -8,7 +8,9 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from language.glue import TASKS, predictions, read_predictions, score, write_predictions
+from language.glue import TASKS
+from language.tasks.metrics import score
+from language.tasks.sequences import predictions, read_predictions, write_predictions
 
 IDS = np.array(["0", "1", "2", "3"])
 
@@ -29,8 +31,9 @@ IDS = np.array(["0", "1", "2", "3"])
 )  # fmt: skip
 def test_submissions_have_the_format_of_the_server(name, split, file, outputs, lines, tmp_path):
     outputs = np.array(outputs, np.float64 if name == "stsb" else np.int32)
-    path = write_predictions(TASKS[name], split, IDS, outputs, tmp_path / "new" / "folder")
-    assert path == tmp_path / "new" / "folder" / file
+    path = tmp_path / "new" / "folder" / TASKS[name].file_name(split)
+    write_predictions(TASKS[name], path, IDS, outputs)
+    assert path.name == file
     rows = [f"{index}\t{word}" for index, word in enumerate(lines.split())]
     assert path.read_bytes().decode() == "\n".join(["index\tprediction", *rows]) + "\n"
 
@@ -42,14 +45,15 @@ def test_written_predictions_can_be_read(name, tmp_path):
     labels = rng.integers(0, task.num_labels, 4).astype(np.int32)
     if task.is_regression:
         labels = (5 * rng.random(4)).astype(np.float32)
-    file = write_predictions(task, "valid", IDS, outputs, tmp_path, labels=labels)
+    file = tmp_path / task.file_name("valid")
     assert file.name == f"{name}-valid.tsv"
+    write_predictions(task, file, IDS, outputs, labels=labels)
     found = read_predictions(task, file)
     assert found.ids.tolist() == IDS.tolist()
     assert found.labels.tolist() == labels.tolist()
     assert score(task, found.predictions, found.labels) == score(task, outputs, labels)
-    without = read_predictions(task, write_predictions(task, "test", IDS, outputs, tmp_path))
-    assert without.labels is None
+    write_predictions(task, file, IDS, outputs)
+    assert read_predictions(task, file).labels is None
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -61,7 +65,8 @@ def test_scikit_learn_computes_the_same_scores_from_the_file(name, tmp_path):
     if task.is_regression:
         labels = np.clip(outputs + rng.normal(size=97), 0, 5).astype(np.float32)
     ids = np.array([f"{row}" for row in range(97)])
-    file = write_predictions(task, "valid", ids, outputs, tmp_path, labels=labels)
+    file = tmp_path / "valid.tsv"
+    write_predictions(task, file, ids, outputs, labels=labels)
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
     guesses, truths = ([row[column] for row in rows] for column in ("prediction", "label"))
@@ -82,15 +87,16 @@ def test_scikit_learn_computes_the_same_scores_from_the_file(name, tmp_path):
 def test_rejects_columns_of_different_lengths_and_writes_nothing(tmp_path):
     task = TASKS["rte"]
     with pytest.raises(ValueError, match="zip"):
-        write_predictions(task, "test", IDS, np.zeros(3, np.int32), tmp_path)
+        write_predictions(task, tmp_path / "x.tsv", IDS, np.zeros(3, np.int32))
     with pytest.raises(ValueError, match="zip"):
-        write_predictions(task, "valid", IDS, np.zeros(4, int), tmp_path, labels=np.zeros(2, int))
+        write_predictions(task, tmp_path / "x.tsv", IDS, np.zeros(4, int), labels=np.zeros(2, int))
     assert not list(tmp_path.iterdir())
 
 
 def test_file_is_replaced_atomically(tmp_path, monkeypatch):
     task = TASKS["rte"]
-    file = write_predictions(task, "test", IDS, np.zeros(4, np.int32), tmp_path)
+    file = tmp_path / "x.tsv"
+    write_predictions(task, file, IDS, np.zeros(4, np.int32))
     before = file.read_bytes()
 
     def fail(descriptor):
@@ -98,7 +104,7 @@ def test_file_is_replaced_atomically(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
-        write_predictions(task, "test", IDS, np.ones(4, np.int32), tmp_path)
+        write_predictions(task, file, IDS, np.ones(4, np.int32))
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 

@@ -1,4 +1,4 @@
-"""GLUE metrics and standard errors, computed with scikit-learn and SciPy.
+"""Metrics and standard errors of sequence tasks, computed with scikit-learn and SciPy.
 
 Correlations of constant predictions or labels are undefined. They are set to 0, with a logged warning.
 """
@@ -10,53 +10,47 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from language.glue.tasks import GlueTask, Metric
+from language.tasks.task import Metric, Task, ratio_error
 
 Values = npt.NDArray[Any]
 
 _logger = logging.getLogger(__name__)
 
 
-def predictions(task: GlueTask, outputs: Values) -> Values:
-    """Returns predicted classes [N] from logits [N, C], or predicted scores [N] from outputs [N, 1]."""
-    if outputs.ndim != 2 or outputs.shape[1] != task.num_labels:
-        raise ValueError(
-            f"Outputs for {task.title} must have the shape [N, {task.num_labels}], got"
-            f" {list(outputs.shape)}."
-        )
-    if not np.isfinite(outputs).all():
-        raise ValueError(
-            f"{np.count_nonzero(~np.isfinite(outputs))} of the outputs for {task.title} are not"
-            " finite, so no metric can be computed."
-        )
-    return outputs[:, 0] if task.is_regression else outputs.argmax(axis=-1).astype(np.int32)
+def score(task: Task, predicted: Values, labels: Values) -> dict[str, float]:
+    """Returns all metrics of a task; the first one selects checkpoints.
 
-
-def score(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]:
-    """Returns all metrics of a task, each from -1 to 1; the first one selects checkpoints.
-
-    `predicted` [N] has classes or scores, as returned by `predictions`.
+    `predicted` [N] has classes or scores, for multi-label tasks [N, C] has 1 at predicted labels.
     """
     return {name: _score(name, predicted, labels) for name in task.metrics}
 
 
-def standard_error(task: GlueTask, predicted: Values, labels: Values) -> dict[str, float]:
+def standard_error(task: Task, predicted: Values, labels: Values) -> dict[str, float]:
     """Returns the standard errors of `score` over the examples, for one training run.
 
     Accuracy: binomial. F1, Matthews and Pearson: delta method. Spearman: Bonett and Wright. For constant
-    predictions or labels the error is 0.
+    predictions or labels the error is 0. Macro F1 has no error.
     """
-    return {name: _standard_error(name, predicted, labels) for name in task.metrics}
+    return {
+        name: _standard_error(name, predicted, labels)
+        for name in task.metrics
+        if name != "macro_f1"
+    }
 
 
 def _score(metric: Metric, predicted: Values, labels: Values) -> float:
     from scipy import stats
     from sklearn import metrics
 
-    if metric == "accuracy":
+    if metric == "accuracy":  # for several labels, of the examples with all labels right
         return float(metrics.accuracy_score(labels, predicted))
     if metric == "f1":  # of class 1
         return float(metrics.f1_score(labels, predicted, pos_label=1, zero_division=0.0))
+    if metric in ("macro_f1", "micro_f1"):
+        average = metric.removesuffix("_f1")
+        return float(metrics.f1_score(labels, predicted, average=average, zero_division=0.0))
+    if metric == "mse":
+        return float(metrics.mean_squared_error(labels, predicted))
     for source, values in (("predictions", predicted), ("labels", labels)):
         if _is_constant(values):
             _logger.warning(
@@ -73,16 +67,16 @@ def _score(metric: Metric, predicted: Values, labels: Values) -> float:
 
 
 def _standard_error(metric: Metric, predicted: Values, labels: Values) -> float:
+    ones = np.ones(len(labels))
     if metric == "accuracy":
-        share = float(np.mean(predicted == labels))
-        return math.sqrt(share * (1 - share) / len(labels))
-    if metric == "f1":  # the delta method for 2 TP / (2 TP + FP + FN), a ratio of two means
-        hits = np.count_nonzero((predicted == 1) & (labels == 1))
-        misses = np.count_nonzero((predicted == 1) != (labels == 1))
-        if not hits:
-            return 0.0
-        f1 = 2 * hits / (2 * hits + misses)
-        return math.sqrt(4 * hits * (1 - f1) ** 2 + misses * f1**2) / (2 * hits + misses)
+        right = (predicted == labels).reshape(len(labels), -1).all(axis=1)
+        return ratio_error(right, ones)
+    if metric in ("f1", "micro_f1"):
+        hits = ((predicted == 1) & (labels == 1)).reshape(len(labels), -1).sum(axis=1)
+        misses = ((predicted == 1) != (labels == 1)).reshape(len(labels), -1).sum(axis=1)
+        return ratio_error(2 * hits, 2 * hits + misses) if hits.any() else 0.0
+    if metric == "mse":
+        return ratio_error(np.square(predicted.astype(np.float64) - labels), ones)
     if _is_constant(predicted) or _is_constant(labels):
         return 0.0
     if metric == "spearman":

@@ -3,22 +3,30 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from dataprep import cache
-from language.glue.tables import Example
 from language.tokenizer import Tokenizer
 
 TEXTS_PER_CALL = 4096  # texts that are encoded in one call
 
 Batch = dict[str, npt.NDArray[Any]]
 Truncation = Literal["head", "head_tail"]
+
+
+class Example(NamedTuple):
+    """One example of a sequence task."""
+
+    id: str  # as in a file of predictions
+    texts: tuple[str, ...]  # one text, or two for a pair, stripped
+    # Class number, score, or a 0 or 1 for each of several labels; None if the file has no labels.
+    label: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,14 +36,29 @@ class EncodedSplit:
     tokens: npt.NDArray[np.integer]  # [total], memory mapped
     starts: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], offset of each text in `tokens`
     lengths: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], tokens per text
-    labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None  # [N], float32 for scores
+    labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None  # [N, …], float32 for scores
     label_dtype: npt.DTypeLike  # dtype of a batch's labels, also if `labels` is None
-    ids: npt.NDArray[np.str_]  # [N], as in a submission
+    label_shape: tuple[int, ...] = ()  # shape of the label of one row, also if `labels` is None
+    ids: npt.NDArray[np.str_]  # [N], as in a file of predictions
     tokenizer: Tokenizer
     truncation: Truncation = "head"
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def is_labeled(self) -> bool:
+        """Returns True if the split has labels, so that predictions can be scored."""
+        return self.labels is not None
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples, which may be fewer than the rows."""
+        return len(self)
+
+    def padded_lengths(self, max_len: int) -> npt.NDArray[np.int64]:
+        """Returns the number of tokens of each row of a batch, with special tokens; at most `max_len`."""
+        return np.minimum(self.lengths.sum(axis=1) + 1 + self.lengths.shape[1], max_len)
 
     def batch(self, indices: npt.NDArray[np.integer], max_len: int) -> Batch:
         """Returns the batch of examples `indices`: `[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]`.
@@ -44,7 +67,7 @@ class EncodedSplit:
           inputs: int32 [B, L], L = `max_len`.
           mask: bool [B, L], True at real tokens.
           types: int32 [B, L], 1 at the second text and the final [SEP], else 0.
-          labels: [B]; zeros if the split has none.
+          labels: [B, …]; zeros if the split has none.
         """
         indices = np.asarray(indices)
         cache.require_rows(indices, len(self))
@@ -66,7 +89,7 @@ class EncodedSplit:
             inputs[rank == room] = self.tokenizer.sep_id
             types[(rank >= 0) & (rank <= room)] = text
             begin = begin + room + 1
-        no_labels = np.zeros(len(indices), self.label_dtype)
+        no_labels = np.zeros((len(indices), *self.label_shape), self.label_dtype)
         labels = no_labels if self.labels is None else self.labels[indices]
         return {"inputs": inputs, "mask": positions < begin, "types": types, "labels": labels}
 
@@ -107,20 +130,28 @@ def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
 
 
 def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Returns the rows of a random sample, stratified by label.
+    """Returns the rows of a random sample, stratified by label if the labels are classes.
 
     A larger sample with the same seed begins with the smaller one.
     """
     digests = (hashlib.sha256(b"%d %d" % (seed, row)).digest()[:8] for row in range(len(split)))
     keys = np.frombuffer(b"".join(digests), ">u8")
     order = np.argsort(keys, kind="stable")
-    if split.labels is None or split.labels.dtype != np.int32:
+    if split.labels is None or split.labels.dtype != np.int32 or split.labels.ndim > 1:
         return order[:count]
     rank = np.empty(len(split))  # rank within the class, scaled to [0, 1] to mix classes
     for label in np.unique(split.labels):
         own = order[split.labels[order] == label]
         rank[own] = (np.arange(len(own)) + 0.5) / len(own)
     return np.lexsort((keys, rank))[:count]
+
+
+def count_complete(owners: npt.NDArray[np.integer], rows: int) -> int:
+    """Returns how many examples have all their rows among the first `rows`.
+
+    `owners` has the example of each row, sorted.
+    """
+    return int(owners[rows]) if rows < len(owners) else int(owners[-1]) + 1
 
 
 def save(
@@ -144,8 +175,18 @@ def save(
     }
     if examples[0].label is not None:
         arrays["labels"] = np.array([example.label for example in examples], label_dtype)
+    save_arrays(folder, split, arrays)
+
+
+def save_arrays(folder: Path, split: str, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Writes each array to `<split>_<name>.npy`."""
     for name, array in arrays.items():
         cache.save_array(folder / f"{split}_{name}.npy", array)
+
+
+def open_arrays(folder: Path, split: str, *names: str) -> list[npt.NDArray[Any]]:
+    """Opens arrays written by `save_arrays`."""
+    return [cache.open_array(folder / f"{split}_{name}.npy") for name in names]
 
 
 def open_split(
@@ -155,6 +196,7 @@ def open_split(
     tokenizer: Tokenizer,
     truncation: Truncation,
     label_dtype: npt.DTypeLike,
+    label_shape: tuple[int, ...] = (),
 ) -> EncodedSplit:
     """Opens a split written by `save`; each example has `texts` texts."""
     offsets = cache.open_array(folder / f"{split}_offsets.npy")
@@ -165,6 +207,7 @@ def open_split(
         lengths=np.diff(offsets).reshape(-1, texts),
         labels=cache.open_array(labels) if labels.exists() else None,
         label_dtype=label_dtype,
+        label_shape=label_shape,
         ids=cache.open_array(folder / f"{split}_ids.npy"),
         tokenizer=tokenizer,
         truncation=truncation,

@@ -1,0 +1,114 @@
+"""Config section "data" for fine-tuning on one's own files."""
+
+import dataclasses
+from pathlib import Path
+
+from dataprep import cache
+from language.tasks.examples import Truncation
+from language.tasks.task import Kind
+
+# Fewest tokens of an example: special tokens, and one token or more of each text.
+LEAST = {
+    "classification": 3,
+    "regression": 3,
+    "multi_label": 3,
+    "token_classification": 3,
+    "question_answering": 16,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FilesConfig:
+    """The section "data" of a config.
+
+    Args:
+      kind: Kind of the task.
+      train_file: Training examples. Sequence tasks read .tsv, .csv and .jsonl, token classification reads
+        CoNLL files, question answering reads SQuAD's JSON; all are UTF-8.
+      valid_file: Validation examples; empty: `valid_share` of the training examples.
+      test_file: Test examples, with or without labels; empty: none.
+      text: Column of the text.
+      text_pair: Column of the second text; empty: examples have one text.
+      label: Column of the label.
+      separator: Text between several labels in a cell; empty: a cell has a JSON list.
+      labels: All labels, in the order of class numbers; empty: those of the training file, sorted.
+      metric: Metric that selects the checkpoint; empty: the first one of the kind.
+      valid_share: Fraction of the training examples held out for validation without a `valid_file`.
+      max_len: Tokens per example, including special tokens and padding.
+      overlap: Tokens of a long context that two neighboring windows share (question answering).
+      examples: Maximum number of rows for training, a random sample; 0: all.
+      truncation: Tokens kept of a text that is too long; see `GlueConfig`.
+      group_by_length: Batch examples of similar length together, and pad batches to few lengths.
+      seed: Seed of the sample and of the validation split; training uses `train.seed`.
+      workers: Number of tokenizer threads; 0: one per core. It does not change the data.
+    """
+
+    kind: Kind
+    train_file: str = ""
+    valid_file: str = ""
+    test_file: str = ""
+    text: str = "text"
+    text_pair: str = ""
+    label: str = "label"
+    separator: str = ""
+    labels: tuple[str, ...] = ()
+    metric: str = ""
+    valid_share: float = 0.1
+    max_len: int = 128
+    overlap: int = 0
+    examples: int = 0
+    truncation: Truncation = "head"
+    group_by_length: bool = True
+    seed: int = 0
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        least = LEAST[self.kind] + (2 if self.text_pair else 0)
+        if self.max_len < least:
+            raise ValueError(
+                f"data.max_len={self.max_len}: an example for {self.kind} needs at least {least} tokens,"
+                " the special ones and some of each text."
+            )
+        for name, zero in (("examples", "all"), ("workers", "one per core"), ("overlap", "none")):
+            if (value := getattr(self, name)) < 0:
+                raise ValueError(
+                    f"data.{name}: needs 0 for {zero}, or a positive number, got {value}."
+                )
+        if self.overlap > self.max_len // 2:
+            raise ValueError(
+                f"data.overlap={self.overlap}: needs at most half of data.max_len={self.max_len}, so that"
+                " every window has new tokens."
+            )
+        if not 0 < self.valid_share < 1:
+            raise ValueError(
+                f"data.valid_share: needs a number between 0 and 1, got {self.valid_share}."
+            )
+        if len(set(self.labels)) != len(self.labels) or len(self.labels) == 1:
+            raise ValueError(
+                f"data.labels: needs two or more different labels, got {', '.join(self.labels)}."
+            )
+        if self.labels and self.kind in ("regression", "question_answering"):
+            raise ValueError(f"data.labels: {self.kind} has no labels; leave it empty.")
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Paths of the files by split.
+
+        Raises:
+          ValueError: There is no training file.
+          FileNotFoundError: A file does not exist.
+        """
+        if not self.train_file:
+            raise ValueError(
+                "data.train_file: needs the path of the training examples, such as"
+                " --config.data.train_file=train.csv."
+            )
+        given = {"train": self.train_file, "valid": self.valid_file, "test": self.test_file}
+        paths = {split: cache.user_path(name) for split, name in given.items() if name}
+        for split, path in paths.items():
+            if not path.is_file():
+                raise FileNotFoundError(
+                    f"data.{split}_file: {path} {'is not a file' if path.exists() else 'does not exist'};"
+                    " pass the path of a file."
+                )
+        return paths

@@ -1,0 +1,155 @@
+"""Token classification from CoNLL files: a word per line, its tag last, an empty line after a sentence."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from dataprep.archives import decode, reading
+from language.files.config import FilesConfig
+from language.files.rows import require_known
+from language.tasks import examples
+from language.tasks.examples import Example
+from language.tasks.tagging import (
+    IGNORED,
+    Sentence,
+    TaggedSplit,
+    TaggingTask,
+    split_sentence,
+)
+from language.tasks.task import Metric
+from language.tokenizer import Tokenizer
+from nystromformer_jax.durable import read_json, write_json
+
+DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL-2003; the line is skipped
+
+
+class Record(NamedTuple):
+    """A sentence, and where it begins."""
+
+    where: str
+    sentence: Sentence
+
+
+def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Record]:
+    """Returns the sentences of a file. Columns are separated by tabs, or else by whitespace.
+
+    If `labeled` is None, tags are read if the lines have two or more columns; if it is False, they are not.
+
+    Raises:
+      ValueError: The file is not UTF-8, has no sentence, or a line has no tag.
+    """
+    with reading(path):
+        raw = path.read_bytes()
+    text = decode(raw.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
+    records: list[Record] = []
+    is_new = True
+    for number, line in enumerate(text.split("\n"), 1):
+        cells = line.strip().split("\t") if "\t" in line.strip() else line.split()
+        if not cells or not cells[0] or cells[0] == DOCUMENT:
+            is_new = True
+            continue
+        if labeled is None:
+            labeled = len(cells) > 1
+        where = f"{path}, line {number}"
+        if labeled and len(cells) < 2:
+            raise ValueError(
+                f"{where}: needs a word and its tag, separated by a space or a tab, got {cells[0]!r}."
+            )
+        if is_new:
+            records.append(Record(where, Sentence([], [] if labeled else None)))
+            is_new = False
+        words, tags = records[-1].sentence
+        words.append(cells[0])
+        if tags is not None:
+            tags.append(cells[-1].strip())
+    if not records:
+        raise ValueError(f"{path} has no sentences: it needs one word per line.")
+    return records
+
+
+def labels_of(records: Sequence[Record], config: FilesConfig) -> list[str]:
+    """Returns the different tags, sorted, with O first."""
+    found = {tag for record in records for tag in record.sentence.tags or ()}
+    return sorted(found, key=lambda tag: (tag != "O", tag))
+
+
+def content(record: Record) -> bytes:
+    """Returns the words, to keep equal sentences in the same split."""
+    return "\0".join(record.sentence.words).encode()
+
+
+def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool) -> TaggingTask:
+    """Returns the task with these tags; tags such as B-PER or I-PER are scored as entities."""
+    metrics: tuple[Metric, ...] = ("accuracy",)
+    if any(label.startswith(("B-", "I-")) for label in labels):
+        metrics = ("f1", "precision", "recall", "accuracy")
+    return TaggingTask(
+        name=config.kind, title=config.kind, kind=config.kind, labels=tuple(labels), metrics=metrics
+    )
+
+
+def save(
+    folder: Path,
+    split: str,
+    records: Sequence[Record],
+    labels: Sequence[str],
+    config: FilesConfig,
+    tokenizer: Tokenizer,
+    threads: int,
+) -> None:
+    """Tokenizes the words of a split and writes them.
+
+    Raises:
+      ValueError: A tag is not in `labels`.
+    """
+    numbers = {label: i for i, label in enumerate(labels)}
+    for where, sentence in records:
+        for tag in sentence.tags or ():
+            require_known(tag, labels, where)
+    sentences = [record.sentence for record in records]
+    # Byte-level tokenizers mark a word by the space before it.
+    words = [Example("", (f" {word}",), None) for own in sentences for word in own.words]
+    examples.save(folder, split, words, tokenizer, label_dtype=np.int32, threads=threads)
+    tags = [numbers[tag] for own in sentences for tag in own.tags or [labels[0]] * len(own.words)]
+    examples.save_arrays(folder, split, {"tags": np.array(tags, np.int32)})
+    write_json(folder / f"{split}_sentences.json", {"sentences": sentences})
+
+
+def open_split(
+    folder: Path, split: str, labels: Sequence[str], config: FilesConfig, tokenizer: Tokenizer
+) -> TaggedSplit:
+    """Opens a split that `save` wrote, with the rows for `data.max_len`."""
+    stored, offsets, word_tags = examples.open_arrays(folder, split, "tokens", "offsets", "tags")
+    found = read_json(folder / f"{split}_sentences.json")["sentences"]
+    sentences = [Sentence(words, tags) for words, tags in found]
+    # A word without tokens, such as a control character, becomes the unknown token.
+    lengths = np.diff(offsets)
+    empty = np.flatnonzero(lengths == 0)
+    unknown = tokenizer.unk_id if tokenizer.unk_id is not None else tokenizer.mask_id
+    tokens = np.insert(stored, offsets[empty], unknown)
+    lengths = np.maximum(lengths, 1)
+    starts = np.cumsum(lengths) - lengths
+    tags = np.full(len(tokens), IGNORED, np.int32)
+    tags[starts] = word_tags
+    rows, owners, first = [], [], 0
+    for number, (words, _) in enumerate(sentences):
+        own = lengths[first : first + len(words)].tolist()
+        parts = split_sentence(own, config.max_len - 2)
+        rows += [(int(starts[first]) + start, length) for start, length in parts]
+        owners += [number] * len(parts)
+        first += len(words)
+    places = np.array(rows, np.int64)
+    return TaggedSplit(
+        tokens=tokens,
+        starts=places[:, :1],
+        lengths=places[:, 1:],
+        labels=None,
+        label_dtype=np.int32,
+        ids=np.array([str(owner) for owner in owners]),
+        tokenizer=tokenizer,
+        tags=tags,
+        sentences=sentences,
+        sentence_of=np.array(owners, np.int64),
+    )

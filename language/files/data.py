@@ -1,0 +1,197 @@
+"""Prepares one's own files for fine-tuning; the prepared data are cached."""
+
+import dataclasses
+import itertools
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dataprep import cache
+from dataprep.archives import stamp
+from dataprep.holdout import held_out_share
+from dataprep.parallel import num_processes
+from language.files import conll, rows, squad
+from language.files.config import FilesConfig
+from language.tasks.data import TaskData
+from language.tasks.examples import EncodedSplit, sample
+from language.tasks.task import Kind, Task
+from language.tokenizer import Tokenizer
+
+# Part of every fingerprint. Increase it when the same files and tokenizer give different data.
+FORMAT = 1
+
+NOTES = "notes.json"
+# Fields of the section "data" on which the stored data depend.
+STORED = ("kind", "text", "text_pair", "label", "separator", "labels")
+
+_logger = logging.getLogger(__name__)
+
+
+class FileFormat(Protocol):
+    """The functions of a module that reads one format of files."""
+
+    def read(self, path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Any]:
+        """Returns the records of a file."""
+
+    def labels_of(self, records: Sequence[Any], config: FilesConfig) -> list[str]:
+        """Returns the different labels in order."""
+
+    def content(self, record: Any) -> bytes:
+        """Returns what equal records share, to keep them in the same split."""
+
+    def make_task(self, config: FilesConfig, labels: Sequence[str], has_unanswerable: bool) -> Task:
+        """Returns the task."""
+
+    def save(
+        self,
+        folder: Path,
+        split: str,
+        records: Sequence[Any],
+        labels: Sequence[str],
+        config: FilesConfig,
+        tokenizer: Tokenizer,
+        threads: int,
+    ) -> None:
+        """Tokenizes and writes a split."""
+
+    def open_split(
+        self,
+        folder: Path,
+        split: str,
+        labels: Sequence[str],
+        config: FilesConfig,
+        tokenizer: Tokenizer,
+    ) -> EncodedSplit:
+        """Opens a split that `save` wrote."""
+
+
+FORMATS: Mapping[Kind, FileFormat] = {
+    "classification": rows,
+    "regression": rows,
+    "multi_label": rows,
+    "token_classification": conll,
+    "question_answering": squad,
+}
+
+
+def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
+    """Returns the prepared data of `config`; reads and tokenizes the files on first use.
+
+    Raises:
+      FileNotFoundError: A file is missing.
+      ValueError: A file or an example is invalid.
+      OSError: A file cannot be read, or the cache cannot be written.
+    """
+    own, files = FORMATS[config.kind], config.files
+    holds_out = "valid" not in files
+    fingerprint = {
+        "format": FORMAT,
+        "files": {
+            split: [str(path.absolute()), stamp({"": path})] for split, path in files.items()
+        },
+        **{name: json.loads(json.dumps(getattr(config, name))) for name in STORED},
+        "held_out": [config.valid_share, config.seed] if holds_out else None,
+        "tokenizer": tokenizer.sha256,
+    }
+
+    def build(folder: Path) -> None:
+        records = {
+            split: own.read(path, config, labeled=None if split == "test" else True)
+            for split, path in files.items()
+        }
+        labels = list(config.labels) or own.labels_of(records["train"], config)
+        _require_labels(config, labels, files["train"])
+        if holds_out:
+            records = _hold_out(own, config, records, files["train"])
+        for split, found in records.items():
+            threads = num_processes(config.workers)
+            own.save(folder, split, found, labels, config, tokenizer, threads)
+        unanswerable = any(getattr(record, "answers", None) == [] for record in records["train"])
+        notes = {"splits": list(records), "labels": labels, "has_unanswerable": unanswerable}
+        (folder / NOTES).write_text(json.dumps(notes, indent=2) + "\n", encoding="utf-8")
+
+    described = ", ".join(map(str, files.values()))
+    prepared = cache.prepared(config.kind, fingerprint, build, f"{config.kind} from {described}")
+    notes = json.loads((prepared.folder / NOTES).read_text(encoding="utf-8"))
+    splits = {
+        split: own.open_split(prepared.folder, split, notes["labels"], config, tokenizer)
+        for split in sorted(notes["splits"], key=("train", "valid", "test").index)
+    }
+    task = make_task(config, notes["labels"], notes["has_unanswerable"])
+    if config.examples:
+        chosen = sample(splits["train"], config.examples, config.seed)
+        splits["train"] = splits["train"].take(chosen)
+    _logger.info(
+        "%s: %s; labels: %s.",
+        config.kind,
+        ", ".join(f"{split} {len(found):,} rows" for split, found in splits.items()),
+        ", ".join(notes["labels"]) or "none",
+    )
+    return TaskData(task, splits, prepared.sha256, prepared.folder, notes)
+
+
+def open_input(
+    config: FilesConfig, task: Task, path: Path, tokenizer: Tokenizer, folder: Path
+) -> EncodedSplit:
+    """Returns the examples of a file without their labels, for predictions; `folder` is for its arrays."""
+    own = FORMATS[config.kind]
+    if not path.is_file():
+        raise FileNotFoundError(f"--input: {path} is not a file; pass the examples to predict.")
+    records = own.read(path, config, labeled=False)
+    own.save(
+        folder, "input", records, task.labels, config, tokenizer, num_processes(config.workers)
+    )
+    return own.open_split(folder, "input", task.labels, config, tokenizer)
+
+
+def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool = False) -> Task:
+    """Returns the task with these labels; `has_unanswerable` is for question answering.
+
+    Raises:
+      ValueError: `data.metric` is not a metric of the task.
+    """
+    task = FORMATS[config.kind].make_task(config, labels, has_unanswerable)
+    metrics = [metric for metric in task.metrics if metric != "mse"]  # higher must be better
+    if config.metric and config.metric not in metrics:
+        raise ValueError(
+            f"data.metric={config.metric!r} cannot select the checkpoint of this task: choose"
+            f" {', '.join(metrics)}."
+        )
+    first = config.metric or metrics[0]
+    return dataclasses.replace(
+        task, metrics=(first, *(metric for metric in task.metrics if metric != first))
+    )
+
+
+def _require_labels(config: FilesConfig, labels: Sequence[str], path: Path) -> None:
+    """Raises ValueError if a classification task has fewer than two labels."""
+    if config.kind in ("classification", "token_classification") and len(labels) < 2:
+        raise ValueError(
+            f"{path} has only the label {labels[0]!r}, and {config.kind} needs two or more: add examples of"
+            " others, or set --config.data.label to another column."
+        )
+    if config.kind == "multi_label" and not labels:
+        raise ValueError(f"{path} has no labels: some examples need one or more.")
+
+
+def _hold_out(
+    own: FileFormat, config: FilesConfig, records: Mapping[str, list[Any]], path: Path
+) -> dict[str, list[Any]]:
+    """Returns the records with a validation split, taken from the training split."""
+    every = records["train"]
+    try:
+        is_valid = held_out_share(map(own.content, every), config.valid_share, config.seed)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: a validation set is held out of it, which {error} Add some, or set"
+            " --config.data.valid_file."
+        ) from None
+    return {
+        **records,
+        "train": list(itertools.compress(every, ~is_valid)),
+        "valid": list(itertools.compress(every, np.asarray(is_valid))),
+    }

@@ -1,0 +1,258 @@
+"""Sequence tasks from .tsv, .csv and .jsonl files: a row per example, columns by name."""
+
+import contextlib
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dataprep.archives import decode, reading
+from language.files.config import FilesConfig
+from language.tasks import examples
+from language.tasks.examples import EncodedSplit, Example
+from language.tasks.sequences import SequenceTask
+from language.tasks.task import Metric
+from language.tokenizer import Tokenizer
+from nystromformer_jax.spelling import nearest
+
+SUFFIXES = (".tsv", ".csv", ".jsonl")
+
+
+class Record(NamedTuple):
+    """One row of a file."""
+
+    where: str  # file and line, for messages
+    texts: tuple[str, ...]
+    label: Any  # label, list of labels or score; None if the file has no labels
+
+
+def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Record]:
+    """Returns the rows of a file.
+
+    If `labeled` is None, labels are read if the file has a column of labels; if it is False, they are not.
+
+    Raises:
+      ValueError: The file is not UTF-8, a column is missing, or a text or a label is invalid.
+    """
+    texts = [config.text, *([config.text_pair] if config.text_pair else [])]
+    records = []
+    for where, row in _rows(path):
+        if labeled is None:
+            labeled = config.label in row
+        for column in (*texts, *([config.label] if labeled else [])):
+            if column not in row:
+                option = "text" if column == config.text else "text_pair"
+                option = "label" if column == config.label else option
+                raise ValueError(
+                    f"{where}: data.{option} needs a column {column!r}, but the columns are"
+                    f" {', '.join(map(str, row))}{nearest(column, row)}"
+                )
+        found = tuple(_text(row[column], column, where) for column in texts)
+        label = _label(row[config.label], config, where) if labeled else None
+        records.append(Record(where, found, label))
+    if not records:
+        raise ValueError(f"{path} has no examples: it needs one row for each example.")
+    return records
+
+
+def labels_of(records: Sequence[Record], config: FilesConfig) -> list[str]:
+    """Returns the different labels, integers in numerical order and others sorted."""
+    if config.kind == "regression":
+        return []
+    found = {label for record in records for label in _several(record.label)}
+    integers = all(label.removeprefix("-").isdecimal() for label in found)
+    return sorted(found, key=int) if integers else sorted(found)
+
+
+def content(record: Record) -> bytes:
+    """Returns the texts, to keep equal examples in the same split."""
+    return "\0".join(record.texts).encode()
+
+
+def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool) -> SequenceTask:
+    """Returns the task with these labels."""
+    metrics: tuple[Metric, ...] = ("accuracy", "f1" if len(labels) == 2 else "macro_f1")
+    if config.kind == "regression":
+        metrics = ("pearson", "spearman", "mse")
+    elif config.kind == "multi_label":
+        metrics = ("micro_f1", "macro_f1", "accuracy")
+    return SequenceTask(
+        name=config.kind,
+        title=config.kind,
+        kind=config.kind,
+        labels=tuple(labels),
+        metrics=metrics,
+        texts=(config.text, *([config.text_pair] if config.text_pair else ())),
+    )
+
+
+def save(
+    folder: Path,
+    split: str,
+    records: Sequence[Record],
+    labels: Sequence[str],
+    config: FilesConfig,
+    tokenizer: Tokenizer,
+    threads: int,
+) -> None:
+    """Tokenizes a split and writes it; see `examples.save`.
+
+    Raises:
+      ValueError: A label is not in `labels`.
+    """
+    numbers = {label: i for i, label in enumerate(labels)}
+
+    def encode(record: Record) -> Any:
+        if record.label is None or config.kind == "regression":
+            return record.label
+        own = _several(record.label)
+        for label in own:
+            require_known(label, labels, record.where)
+        if config.kind == "classification":
+            return numbers[own[0]]
+        return [int(label in own) for label in labels]
+
+    rows = [Example(str(i), row.texts, encode(row)) for i, row in enumerate(records)]
+    dtype = np.float32 if config.kind == "regression" else np.int32
+    examples.save(folder, split, rows, tokenizer, label_dtype=dtype, threads=threads)
+
+
+def open_split(
+    folder: Path, split: str, labels: Sequence[str], config: FilesConfig, tokenizer: Tokenizer
+) -> EncodedSplit:
+    """Opens a split that `save` wrote."""
+    return examples.open_split(
+        folder,
+        split,
+        2 if config.text_pair else 1,
+        tokenizer,
+        config.truncation,
+        np.float32 if config.kind == "regression" else np.int32,
+        (len(labels),) if config.kind == "multi_label" else (),
+    )
+
+
+def require_known(label: str, labels: Sequence[str], where: str) -> None:
+    """Raises ValueError unless `label` is in `labels`."""
+    if label not in labels:
+        shown = ", ".join(labels[:20]) + (", …" if len(labels) > 20 else "")
+        raise ValueError(
+            f"{where}: the label {label!r} is not among the labels {shown}: correct it, or list all labels"
+            " in --config.data.labels. Without this list, they are the labels of the training file."
+        )
+
+
+def _several(label: Any) -> list[str]:
+    return label if isinstance(label, list) else [label]
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the place and the values of each row by column."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(
+            f"{path} must end in {', '.join(SUFFIXES)}, which names its format: rename or convert it."
+        )
+    with reading(path):
+        raw = path.read_bytes()
+    text = decode(raw.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
+    if path.suffix == ".jsonl":
+        yield from _json_rows(path, text)
+    else:
+        yield from _table_rows(path, text)
+
+
+def _json_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{where} is not JSON ({error}): write one object per line.") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{where} is not a JSON object: write one object per line.")
+        yield where, row
+
+
+def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """In a .tsv file quotation marks are text; a .csv file has quotes as in RFC 4180."""
+    csv.field_size_limit(2**31 - 1)  # the default is shorter than long documents
+    lines = io.StringIO(text, newline="")
+    if path.suffix == ".tsv":
+        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, strict=True)
+    header: list[str] = []
+    try:
+        for cells in reader:
+            where = f"{path}, line {reader.line_num}"
+            if not cells:
+                continue
+            if not header:
+                header = cells
+                if len(set(header)) != len(header):
+                    raise ValueError(f"{where}: two columns have the same name: rename one.")
+                continue
+            if len(cells) != len(header):
+                raise ValueError(
+                    f"{where}, has {len(cells)} columns instead of {len(header)}: quote texts that contain"
+                    " the separator (.csv), or use .jsonl."
+                )
+            yield where, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}, is not CSV ({error}).") from None
+
+
+def _text(value: Any, column: str, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        found = "an empty text" if value in ("", None) or isinstance(value, str) else repr(value)
+        raise ValueError(f"{where}: the column {column!r} needs a text, not {found}.")
+    return value.strip()
+
+
+def _label(value: Any, config: FilesConfig, where: str) -> Any:
+    """Returns a label, a list of labels, or a score."""
+    if config.kind == "regression":
+        try:
+            score = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            score = math.nan
+        if not math.isfinite(score):
+            raise ValueError(
+                f"{where}: the column {config.label!r} needs a number, not {value!r}: correct it, or use"
+                " :classification for labels."
+            )
+        return score
+    if config.kind == "multi_label":
+        return _label_list(value, config, where)
+    return _name(value, config.label, where)
+
+
+def _label_list(value: Any, config: FilesConfig, where: str) -> list[str]:
+    if config.separator and isinstance(value, str):
+        return [part.strip() for part in value.split(config.separator) if part.strip()]
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
+    if not isinstance(value, list):
+        raise ValueError(
+            f"{where}: the column {config.label!r} needs a JSON list of labels, not {value!r}: write one,"
+            " or set --config.data.separator."
+        )
+    return [_name(item, config.label, where) for item in value]
+
+
+def _name(value: Any, column: str, where: str) -> str:
+    if value is None or isinstance(value, (list, dict)) or (name := _shown(value)) == "":
+        raise ValueError(f"{where}: the column {column!r} needs a label, not {value!r}.")
+    return name
+
+
+def _shown(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else json.dumps(value)

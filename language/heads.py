@@ -1,0 +1,111 @@
+"""Heads of fine-tuning: model class, loss and outputs of each kind of task."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from language.tasks.tagging import IGNORED
+from language.tasks.task import Kind
+from nystromformer_jax import (
+    NystromformerForQuestionAnswering,
+    NystromformerForSequenceClassification,
+    NystromformerForTokenClassification,
+)
+from nystromformer_jax.typing import Array
+
+
+class Losses(NamedTuple):
+    """Sums over the labels of each row, [B]."""
+
+    loss: Array
+    right: Array | None  # number of right predictions; None if there are none
+    num_labels: Array
+
+
+class Head(NamedTuple):
+    """A kind of task, with the model's outputs as `outputs`.
+
+    Attributes:
+      model_class: The model.
+      label: Returns the shape and the dtype of a row's labels, given `max_len` and the number of labels.
+      losses: `(outputs, labels) -> Losses`.
+      results: Returns the outputs of the evaluation step, by name; the first axis is the batch.
+    """
+
+    model_class: Any
+    label: Callable[[int, int], jax.ShapeDtypeStruct]
+    losses: Callable[[Any, Array], Losses]
+    results: Callable[[Any], dict[str, Array]]
+
+
+def _classes(logits: Array, labels: Array) -> Losses:
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return Losses(losses, logits.argmax(axis=-1) == labels, jnp.ones_like(losses))
+
+
+def _scores(logits: Array, labels: Array) -> Losses:
+    losses = jnp.square(logits[:, 0] - labels)
+    return Losses(losses, None, jnp.ones_like(losses))
+
+
+def _several_labels(logits: Array, labels: Array) -> Losses:
+    losses = optax.sigmoid_binary_cross_entropy(logits, labels.astype(logits.dtype))
+    right = ((logits > 0) == (labels > 0)).sum(axis=-1)
+    return Losses(losses.sum(axis=-1), right, jnp.full_like(losses[:, 0], losses.shape[1]))
+
+
+def _tags(logits: Array, labels: Array) -> Losses:
+    counted = labels != IGNORED
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
+    right = counted & (logits.argmax(axis=-1) == labels)
+    sums = (jnp.where(counted, losses, 0), right, counted)
+    return Losses(*(values.sum(axis=1).astype(jnp.float32) for values in sums))
+
+
+def _span(outputs: tuple[Array, Array], labels: Array) -> Losses:
+    """Mean of the losses of first and last token; a prediction is right if both are."""
+    first, last = (_classes(logits, labels[:, i]) for i, logits in enumerate(outputs))
+    assert first.right is not None
+    assert last.right is not None
+    return Losses((first.loss + last.loss) / 2, first.right & last.right, first.num_labels)
+
+
+def _logits(outputs: Array) -> dict[str, Array]:
+    return {"logits": outputs}
+
+
+HEADS: Mapping[Kind, Head] = {
+    "classification": Head(
+        NystromformerForSequenceClassification,
+        lambda max_len, num_labels: jax.ShapeDtypeStruct((), jnp.int32),
+        _classes,
+        _logits,
+    ),
+    "regression": Head(
+        NystromformerForSequenceClassification,
+        lambda max_len, num_labels: jax.ShapeDtypeStruct((), jnp.float32),
+        _scores,
+        _logits,
+    ),
+    "multi_label": Head(
+        NystromformerForSequenceClassification,
+        lambda max_len, num_labels: jax.ShapeDtypeStruct((num_labels,), jnp.int32),
+        _several_labels,
+        _logits,
+    ),
+    "token_classification": Head(
+        NystromformerForTokenClassification,
+        lambda max_len, num_labels: jax.ShapeDtypeStruct((max_len,), jnp.int32),
+        _tags,
+        lambda outputs: {"classes": outputs.argmax(axis=-1)},
+    ),
+    "question_answering": Head(
+        NystromformerForQuestionAnswering,
+        lambda max_len, num_labels: jax.ShapeDtypeStruct((2,), jnp.int32),
+        _span,
+        lambda outputs: {"start": outputs[0], "end": outputs[1]},
+    ),
+}

@@ -1,0 +1,167 @@
+"""The command line of fine-tuning, shared by `run_finetune.py` and `run_glue.py`."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+import cli
+from cli import exit_with_error
+
+MODES = {
+    "train": "trains, or resumes a run",
+    "eval": "evaluates a finished run's best checkpoint",
+    "predict": "writes --output, the predictions of a finished run for the examples in --input",
+    "export": "writes the model as one file that needs only jax",
+    "check": "only validates the config",
+}
+
+
+def define(form: str, example: str, names: tuple[str, ...]) -> Callable[[list[str]], int]:
+    """Defines the flags of a fine-tuning program; returns its `main`.
+
+    Args:
+      form: Form of `--config`, for the help text.
+      example: A value of `--config`, for messages.
+      names: Names of the config files that the program supports.
+    """
+    config = cli.define_config(form, lambda name: name in names)
+    hosts = cli.define_hosts()
+    flags.DEFINE_string(
+        "workdir",
+        None,
+        "The run's folder; default runs/<config>-<argument>-seed<k>. With --search the folder of all its"
+        " runs; default runs/<config>-<argument>-search.",
+    )
+    flags.DEFINE_integer(
+        "seeds", 1, "Number of seeds to run, from train.seed, each in its own folder.", 1, 1000
+    )
+    modes = "; ".join(f"{mode} {does}" for mode, does in MODES.items())
+    flags.DEFINE_enum("mode", "train", list(MODES), f"{modes}.")
+    flags.DEFINE_string("input", None, "With --mode=predict, a file like the training file.")
+    flags.DEFINE_string("output", None, "With --mode=predict, the file of predictions to write.")
+    flags.DEFINE_bool(
+        "search",
+        False,
+        "Run all --batch_sizes × --learning_rates and name the best on validation.",
+    )
+    flags.DEFINE_list("batch_sizes", ["8", "16", "32"], "For --search.")
+    flags.DEFINE_list("learning_rates", ["2e-5", "3e-5", "4e-5", "5e-5"], "For --search.")
+
+    def main(argv: list[str]) -> int:
+        """Runs the mode; returns the exit code."""
+        values = flags.FLAGS
+        if values.mode == "predict":
+            return _predict(argv, hosts())
+        if values.input or values.output:
+            return exit_with_error("--input and --output need --mode=predict")
+        if wrong := cli.check_arguments(argv, config, example):
+            return exit_with_error(wrong)
+        return _run(config.value, values.mode, hosts())
+
+    return main
+
+
+def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
+    """Trains, evaluates or exports models, or validates the config."""
+    cli.initialize(hosts)
+    from dataprep import cache
+    from language import finetune
+    from nystromformer_jax import training
+
+    runs = {folder: finetune.prepare(config) for folder, config in _configs(config).items()}
+    if mode == "check":
+        for run in runs.values():
+            finetune.open_tokenizer(run)
+        if training.is_primary():
+            print(cli.CHECKED)
+        return 0
+    if missing := [folder for folder in runs if mode != "train" and not folder.is_dir()]:
+        return exit_with_error(
+            f"--mode={mode} needs a finished run; folder {missing[0]} does not exist"
+        )
+    evaluates = mode == "eval"
+    for folder, run in runs.items():
+        training.check_folder(folder, run.config, paths=finetune.PATHS, finished=evaluates)
+    training.enable_compilation_cache(cache.cache_dir() / "xla")
+    if mode == "export":
+        for folder, run in runs.items():
+            with (
+                training.detect_lost_process(),
+                training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
+            ):
+                file = finetune.write_export(run, workdir)
+            if training.is_primary():
+                print(f"Wrote {file}.", flush=True)
+        return 0
+    first = next(iter(runs.values()))  # runs differ only in seed, batch size and learning rate
+    tokens = finetune.open_tokenizer(first)
+    data = finetune.load_data(first, tokens)
+
+    def act(run: Any, workdir: Any) -> dict[str, Any]:
+        if evaluates:
+            return finetune.evaluate_checkpoint(run, data, workdir)
+        return finetune.train(run, data, tokens, workdir)
+
+    results = cli.run_all(runs, act, finetune.sentence, paths=finetune.PATHS, evaluates=evaluates)
+    if flags.FLAGS.search and results and training.is_primary():
+        print(finetune.best_of(results))
+    return 0 if len(results) == len(runs) else 1
+
+
+def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
+    """Writes the predictions of a finished run."""
+    values = flags.FLAGS
+    if len(argv) > 1:
+        return exit_with_error(f"unexpected argument {argv[1]!r}")
+    if not (values.workdir and values.input and values.output):
+        return exit_with_error(
+            "--mode=predict needs --workdir=RUN of a finished run, --input=FILE and --output=FILE"
+        )
+    cli.initialize(hosts)
+    from dataprep.cache import cache_dir, user_path
+    from language import finetune
+    from nystromformer_jax import training
+
+    folder, source, output = map(user_path, (values.workdir, values.input, values.output))
+    training.enable_compilation_cache(cache_dir() / "xla")
+    count = finetune.predict(finetune.open_trained(folder), source, output)
+    print(f"Wrote predictions for {count:,} examples to {output}.")
+    return 0
+
+
+def _configs(given: Any) -> dict[Path, dict[str, Any]]:
+    """Returns the configs by run folder: one run, one per seed, or one per batch size and rate."""
+    values, config = flags.FLAGS, given.to_dict()
+    first = config["train"]["seed"]
+    if values.search:
+        if values.seeds > 1:
+            raise ValueError(
+                "--search uses one seed: leave --seeds out, or set --config.train.seed."
+            )
+        base = cli.run_folder(values.workdir, "-search", alone=True)
+        return {
+            base / f"batch{batch_size}-rate{rate}-seed{first}": {
+                **config,
+                "train": {**config["train"], "batch_size": _number("batch_sizes", batch_size, int)},
+                "optimizer": {
+                    **config["optimizer"],
+                    "learning_rate": _number("learning_rates", rate, float),
+                },
+            }
+            for batch_size, rate in itertools.product(values.batch_sizes, values.learning_rates)
+        }
+    alone = values.seeds == 1
+    return {
+        cli.run_folder(values.workdir, f"-seed{seed}", alone=alone): cli.with_seed(given, seed)
+        for seed in range(first, first + values.seeds)
+    }
+
+
+def _number(flag: str, text: str, kind: type) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"--{flag} needs numbers separated by commas, got {text!r}") from None

@@ -1,0 +1,192 @@
+"""Extractive question answering: windows over long contexts, best spans, exact match and F1."""
+
+import dataclasses
+import json
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from language.tasks.examples import EncodedSplit, count_complete
+from language.tasks.task import Outputs, Scores, Task, ratio_error
+from nystromformer_jax.durable import write_bytes
+
+NUM_BEST = 20  # starts and ends that are combined, as in BERT's run_squad.py
+MAX_ANSWER_TOKENS = 30  # as in BERT's run_squad.py
+
+
+class Question(NamedTuple):
+    """A question with its context, and the correct answers: none if it cannot be answered."""
+
+    id: str
+    question: str
+    context: str
+    answers: list[str] | None  # None if the file has no answers
+    start: int = -1  # position of the first answer in the context, in characters
+
+
+class Window(NamedTuple):
+    """A part of a context, in tokens."""
+
+    start: int
+    length: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnswerSplit(EncodedSplit):
+    """A split with a row for each window over a context; the labels are first and last token of the answer.
+
+    The label of a window without the answer is (0, 0), the position of [CLS].
+    """
+
+    questions: Sequence[Question]
+    question_of: npt.NDArray[np.int64]  # [N], index of the question of each row
+    spans: npt.NDArray[
+        np.int32
+    ]  # [total, 2], begin and end of each token in characters of its text
+
+    @property
+    def is_labeled(self) -> bool:
+        """Returns True if the questions have answers."""
+        return self.questions[0].answers is not None
+
+    @property
+    def num_examples(self) -> int:
+        """Number of questions."""
+        return len(self.questions)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnsweringTask(Task):
+    """Extractive question answering, scored as in SQuAD.
+
+    Args:
+      has_unanswerable: True if questions without an answer were in the training data, as in SQuAD 2.0. The
+        answer is then empty if [CLS] has a higher score than the best span.
+    """
+
+    has_unanswerable: bool = False
+
+    def file_name(self, split: str) -> str:
+        """Returns `<task>-<split>.json`."""
+        return f"{self.name}-{split}.json"
+
+    def predict(self, split: EncodedSplit, outputs: Outputs) -> list[str]:
+        """Returns the answer to each question: the best span over all windows, or an empty text."""
+        assert isinstance(split, AnswerSplit)
+        rows = len(outputs["start"])
+        count = count_complete(split.question_of, rows)
+        answers, best = [""] * count, np.full(count, -np.inf)
+        empty = np.full(count, np.inf)
+        for row, question in enumerate(split.question_of[:rows].tolist()):
+            if question >= count:
+                continue
+            start_logits, end_logits = outputs["start"][row], outputs["end"][row]
+            empty[question] = min(empty[question], start_logits[0] + end_logits[0])
+            offset, length = int(split.lengths[row, 0]) + 2, int(split.lengths[row, 1])
+            if not length:
+                continue
+            context = slice(offset, offset + length)
+            score, first, last = best_span(start_logits[context], end_logits[context])
+            if score > best[question]:
+                best[question] = score
+                begin = int(split.spans[split.starts[row, 1] + first, 0])
+                end = int(split.spans[split.starts[row, 1] + last, 1])
+                answers[question] = split.questions[question].context[begin:end].strip()
+        if self.has_unanswerable:
+            return ["" if empty[i] > best[i] else answer for i, answer in enumerate(answers)]
+        return answers
+
+    def score(self, split: EncodedSplit, predicted: list[str]) -> tuple[Scores, Scores]:
+        """Returns exact match and F1, and their standard errors over the questions."""
+        assert isinstance(split, AnswerSplit)
+        scores: dict[str, npt.NDArray[np.float64]] = {
+            name: np.array(
+                [
+                    max(metric(answer, guess) for answer in _accepted(question))
+                    for question, guess in zip(split.questions, predicted, strict=False)
+                ],
+                np.float64,
+            )
+            for name, metric in (("f1", f1), ("exact_match", exact_match))
+        }
+        ones = np.ones(len(predicted))
+        return (
+            {name: float(scores[name].mean()) for name in self.metrics},
+            {name: ratio_error(scores[name], ones) for name in self.metrics},
+        )
+
+    def write(self, file: Path, split: EncodedSplit, predicted: list[str]) -> None:
+        """Writes a JSON object with the answer to each question by id, as SQuAD's scripts read it."""
+        assert isinstance(split, AnswerSplit)
+        answers = {q.id: guess for q, guess in zip(split.questions, predicted, strict=False)}
+        content = (json.dumps(answers, indent=2, ensure_ascii=False) + "\n").encode()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, content)
+
+
+def windows(tokens: int, room: int, overlap: int) -> list[Window]:
+    """Returns windows of at most `room` tokens over a context; neighbors share `overlap` tokens."""
+    starts = range(0, max(tokens - overlap, 1), room - overlap) if tokens > room else range(1)
+    return [Window(start, min(room, tokens - start)) for start in starts]
+
+
+def answer_tokens(spans: npt.NDArray[np.int32], begin: int, end: int) -> tuple[int, int] | None:
+    """Returns the first and the last token that overlap the characters `begin` to `end` - 1, or None.
+
+    `spans` [T, 2] has the begin and the end of each token.
+    """
+    inside = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
+    return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+
+def best_span(
+    start_logits: npt.NDArray[np.float32], end_logits: npt.NDArray[np.float32]
+) -> tuple[float, int, int]:
+    """Returns score, first and last token of the span with the highest sum of both logits.
+
+    A span has at most `MAX_ANSWER_TOKENS` tokens, and its ends are among the `NUM_BEST` best ones.
+    """
+    starts = np.argsort(-start_logits, kind="stable")[:NUM_BEST]
+    ends = np.argsort(-end_logits, kind="stable")[:NUM_BEST]
+    sums = start_logits[starts][:, None] + end_logits[ends][None]
+    length = ends[None] - starts[:, None] + 1
+    sums = np.where((length > 0) & (length <= MAX_ANSWER_TOKENS), sums, -np.inf)
+    row, column = np.unravel_index(sums.argmax(), sums.shape)
+    if not np.isfinite(sums[row, column]):  # no valid pair: one token
+        best = int((start_logits + end_logits).argmax())
+        return float(start_logits[best] + end_logits[best]), best, best
+    return float(sums[row, column]), int(starts[row]), int(ends[column])
+
+
+def exact_match(truth: str, guess: str) -> float:
+    """Returns 1 if both texts are equal after `normalize`, else 0."""
+    return float(normalize(truth) == normalize(guess))
+
+
+def f1(truth: str, guess: str) -> float:
+    """Returns the F1 of the words of two texts; of an empty text and another one, 1 if both are empty."""
+    ours, theirs = normalize(guess).split(), normalize(truth).split()
+    if not ours or not theirs:
+        return float(ours == theirs)
+    shared = (Counter(ours) & Counter(theirs)).total()
+    return 2 * shared / (len(ours) + len(theirs))
+
+
+def _accepted(question: Question) -> list[str]:
+    """Returns the correct answers; one empty text if there are none, as in evaluate-v2.0.py."""
+    return [answer for answer in question.answers or () if normalize(answer)] or [""]
+
+
+def normalize(text: str) -> str:
+    """Returns lower-case text without punctuation, articles and extra whitespace.
+
+    Source: SQuAD's evaluate-v2.0.py, normalize_answer.
+    """
+    kept = "".join(c for c in text.lower() if c not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())

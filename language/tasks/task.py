@@ -1,0 +1,112 @@
+"""The interface of a task: labels, predictions, metrics and files of predictions."""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from language.tasks.examples import EncodedSplit
+
+Kind = Literal[
+    "classification", "regression", "multi_label", "token_classification", "question_answering"
+]
+Metric = Literal[
+    "accuracy",
+    "f1",
+    "macro_f1",
+    "micro_f1",
+    "exact_match",
+    "precision",
+    "recall",
+    "matthews",
+    "pearson",
+    "spearman",
+    "mse",
+]
+Outputs = Mapping[str, npt.NDArray[Any]]  # outputs of the evaluation step, [N, …] in order of rows
+Scores = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task(abc.ABC):
+    """A task of any kind.
+
+    Args:
+      name: Name of the task in results and file names.
+      title: Name of the task in messages.
+      kind: Kind of the model's head and loss.
+      labels: Names of the labels, in the order of the model's outputs; empty if there are none.
+      metrics: Metrics; the first one selects checkpoints.
+      sizes: Number of examples in each split, if the task is a public benchmark.
+    """
+
+    name: str
+    title: str
+    kind: Kind = "classification"
+    labels: tuple[str, ...] = ("0", "1")
+    metrics: tuple[Metric, ...] = ("accuracy",)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_regression(self) -> bool:
+        """Returns True if labels are scores instead of classes."""
+        return self.kind == "regression"
+
+    @property
+    def num_labels(self) -> int:
+        """Number of model outputs: one per label, or one score."""
+        return len(self.labels) or 1
+
+    @property
+    def select_by(self) -> Metric:
+        """Metric that selects checkpoints; higher is better."""
+        return self.metrics[0]
+
+    def has_all(self, split: str, examples: int) -> bool:
+        """Returns True if `examples` is the size of the benchmark's split, up to 0.1 % missing."""
+        return 1000 * examples >= 999 * self.sizes[split]
+
+    def tuned(self, split: EncodedSplit, outputs: Outputs) -> "Task":
+        """Returns the task with the decision threshold that is best for the labels of `split`."""
+        raise ValueError(
+            f"eval.tune_threshold: a task of kind {self.kind!r} has no decision threshold, which only two"
+            " classes and multi_label have: leave it at False."
+        )
+
+    @abc.abstractmethod
+    def file_name(self, split: str) -> str:
+        """Returns the name of the file of predictions for a split."""
+
+    @abc.abstractmethod
+    def predict(self, split: EncodedSplit, outputs: Outputs) -> Any:
+        """Returns the predictions for a split, or for the examples among its first rows.
+
+        `outputs` are those of the evaluation step. If they are of fewer rows than the split has, examples
+        that need further rows are left out.
+        """
+
+    @abc.abstractmethod
+    def score(self, split: EncodedSplit, predicted: Any) -> tuple[Scores, Scores]:
+        """Returns the metrics of predictions, and their standard errors over the examples."""
+
+    @abc.abstractmethod
+    def write(self, file: Path, split: EncodedSplit, predicted: Any) -> None:
+        """Writes predictions, with the labels of `split` if it has labels; replaces the file atomically."""
+
+
+def ratio_error(numerators: npt.NDArray[Any], denominators: npt.NDArray[Any]) -> float:
+    """Returns the standard error of Σ numerators / Σ denominators over the examples.
+
+    The delta method: √(Σ (numerator − ratio · denominator)²) / Σ denominators. It applies to means (the
+    denominators are 1), and to F1 = Σ 2 TP / Σ (2 TP + FP + FN). Both arrays are [N].
+    """
+    total = denominators.sum(dtype=float)
+    if not total:
+        return 0.0
+    ratio = numerators.sum(dtype=float) / total
+    return math.sqrt(float(np.square(numerators - ratio * denominators).sum())) / float(total)
