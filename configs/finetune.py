@@ -42,7 +42,7 @@ def get_config(argument: str = "classification") -> ConfigDict:
         "text_pair": "",
         "label": "label",
         "separator": "",
-        "labels": (),
+        "labels": "",
         "metric": "",
         "valid_share": 0.1,
         "max_len": MAX_LEN[kind],

@@ -216,7 +216,9 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     if isinstance(data, GlueConfig):
         task: Task = glue.TASKS[data.task]
     else:
-        task = files.make_task(data, data.labels or ("0", "1"))
+        # Without labels in the config, those of the files replace these two.
+        known = data if data.labels else dataclasses.replace(data, metric="")
+        task = files.make_task(known, data.known_labels or ("0", "1"))
     mesh = training.make_mesh(sections["mesh"], devices)
     model = HEADS[task.kind].model_class(
         _model_config(

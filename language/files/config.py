@@ -1,11 +1,14 @@
 """Config section "data" for fine-tuning on one's own files."""
 
 import dataclasses
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from dataprep import cache
 from language.tasks.examples import Truncation
-from language.tasks.task import Kind
+from language.tasks.task import Kind, Metric
+from nystromformer_jax.spelling import nearest
 
 # Fewest tokens of an example: special tokens, and one token or more of each text.
 LEAST = {
@@ -14,6 +17,14 @@ LEAST = {
     "multi_label": 3,
     "token_classification": 3,
     "question_answering": 16,
+}
+# Metrics that can select the checkpoint.
+METRICS: Mapping[Kind, tuple[Metric, ...]] = {
+    "classification": ("accuracy", "f1", "macro_f1"),  # f1 for two classes
+    "regression": ("pearson", "spearman"),
+    "multi_label": ("micro_f1", "macro_f1", "accuracy"),
+    "token_classification": ("f1", "precision", "recall", "accuracy"),
+    "question_answering": ("f1", "exact_match"),
 }
 
 
@@ -31,7 +42,8 @@ class FilesConfig:
       text_pair: Column of the second text; empty: examples have one text.
       label: Column of the label.
       separator: Text between several labels in a cell; empty: a cell has a JSON list.
-      labels: All labels, in the order of class numbers; empty: those of the training file, sorted.
+      labels: All labels, in the order of class numbers, separated by commas or as a JSON list; empty: those
+        of the training file, sorted.
       metric: Metric that selects the checkpoint; empty: the first one of the kind.
       valid_share: Fraction of the training examples held out for validation without a `valid_file`.
       max_len: Tokens per example, including special tokens and padding.
@@ -51,7 +63,7 @@ class FilesConfig:
     text_pair: str = ""
     label: str = "label"
     separator: str = ""
-    labels: tuple[str, ...] = ()
+    labels: str = ""
     metric: str = ""
     valid_share: float = 0.1
     max_len: int = 128
@@ -79,16 +91,37 @@ class FilesConfig:
                 f"data.overlap={self.overlap}: needs at most half of data.max_len={self.max_len}, so that"
                 " every window has new tokens."
             )
+        if self.metric and self.metric not in METRICS[self.kind]:
+            raise ValueError(
+                f"data.metric: {self.metric!r} is not a metric that can select checkpoints of"
+                f" {self.kind}{nearest(self.metric, METRICS[self.kind])}"
+            )
         if not 0 < self.valid_share < 1:
             raise ValueError(
                 f"data.valid_share: needs a number between 0 and 1, got {self.valid_share}."
             )
-        if len(set(self.labels)) != len(self.labels) or len(self.labels) == 1:
+        labels = self.known_labels
+        if len(set(labels)) != len(labels) or len(labels) == 1:
             raise ValueError(
-                f"data.labels: needs two or more different labels, got {', '.join(self.labels)}."
+                f"data.labels: needs two or more different labels, got {', '.join(labels)}."
             )
         if self.labels and self.kind in ("regression", "question_answering"):
             raise ValueError(f"data.labels: {self.kind} has no labels; leave it empty.")
+
+    @property
+    def known_labels(self) -> list[str]:
+        """The labels of the config; empty if they are those of the training file."""
+        if not self.labels.startswith("["):
+            return [label.strip() for label in self.labels.split(",")] if self.labels else []
+        try:
+            labels = json.loads(self.labels)
+        except ValueError:
+            labels = [None]
+        if not all(isinstance(label, str) for label in labels):
+            raise ValueError(
+                f"data.labels: needs labels separated by commas or a JSON list of texts, got {self.labels}."
+            )
+        return list(labels)
 
     @property
     def files(self) -> dict[str, Path]:

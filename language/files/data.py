@@ -93,7 +93,7 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
         "files": {
             split: [str(path.absolute()), stamp({"": path})] for split, path in files.items()
         },
-        **{name: json.loads(json.dumps(getattr(config, name))) for name in STORED},
+        **{name: getattr(config, name) for name in STORED},
         "held_out": [config.valid_share, config.seed] if holds_out else None,
         "tokenizer": tokenizer.sha256,
     }
@@ -103,8 +103,9 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
             split: own.read(path, config, labeled=None if split == "test" else True)
             for split, path in files.items()
         }
-        labels = list(config.labels) or own.labels_of(records["train"], config)
+        labels = config.known_labels or own.labels_of(records["train"], config)
         _require_labels(config, labels, files["train"])
+        make_task(config, labels)  # validates data.metric
         if holds_out:
             records = _hold_out(own, config, records, files["train"])
         for split, found in records.items():
@@ -152,19 +153,16 @@ def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool
     """Returns the task with these labels; `has_unanswerable` is for question answering.
 
     Raises:
-      ValueError: `data.metric` is not a metric of the task.
+      ValueError: `data.metric` is not a metric for these labels.
     """
     task = FORMATS[config.kind].make_task(config, labels, has_unanswerable)
-    metrics = [metric for metric in task.metrics if metric != "mse"]  # higher must be better
-    if config.metric and config.metric not in metrics:
+    if config.metric and config.metric not in task.metrics:
         raise ValueError(
-            f"data.metric={config.metric!r} cannot select the checkpoint of this task: choose"
-            f" {', '.join(metrics)}."
+            f"data.metric={config.metric!r} does not suit the labels {', '.join(labels)}: choose"
+            f" {' or '.join(task.metrics)}."
         )
-    first = config.metric or metrics[0]
-    return dataclasses.replace(
-        task, metrics=(first, *(metric for metric in task.metrics if metric != first))
-    )
+    metrics = sorted(task.metrics, key=lambda metric: metric != config.metric)
+    return dataclasses.replace(task, metrics=tuple(metrics))
 
 
 def _require_labels(config: FilesConfig, labels: Sequence[str], path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from configs import common, glue, listops, pretrain
+from configs import common, finetune, glue, listops, pretrain
 
 # Small enough to trace quickly. The random flags follow and override these.
 SMALL = {
@@ -25,9 +25,15 @@ SMALL = {
         "train.batch_size": 8,
     },
     "glue": {"data.max_len": 19, "train.batch_size": 8},
+    "finetune": {"data.max_len": 19, "data.overlap": 0, "train.batch_size": 8},
 }
-CONFIGS = {"listops": listops, "pretrain": pretrain, "glue": glue}
-ARGUMENTS = {"listops": "nystrom,num_landmarks=4", "pretrain": "demo", "glue": "sst2"}
+CONFIGS = {"listops": listops, "pretrain": pretrain, "glue": glue, "finetune": finetune}
+ARGUMENTS = {
+    "listops": "nystrom,num_landmarks=4",
+    "pretrain": "demo",
+    "glue": "sst2",
+    "finetune": "multi_label",
+}
 WILD = (
     *("", "0", "-1", "1", "2", "3", "64", "1000000000", "99999999999999999999999", "1e9", "1e400"),
     *("-0.0", "0.5", "nan", "inf", "-inf", "true", "False", "None", "[1,2]", "(1,)", "{}", "()"),
@@ -88,7 +94,12 @@ def behind_the_colon(draw, config):
     """A valid argument, or a random combination of names, options and values."""
     if draw(st.integers(0, 3)):
         return ARGUMENTS[config]
-    heads = {"listops": NAMES, "pretrain": ("demo", "small"), "glue": ("sst2", "stsb", "imdb")}
+    heads = {
+        "listops": NAMES,
+        "pretrain": ("demo", "small"),
+        "glue": ("sst2", "stsb", "imdb"),
+        "finetune": ("regression", "question_answering"),
+    }
     parts = [draw(st.sampled_from((*heads[config], "nystrm", *WILD)))]
     for _ in range(draw(st.integers(0, 2))):
         option = draw(st.sampled_from((*OPTIONS, "landmarks", "", "é")))

@@ -23,6 +23,7 @@ PROGRAMS = {
     "run_lra": ("listops", CHECK, 3 * EXAMPLES),
     "run_pretrain": ("pretrain", CHECK, 2 * EXAMPLES),
     "run_glue": ("glue", CHECK, EXAMPLES),
+    "run_finetune": ("finetune", CHECK, EXAMPLES),
     "run_plan": ("listops", ("--nolargest_batch",), EXAMPLES // 4),
 }
 PROCESSES = 30
@@ -47,7 +48,7 @@ def checkpoint(tmp_path_factory):
 
 def lines_for(name, checkpoint):
     config, last, _ = PROGRAMS[name]
-    first = [f"--config.init.checkpoint={checkpoint}"] if config == "glue" else []
+    first = [f"--config.init.checkpoint={checkpoint}"] if config in ("glue", "finetune") else []
     return command_lines(config, first, last)
 
 

@@ -1,0 +1,178 @@
+"""Runs on own files of each kind: learned, scored, exported, and predicted again."""
+
+import csv
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn_metrics
+
+from language import finetune
+from language.tasks.answering import f1
+from language.tasks.tagging import entity_scores
+from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.training import NotFinished, Workdir
+from tests.helpers import OTHER_FRAMEWORK, assert_close
+from tests.language.files import fakes
+
+EPOCHS = {"token_classification": 20.0, "question_answering": 20.0}  # enough to learn the task
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return fakes.checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+def scores_of_file(file, kind, tests):
+    """The first metric of a file of predictions, computed from the file alone."""
+    if kind == "question_answering":
+        answers = json.loads(file.read_text())
+        entries = [p["qas"][0] for p in json.loads(tests.read_text())["data"][0]["paragraphs"]]
+        return np.mean([f1(e["answers"][0]["text"], answers[e["id"]]) for e in entries])
+    if kind == "token_classification":
+        blocks = [block.splitlines() for block in file.read_text().split("\n\n")]
+        columns = [
+            list(zip(*(line.split("\t") for line in block), strict=True)) for block in blocks
+        ]
+        return entity_scores([own[1] for own in columns], [own[2] for own in columns])[0]["f1"]
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    guesses, truths = ([row[name] for row in rows] for name in ("prediction", "label"))
+    if kind == "classification":
+        return sklearn_metrics.accuracy_score(truths, guesses)
+    if kind == "regression":
+        return np.corrcoef([float(x) for x in guesses], [float(x) for x in truths])[0, 1]
+    names = list(fakes.LABELS.values())
+    ones = [
+        [[name in json.loads(cell) for name in names] for cell in own] for own in (truths, guesses)
+    ]
+    return sklearn_metrics.f1_score(*ones, average="micro", zero_division=0)
+
+
+@pytest.mark.slow_except("token_classification")
+@pytest.mark.parametrize("kind", finetune.HEADS)
+def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotations):
+    train = fakes.write(tmp_path, kind)
+    tests = fakes.write(tmp_path, kind, "test")
+    config = fakes.sections(
+        kind,
+        train,
+        checkpoint,
+        data={"test_file": str(tests)},
+        train={"epochs": EPOCHS.get(kind, 2.0)},
+        log={"every_steps": 100},
+        eval={"every_steps": 100, "tune_threshold": kind == "multi_label"},
+    )
+    run = finetune.prepare(config)
+    tokenizer = finetune.open_tokenizer(run)
+    data = finetune.load_data(run, tokenizer)
+    with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:
+        with pytest.raises(NotFinished):
+            finetune.write_export(run, workdir)
+        result = finetune.train(run, data, tokenizer, workdir)
+        assert finetune.evaluate_checkpoint(run, data, workdir) == result
+        content = finetune.write_export(run, workdir).read_bytes()
+    metric = next(iter(result["test"]))
+    written = tmp_path / "run/predictions" / data.task.file_name("test")
+    assert scores_of_file(written, kind, tests) == pytest.approx(result["test"][metric], abs=1e-6)
+    assert ("threshold" in result) == (kind == "multi_label")
+    if kind in EPOCHS:
+        assert result["test"][metric] == 1  # labels, windows and answers are aligned
+    batch = data.splits["valid"].batch(np.arange(2), 19)
+    arguments = (batch["inputs"], batch["mask"], batch["types"])
+    outputs = jax.export.deserialize(bytearray(content)).call(*arguments)
+    model, variables = from_pretrained(tmp_path / "run/model")
+    assert type(model) is finetune.HEADS[kind].model_class
+    expected = model.apply(variables, *arguments, deterministic=True)
+    assert_close(outputs, expected, OTHER_FRAMEWORK)
+
+    output = tmp_path / "new/output"
+    trained = finetune.open_trained(tmp_path / "run")
+    assert finetune.predict(trained, tests, output) == result["test_examples"]
+    own, ours = (file.read_text().splitlines() for file in (output, written))
+    if kind != "question_answering":  # the file of a labeled split has one more column
+        column = 2 if kind == "token_classification" else 1
+        own = [line.split("\t")[-1] for line in own]
+        ours = [(line.split("\t") + [""] * 2)[column] for line in ours]
+    if kind == "regression":
+        own, ours = (np.array(cells[1:], float) for cells in (own, ours))
+        assert_close(own, ours, OTHER_FRAMEWORK)
+    else:
+        assert own == ours
+    before = output.read_bytes()
+    tests.write_text("")
+    with pytest.raises(ValueError, match=r"test\.\w+ (has no|is not JSON)"):
+        finetune.predict(trained, tests, output)
+    assert output.read_bytes() == before
+
+
+def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
+    """Batches are shorter than max_len, and the loss of a batch does not depend on its padding."""
+    file = fakes.write(tmp_path, "classification")
+    argument = ",attention=nystrom,max_len=150"
+    config = fakes.sections("classification", file, checkpoint, argument, data={"max_len": 150})
+    run = finetune.prepare(config)
+    data = finetune.load_data(run, finetune.open_tokenizer(run))
+    split = data.splits["train"]
+    grouped = run.examples(split)
+    assert grouped.lengths.tolist() == (split.lengths[:, 0] + 2).tolist()
+    rows = np.arange(len(split))
+    short = grouped.fetch(rows)
+    assert short["inputs"].shape == (len(split), 64)
+    off = dataclasses.replace(run, data=dataclasses.replace(run.data, group_by_length=False))
+    full = off.examples(split).fetch(rows)
+    assert full["inputs"].shape == (len(split), 150)
+    spec = finetune.make_spec(run, len(split))
+    params = jax.jit(spec.make_params)()
+    weights = {"weights": np.ones(len(split), np.float32)}
+    outputs = [spec.compiled_eval_step(params, {**batch, **weights}) for batch in (short, full)]
+    assert_close(outputs[0]["loss"], outputs[1]["loss"], OTHER_FRAMEWORK)
+    assert [finetune.padded_len(n, 150) for n in (1, 64, 65, 128, 129, 150)] == [
+        64,
+        64,
+        128,
+        128,
+        150,
+        150,
+    ]
+
+
+def test_positions_are_repeated_only_for_a_named_attention(tmp_path, checkpoint):
+    def prepare(argument):
+        changes = {"data": {"max_len": 61}}
+        return finetune.prepare(fakes.sections("regression", "x", checkpoint, argument, **changes))
+
+    with pytest.raises(ValueError, match=r"more than the 29 positions of .*attention=nystrom"):
+        prepare("")
+    run = prepare(",attention=nystrom")
+    assert run.model.config.max_len == 61
+    init = finetune.InitConfig(checkpoint=str(checkpoint))
+    params = finetune.read_params(init, run.model.config, type(run.model), 0)
+    table = params["nystromformer"]["embeddings"]["position"]["embedding"]
+    np.testing.assert_array_equal(table[29:58], table[:29])
+
+
+def test_tuned_threshold_has_the_best_f1(tmp_path):
+    from language.tasks.sequences import SequenceTask
+
+    rng = np.random.default_rng(0)
+    labels = (rng.random(101) < 0.2).astype(np.int32)
+    logits = np.stack([np.zeros(101), labels - 2 + rng.normal(size=101).round(1)], 1)
+
+    class Split:
+        labels = None
+
+    split = Split()
+    split.labels = labels
+    task = SequenceTask(name="x", title="x", texts=("text",), metrics=("f1",))
+    tuned = task.tuned(split, {"logits": logits})
+    best = max(
+        sklearn_metrics.f1_score(labels, logits[:, 1] - logits[:, 0] >= cut)
+        for cut in np.unique(logits[:, 1])
+    )
+    assert task.score(split, tuned.predict(split, {"logits": logits}))[0]["f1"] == best
+    assert task.score(split, task.predict(split, {"logits": logits}))[0]["f1"] < best
+    with pytest.raises(ValueError, match=r"eval\.tune_threshold: a task of kind 'regression'"):
+        dataclasses.replace(task, kind="regression", labels=()).tuned(split, {})

@@ -1,0 +1,232 @@
+"""Rows of own files have the tokens and labels of their texts; splits are held out by content."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from dataprep.holdout import held_out_share
+from language import files
+from language.files import FilesConfig
+from language.tasks.tagging import IGNORED
+from language.tokenizer import load_tokenizer
+from tests.language.files import fakes
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    tokens = [*fakes.SPECIAL, *fakes.WORDS, *fakes.PIECES]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    return load_tokenizer(folder)
+
+
+def load(tokenizer, kind, file, **values):
+    return files.load(FilesConfig(**{"kind": kind, "train_file": str(file), **values}), tokenizer)
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl"])
+@pytest.mark.parametrize("kind", ["classification", "multi_label"])
+def test_every_format_gives_the_same_rows(tmp_path, tokenizer, suffix, kind):
+    file = fakes.write_rows(tmp_path / f"rows{suffix}", kind, pair=True)
+    values = {"text_pair": "second", "separator": "|", "max_len": 31, "valid_file": str(file)}
+    data = load(tokenizer, kind, file, **values)
+    labels = data.task.labels
+    assert labels == {"classification": ("neg", "pos"), "multi_label": ("fun", "odd", "sad")}[kind]
+    batch = data.splits["train"].batch(np.arange(fakes.COUNT), 31)
+    for row in range(fakes.COUNT):
+        text, label = fakes.text(row), fakes.label(kind, fakes.text(row))
+        first, second = tokenizer.encode([text, fakes.text(row, 1)])
+        inputs = [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id]
+        assert batch["inputs"][row][batch["mask"][row]].tolist() == inputs
+        expected = [int(name in label) for name in labels]
+        if kind == "classification":
+            expected = labels.index(label)
+        assert batch["labels"][row].tolist() == expected
+
+
+def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
+    file = tmp_path / "x.conll"
+    file.write_text("films B-A\nthe I-A\n\u0007 O\n\ngoods\tnear\tO\nfilm\t-\tB-A")
+    data = load(tokenizer, "token_classification", file, max_len=6, valid_file=str(file))
+    assert data.task.labels == ("O", "B-A", "I-A")
+    split = data.splits["train"]
+    assert split.sentence_of.tolist() == [0, 1]
+    batch = split.batch(np.arange(2), 6)
+    words = [[tokenizer.backend.id_to_token(id) for id in row] for row in batch["inputs"]]
+    none = IGNORED
+    assert words[0] == ["[CLS]", "film", "##s", "the", "[UNK]", "[SEP]"]
+    assert batch["labels"][0].tolist() == [none, 1, none, 2, 0, none]
+    assert words[1] == ["[CLS]", "good", "##s", "film", "[SEP]", "[PAD]"]
+    assert batch["labels"][1].tolist() == [none, 0, none, 1, none, none]
+    classes = np.where(batch["labels"] == none, 2, batch["labels"])
+    assert data.task.predict(split, {"classes": classes}) == [s.tags for s in split.sentences]
+    first_only = data.task.predict(split, {"classes": classes[:1]})
+    assert first_only == [split.sentences[0].tags]
+
+
+def test_windows_have_the_answer_at_their_labels(tmp_path, tokenizer):
+    file = fakes.write_squad(tmp_path / "train.json", unanswerable=True)
+    values = {"max_len": 20, "overlap": 4, "valid_file": str(file)}
+    data = load(tokenizer, "question_answering", file, **values)
+    split = data.splits["train"]
+    assert data.task.has_unanswerable
+    assert split.num_examples == fakes.COUNT < len(split)
+    batch = split.batch(np.arange(len(split)), 20)
+    answered = set()
+    outputs = {name: np.zeros(batch["inputs"].shape, np.float32) for name in ("start", "end")}
+    for row, (first, last) in enumerate(batch["labels"]):
+        outputs["start"][row, first], outputs["end"][row, last] = 5 + row % 2, 5
+        if first:
+            token = tokenizer.backend.id_to_token(batch["inputs"][row, first])
+            assert (token, first) == ("rome", last)
+            answered.add(split.questions[split.question_of[row]].id)
+    assert answered == {f"q{i}" for i in range(fakes.COUNT // 2)}
+    predicted = data.task.predict(split, outputs)
+    assert predicted == ["rome" if q.answers else "" for q in split.questions]
+    scores, errors = data.task.score(split, predicted)
+    assert scores == {"f1": 1, "exact_match": 1}
+    assert errors == {"f1": 0, "exact_match": 0}
+
+
+def test_held_out_examples_stay_together_and_do_not_depend_on_the_order():
+    contents = [b"%d" % (i % 40) for i in range(60)]
+    mask = held_out_share(contents, 0.2, seed=3)
+    assert 8 <= mask.sum() <= 12
+    selected = {content for content, chosen in zip(contents, mask, strict=True) if chosen}
+    assert all(
+        (content in selected) == chosen for content, chosen in zip(contents, mask, strict=True)
+    )
+    assert (held_out_share(contents[::-1], 0.2, seed=3)[::-1] == mask).all()
+    assert (held_out_share(contents, 0.2, seed=4) != mask).any()
+    for share in (1e-9, 1 - 1e-9):
+        assert 0 < held_out_share(contents, share, seed=0).sum() < 60
+
+
+def test_validation_is_held_out_without_shared_contexts(tmp_path, tokenizer):
+    file = fakes.write_squad(tmp_path / "train.json", unanswerable=True)
+    data = load(tokenizer, "question_answering", file, valid_share=0.3)
+    contexts = [{q.context for q in data.splits[name].questions} for name in ("train", "valid")]
+    assert not contexts[0] & contexts[1]
+    assert [len(own) for own in contexts] == [9, 3]
+    again = load(tokenizer, "question_answering", file, valid_share=0.3, max_len=64)
+    assert again.sha256 == data.sha256
+
+
+ROWS = 'text,label\ngood film,1\nbad film,0\n"a, b",1\n'
+SQUAD = {
+    "data": [
+        {
+            "paragraphs": [
+                {
+                    "context": "good film in rome",
+                    "qas": [
+                        {
+                            "id": 1,
+                            "question": "who",
+                            "answers": [{"text": "rome", "answer_start": 13}],
+                        }
+                    ],
+                }
+            ]
+        }
+    ]
+}
+
+
+SHIFTED = json.dumps(SQUAD).replace("13", "12")
+TWICE = json.dumps({"data": SQUAD["data"] * 2})
+# Name, content, values of the config, and a part of the message.
+INVALID = {
+    "classification": [
+        ("x.csv", ROWS, {"text": "txt"}, "line 2: data.text needs a column 'txt', but the columns are text"),
+        ("x.csv", ROWS, {"text": "txt"}, "did you mean text?"),
+        ("x.csv", ROWS, {"text_pair": "b"}, "data.text_pair needs a column 'b'"),
+        ("x.csv", ROWS, {"label": "y"}, "data.label needs a column 'y'"),
+        ("x.csv", "", {}, "x.csv has no examples"),
+        ("x.csv", "text,label\n", {}, "x.csv has no examples"),
+        ("x.txt", ROWS, {}, "x.txt must end in .tsv, .csv, .jsonl"),
+        ("x.csv", ROWS.encode("utf-16"), {}, "x.csv is not UTF-8 text: byte 1 is 0xff. Convert it"),
+        ("x.csv", "text,label\na b\n", {}, "line 2, has 1 columns instead of 2"),
+        ("x.csv", 'text,label\n"a" b,1\n', {}, "line 2, is not CSV"),
+        ("x.csv", "text,text\na,1\n", {}, "line 1: two columns have the same name"),
+        ("x.csv", "text,label\n ,1\n", {}, "line 2: the column 'text' needs a text, not an empty"),
+        ("x.csv", "text,label\na,\n", {}, "line 2: the column 'label' needs a label, not ''"),
+        ("x.csv", "text,label\na,1\nb,1\n", {}, "has only the label '1', and classification needs two"),
+        ("x.csv", ROWS, {"labels": "1,2"}, "line 3: the label '0' is not among the labels 1, 2"),
+        ("x.csv", ROWS, {"labels": '["1"]'}, "data.labels: needs two or more different labels"),
+        ("x.csv", ROWS, {"labels": "[1, 2]"}, "data.labels: needs labels separated by commas"),
+        ("x.csv", ROWS, {"metric": "f2"}, "data.metric: 'f2' is not a metric that can select"),
+        ("x.csv", ROWS, {"metric": "macro_f1"}, "data.metric='macro_f1' does not suit the labels 0, 1"),
+        ("x.csv", "text,label\na,1\na,0\n", {}, "x.csv: a validation set is held out of it, which needs"),
+        ("x.csv", ROWS, {"max_len": 2}, "data.max_len=2: an example for classification needs at least 3"),
+        ("x.csv", ROWS, {"train_file": ""}, "data.train_file: needs the path of the training examples"),
+        ("x.csv", ROWS, {"valid_file": "none.csv"}, "data.valid_file: none.csv does not exist"),
+        ("x.jsonl", "{}", {}, "line 1: data.text needs a column 'text'"),
+        ("x.jsonl", '{"text": "a", "label": 0}\n{"text', {}, "line 2 is not JSON"),
+        ("x.jsonl", "[1]", {}, "line 1 is not a JSON object"),
+        ("x.jsonl", '{"text": 3, "label": 0}', {}, "line 1: the column 'text' needs a text, not 3"),
+    ],
+    "regression": [
+        ("x.csv", "text,label\nb,good\n", {}, "line 2: the column 'label' needs a number, not 'good'"),
+        ("x.csv", ROWS, {"labels": "1,2"}, "data.labels: regression has no labels"),
+    ],
+    "multi_label": [
+        ("x.csv", "text,label\na,b|c\n", {}, "line 2: the column 'label' needs a JSON list of labels"),
+        ("x.csv", "text,label\na,[]\nb,[]\n", {}, "x.csv has no labels"),
+    ],
+    "token_classification": [
+        ("x.txt", "a O\nb\n", {}, "line 2: needs a word and its tag"),
+        ("x.txt", "\n\n", {}, "x.txt has no sentences"),
+        ("x.txt", "a O\nb O\n", {}, "has only the label 'O'"),
+    ],
+    "question_answering": [
+        ("x.json", "{", {}, "x.json is not JSON"),
+        ("x.json", '{"data": [{}]}', {}, "x.json is not in SQuAD's format"),
+        ("x.json", '{"data": []}', {}, "x.json has no questions"),
+        ("x.json", SHIFTED, {}, "question '1': the answer 'rome' is not at character 12 of its context"),
+        ("x.json", TWICE, {}, "two questions have the same id"),
+        ("x.json", "{}", {"max_len": 20, "overlap": 11}, "data.overlap=11: needs at most half of"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "values", "sentence"),
+    [(kind, *case) for kind, cases in INVALID.items() for case in cases],
+)
+def test_errors_name_the_place_and_nothing_is_left(
+    tmp_path, tokenizer, kind, name, content, values, sentence
+):
+    file = tmp_path / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        load(tokenizer, kind, file, **values)
+    assert sentence in str(error.value)
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_labels_that_only_validation_has_are_an_error(tmp_path, tokenizer):
+    train, valid = tmp_path / "train.csv", tmp_path / "valid.csv"
+    train.write_text(ROWS)
+    valid.write_text("text,label\ngood,1\nbad,maybe\n")
+    with pytest.raises(ValueError, match=r"valid.csv, line 3: the label 'maybe' is not among"):
+        load(tokenizer, "classification", train, valid_file=str(valid))
+    labels = "0,1,maybe"
+    data = load(tokenizer, "classification", train, valid_file=str(valid), labels=labels)
+    assert data.splits["valid"].labels.tolist() == [1, 2]
+
+
+def test_quotes_are_text_in_tsv_and_quotes_in_csv(tmp_path, tokenizer):
+    csv, tsv = tmp_path / "x.csv", tmp_path / "x.tsv"
+    csv.write_text('\ufefftext,label\n"good, ""bad""\nfilm",10\nthe,9\n')
+    tsv.write_text('text\tlabel\n"good\t10\nthe\t9\n')
+    for file, words in ((csv, ["good", "bad", "film"]), (tsv, ["good"])):
+        data = load(tokenizer, "classification", file, valid_file=str(file))
+        assert data.task.labels == ("9", "10")  # integers in numerical order
+        row = data.splits["train"].batch(np.array([0]), 19)
+        known = {id for word in fakes.WORDS for id in tokenizer.encode([word])[0]}
+        kept = [id for id in row["inputs"][0].tolist() if id in known]
+        assert kept == list(itertools.chain(*tokenizer.encode(words)))

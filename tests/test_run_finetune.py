@@ -1,0 +1,79 @@
+"""run_finetune.py as processes: killed, resumed and predicted in a fresh process; and its errors."""
+
+import json
+import signal
+
+import pytest
+
+from tests import programs
+from tests.language.files import fakes
+
+
+def flags(tmp_path, workdir, model, kind="question_answering"):
+    return [
+        f"--config=configs/finetune.py:{kind},max_len=19",
+        f"--config.data.train_file={fakes.write(tmp_path, kind)}",
+        f"--config.init.checkpoint={model}",
+        "--config.train.total_steps=60",
+        "--config.train.batch_size=8",
+        "--config.optimizer.learning_rate=1e-2",
+        "--config.eval.every_steps=20",
+        "--config.log.every_steps=5",
+        "--config.log.events=False",
+        f"--workdir={workdir}",
+    ]
+
+
+@pytest.mark.slow(minutes=1)
+def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(tmp_path):
+    model = fakes.checkpoint(tmp_path / "model")
+    environment = {"NYSTROMFORMER_JAX_CACHE": tmp_path / "cache"}
+
+    def start(*arguments):
+        return programs.start("run_finetune.py", *arguments, **environment)
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert programs.finish(start(*flags(tmp_path, whole, model))).code == 0
+    process = start(*flags(tmp_path, killed, model))
+    programs.wait_for_lines(killed, 5, process)
+    process.kill()
+    assert programs.finish(process).code == -signal.SIGKILL
+    assert not (killed / "result.json").exists()
+    assert programs.finish(start(*flags(tmp_path, killed, model))).code == 0
+    for name in ("metrics.jsonl", "model/model.safetensors"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+
+    file = fakes.write(tmp_path, "question_answering", "new", count=5)
+    output = tmp_path / "answers.json"
+    arguments = [f"--workdir={whole}", f"--input={file}", f"--output={output}"]
+    answer = programs.finish(start("--mode=predict", *arguments))
+    assert answer.code == 0, answer
+    assert answer.output == f"Wrote predictions for 5 examples to {output}.\n"
+    assert json.loads(output.read_text()) == {f"q{i}": "rome" for i in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "pass --config=configs/finetune.py:classification"),
+        (["--config=configs/finetune.py:clasification"], "did you mean classification or"),
+        (["--config=configs/finetune.py:regression"], "init.checkpoint: needs the folder"),
+        (["--config=configs/finetune.py:regression", "--input=x"], "need --mode=predict"),
+        (["--mode=predict", "--input=x"], "needs --workdir=RUN of a finished run, --input=FILE"),
+        (["--mode=predict", "--input=x", "--output=y", "--workdir=none"], "none/config.json"),
+    ],
+)
+def test_rejects_invalid_flags(in_repository, arguments, sentence):
+    programs.assert_refused(answer := programs.call("run_finetune", *arguments), "run_finetune")
+    assert sentence in answer.errors
+
+
+def test_invalid_files_leave_no_run(in_repository, tmp_path):
+    model = fakes.checkpoint(tmp_path / "model")
+    arguments = flags(tmp_path, tmp_path / "run", model, "classification")
+    answer = programs.call("run_finetune", *arguments, "--config.data.label=lable")
+    assert answer.code == 2
+    assert "data.label needs a column 'lable'" in answer.errors.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+    answer = programs.call("run_finetune", *arguments, "--config.data.labels=neg,fine")
+    assert "the label 'pos' is not among the labels neg, fine" in answer.errors
