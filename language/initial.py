@@ -15,6 +15,7 @@ from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.pretrained import from_pretrained, read_config
+from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training import from_mapping
 
@@ -165,7 +166,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: Ini
         raise _mismatch(f"The tokenizer has {size:,} tokens and the model {rows:,}")
     if not init.reads_weights:
         return
-    is_roberta = config.metadata.get("model_type") == "roberta"
+    is_roberta = config.metadata.get("model_type") in ROBERTAS
     for key, (attribute, placeholder) in SPECIAL_IDS.items():
         theirs, ours = config.metadata.get(key), getattr(tokenizer, attribute)
         if not isinstance(theirs, int) or theirs == ours or ours is None:

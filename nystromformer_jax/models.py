@@ -61,6 +61,10 @@ class NystromformerConfig:
       dropout_rate: Dropout rate of embeddings, attention output, MLP output and heads.
       num_labels: C of the classification heads.
       classifier_activation: Activation in the head of sequence classification; None for `activation`.
+      choice_activation: Activation in the head of multiple choice: "relu" as in Hugging Face's
+        Nyströmformer, "tanh" in BERT.
+      tie_word_embeddings: If True, the masked-token head multiplies by the token embeddings; if False,
+        by a table of its own.
       initializer_range: Standard deviation of initial kernels and embeddings.
       dtype: Dtype of activations; parameters, layer norm statistics and logits are float32.
       sequence_axis: Axis of the ambient mesh over which Nyström attention shards the length; None: not
@@ -93,6 +97,8 @@ class NystromformerConfig:
     layer_norm_epsilon: float = 1e-5
     num_labels: int = 2
     classifier_activation: Activation | None = "tanh"
+    choice_activation: Activation = "relu"
+    tie_word_embeddings: bool = True
     initializer_range: float = 0.02
     dtype: DtypeName = "float32"
     sequence_axis: str | None = None
@@ -121,6 +127,7 @@ class NystromformerConfig:
         check_rate("attention_dropout_rate", self.attention_dropout_rate)
         check_choice("attention", self.attention, AttentionName)
         check_choice("activation", self.activation, Activation)
+        check_choice("choice_activation", self.choice_activation, Activation)
         optional = Literal[None, Activation]
         check_choice("classifier_activation", self.classifier_activation, optional)
         check_choice("dtype", self.dtype, DtypeName)
@@ -203,8 +210,13 @@ class Embeddings(nn.Module):
 
     def attend(self, x: Float[Array, "*tokens E"]) -> Float[Array, "*tokens V"]:
         """Returns logits, the product of `x` with the token embeddings, in float32."""
-        table = self.word.embedding.astype(self.config.dtype)
-        return jnp.einsum("...E,VE->...V", x, table, preferred_element_type=jnp.float32)
+        return _token_logits(x, self.word.embedding)
+
+
+def _token_logits(
+    x: Float[Array, "*tokens E"], table: Float[Array, "V E"]
+) -> Float[Array, "*tokens V"]:
+    return jnp.einsum("...E,VE->...V", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
 
 
 class Nystromformer(nn.Module):
@@ -279,7 +291,10 @@ class Nystromformer(nn.Module):
 
 
 class MaskedTokenHead(nn.Module):
-    """Dense layer, activation, layer norm, and a projection by the tied token embeddings with a bias."""
+    """Dense layer, activation, layer norm, and a projection to the vocabulary with a bias.
+
+    The projection is `attend`, or has a table of its own if `config.tie_word_embeddings` is False.
+    """
 
     config: NystromformerConfig
     attend: Callable[[Array], Array]  # multiplies by the token embeddings
@@ -291,7 +306,12 @@ class MaskedTokenHead(nn.Module):
         x = ACTIVATIONS[config.activation](_dense(config, config.embed_dim, "dense")(hidden))
         norm = nn.LayerNorm(epsilon=config.layer_norm_epsilon, dtype=config.dtype, name="norm")
         bias = self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,))
-        return self.attend(norm(x)) + bias[None, None]
+        attend = self.attend
+        if not config.tie_word_embeddings:
+            shape = (config.vocab_size, config.embed_dim)
+            table = self.param("decoder", _kernel_init(config), shape)
+            attend = functools.partial(_token_logits, table=table)
+        return attend(norm(x)) + bias[None, None]
 
 
 class NystromformerForMaskedLM(nn.Module):
@@ -423,7 +443,8 @@ class NystromformerForMultipleChoice(nn.Module):
         hidden = Nystromformer(config, name="nystromformer")(
             inputs.reshape(-1, inputs.shape[-1]), mask, types, deterministic=deterministic
         )
-        x = nn.relu(_dense(config, config.embed_dim, "dense")(hidden[:, 0]))
+        x = _dense(config, config.embed_dim, "dense")(hidden[:, 0])
+        x = ACTIVATIONS[config.choice_activation](x)
         x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
         logits = _dense(config, 1, "output")(x).astype(jnp.float32)
         return logits.reshape(inputs.shape[:2])

@@ -20,7 +20,14 @@ from nystromformer_jax.models import (
     NystromformerForSequenceClassification,
 )
 from nystromformer_jax.pretrained import files
-from nystromformer_jax.pretrained.names import FAMILIES, MODELS, Family, Model, find_model
+from nystromformer_jax.pretrained.names import (
+    FAMILIES,
+    MODELS,
+    ROBERTAS,
+    Family,
+    Model,
+    find_model,
+)
 from nystromformer_jax.spelling import nearest
 
 Tensors = Mapping[str, npt.NDArray[Any]]
@@ -36,6 +43,7 @@ SECTION_FIELDS = (
     "mask_conv",
     "implementation",
     "classifier_activation",
+    "choice_activation",
 )
 BERT_SECTION_FIELDS = (*SECTION_FIELDS[1:], "num_landmarks")
 WEIGHTS_HASH = "weights_sha256"  # key in the section: hash of the weights
@@ -72,7 +80,7 @@ _WRITTEN_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu",
 _TOKEN_IDS: Mapping[str, Mapping[str, int | None]] = {
     "nystromformer": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
     "bert": {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None},
-    "roberta": {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
+    **{kind: {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2} for kind in ROBERTAS},
 }
 # Defaults for missing keys (transformers 5.23).
 _DEFAULTS: dict[str, Any] = {
@@ -85,6 +93,7 @@ _DEFAULTS: dict[str, Any] = {
     "attention_probs_dropout_prob": 0.1,
     "initializer_range": 0.02,
     "num_labels": 2,
+    "tie_word_embeddings": True,
 }
 _BERT_DEFAULTS = {"max_position_embeddings": 512, "hidden_act": "gelu", "layer_norm_eps": 1e-12}
 _FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -99,6 +108,8 @@ _FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "bert": {"vocab_size": 30_522, **_BERT_DEFAULTS},
     "roberta": {"vocab_size": 50_265, **_BERT_DEFAULTS},
+    "xlm-roberta": {"vocab_size": 30_522, **_BERT_DEFAULTS},
+    "camembert": {"vocab_size": 30_522, **_BERT_DEFAULTS},
 }
 # Keys of a config.json that are converted to fields, or that describe the file instead of the model.
 _NOT_METADATA = {
@@ -164,6 +175,12 @@ def read_source(
             f" {activation!r}{nearest(str(activation), _READ_ACTIVATIONS)}"
         )
     fields["activation"] = _READ_ACTIVATIONS[activation]
+    fields["tie_word_embeddings"] = values["tie_word_embeddings"]
+    if not isinstance(fields["tie_word_embeddings"], bool):
+        raise ValueError(
+            f"{where} has tie_word_embeddings = {fields['tie_word_embeddings']!r} in its config.json,"
+            " which needs true or false."
+        )
     labels = raw.get("id2label")
     fields["num_labels"] = len(labels) if isinstance(labels, Mapping) else number("num_labels")
     fields["metadata"] = {key: raw[key] for key in raw if key not in _NOT_METADATA}
@@ -180,18 +197,18 @@ def read_source(
                 f" only {key} = {supported!r}."
             )
     offset = 0
-    if kind == "roberta":  # its positions start after pad_token_id
+    if kind in ROBERTAS:  # its positions start after pad_token_id
         if raw.get("pad_token_id") is not None:
             number("pad_token_id")
         offset = roberta_position_offset(raw)
         fields["max_len"] -= offset
     architecture, model = _architecture(raw, kind)
-    fields.update(attention="softmax", conv_kernel_size=0, classifier_activation="tanh")
+    activations = {"classifier_activation": "tanh", "choice_activation": "tanh"}
+    fields.update(attention="softmax", conv_kernel_size=0, **activations)
     _read_section(raw, where, fields, BERT_SECTION_FIELDS)
-    if model is NystromformerForSequenceClassification:
-        fields["classifier_activation"] = "tanh"
-    name = "BERT" if kind == "bert" else "RoBERTa"
-    return Source(where, name, FAMILIES[kind], architecture, model, fields, offset, 0)
+    if model in (NystromformerForSequenceClassification, NystromformerForMultipleChoice):
+        fields.update(activations)
+    return Source(where, kind, FAMILIES[kind], architecture, model, fields, offset, 0)
 
 
 def _read_nystromformer(
@@ -293,16 +310,21 @@ def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors
 def fingerprint(tensors: Tensors) -> str:
     """Returns the SHA-256 of the weights of a Nyströmformer in Hugging Face's layout.
 
-    The hash does not depend on the order of the tensors, the tied decoder, buffers, or a dtype that
+    The hash does not depend on the order of the tensors, a tied decoder, buffers, or a dtype that
     represents the same values.
     """
     family = FAMILIES["nystromformer"]
     named = {family.canonical(name): tensor for name, tensor in tensors.items()}
-    named.setdefault("cls.predictions.bias", named.get(f"{family.decoder}.bias", np.zeros(0)))
+    bias = named.pop(f"{family.decoder}.bias", None)  # used by transformers if it is there
+    if bias is not None:
+        named["cls.predictions.bias"] = bias
+    decoder = named.get(f"{family.decoder}.weight")
+    words = named.get(f"{family.prefix}embeddings.word_embeddings.weight")
+    if decoder is not None and words is not None and np.array_equal(decoder, words):
+        del named[f"{family.decoder}.weight"]
     digest = hashlib.sha256()
     for name, tensor in sorted(named.items()):
-        is_buffer = re.fullmatch(r"(.+\.)?embeddings\.(position|token_type)_ids", name)
-        if is_buffer or name.startswith(f"{family.decoder}."):
+        if re.fullmatch(r"(.+\.)?embeddings\.(position|token_type)_ids", name):
             continue
         digest.update(f"{name} {tensor.shape}\n".encode())
         digest.update(np.ascontiguousarray(tensor, np.float32).data)
@@ -326,7 +348,7 @@ def _architecture(raw: Mapping[str, Any], kind: str) -> tuple[str, Model | None]
     if not isinstance(names, list) or not names:
         return "", None
     name = str(names[0])
-    match = re.fullmatch(rf"{kind.capitalize()}(Model|For\w+)", name)
+    match = re.fullmatch(rf"{FAMILIES[kind].classes}(Model|For\w+)", name)
     if match is None:
         return name, None
     return name, MODELS.get("Nystromformer" + match[1].removeprefix("Model"))
@@ -347,17 +369,26 @@ def layout_of(model: Model, config: NystromformerConfig) -> str:
     """Returns the key in `names.FAMILIES` of the layout that `save_pretrained` writes.
 
     A model with softmax attention and no convolution is equivalent to BERT or RoBERTa, unless its head
-    exists only for Nyströmformer.
+    has an activation that only Nyströmformer has.
     """
     is_bert = config.attention == "softmax" and config.conv_kernel_size == 0
-    activation = config.classifier_activation or config.activation
-    if model is NystromformerForSequenceClassification and activation != "tanh":
-        is_bert = False
-    if not is_bert or model is NystromformerForMultipleChoice:
+    if not is_bert or _head_activations(model, config)[0] != "tanh":
         return "nystromformer"
+    kind = str(config.metadata.get("model_type"))
     # RoBERTa has no sentence-order head.
-    was_roberta = config.metadata.get("model_type") == "roberta"
-    return "roberta" if was_roberta and model is not NystromformerForPreTraining else "bert"
+    return kind if kind in ROBERTAS and model is not NystromformerForPreTraining else "bert"
+
+
+def _head_activations(model: Model, config: NystromformerConfig) -> tuple[str, str]:
+    """Returns the activation of the head, and that of Hugging Face's Nyströmformer.
+
+    "tanh" twice for a model whose head has no such activation.
+    """
+    if model is NystromformerForSequenceClassification:
+        return config.classifier_activation or config.activation, config.activation
+    if model is NystromformerForMultipleChoice:
+        return config.choice_activation, "relu"
+    return "tanh", "tanh"
 
 
 def write_config(
@@ -377,7 +408,7 @@ def write_config(
         "model_type": layout,
         **{name: getattr(config, ours) for name, ours in {**SIZE_FIELDS, **_FLOAT_FIELDS}.items()},
         "hidden_act": _WRITTEN_ACTIVATIONS[config.activation],
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": config.tie_word_embeddings,
     }
     if layout == "nystromformer":
         has_kernels = has_convolution(config.attention, config.conv_kernel_size)
@@ -389,9 +420,9 @@ def write_config(
         fields["num_landmarks"] = config.num_landmarks
         fields["segment_means_seq_len"] = config.num_landmarks if is_exact else config.max_len
         fields["conv_kernel_size"] = config.conv_kernel_size if has_kernels else 1
-    if layout == "roberta":
+    if layout in ROBERTAS:
         fields["max_position_embeddings"] += roberta_position_offset(fields)
-    return {**fields, "architectures": [f"{layout.capitalize()}{head}"], SECTION: section}
+    return {**fields, "architectures": [FAMILIES[layout].classes + head], SECTION: section}
 
 
 def _metadata(config: NystromformerConfig, layout: str) -> dict[str, Any]:
@@ -422,14 +453,10 @@ def differences_upstream(model: Model, config: NystromformerConfig) -> list[str]
             differences.append("its pseudoinverse is 6 iterations from one maximum over the batch")
     elif config.attention != "softmax":
         differences.append(f"it has no {config.attention} attention and runs exact attention")
-    activation = config.classifier_activation
-    if (
-        model is NystromformerForSequenceClassification
-        and layout_of(model, config) == "nystromformer"
-        and activation not in (None, config.activation)
-    ):
+    ours, theirs = _head_activations(model, config)
+    if layout_of(model, config) == "nystromformer" and ours != theirs:
         differences.append(
-            f"its classifier has {_WRITTEN_ACTIVATIONS[config.activation]} between its layers where"
-            f" this one has {activation}"
+            f"its classifier has {_WRITTEN_ACTIVATIONS[theirs]} between its layers where this one"
+            f" has {ours}"
         )
     return differences

@@ -56,22 +56,24 @@ def from_pretrained(
         model, variables = from_pretrained(folder, attention="nystrom", max_len=4096)
         logits = model.apply(variables, inputs, mask=mask, deterministic=True)
 
-    Supports Nyströmformer, BERT and RoBERTa in safetensors format, sharded or not, in float16, bfloat16
-    or float32. Parameters are converted to float32. Without changes the outputs equal those of Hugging
-    Face on unpadded input. BERT and RoBERTa get attention="softmax" and no convolution. A Nyströmformer
-    whose num_landmarks equals segment_means_seq_len gets attention="softmax" with its convolution, and
-    a warning. In landmark attention the initial pseudoinverse is scaled per matrix; in Hugging Face's
-    code, and with quirks="hf", it is scaled by one maximum over the batch.
+    Supports Nyströmformer, BERT, RoBERTa, XLM-RoBERTa and CamemBERT in safetensors format, sharded or
+    not, in float16, bfloat16 or float32. Parameters are converted to float32. Without changes the
+    outputs equal those of Hugging Face on unpadded input. All but Nyströmformer get attention="softmax"
+    and no convolution. A Nyströmformer whose num_landmarks equals segment_means_seq_len gets
+    attention="softmax" with its convolution, and a warning. In landmark attention the initial
+    pseudoinverse is scaled per matrix; in Hugging Face's code, and with quirks="hf", it is scaled by one
+    maximum over the batch.
 
     Some changes also convert parameters:
 
-    - attention="nystrom" adds convolution kernels of width 33 to BERT and RoBERTa. They are zero, so they
-      have no effect before training. A conv_kernel_size larger than in the checkpoint pads the kernels
+    - attention="nystrom" adds convolution kernels of width 33 to a model without them. They are zero, so
+      they have no effect before training. A conv_kernel_size larger than in the checkpoint pads the kernels
       with zeros, 0 removes them, and a smaller size is an error.
     - max_len extends the position table by repeating it, or truncates it.
     - model_class and num_labels may require a head that is not in the checkpoint. It is initialized
       from `seed`. Any other missing tensor or wrong shape is an error.
     - A num_layers smaller than in the checkpoint selects the first layers.
+    - tie_word_embeddings=False gives a tied decoder parameters of its own, a copy of the embeddings.
 
     Unused tensors are ignored. One log line lists them, except for other heads, poolers and buffers.
 
@@ -130,11 +132,11 @@ def save_pretrained(
 ) -> None:
     """Writes config.json and model.safetensors in a layout that `transformers` loads.
 
-    A model with softmax attention and no convolution is written as BERT, or as RoBERTa if it was loaded
-    from RoBERTa. All other models are written as Nyströmformer. With attention="softmax", `transformers`
-    computes the same logits. With attention="nystrom", segment_means_seq_len is set to max_len, and
-    `transformers` supports only unpadded inputs of exactly this length. An `UpstreamMismatchWarning`
-    lists the differences on unpadded input.
+    A model with softmax attention and no convolution is written as BERT, or as the RoBERTa, XLM-RoBERTa
+    or CamemBERT that it was loaded from. All other models are written as Nyströmformer. With
+    attention="softmax", `transformers` computes the same logits. With attention="nystrom",
+    segment_means_seq_len is set to max_len, and `transformers` supports only unpadded inputs of exactly
+    this length. An `UpstreamMismatchWarning` lists the differences on unpadded input.
 
     Fields without a key in `transformers` are saved in the section "nystromformer_jax" of config.json.
     `from_pretrained` then returns an equal config (except dtype, sequence_axis and remat) and identical
@@ -165,11 +167,8 @@ def save_pretrained(
     config: NystromformerConfig = model.config
     fields = write_config(type(model), config, more or {})
     layout = fields["model_type"]
-    offset = {
-        "nystromformer": POSITION_OFFSET,
-        "bert": 0,
-        "roberta": roberta_position_offset(fields),
-    }[layout]
+    offsets = {"nystromformer": POSITION_OFFSET, "bert": 0}
+    offset = offsets.get(layout, roberta_position_offset(fields))
     tensors = write_tensors(model, variables["params"], layout, offset)
     if layout == "nystromformer":
         fields[SECTION][WEIGHTS_HASH] = fingerprint(tensors)
@@ -243,10 +242,5 @@ def _default_model(source: Source) -> Model:
             f"The architecture in the config.json of {source.where} must be one of this package's"
             f" models, got {source.architecture or None!r}: pass model_class, one of"
             f" {', '.join(MODELS)}."
-        )
-    if not source.family.heads.get(source.model) and source.model is not MODELS["Nystromformer"]:
-        raise ValueError(
-            f"{source.where} contains a {source.architecture}, whose head is unsupported: pass"
-            f" model_class={source.model.__name__} for a new head on the same backbone."
         )
     return source.model

@@ -39,6 +39,7 @@ LEAVES = {
     "kernel": "weight",
     "scale": "weight",
     "embedding": "weight",
+    "decoder": "decoder.weight",
     "conv_kernel": "conv.weight",
 }
 
@@ -51,7 +52,8 @@ class Family:
     roots: tuple[str, ...]  # first parts of backbone names after the prefix
     modules: Modules  # names of the backbone's Modules
     heads: Mapping[Model, Modules]  # names of head Modules; other heads are unsupported
-    decoder: str  # last layer of the masked-token head, tied to the word embeddings
+    decoder: str  # last layer of the masked-token head
+    classes: str = ""  # first part of the class names in transformers, such as "Bert"
 
     def modules_of(self, model: Model) -> dict[str, str]:
         """Returns tensor names by Module path for `model`; backbone names have the prefix."""
@@ -144,6 +146,10 @@ _TOKEN_AND_SPAN: Mapping[Model, Modules] = {
 _TWO_LAYERS = {"dense": "classifier.dense", "output": "classifier.out_proj"}
 
 
+def _pooled_classifier(prefix: str) -> Modules:
+    return {"dense": f"{prefix}.pooler.dense", "output": "classifier"}
+
+
 def _bert_heads(prefix: str) -> dict[Model, Modules]:
     tokens = {
         "mlm": "cls.predictions",
@@ -159,14 +165,36 @@ def _bert_heads(prefix: str) -> dict[Model, Modules]:
 
 
 def _hugging_face(
-    name: str, heads: Mapping[Model, Modules], decoder: str = "cls.predictions.decoder"
+    name: str,
+    classes: str,
+    heads: Mapping[Model, Modules],
+    decoder: str = "cls.predictions.decoder",
 ) -> Family:
-    return Family(f"{name}.", ("embeddings.", "encoder.", "pooler."), _HUGGING_FACE, heads, decoder)
+    roots = ("embeddings.", "encoder.", "pooler.")
+    return Family(f"{name}.", roots, _HUGGING_FACE, heads, decoder, classes)
 
 
+def _roberta(classes: str) -> Family:
+    heads: dict[Model, Modules] = {
+        NystromformerForMaskedLM: _ROBERTA_TOKENS,
+        NystromformerForPreTraining: _ROBERTA_TOKENS,  # RoBERTa has no order head
+        NystromformerForSequenceClassification: _TWO_LAYERS,
+        NystromformerForMultipleChoice: _pooled_classifier("roberta"),
+        **_TOKEN_AND_SPAN,
+    }
+    return _hugging_face("roberta", classes, heads, decoder="lm_head.decoder")
+
+
+# Models with the tensors of RoBERTa, by model_type.
+ROBERTAS: Mapping[str, Family] = {
+    "roberta": _roberta("Roberta"),
+    "xlm-roberta": _roberta("XLMRoberta"),
+    "camembert": _roberta("Camembert"),
+}
 FAMILIES: Mapping[str, Family] = {
     "nystromformer": _hugging_face(
         "nystromformer",
+        "Nystromformer",
         {
             # Hugging Face has no Nyströmformer for pretraining, so BERT's names are used.
             **_bert_heads("nystromformer"),
@@ -176,24 +204,14 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "bert": _hugging_face(
         "bert",
+        "Bert",
         {
             **_bert_heads("bert"),
-            NystromformerForSequenceClassification: {
-                "dense": "bert.pooler.dense",
-                "output": "classifier",
-            },
+            NystromformerForSequenceClassification: _pooled_classifier("bert"),
+            NystromformerForMultipleChoice: _pooled_classifier("bert"),
         },
     ),
-    "roberta": _hugging_face(
-        "roberta",
-        {
-            NystromformerForMaskedLM: _ROBERTA_TOKENS,
-            NystromformerForPreTraining: _ROBERTA_TOKENS,  # RoBERTa has no order head
-            NystromformerForSequenceClassification: _TWO_LAYERS,
-            **_TOKEN_AND_SPAN,
-        },
-        decoder="lm_head.decoder",
-    ),
+    **ROBERTAS,
 }
 
 # Source: mlpen/Nystromformer at 5689313, code/model.py with model_wrapper.py ("code"), and

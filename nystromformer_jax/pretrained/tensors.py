@@ -45,7 +45,7 @@ def read_params(
     promised = set(family.modules_of(source.model or Nystromformer).values())
     other_attention = source.fields["attention"] != config.attention
     _check_sizes(source, tensors)
-    used = _tie_decoder(model, source, tensors, modules)
+    used = _resolve_decoder(model, source, tensors, modules)
 
     shapes = param_shapes(model)
     params: dict[str, Tensor] = {}
@@ -117,6 +117,9 @@ def write_tensors(
         assert name is not None  # the layouts of `layout_of` have all names
         tensors[name] = np.ascontiguousarray(_to_tensor(path, flat[path], position_offset))
     config: NystromformerConfig = model.config
+    if type(model) in TOKEN_HEADS and not config.tie_word_embeddings:
+        # transformers has this bias under two names, and uses the second.
+        tensors[f"{family.decoder}.bias"] = tensors[f"{modules['mlm']}.bias"].copy()
     has_kernels = has_convolution(config.attention, config.conv_kernel_size)
     if layout == "nystromformer" and not has_kernels:
         for layer in range(config.num_layers):
@@ -172,24 +175,34 @@ def _initialize(model: nn.Module, paths: list[str], seed: int) -> dict[str, Tens
     return {path: np.asarray(leaf) for path, leaf in params.items()}
 
 
-def _tie_decoder(
+def _resolve_decoder(
     model: nn.Module, source: Source, tensors: dict[str, Tensor], modules: Mapping[str, str]
 ) -> set[str]:
-    """Validates that the decoder is tied, copies its bias to the head, and returns its tensor names."""
-    names = {leaf: f"{source.family.decoder}.{leaf}" for leaf in ("weight", "bias")}
-    if type(model) in TOKEN_HEADS:
-        bias = tensor_name("mlm/bias", modules)
-        if bias is not None and bias not in tensors and names["bias"] in tensors:
-            tensors[bias] = tensors[names["bias"]]
-        words = tensors.get(f"{source.family.prefix}embeddings.word_embeddings.weight")
-        weight = tensors.get(names["weight"])
-        if words is not None and weight is not None and not np.array_equal(words, weight):
+    """Copies the decoder's tensors to the names that `model` uses; returns their original names.
+
+    Raises ValueError if `model` ties its decoder to word embeddings that differ from it.
+    """
+    names = weight_name, bias_name = [f"{source.family.decoder}.{x}" for x in ("weight", "bias")]
+    words_name = f"{source.family.prefix}embeddings.word_embeddings.weight"
+    weight, words = tensors.get(weight_name), tensors.get(words_name)
+    our_weight, our_bias = (tensor_name(f"mlm/{leaf}", modules) for leaf in ("decoder", "bias"))
+    if type(model) not in TOKEN_HEADS or our_weight is None or our_bias is None:
+        return set(names)
+    if bias_name in tensors:
+        tensors[our_bias] = tensors[bias_name]
+    config: NystromformerConfig = model.config
+    if config.tie_word_embeddings:
+        if weight is not None and words is not None and not np.array_equal(words, weight):
             raise ValueError(
-                f"The decoder of {source.where} is not tied to its word embeddings"
-                f" ({names['weight']} differs from them), which is unsupported: pass a model_class"
-                " without a masked-token head."
+                f"The decoder of {source.where} is not tied to its word embeddings ({weight_name}"
+                " differs from them): pass tie_word_embeddings=False, or a model_class without a"
+                " masked-token head."
             )
-    return set(names.values())
+    elif weight is not None:
+        tensors[our_weight] = weight
+    elif words is not None and source.fields.get("tie_word_embeddings", True):
+        tensors[our_weight] = words
+    return set(names)
 
 
 def _check_sizes(source: Source, tensors: Tensors) -> None:

@@ -23,11 +23,19 @@ pytestmark = pytest.mark.peers
 torch, transformers = tiny.torch, tiny.transformers
 
 NYSTROMFORMER = {**tiny.NYSTROMFORMER, "max_position_embeddings": tiny.LENGTH}
+ROBERTA = {"max_position_embeddings": tiny.LENGTH + 2, "pad_token_id": 1}
 KINDS = {
     "bert": ("Bert", {"max_position_embeddings": tiny.LENGTH}),
-    "roberta": ("Roberta", {"max_position_embeddings": tiny.LENGTH + 2, "pad_token_id": 1}),
+    "roberta": ("Roberta", ROBERTA),
+    "xlm-roberta": ("XLMRoberta", ROBERTA),
+    "camembert": ("Camembert", ROBERTA),
     "exact": ("Nystromformer", {**NYSTROMFORMER, "segment_means_seq_len": tiny.LANDMARKS}),
     "landmarks": ("Nystromformer", {**NYSTROMFORMER, "segment_means_seq_len": tiny.LENGTH}),
+}
+UNTIED = ("bert", "camembert", "exact")
+KINDS |= {
+    f"{kind}, untied": (KINDS[kind][0], {**KINDS[kind][1], "tie_word_embeddings": False})
+    for kind in UNTIED
 }
 
 
@@ -60,8 +68,15 @@ def assert_same(actual, model, arguments):
 @pytest.mark.parametrize(
     ("kind", "head"),
     [
-        *((kind, head) for kind in KINDS for head in tiny.HEADS[:-1]),
-        *((kind, "ForMultipleChoice") for kind in ("exact", "landmarks")),
+        *(
+            (kind, head)
+            for kind in ("bert", "roberta", "exact", "landmarks")
+            for head in tiny.HEADS
+        ),
+        *((kind, "ForMaskedLM") for kind in ("xlm-roberta", "camembert")),
+        *((f"{kind}, untied", "ForMaskedLM") for kind in UNTIED),
+        ("xlm-roberta", "ForSequenceClassification"),
+        ("camembert", "ForMultipleChoice"),
         ("bert", "ForPreTraining"),
     ],
 )
