@@ -15,6 +15,7 @@ from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.gated_ema import GatedEmaBlock
 from nystromformer_jax.modules import Activation, ConvStem, Initializer
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
+from nystromformer_jax.validation import ConfigDtype, dtype_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,9 +60,10 @@ class ModelConfig:
     attention_bias: bool = True  # adds biases to the attention projections
     initialization: Literal["lecun", "google"] = "lecun"
     token_init: Literal["normal", "fourier"] = "normal"
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: ConfigDtype = "float32"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
         sizes = ("vocab_size", "max_len", "num_layers", "embed_dim", "num_heads", "head_dim")
         for name in (*sizes, "mlp_dim"):
             if getattr(self, name) < 1:

@@ -10,7 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from lra import train
-from nystromformer_jax.pretrained.authors import read_torch
+from nystromformer_jax.pretrained.files import read_torch
 from nystromformer_jax.pretrained.names import authors_attention, encoder_modules, tensor_name
 from nystromformer_jax.pretrained.tensors import conv_kernel, mismatch_error
 

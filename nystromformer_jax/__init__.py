@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         NystromformerForQuestionAnswering,
         NystromformerForSequenceClassification,
         NystromformerForTokenClassification,
+        hidden_states,
     )
 
     # isort: on
@@ -93,6 +94,7 @@ __all__ = [
     "collect",
     "depthwise_convolution",
     "distribute",
+    "hidden_states",
     "iterative_pinv",
     "make_core",
     "multi_scale_ema",

@@ -16,6 +16,7 @@ from nystromformer_jax.modules import ACTIVATIONS, Activation, Encoder, EncoderB
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import (
+    ConfigDtype,
     Implementation,
     Layout,
     Selection,
@@ -24,12 +25,12 @@ from nystromformer_jax.validation import (
     check_mask,
     check_rate,
     check_size,
+    dtype_name,
 )
 
 AttentionName = Literal[
     "nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear"
 ]
-DtypeName = Literal["float32", "bfloat16"]
 
 # BERT-base of Devlin et al. 2019 (arXiv:1810.04805), BERT-small of Turc et al. 2019 (arXiv:1908.08962).
 PRESETS: dict[str, dict[str, int]] = {
@@ -66,7 +67,8 @@ class NystromformerConfig:
       tie_word_embeddings: If True, the masked-token head multiplies by the token embeddings; if False,
         by a table of its own.
       initializer_range: Standard deviation of initial kernels and embeddings.
-      dtype: Dtype of activations; parameters, layer norm statistics and logits are float32.
+      dtype: Dtype of activations, such as jnp.bfloat16 or its name; parameters, layer norm statistics and
+        logits are float32.
       sequence_axis: Axis of the ambient mesh over which Nyström attention shards the length; None: not
         sharded. `sequence_axis` and `remat` are not saved with the model.
       remat: See `Encoder`.
@@ -100,7 +102,7 @@ class NystromformerConfig:
     choice_activation: Activation = "relu"
     tie_word_embeddings: bool = True
     initializer_range: float = 0.02
-    dtype: DtypeName = "float32"
+    dtype: ConfigDtype = "float32"
     sequence_axis: str | None = None
     remat: bool = False
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -130,7 +132,7 @@ class NystromformerConfig:
         check_choice("choice_activation", self.choice_activation, Activation)
         optional = Literal[None, Activation]
         check_choice("classifier_activation", self.classifier_activation, optional)
-        check_choice("dtype", self.dtype, DtypeName)
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> "NystromformerConfig":
@@ -226,6 +228,7 @@ class Nystromformer(nn.Module):
     """
 
     config: NystromformerConfig
+    deterministic: bool | None = None
 
     def setup(self) -> None:
         """Creates the submodules."""
@@ -252,7 +255,7 @@ class Nystromformer(nn.Module):
         mask: Bool[Array, "B L"] | None = None,
         types: Int[Array, "B L"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> Float[Array, "B L E"]:
         """Returns the last hidden states.
 
@@ -260,13 +263,14 @@ class Nystromformer(nn.Module):
           inputs: Token ids from 0 to `config.vocab_size` - 1; L is at most `config.max_len`.
           mask: True at real tokens; None: all are real. Positions count only real tokens.
           types: 0 in the first sentence, 1 in the second; None: 0 everywhere.
-          deterministic: If True, dropout is disabled.
+          deterministic: If True, dropout is disabled. Set either this argument or the attribute.
 
         Raises:
           ValueError: L exceeds `config.max_len`, or token ids are invalid. Ids out of range are detected
             only outside `jax.jit`. Under `jax.jit` an id that is too large gives NaN, and a negative id
             counts from the end of the table.
         """
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         for name, ids in (("inputs", inputs), ("types", types)):
             if ids is not None and (
                 ids.shape != inputs.shape
@@ -288,6 +292,43 @@ class Nystromformer(nn.Module):
         _check_ids("types", types, self.config.num_types, "num_types")
         x = self.embeddings(inputs, types, mask, deterministic=deterministic)
         return self.encoder(x, mask, deterministic=deterministic)
+
+
+def hidden_states(
+    model: nn.Module,
+    variables: Mapping[str, Any],
+    inputs: Int[Array, "B L"],
+    mask: Bool[Array, "B L"] | None = None,
+    types: Int[Array, "B L"] | None = None,
+) -> list[Float[Array, "B L E"]]:
+    """Returns the output of the embeddings and of each layer, without dropout.
+
+    These are `config.num_layers` + 1 arrays; the last one is the output of `Nystromformer`. The head of
+    `model` is not applied. For other outputs, pass Flax's `capture_intermediates` to `model.apply`.
+
+    Args:
+      model: A model of this module.
+      variables: {"params": …}.
+      inputs: As in `Nystromformer`, also for multiple choice.
+      mask: True at real tokens.
+      types: 0 in the first sentence, 1 in the second.
+    """
+    is_backbone = isinstance(model, Nystromformer)
+    params = variables["params"] if is_backbone else variables["params"]["nystromformer"]
+    _, state = Nystromformer(model.config).apply(
+        {"params": params},
+        inputs,
+        mask,
+        types,
+        deterministic=True,
+        capture_intermediates=lambda module, method: (
+            isinstance(module, (Embeddings, EncoderBlock)) and method == "__call__"
+        ),
+        mutable=["intermediates"],
+    )
+    outputs = state["intermediates"]
+    layers = (outputs["encoder"][f"layer_{i}"] for i in range(model.config.num_layers))
+    return [module["__call__"][0] for module in (outputs["embeddings"], *layers)]
 
 
 class MaskedTokenHead(nn.Module):
@@ -318,6 +359,7 @@ class NystromformerForMaskedLM(nn.Module):
     """Predicts masked tokens: logits [B L V], or [B P V] at P positions."""
 
     config: NystromformerConfig
+    deterministic: bool | None = None
 
     @nn.compact
     def __call__(
@@ -327,9 +369,10 @@ class NystromformerForMaskedLM(nn.Module):
         types: Int[Array, "B L"] | None = None,
         positions: Int[Array, "B P"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> Float[Array, "B P V"]:
         """Returns logits at `positions`; None: at all positions (P = L)."""
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         backbone = Nystromformer(self.config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
         head = MaskedTokenHead(self.config, backbone.embeddings.attend, name="mlm")
@@ -344,6 +387,7 @@ class NystromformerForPreTraining(nn.Module):
     """
 
     config: NystromformerConfig
+    deterministic: bool | None = None
 
     @nn.compact
     def __call__(
@@ -353,9 +397,10 @@ class NystromformerForPreTraining(nn.Module):
         types: Int[Array, "B L"] | None = None,
         positions: Int[Array, "B P"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> tuple[Float[Array, "B P V"], Float[Array, "B 2"]]:
         """Returns token logits as in `NystromformerForMaskedLM`, and sentence-order logits."""
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         config = self.config
         backbone = Nystromformer(config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
@@ -372,6 +417,7 @@ class _ModelWithHead(nn.Module):
     """Applies the backbone, then the `head` of a subclass to the last hidden states."""
 
     config: NystromformerConfig
+    deterministic: bool | None = None
 
     @nn.compact
     def __call__(
@@ -380,9 +426,10 @@ class _ModelWithHead(nn.Module):
         mask: Bool[Array, "B L"] | None = None,
         types: Int[Array, "B L"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> Any:
         """Returns the output of `head`; arguments are as in `Nystromformer`."""
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         backbone = Nystromformer(self.config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
         return self.head(hidden, deterministic=deterministic)
@@ -427,6 +474,7 @@ class NystromformerForMultipleChoice(nn.Module):
     """Scores N choices from the first token of each sequence: logits [B N]."""
 
     config: NystromformerConfig
+    deterministic: bool | None = None
 
     @nn.compact
     def __call__(
@@ -435,9 +483,10 @@ class NystromformerForMultipleChoice(nn.Module):
         mask: Bool[Array, "B N L"] | None = None,
         types: Int[Array, "B N L"] | None = None,
         *,
-        deterministic: bool,
+        deterministic: bool | None = None,
     ) -> Float[Array, "B N"]:
         """Returns one logit per choice, in float32."""
+        deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         config = self.config
         mask, types = (None if x is None else x.reshape(-1, x.shape[-1]) for x in (mask, types))
         hidden = Nystromformer(config, name="nystromformer")(

@@ -1,8 +1,9 @@
 """Types and validation of attention arguments, masking of padding, and accumulation dtypes."""
 
+import contextlib
 import dataclasses
 import numbers
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ Implementation = Literal["auto", "xla", "pallas_tpu"]
 Layout = Literal["real", "mlpen", "hf"]
 Selection = Literal["segments", "kmeans"]
 Start = Literal["exact", "batch_max"]
+DtypeName = Literal["float32", "bfloat16"]
+ConfigDtype = Annotated[DTypeLike, DtypeName]  # stored as its name; a config file has the name
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Iterations are unrolled in the program. After about sixteen of them rounding errors grow again.
 MAX_PINV_ITERS = 100
@@ -282,6 +285,16 @@ def check_pinv(num_iters: int, start: str) -> None:
         raise ValueError(
             f"pinv_iters must be an integer from 0 to {MAX_PINV_ITERS}, got {num_iters!r}."
         )
+
+
+def dtype_name(dtype: DTypeLike | None) -> str:
+    """Returns "float32" or "bfloat16" for a dtype such as jnp.bfloat16, or for its name."""
+    name: Any = dtype
+    if dtype is not None and not isinstance(dtype, str):
+        with contextlib.suppress(TypeError):  # not a dtype
+            name = jnp.dtype(dtype).name
+    check_choice("dtype", name, DtypeName)
+    return str(name)
 
 
 def check_choice(name: str, value: Any, literal: Any) -> None:

@@ -384,3 +384,19 @@ def test_trailing_padding_keeps_its_positions(rngs):
         model.apply(variables_of(model), given, method=embed) for given in (mask, None)
     )
     assert (counted == plain).all()
+
+
+@pytest.mark.parametrize("model_class", [*ONE_SEQUENCE, NystromformerForMultipleChoice])
+def test_deterministic_is_an_attribute_or_an_argument(model_class):
+    model = model_class(CONFIG, deterministic=True)
+    axes = 3 if model_class is NystromformerForMultipleChoice else 2
+    inputs = jnp.zeros((1,) * (axes - 1) + (7,), jnp.int32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    output = jax.eval_shape(model.apply, variables, inputs)  # would need a random key for dropout
+    argument = functools.partial(model_class(CONFIG).apply, deterministic=True)
+    assert output == jax.eval_shape(argument, variables, inputs)
+
+
+def test_dtype_is_stored_as_its_name():
+    for dtype in ("bfloat16", jnp.bfloat16, jnp.dtype("bfloat16")):
+        assert config(dtype=dtype).dtype == "bfloat16"

@@ -2,8 +2,8 @@
 
     from nystromformer_jax.pretrained import from_pretrained, load, save_pretrained
 
-Requires the package safetensors (extra `language`). To convert pickled PyTorch checkpoints, run
-`python -m nystromformer_jax.pretrained convert`, which requires torch (extra `peers`).
+Requires the package safetensors (extra `language`), and torch (extra `peers`) for pytorch_model.bin. To
+convert checkpoints of the authors' code, run `python -m nystromformer_jax.pretrained convert`.
 """
 
 from nystromformer_jax.pretrained.config_json import UpstreamMismatchWarning
@@ -14,6 +14,7 @@ from nystromformer_jax.pretrained.folder import (
     save_pretrained,
 )
 from nystromformer_jax.pretrained.language_model import LanguageModel, TruncationWarning, load
+from nystromformer_jax.pretrained.resize import resize_token_embeddings
 
 __all__ = [
     "ExactAttentionWarning",
@@ -23,5 +24,6 @@ __all__ = [
     "from_pretrained",
     "load",
     "read_config",
+    "resize_token_embeddings",
     "save_pretrained",
 ]

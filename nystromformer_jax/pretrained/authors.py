@@ -1,7 +1,6 @@
-"""Reads pickled PyTorch checkpoints, including those of the authors' BERT code."""
+"""Describes checkpoints of the authors' BERT code."""
 
 import dataclasses
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,50 +18,6 @@ from nystromformer_jax.pretrained.config_json import Source, read_number
 from nystromformer_jax.pretrained.names import AUTHORS, Family, Model, tensor_name
 
 Tensors = dict[str, npt.NDArray[Any]]
-
-
-def read_torch(path: Path) -> Tensors:
-    """Returns the tensors of a pickled state dict, or of a checkpoint that contains one.
-
-    Floats are converted to float32. Code in the pickle is never executed.
-
-    Raises:
-      FileNotFoundError: The file is missing.
-      ValueError: The file is corrupt, contains unsupported objects, or contains no tensors.
-      ImportError: The package torch is not installed.
-    """
-    try:
-        import torch
-    except ImportError:
-        raise ImportError(
-            f"{path} was written by PyTorch, and the package torch is not installed: pip install"
-            ' torch, or the extra "peers".'
-        ) from None
-    if not path.is_file():
-        raise FileNotFoundError(f"File {path} does not exist.")
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise ValueError(
-            f"{path} is not a PyTorch checkpoint, is corrupt, or contains more than tensors and plain values,"
-            " which cannot be read without executing it."
-        ) from None
-    except PermissionError:
-        raise
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError):
-        raise ValueError(f"{path} is truncated or corrupt: download it again.") from None
-    for key in ("model_state_dict", "state_dict", "model"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-            break
-    tensors = {}
-    for name, tensor in found.items() if isinstance(found, dict) else ():
-        if isinstance(tensor, torch.Tensor):
-            plain = tensor.detach()
-            tensors[str(name)] = (plain.float() if plain.is_floating_point() else plain).numpy()
-    if not tensors:
-        raise ValueError(f"{path} contains no state dict, which maps names to tensors.")
-    return tensors
 
 
 def read_authors_source(

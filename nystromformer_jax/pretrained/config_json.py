@@ -203,11 +203,13 @@ def read_source(
         offset = roberta_position_offset(raw)
         fields["max_len"] -= offset
     architecture, model = _architecture(raw, kind)
-    activations = {"classifier_activation": "tanh", "choice_activation": "tanh"}
-    fields.update(attention="softmax", conv_kernel_size=0, **activations)
+    fields.update(attention="softmax", conv_kernel_size=0)
+    fields.update(classifier_activation="tanh", choice_activation="tanh")
     _read_section(raw, where, fields, BERT_SECTION_FIELDS)
-    if model in (NystromformerForSequenceClassification, NystromformerForMultipleChoice):
-        fields.update(activations)
+    if model is NystromformerForSequenceClassification:
+        fields["classifier_activation"] = "tanh"
+    if model is NystromformerForMultipleChoice:
+        fields["choice_activation"] = "tanh"
     return Source(where, kind, FAMILIES[kind], architecture, model, fields, offset, 0)
 
 

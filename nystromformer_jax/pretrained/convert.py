@@ -30,9 +30,9 @@ def convert(
 ) -> tuple[Any, Source]:
     """Converts a checkpoint and its tokenizer to the folder `dest`; returns the model and its source.
 
-    `source` is a folder that `from_pretrained` reads, a folder with pytorch_model.bin, or a pickled file of
-    the authors' code or its folder, with config.json in that folder or one above. `dest` must be another
-    folder. `model_class` and `changes` are passed to `from_pretrained`.
+    `source` is a folder that `from_pretrained` reads, or a pickled file of the authors' code or its folder,
+    with config.json in that folder or one above. `dest` must be another folder. `model_class` and `changes`
+    are passed to `from_pretrained`.
 
     Raises:
       FileNotFoundError, ValueError, ImportError: See `from_pretrained`; then nothing is written.
@@ -86,46 +86,34 @@ def _read(source: Path) -> tuple[Source, dict[str, Any]]:
         raise ValueError(
             f"{source} is only one file of a model: convert the folder {source.parent}."
         )
-    if source.is_dir() and any(
-        (source / name).is_file() for name in (files.WEIGHTS, files.WEIGHTS + files.INDEX)
-    ):
-        raw = files.read_config_file(source)
-        tensors: dict[str, Any] = files.read_weights(source)
-        return read_source(raw, source, lambda: tensors), tensors
     if source.is_dir() and (source / files.CONFIG).is_file():
         files.check_is_model(files.read_config_file(source), source)
-    pickled = _torch_files(source)
-    folder = pickled[0].parent
+    paths = [source]
+    if source.is_dir():
+        paths = files.weight_files(source) or [_only_pickle(source)]
+    folder = paths[0].parent
     config = next((d for d in (folder, folder.parent) if (d / files.CONFIG).is_file()), None)
     if config is None:
         raise FileNotFoundError(
-            f"{pickled[0]} needs the {files.CONFIG} of its model, in the same folder or the one above."
+            f"{paths[0]} needs the {files.CONFIG} of its model, in the same folder or the one above."
         )
     raw = files.read_config_file(config)
-    tensors = {}
-    for path in pickled:
-        tensors |= authors.read_torch(path)
+    tensors = files.read_tensors(paths)
     if "model_type" in raw:
         return read_source(raw, source, lambda: tensors), tensors
     return authors.read_authors_source(raw, tensors, source)
 
 
-def _torch_files(source: Path) -> list[Path]:
-    """Returns the files of one pickled checkpoint."""
-    if source.is_file():
-        return [source]
-    if (source / files.TORCH_WEIGHTS).is_file():
-        return [source / files.TORCH_WEIGHTS]
-    if (source / (files.TORCH_WEIGHTS + files.INDEX)).is_file():
-        return files.shards(source / (files.TORCH_WEIGHTS + files.INDEX))
-    paths = sorted(path for path in source.iterdir() if path.suffix in TORCH_SUFFIXES)
+def _only_pickle(folder: Path) -> Path:
+    """Returns the file of a folder that PyTorch pickled; raises an error unless there is one."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix in TORCH_SUFFIXES)
     paths = [path for path in paths if path.is_file() and path.name not in TOKENIZER_FILES]
     if not paths:
         raise FileNotFoundError(
-            f"{source} contains no weights: neither {files.WEIGHTS} nor {files.TORCH_WEIGHTS} nor"
+            f"{folder} contains no weights: neither {files.WEIGHTS} nor {files.TORCH_WEIGHTS} nor"
             f" another file ending in {', '.join(TORCH_SUFFIXES)}."
         )
     if len(paths) > 1:
         names = ", ".join(path.name for path in paths)
-        raise ValueError(f"{source} contains several checkpoints ({names}): pass one of them.")
-    return paths
+        raise ValueError(f"{folder} contains several checkpoints ({names}): pass one of them.")
+    return paths[0]

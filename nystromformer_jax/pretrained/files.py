@@ -1,9 +1,10 @@
-"""Reads and atomically writes config.json and safetensors files."""
+"""Reads config.json and weights, and atomically writes config.json and safetensors files."""
 
 import json
 import os
+import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,26 +56,36 @@ def check_is_model(raw: Mapping[str, Any], folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """Returns all tensors of a folder with safetensors, sharded or not."""
-    if (folder / WEIGHTS).is_file():
-        return _read_safetensors(folder / WEIGHTS)
-    if (folder / (WEIGHTS + INDEX)).is_file():
-        tensors: dict[str, npt.NDArray[Any]] = {}
-        for path in shards(folder / (WEIGHTS + INDEX)):
-            tensors |= _read_safetensors(path)
-        return tensors
-    for name in (TORCH_WEIGHTS, TORCH_WEIGHTS + INDEX):
+    """Returns all tensors of a folder, from safetensors if it has them, else pickled by PyTorch."""
+    paths = weight_files(folder)
+    if not paths:
+        raise FileNotFoundError(
+            f"{folder} contains no weights: neither {WEIGHTS} nor {TORCH_WEIGHTS}, nor {INDEX[1:]} of"
+            " either."
+        )
+    return read_tensors(paths)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Returns the files of the weights of a folder, sharded or not; none if there are no weights."""
+    for name in (WEIGHTS, TORCH_WEIGHTS):
         if (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder} contains no {WEIGHTS}, only {name}: run python -m"
-                f" nystromformer_jax.pretrained convert {folder} DEST, and load DEST."
-            )
-    raise FileNotFoundError(
-        f"{folder} contains no weights: neither {WEIGHTS} nor {WEIGHTS}{INDEX}."
-    )
+            return [folder / name]
+        if (folder / (name + INDEX)).is_file():
+            return _shards(folder / (name + INDEX))
+    return []
 
 
-def shards(index: Path) -> list[Path]:
+def read_tensors(paths: Sequence[Path]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the tensors of safetensors files, or of files pickled by PyTorch."""
+    tensors: dict[str, npt.NDArray[Any]] = {}
+    for path in paths:
+        read = _read_safetensors if path.suffix == ".safetensors" else read_torch
+        tensors |= read(path)
+    return tensors
+
+
+def _shards(index: Path) -> list[Path]:
     """Returns the paths of the shards listed in an index file."""
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
@@ -89,6 +100,50 @@ def shards(index: Path) -> list[Path]:
             )
         paths.append(index.parent / name)
     return paths
+
+
+def read_torch(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Returns the tensors of a pickled state dict, or of a checkpoint that contains one.
+
+    Floats are converted to float32. Code in the pickle is never executed.
+
+    Raises:
+      FileNotFoundError: The file is missing.
+      ValueError: The file is corrupt, contains unsupported objects, or contains no tensors.
+      ImportError: The package torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise ImportError(
+            f"{path} was written by PyTorch, and the package torch is not installed: pip install"
+            ' torch, or the extra "peers".'
+        ) from None
+    if not path.is_file():
+        raise FileNotFoundError(f"File {path} does not exist.")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise ValueError(
+            f"{path} is not a PyTorch checkpoint, is corrupt, or contains more than tensors and plain values,"
+            " which cannot be read without executing it."
+        ) from None
+    except PermissionError:
+        raise
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError):
+        raise ValueError(f"{path} is truncated or corrupt: download it again.") from None
+    for key in ("model_state_dict", "state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+            break
+    tensors = {}
+    for name, tensor in found.items() if isinstance(found, dict) else ():
+        if isinstance(tensor, torch.Tensor):
+            plain = tensor.detach()
+            tensors[str(name)] = (plain.float() if plain.is_floating_point() else plain).numpy()
+    if not tensors:
+        raise ValueError(f"{path} contains no state dict, which maps names to tensors.")
+    return tensors
 
 
 def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:

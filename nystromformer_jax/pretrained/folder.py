@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import flax.linen as nn
+from jax.typing import DTypeLike
 
-from nystromformer_jax.models import DtypeName, NystromformerConfig
+from nystromformer_jax.models import NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import (
     POSITION_OFFSET,
@@ -47,7 +48,7 @@ def from_pretrained(
     *,
     model_class: Model | None = None,
     quirks: Quirks = "none",
-    dtype: DtypeName = "float32",
+    dtype: DTypeLike = "float32",
     seed: int = 0,
     **changes: Any,
 ) -> tuple[Any, dict[str, Any]]:
@@ -56,13 +57,13 @@ def from_pretrained(
         model, variables = from_pretrained(folder, attention="nystrom", max_len=4096)
         logits = model.apply(variables, inputs, mask=mask, deterministic=True)
 
-    Supports Nyströmformer, BERT, RoBERTa, XLM-RoBERTa and CamemBERT in safetensors format, sharded or
-    not, in float16, bfloat16 or float32. Parameters are converted to float32. Without changes the
-    outputs equal those of Hugging Face on unpadded input. All but Nyströmformer get attention="softmax"
-    and no convolution. A Nyströmformer whose num_landmarks equals segment_means_seq_len gets
-    attention="softmax" with its convolution, and a warning. In landmark attention the initial
-    pseudoinverse is scaled per matrix; in Hugging Face's code, and with quirks="hf", it is scaled by one
-    maximum over the batch.
+    Supports Nyströmformer, BERT, RoBERTa, XLM-RoBERTa and CamemBERT in safetensors format or as
+    pytorch_model.bin, sharded or not, in float16, bfloat16 or float32. A .bin file is a pickle, which is
+    read by torch with weights_only=True. Parameters are converted to float32. Without changes the outputs
+    equal those of Hugging Face on unpadded input. All but Nyströmformer get attention="softmax" and no
+    convolution. A Nyströmformer whose num_landmarks equals segment_means_seq_len gets attention="softmax"
+    with its convolution, and a warning. In landmark attention the initial pseudoinverse is scaled per
+    matrix; in Hugging Face's code, and with quirks="hf", it is scaled by one maximum over the batch.
 
     Some changes also convert parameters:
 
@@ -78,17 +79,17 @@ def from_pretrained(
     Unused tensors are ignored. One log line lists them, except for other heads, poolers and buffers.
 
     Args:
-      folder: Folder with config.json and model.safetensors.
+      folder: Folder with config.json and model.safetensors or pytorch_model.bin.
       model_class: A class of `nystromformer_jax.models`; None: the class named in config.json.
       quirks: "hf" reproduces how Hugging Face's code handles padding and batches.
-      dtype: Dtype of activations, which is not saved with a model.
+      dtype: Dtype of activations, float32 or bfloat16, which is not saved with a model.
       seed: Seed of parameters that are not in the checkpoint.
       **changes: Fields of `NystromformerConfig`.
 
     Raises:
       FileNotFoundError: The folder, config.json or the weights are missing.
       ValueError: A file is corrupt, the model is unsupported, or tensors or changes are invalid.
-      ImportError: The package safetensors is not installed.
+      ImportError: The package safetensors is not installed, or torch for pytorch_model.bin.
     """
     folder = Path(folder)
     weights = functools.cache(lambda: files.read_weights(folder))
@@ -104,7 +105,7 @@ def read_config(
     folder: str | os.PathLike[str],
     *,
     quirks: Quirks = "none",
-    dtype: DtypeName = "float32",
+    dtype: DTypeLike = "float32",
     **changes: Any,
 ) -> NystromformerConfig:
     """Returns the config of the model that `from_pretrained` returns for the same arguments.

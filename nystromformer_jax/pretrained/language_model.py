@@ -23,11 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from nystromformer_jax.models import (
-    Nystromformer,
     NystromformerForMaskedLM,
-    NystromformerForMultipleChoice,
     NystromformerForPreTraining,
     NystromformerForSequenceClassification,
+    hidden_states,
 )
 from nystromformer_jax.pretrained.folder import from_pretrained
 from nystromformer_jax.typing import Array, Bool, Float, Int
@@ -53,7 +52,9 @@ class LanguageModel:
     `embed(**tokenizer(texts, padding=True))`. Results are in the order of the input.
 
     Each batch has `batch_size` rows. Its length is `base_len` times a power of two, or `max_len`, and one
-    program is compiled per length. Longer texts are truncated, with one `TruncationWarning`.
+    program is compiled per length. Longer texts are truncated, with one `TruncationWarning`. A result does
+    not depend on its batch or on the padding, except with quirks="hf": as in Hugging Face's code, landmarks
+    then include padding, and one maximum over the batch scales the pseudoinverse.
 
     Args:
       model: A model of `nystromformer_jax.models`.
@@ -74,18 +75,31 @@ class LanguageModel:
         check_size("base_len", self.base_len)
 
     def embed(
-        self, texts: Sequence[str] | None = None, *, pooling: Pooling = "mean", **tokens: Any
+        self,
+        texts: Sequence[str] | None = None,
+        *,
+        pooling: Pooling = "mean",
+        layer: int = -1,
+        **tokens: Any,
     ) -> npt.NDArray[np.float32]:
         """Returns one embedding per text, [N, E]; that of a text without tokens is zero.
 
         Args:
           texts: The texts; None if `tokens` are passed.
-          pooling: "mean" averages the last hidden states of real tokens; "first" returns the first one.
+          pooling: "mean" averages the hidden states of real tokens; "first" returns the first one.
+          layer: Index of the hidden states: 0 are the embeddings, 1 the output of the first layer, -1 that
+            of the last.
           **tokens: `input_ids`, `attention_mask` (1 at real tokens) and `token_type_ids`.
         """
         check_choice("pooling", pooling, Pooling)
-        function = functools.partial(_embed, self.model, pooling=pooling)
-        return self._run(function, self._rows(texts, tokens), self.model.config.embed_dim)
+        config = self.model.config
+        if not -config.num_layers - 1 <= layer <= config.num_layers:
+            raise ValueError(
+                f"layer must be from {-config.num_layers - 1} to {config.num_layers} in this model,"
+                f" got {layer}."
+            )
+        function = functools.partial(_embed, self.model, pooling=pooling, layer=layer)
+        return self._run(function, self._rows(texts, tokens), config.embed_dim)
 
     def classify(
         self, texts: Sequence[str] | None = None, **tokens: Any
@@ -129,7 +143,11 @@ class LanguageModel:
         batch = _pad([row], 1, self._padded_len(row))
         top_k = min(top_k, self.model.config.vocab_size)
         top, ids = _fill(self.model, self.variables, *batch, positions, top_k=top_k)
-        tokens = [self.tokenizer.convert_ids_to_tokens(row) for row in ids[: found.size].tolist()]
+        # A vocabulary may have fewer tokens than the model has rows.
+        tokens = [
+            [token or "" for token in self.tokenizer.convert_ids_to_tokens(row)]
+            for row in ids[: found.size].tolist()
+        ]
         return [
             list(zip(*filled, strict=True)) for filled in zip(tokens, top.tolist(), strict=False)
         ]
@@ -260,9 +278,9 @@ class _FileTokenizer:
             "token_type_ids": [encoding.type_ids for encoding in found],
         }
 
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        """Returns the tokens of ids; an id without a token gives an empty string."""
-        return [self._backend.id_to_token(id) or "" for id in ids]
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str | None]:
+        """Returns the tokens of ids, and None for an id without a token."""
+        return [self._backend.id_to_token(id) for id in ids]
 
 
 def _load_tokenizer(folder: Path) -> Any:
@@ -282,7 +300,8 @@ def _load_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, verbose=False)
     except (OSError, ValueError) as error:
-        raise FileNotFoundError(f"{folder} holds no tokenizer: {error}") from None
+        reason = " ".join(str(error).split())
+        raise FileNotFoundError(f"{folder} holds no tokenizer: {reason}") from None
 
 
 def _download(name: str) -> Path:
@@ -297,7 +316,7 @@ def _download(name: str) -> Path:
         ) from None
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*_HUB_FILES, "*.safetensors"]))
-        if not any(folder.glob("*.safetensors")):  # for an error that says how to convert them
+        if not any(folder.glob("*.safetensors")):
             folder = Path(snapshot_download(name, allow_patterns=[*_HUB_FILES, "pytorch_model*"]))
     except (OSError, ValueError) as error:
         raise FileNotFoundError(
@@ -337,25 +356,19 @@ def _pad(
     return inputs, mask, types
 
 
-@functools.partial(jax.jit, static_argnames=("model", "pooling"))
+@functools.partial(jax.jit, static_argnames=("model", "pooling", "layer"))
 def _embed(
-    model: Any, variables: Any, inputs: Array, mask: Array, types: Array, *, pooling: Pooling
+    model: Any,
+    variables: Any,
+    inputs: Array,
+    mask: Array,
+    types: Array,
+    *,
+    pooling: Pooling,
+    layer: int,
 ) -> Float[Array, "B E"]:
-    """Returns the mean or the first of the last hidden states."""
-    batch = (inputs, mask, types)
-    if isinstance(model, NystromformerForMultipleChoice):
-        batch = (inputs[:, None], mask[:, None], types[:, None])
-    # The head's output is unused, so XLA removes the head.
-    _, state = model.apply(
-        variables,
-        *batch,
-        deterministic=True,
-        capture_intermediates=lambda module, method: (
-            isinstance(module, Nystromformer) and method == "__call__"
-        ),
-        mutable=["intermediates"],
-    )
-    (hidden,) = jax.tree.leaves(state["intermediates"])
+    """Returns the mean or the first of the hidden states of a layer."""
+    hidden = hidden_states(model, variables, inputs, mask, types)[layer]
     real = mask if pooling == "mean" else mask & (jnp.arange(mask.shape[1])[None] == 0)
     total = jnp.where(real[..., None], hidden, 0).sum(axis=1, dtype=jnp.float32)
     return total / jnp.maximum(real.sum(axis=1), 1)[:, None]

@@ -6,7 +6,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
 from nystromformer_jax.spelling import nearest
 
@@ -243,7 +243,7 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
     for key in values:
         if key not in fields:
             raise ValueError(f"{section}.{key}: no such key{nearest(key, fields, f'{section}.')}")
-    annotations = typing.get_type_hints(cls)
+    annotations = typing.get_type_hints(cls, include_extras=True)
     for name, field in fields.items():
         required = (
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -281,6 +281,8 @@ def read_sections(
 def _convert(value: Any, annotation: Any, where: str) -> Any:
     """Returns `value` converted to `annotation`, or raises ValueError."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:  # the second argument is the type in config files
+        return _convert(value, arguments[1], where)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None

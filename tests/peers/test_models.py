@@ -1,6 +1,7 @@
 """Comparison with the PyTorch models of transformers; each reads the folders of the other."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +9,22 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from nystromformer_jax.models import NystromformerForMaskedLM, NystromformerForPreTraining
-from nystromformer_jax.pretrained import from_pretrained, save_pretrained
+from nystromformer_jax.models import (
+    NystromformerForMaskedLM,
+    NystromformerForPreTraining,
+    hidden_states,
+)
+from nystromformer_jax.pretrained import (
+    from_pretrained,
+    resize_token_embeddings,
+    save_pretrained,
+)
 from nystromformer_jax.pretrained.__main__ import main
 from nystromformer_jax.pretrained.config_json import read_source
 from nystromformer_jax.pretrained.files import read_config_file
 from nystromformer_jax.pretrained.tensors import read_params
-from tests.helpers import GRADIENT, OTHER_FRAMEWORK, assert_close, mask_of_lengths
+from tests.helpers import GRADIENT, OTHER_FRAMEWORK, Tolerance, assert_close, mask_of_lengths
+from tests.pretrained.tiny import same_bits
 
 pytest.importorskip("safetensors", reason="needs the extra `language`")
 tiny = pytest.importorskip(
@@ -169,19 +179,65 @@ def test_padded_outputs_of_bert_and_roberta_equal_those_of_transformers(rngs, tm
         assert_close(one, other, OTHER_FRAMEWORK, where=where)
 
 
-def test_converts_a_pickle_of_transformers(rngs, tmp_path):
+def test_reads_and_converts_a_pickle_of_transformers(rngs, tmp_path):
     theirs = tiny.make("Roberta", "ForMaskedLM", max_position_embeddings=LENGTH + 2)
     theirs.config.save_pretrained(tmp_path / "theirs")
     config = tmp_path / "theirs" / "config.json"
     named = config.read_text().replace("{", '{"architectures": ["RobertaForMaskedLM"],', 1)
     config.write_text(named)
-    torch.save(theirs.state_dict(), tmp_path / "theirs" / "pytorch_model.bin")
-    assert main(["convert", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
-    ours, variables = from_pretrained(tmp_path / "ours")
+    tensors = theirs.state_dict()
+    parts = {"a.bin": sorted(tensors)[::2], "b.bin": sorted(tensors)[1::2]}
+    for part, names in parts.items():
+        torch.save({name: tensors[name] for name in names}, tmp_path / "theirs" / part)
+    weight_map = {name: part for part, names in parts.items() for name in names}
+    index = tmp_path / "theirs" / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    ours, variables = from_pretrained(tmp_path / "theirs")
     assert isinstance(ours, NystromformerForMaskedLM)
     inputs, types = tiny.batch(rngs, "ForMaskedLM")
     expected = tiny.outputs_of(tiny.run_theirs(theirs, inputs, types))[0]
     assert_close(compiled(ours, variables)(inputs, None, types), expected, OTHER_FRAMEWORK)
+    assert main(["convert", str(tmp_path / "theirs"), str(tmp_path / "ours")]) == 0
+    again, converted = from_pretrained(tmp_path / "ours")
+    assert again == ours
+    assert same_bits(converted, variables)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("size", [tiny.VOCAB + 4, tiny.VOCAB - 4])
+def test_resized_token_embeddings_equal_those_of_transformers(rngs, tmp_path, tied, size):
+    changes = {"max_position_embeddings": LENGTH, "tie_word_embeddings": tied}
+    theirs = tiny.make("Bert", "ForMaskedLM", **changes)
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours, variables = resize_token_embeddings(*from_pretrained(tmp_path / "theirs"), size)
+    save_pretrained(tmp_path / "ours", ours, variables)
+    again = tiny.load(tmp_path / "ours")
+    theirs.resize_token_embeddings(size)
+    theirs.save_pretrained(tmp_path / "theirs")
+    inputs, types = tiny.batch(rngs, "ForMaskedLM")
+    inputs = jnp.minimum(inputs + 4, size - 1)  # some are new
+    actual = compiled(ours, variables)(inputs, None, types)
+    assert actual.shape[-1] == size
+    same, expected = (
+        tiny.outputs_of(tiny.run_theirs(model.eval(), inputs, types))[0]
+        for model in (again, theirs)
+    )
+    assert_close(actual, same, OTHER_FRAMEWORK)
+    resized = from_pretrained(tmp_path / "theirs")  # as transformers wrote it
+    assert_close(compiled(*resized)(inputs, None, types), expected, OTHER_FRAMEWORK)
+    # Its new rows are the same means plus random numbers of about 1e-5.
+    assert_close(resized[1], variables, Tolerance(1e-4))
+
+
+def test_hidden_states_equal_those_of_transformers(rngs, tmp_path):
+    theirs = tiny.make("Camembert", "ForMaskedLM", max_position_embeddings=LENGTH + 2)
+    theirs.save_pretrained(tmp_path)
+    inputs, types = tiny.batch(rngs, "ForMaskedLM")
+    expected = tiny.run_theirs(theirs, inputs, types, output_hidden_states=True).hidden_states
+    ours, variables = from_pretrained(tmp_path)
+    actual = jax.jit(lambda inputs: hidden_states(ours, variables, inputs, None, types))(inputs)
+    for one, other in zip(actual, expected, strict=True):
+        assert_close(one, tiny.array(other), OTHER_FRAMEWORK)
 
 
 def test_roberta_positions_skip_leading_padding(rngs, tmp_path):

@@ -66,11 +66,12 @@ def batch(rngs, head):
     return inputs, jax.random.randint(next(rngs), shape, 0, 2)
 
 
-def run_theirs(model, inputs, types, mask=None, **labels):
+def run_theirs(model, inputs, types, mask=None, output_hidden_states=False, **labels):
     as_torch = lambda x: torch.tensor(np.asarray(x), dtype=torch.long)
     arguments = {"input_ids": as_torch(inputs), "token_type_ids": as_torch(types)}
     if mask is not None:
         arguments["attention_mask"] = as_torch(mask)
+    arguments["output_hidden_states"] = output_hidden_states
     return model(**arguments, **{name: as_torch(label) for name, label in labels.items()})
 
 

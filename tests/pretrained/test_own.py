@@ -67,8 +67,9 @@ def test_dtype_is_chosen_when_loading(tmp_path):
     model = Nystromformer(dataclasses.replace(CONFIG, dtype="bfloat16"))
     save_pretrained(tmp_path, model, random_variables(model))
     assert from_pretrained(tmp_path)[0].config.dtype == "float32"
-    again, read = from_pretrained(tmp_path, dtype="bfloat16")
+    again, read = from_pretrained(tmp_path, dtype=jnp.bfloat16)
     assert again == model
+    assert again.config.dtype == "bfloat16"
     assert {leaf.dtype for leaf in jax.tree.leaves(read)} == {jnp.dtype("float32")}
 
 

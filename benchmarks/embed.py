@@ -1,0 +1,98 @@
+"""Time to embed documents of mixed lengths, beside padding all of them to the longest.
+
+    python -m benchmarks.embed aclImdb/train/pos aclImdb/train/neg
+
+The documents are the first `--documents` text files of all folders in turn, with a WordPiece vocabulary
+trained on them. The model has the sizes of configs/pretrain.py:demo, Nyström attention and random weights.
+The first pass includes compilation. Tokenization is not timed.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.timing import processor
+from launch import huge_pages
+from nystromformer_jax import Nystromformer, NystromformerConfig
+from nystromformer_jax.pretrained import LanguageModel
+
+SIZES: dict[str, Any] = {"num_layers": 4, "embed_dim": 128, "num_heads": 4, "mlp_dim": 512}
+VOCAB_SIZE = 8_192
+BASE_LEN, BATCH_SIZE = 64, 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.embed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of text files")
+    parser.add_argument("--documents", type=int, default=1_000)
+    given = parser.parse_args(arguments)
+    lists = [sorted(folder.glob("*.txt")) for folder in given.folders]
+    paths = [path for group in zip(*lists, strict=False) for path in group][: given.documents]
+    if not paths:
+        parser.error(f"no text files in one of {', '.join(map(str, given.folders))}")
+    rows = tokenize([path.read_text(encoding="utf-8") for path in paths])
+    lengths = [len(row) for row in rows]
+    print(f"{processor()}, {jax.devices()[0].device_kind}, jax {jax.__version__}")
+    print(
+        f"{len(rows):,} documents of {min(lengths)} to {max(lengths):,} tokens, mean"
+        f" {np.mean(lengths):.0f}, in batches of {BATCH_SIZE}"
+    )
+    found, padded = embed(rows, BASE_LEN), embed(rows, max(lengths))
+    print("\n| padded to | programs | first pass, s | second pass, s |\n|---|---:|---:|---:|")
+    for name, result in (("64, 128, 256, …", found), ("the longest", padded)):
+        seconds = " | ".join(f"{value:.1f}" for value in result["seconds"])
+        print(f"| {name} | {len(result['lengths'])} | {seconds} |")
+    scale = np.abs(padded["embeddings"]).max()
+    difference = np.abs(found["embeddings"] - padded["embeddings"]).max() / scale
+    print(f"\nLargest difference: {difference:.1e} of the largest entry.")
+    return 0
+
+
+def tokenize(texts: Sequence[str]) -> list[list[int]]:
+    """Returns the token ids of texts, with a vocabulary trained on them."""
+    from tokenizers import BertWordPieceTokenizer
+
+    tokenizer = BertWordPieceTokenizer()
+    tokenizer.train_from_iterator(texts, VOCAB_SIZE, show_progress=False)
+    return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
+
+
+def embed(rows: Sequence[Sequence[int]], base_len: int) -> dict[str, Any]:
+    """Returns embeddings, the lengths of the compiled programs, and the seconds of two passes."""
+    config = NystromformerConfig(vocab_size=VOCAB_SIZE, max_len=max(map(len, rows)), **SIZES)
+    model = Nystromformer(config, name=f"from_{base_len}")  # shares no program with the other
+    tokens = jnp.zeros((1, config.max_len), jnp.int32)
+    variables = jax.jit(lambda rng: model.init(rng, tokens, deterministic=True))(jax.random.key(0))
+    language_model = LanguageModel(model, variables, None, BATCH_SIZE, base_len)
+    traced: list[int] = []
+
+    def listen(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        if isinstance(context.module, Nystromformer) and context.method_name == "__call__":
+            traced.append(args[0].shape[1])
+        return call(*args, **kwargs)
+
+    seconds = []
+    with nn.intercept_methods(listen):
+        for _ in range(2):
+            began = time.perf_counter()
+            embeddings = language_model.embed(input_ids=rows)
+            seconds.append(time.perf_counter() - began)
+    return {"embeddings": embeddings, "lengths": sorted(traced), "seconds": seconds}
+
+
+if __name__ == "__main__":
+    huge_pages.restart()
+    sys.exit(main())
