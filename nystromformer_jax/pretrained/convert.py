@@ -21,6 +21,7 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "spiece.model",
+    "sentencepiece.bpe.model",
 )
 TORCH_SUFFIXES = (".bin", ".cp", ".model", ".pt", ".pth")
 
