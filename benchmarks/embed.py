@@ -4,7 +4,8 @@
 
 The documents are the first `--documents` text files of all folders in turn, with a WordPiece vocabulary
 trained on them. The model has the sizes of configs/pretrain.py:demo, Nyström attention and random weights.
-The first pass includes compilation. Tokenization is not timed.
+Times are CPU seconds of this process, which other jobs on the machine change little. The first pass includes
+compilation. Tokenization is not timed.
 """
 
 import argparse
@@ -51,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f" {np.mean(lengths):.0f}, in batches of {BATCH_SIZE}"
     )
     found, padded = embed(rows, BASE_LEN), embed(rows, max(lengths))
-    print("\n| padded to | programs | first pass, s | second pass, s |\n|---|---:|---:|---:|")
+    print(
+        "\n| padded to | programs | first pass, CPU s | second pass, CPU s |\n|---|---:|---:|---:|"
+    )
     for name, result in (("64, 128, 256, …", found), ("the longest", padded)):
         seconds = " | ".join(f"{value:.1f}" for value in result["seconds"])
         print(f"| {name} | {len(result['lengths'])} | {seconds} |")
@@ -71,7 +74,7 @@ def tokenize(texts: Sequence[str]) -> list[list[int]]:
 
 
 def embed(rows: Sequence[Sequence[int]], base_len: int) -> dict[str, Any]:
-    """Returns embeddings, the lengths of the compiled programs, and the seconds of two passes."""
+    """Returns embeddings, the lengths of the compiled programs, and the CPU seconds of two passes."""
     config = NystromformerConfig(vocab_size=VOCAB_SIZE, max_len=max(map(len, rows)), **SIZES)
     model = Nystromformer(config, name=f"from_{base_len}")  # shares no program with the other
     tokens = jnp.zeros((1, config.max_len), jnp.int32)
@@ -87,9 +90,9 @@ def embed(rows: Sequence[Sequence[int]], base_len: int) -> dict[str, Any]:
     seconds = []
     with nn.intercept_methods(listen):
         for _ in range(2):
-            began = time.perf_counter()
+            began = time.process_time()
             embeddings = language_model.embed(input_ids=rows)
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.process_time() - began)
     return {"embeddings": embeddings, "lengths": sorted(traced), "seconds": seconds}
 
 

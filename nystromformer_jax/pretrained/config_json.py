@@ -317,9 +317,9 @@ def fingerprint(tensors: Tensors) -> str:
     """
     family = FAMILIES["nystromformer"]
     named = {family.canonical(name): tensor for name, tensor in tensors.items()}
-    bias = named.pop(f"{family.decoder}.bias", None)  # used by transformers if it is there
-    if bias is not None:
-        named["cls.predictions.bias"] = bias
+    named.setdefault("cls.predictions.bias", np.zeros(0))
+    if f"{family.decoder}.bias" in named:  # then transformers uses this one
+        named["cls.predictions.bias"] = named.pop(f"{family.decoder}.bias")
     decoder = named.get(f"{family.decoder}.weight")
     words = named.get(f"{family.prefix}embeddings.word_embeddings.weight")
     if decoder is not None and words is not None and np.array_equal(decoder, words):

@@ -168,7 +168,8 @@ class LanguageModel:
                 if values.size and not 0 <= values.min() <= values.max() < size:
                     raise ValueError(
                         f"Token ids or types must be from 0 to {size - 1} in this model, got"
-                        f" {values.min()} to {values.max()}: use the model's own tokenizer."
+                        f" {values.min()} to {values.max()}: use the model's own tokenizer, or"
+                        " resize_token_embeddings after adding tokens to it."
                     )
         return rows
 
