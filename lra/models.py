@@ -105,17 +105,21 @@ INITIALIZATIONS = {
 
 
 class SequenceEncoder(nn.Module):
-    """Encodes a sequence as one vector: embeddings, pre-norm encoder, pooling."""
+    """Encodes a sequence: embeddings, pre-norm encoder and, if `pools`, pooling to one vector."""
 
     config: ModelConfig
     make_core: Callable[..., nn.Module]
     remat: bool = False
+    pools: bool = True
 
     @nn.compact
     def __call__(
         self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
-    ) -> Float[Array, "B F"]:
-        """Returns one vector per sequence of token ids; F is E, or 3 E for `pooling="ends"`."""
+    ) -> Float[Array, "B F"] | Float[Array, "B L E"]:
+        """Returns one vector per sequence of token ids; F is E, or 3 E for `pooling="ends"`.
+
+        Without pooling, it returns one vector per token.
+        """
         config = self.config
         dtype = jnp.dtype(config.dtype)
         init = INITIALIZATIONS[config.initialization]
@@ -134,7 +138,7 @@ class SequenceEncoder(nn.Module):
             )
             x = stem(x, mask)
         max_len = config.max_len
-        if config.pooling == "cls":
+        if self.pools and config.pooling == "cls":
             cls = self.param("cls", nn.initializers.zeros_init(), (1, 1, config.embed_dim))
             cls = jnp.broadcast_to(cls.astype(dtype), (len(x), 1, config.embed_dim))
             x = jnp.concatenate([cls, x], axis=1)
@@ -176,6 +180,8 @@ class SequenceEncoder(nn.Module):
             config.num_layers, make_block, make_final_norm, remat=self.remat, name="encoder"
         )
         x = encoder(x, mask, deterministic=deterministic)
+        if not self.pools:
+            return x
         if config.pooling in ("first", "cls"):
             return x[:, 0].astype(jnp.float32)
         if config.pooling == "all_mean":
@@ -189,7 +195,7 @@ class SequenceEncoder(nn.Module):
 
 
 class Model(nn.Module):
-    """Base class of `Classifier` and `DualEncoder`."""
+    """Base class of `Classifier`, `DualEncoder` and `Tagger`."""
 
     batch_keys: ClassVar[tuple[str, ...]]  # keys of a batch that are passed to the model, in order
 
@@ -222,6 +228,29 @@ class Classifier(Model):
         """Returns logits for token ids; `mask` is True at real tokens."""
         pooled = self._encoder()(inputs, mask, deterministic=deterministic)
         return self._head(pooled, self.config.mlp_dim)
+
+
+class Tagger(Model):
+    """Classifies some tokens of a sequence; `ModelConfig.pooling` has no effect."""
+
+    batch_keys: ClassVar = ("inputs", "mask", "positions")
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Int[Array, "B L"],
+        mask: Bool[Array, "B L"],
+        positions: Int[Array, "B K"],
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "B K C"]:
+        """Returns logits of the tokens at `positions`."""
+        encoder = SequenceEncoder(
+            self.config, self.make_core, self.remat, pools=False, name="sequence_encoder"
+        )
+        x = encoder(inputs, mask, deterministic=deterministic)
+        x = jnp.take_along_axis(x, positions[..., None], axis=1).astype(jnp.float32)
+        return nn.Dense(self.num_classes, name="head_output")(x)
 
 
 class DualEncoder(Model):

@@ -15,7 +15,7 @@ from dataprep import cache
 from lra import data
 from lra.data import DataConfig, Split, Task
 from lra.data.baselines import baselines
-from lra.models import Classifier, DualEncoder, Model, ModelConfig
+from lra.models import Classifier, DualEncoder, Model, ModelConfig, Tagger
 from nystromformer_jax import make_core
 from nystromformer_jax.cores import core_class, option_fields
 from nystromformer_jax.training import (
@@ -103,7 +103,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     mesh = make_mesh(sections["mesh"], devices)
     if attention == "nystrom":  # XLA shards the sequence axis of the other attentions
         options["sequence_axis"] = sequence_axis(mesh)
-    kind = DualEncoder if task.pairs else Classifier
+    kind = DualEncoder if task.pairs else Tagger if task.targets else Classifier
     make = make_core(attention, **options)
     model = kind(model_config, make, task.num_classes, remat=fit_config.train.remat)
     fit_config.check_batches(mesh)
@@ -215,17 +215,20 @@ def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0)
 
 def make_spec(run: Run) -> TrainSpec:
     """Returns the `TrainSpec` of a run; needs no data."""
-    length = run.data.padding.padded_len
+    length, targets = run.data.padding.padded_len, data.describe(run.data.task).targets
     row = {
         key: jax.ShapeDtypeStruct((length,), bool if key.startswith("mask") else jnp.int32)
         for key in run.model.batch_keys
     }
+    labels = jax.ShapeDtypeStruct((targets,) if targets else (), jnp.int32)
+    if targets:
+        row["positions"] = labels
     return TrainSpec(
         config=run.fit,
         mesh=run.mesh,
         make_params=make_params(run),
         loss_fn=make_loss(run.model),
-        row={**row, "labels": jax.ShapeDtypeStruct((), jnp.int32)},
+        row={**row, "labels": labels},
     )
 
 
@@ -237,10 +240,14 @@ def make_loss(model: Model) -> Any:
     ) -> tuple[Array, dict[str, Any]]:
         inputs = (batch[key] for key in model.batch_keys)
         logits = apply_model(model, params, dropout_rng, *inputs).astype(jnp.float32)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
+        labels, weights = batch["labels"], batch["weights"]
+        if labels.ndim > 1:  # labeled tokens
+            weights = jnp.repeat(weights, labels.shape[1])
+            labels, logits = labels.ravel(), logits.reshape(-1, logits.shape[-1])
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         sums = {
-            "loss": weighted(losses, batch["weights"]),
-            "accuracy": weighted(logits.argmax(axis=-1) == batch["labels"], batch["weights"]),
+            "loss": weighted(losses, weights),
+            "accuracy": weighted(logits.argmax(axis=-1) == labels, weights),
         }
         return sums["loss"][0], sums
 
@@ -250,8 +257,9 @@ def make_loss(model: Model) -> Any:
 def _init(model: Model, length: int, seed: int = 0) -> Any:
     inputs = jnp.zeros((1, length), jnp.int32)
     mask = jnp.ones((1, length), bool)
-    texts = (inputs, mask) * (len(model.batch_keys) // 2)
-    return model.init(jax.random.key(seed), *texts, deterministic=True)["params"]
+    known = {"inputs": inputs, "mask": mask, "positions": inputs[:, :1]}
+    arrays = (known[key.rstrip("12")] for key in model.batch_keys)
+    return model.init(jax.random.key(seed), *arrays, deterministic=True)["params"]
 
 
 def make_params(run: Run) -> Callable[[], Any]:

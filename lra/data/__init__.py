@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Mapping
 
-from lra.data import image, listops, pathfinder, retrieval, text
+from lra.data import image, listops, mqar, pathfinder, retrieval, text
 from lra.data.task import DataConfig, Padding, Sequences, Split, Task, TaskInfo
 from nystromformer_jax.plugins import is_plugin, load_plugin
 from nystromformer_jax.spelling import nearest
@@ -71,6 +71,17 @@ TASKS: Mapping[str, TaskInfo] = {
         )
         for resolution in pathfinder.RESOLUTIONS
         for difficulty in pathfinder.RELEASE_FOLDERS
+    },
+    **{
+        mqar.task_name(length, pairs): TaskInfo(
+            mqar.VOCAB_SIZE,
+            mqar.NUM_CLASSES,
+            functools.partial(mqar.load, length=length, pairs=pairs),
+            mqar.SIZES,
+            total_steps=mqar.TOTAL_STEPS,
+            targets=pairs,
+        )
+        for length, pairs in mqar.sizes()
     },
 }
 

@@ -52,6 +52,8 @@ def _report(given: argparse.Namespace) -> None:
     sheet = _sheet_path(given.contact_sheet, name) if given.contact_sheet else None
     export_dir = cache.user_path(given.export_tfds) if given.export_tfds else None
     if export_dir:
+        if info.targets:
+            raise ValueError(f"{name} has labeled tokens: leave out --export_tfds.")
         tfds_source.new_folder(name, export_dir)
     task = data.load(
         data.DataConfig(

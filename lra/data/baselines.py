@@ -18,7 +18,7 @@ def baselines(task: Task) -> dict[str, float]:
 
     "constant answer" predicts the most frequent label. "first token alone" predicts the most frequent
     label of the training examples with the same first token, which is the root operator on ListOps; it
-    is not computed for pairs.
+    is not computed for pairs and for labeled tokens.
 
     "first and last k tokens" (ListOps only) is a softmax regression on the tokens at both ends, with
     separate weights for each root operator. The features of a token are its end, its value, its depth (an
@@ -28,9 +28,9 @@ def baselines(task: Task) -> dict[str, float]:
     fits together take about three seconds.
     """
     train, test = task.splits["train"], task.splits["test"]
-    constant = np.bincount(train.labels).argmax()
+    constant = np.bincount(train.labels.ravel()).argmax()
     accuracies = {"constant answer": float(np.mean(test.labels == constant))}
-    if train.pairs is None:
+    if train.pairs is None and train.positions is None:
         counts = np.zeros((257, train.labels.max() + 1), np.int64)
         np.add.at(counts, (_first_tokens(train), train.labels), 1)
         counts[:, constant] += counts.sum(axis=1) == 0  # unseen tokens predict the constant answer

@@ -12,6 +12,7 @@ from lra.data.baselines import baselines
 from lra.data.task import Sequences, Split, Task
 
 PERCENTILES = (5, 50, 95)
+MAX_CLASSES = 20  # with more classes, only the range of their shares is shown
 MAX_IMAGES = 1000  # images used for the distribution of pixel values
 
 
@@ -30,7 +31,7 @@ def split_statistics(split: Split, num_classes: int) -> SplitStatistics:
     used = np.arange(len(split)) if split.pairs is None else split.pairs.ravel()
     return SplitStatistics(
         examples=len(split),
-        label_counts=np.bincount(split.labels, minlength=num_classes),
+        label_counts=np.bincount(split.labels.ravel(), minlength=num_classes),
         lengths=np.diff(split.sequences.offsets)[used],
         contents=frozenset(_digests(split)),
     )
@@ -53,11 +54,11 @@ def markdown(task: Task, num_classes: int) -> str:
     ]
     statistics = {name: split_statistics(split, num_classes) for name, split in task.splits.items()}
     for name, found in statistics.items():
-        shares = 100 * found.label_counts / found.examples
+        shares = 100 * found.label_counts / found.label_counts.sum()
         lengths = [*np.percentile(found.lengths, PERCENTILES), found.lengths.max()]
         rows.append(
             f"| {name} | {found.examples:,} | {len(found.contents):,}"
-            f" | {' '.join(f'{share:.1f}' for share in shares)}"
+            f" | {_shares(shares)}"
             f" | {', '.join(f'{length:,.0f}' for length in lengths)} |"
         )
     overlaps = [
@@ -76,6 +77,13 @@ def markdown(task: Task, num_classes: int) -> str:
     if task.notes:
         rows += ["", task.notes(task)]
     return "\n".join(rows) + "\n"
+
+
+def _shares(shares: npt.NDArray[np.float64]) -> str:
+    """Returns the shares of the classes in per cent, or their range if there are many."""
+    if len(shares) > MAX_CLASSES:
+        return f"{shares.min():.1f} to {shares.max():.1f}"
+    return " ".join(f"{share:.1f}" for share in shares)
 
 
 def _digests(split: Split) -> Iterator[bytes]:

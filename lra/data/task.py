@@ -186,11 +186,12 @@ class Sequences:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A split of a task: labeled sequences, or labeled pairs of sequences."""
+    """A split of a task: labeled sequences, labeled pairs of sequences, or labeled tokens."""
 
     sequences: Sequences  # for pairs, shared by all splits
-    labels: npt.NDArray[np.int32]  # [N]
+    labels: npt.NDArray[np.int32]  # [N], or [N, K] with `positions`
     pairs: npt.NDArray[np.int32] | None = None  # [N, 2] sequence indices; None: row i is sequence i
+    positions: npt.NDArray[np.int32] | None = None  # [N, K] of the labeled tokens of each sequence
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -205,10 +206,10 @@ class Split:
         return longer
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Returns the token ids of a row (two arrays for a pair) and the label."""
+        """Returns the token ids of a row (two arrays for a pair) and the label, or a list of labels."""
         cache.require_rows(np.array([index]), len(self))
         numbers = [index] if self.pairs is None else self.pairs[index].tolist()
-        return *(self.sequences[number] for number in numbers), int(self.labels[index])
+        return *(self.sequences[number] for number in numbers), self.labels[index].tolist()
 
     def batch(self, indices: npt.NDArray[np.integer], padding: Padding) -> Batch:
         """Returns the rows `indices` as a batch.
@@ -216,7 +217,11 @@ class Split:
         Returns:
           inputs, or inputs1 and inputs2 for pairs: int32 [B, L].
           mask, or mask1 and mask2 for pairs: bool [B, L], True at real tokens.
-          labels: int32 [B].
+          labels: int32 [B], or [B, K] with labeled tokens.
+          positions: int32 [B, K], only with labeled tokens.
+
+        Raises:
+          ValueError: A labeled token is truncated.
         """
         indices = np.asarray(indices)
         cache.require_rows(indices, len(self))
@@ -227,16 +232,29 @@ class Split:
         for suffix, numbers in columns.items():
             rows = self.sequences.rows(numbers, padding)
             batch[f"inputs{suffix}"], batch[f"mask{suffix}"] = rows
-        return batch | {"labels": self.labels[indices]}
+        batch["labels"] = self.labels[indices]
+        if self.positions is not None:
+            batch["positions"] = self.positions[indices]
+            if batch["positions"].max(initial=0) >= padding.max_len:
+                raise ValueError(
+                    f"data.max_len={padding.max_len} truncates labeled tokens: pass at least"
+                    f" {int(self.lengths[indices].max())}."
+                )
+        return batch
 
     def first(self, count: int) -> Self:
         """Returns a split with at most the first `count` rows."""
         pairs = None if self.pairs is None else self.pairs[:count]
-        return dataclasses.replace(self, labels=self.labels[:count], pairs=pairs)
+        positions = None if self.positions is None else self.positions[:count]
+        return dataclasses.replace(
+            self, labels=self.labels[:count], pairs=pairs, positions=positions
+        )
 
     def save(self, folder: Path, name: str) -> None:
-        """Writes `<name>_labels.npy`, and the sequences or, for pairs, `<name>_pairs.npy`."""
+        """Writes `<name>_labels.npy`, `<name>_positions.npy`, and the sequences or `<name>_pairs.npy`."""
         cache.save_array(folder / f"{name}_labels.npy", self.labels)
+        if self.positions is not None:
+            cache.save_array(folder / f"{name}_positions.npy", self.positions)
         if self.pairs is None:
             self.sequences.save(folder, name)
         else:
@@ -249,7 +267,10 @@ class Split:
         """Memory-maps the files written by `save`; pairs are indices of `documents`."""
         labels = cache.open_array(folder / f"{name}_labels.npy")
         if documents is None:
-            return cls(Sequences.open(folder, name, first_id=first_id), labels)
+            file = folder / f"{name}_positions.npy"
+            positions = cache.open_array(file) if file.exists() else None
+            sequences = Sequences.open(folder, name, first_id=first_id)
+            return cls(sequences, labels, positions=positions)
         return cls(documents, labels, cache.open_array(folder / f"{name}_pairs.npy"))
 
 
@@ -311,6 +332,7 @@ class TaskInfo:
     )
     pairs: bool = False  # True if an example is a pair of sequences
     images: bool = False  # True if a sequence is an image
+    targets: int = 0  # K, number of labeled tokens per sequence; 0: the sequence has the label
     official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known
 
     def has_all(self, task: Task) -> bool:

@@ -1,0 +1,50 @@
+"""MQAR: what value had this key? Associative recall of K pairs from L tokens. The data are generated.
+
+    python run_lra.py --config=configs/mqar.py                                   # 16 pairs, 256 tokens
+    python run_lra.py --config=configs/mqar.py:softmax,pairs=64,length=512
+    python run_lra.py --config=configs/mqar.py:nystrom,pairs=64,length=512,num_landmarks=128
+    python run_lra.py --config=configs/mqar.py:nystrom,landmark_selection=kmeans
+
+Not a task of the Long Range Arena. It shows what an attention can hold: each query needs one of K tokens, and
+the values are random, so a model that cannot tell the keys apart has about 1/K of the answers right. Accuracy
+is that of the answers, the masked tokens.
+
+Model: 2 layers of width 64, 2 heads of 32, and a dense convolution of width 3 before the first block, from
+which a value knows its key. The attention has no convolution and there are no position embeddings, so
+recall is the work of the attention alone.
+Training: 4,000 steps of 32 sequences; Muon and AdamW, peak rate 2e-3, linear decay.
+Source: Arora et al. 2023, arXiv:2312.04927; `lra/data/mqar.py` lists the differences.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import common
+
+PAIRS = (16, 4, 8, 32, 64)  # the default first
+LENGTHS = (256, 128, 512, 1024)
+
+
+def get_config(argument: str = "nystrom") -> ConfigDict:
+    """Returns the config; `argument` selects attention, length and number of pairs."""
+    argument, selected = common.extract_options(argument, {"length": LENGTHS, "pairs": PAIRS})
+    length, pairs = int(selected["length"]), int(selected["pairs"])
+    config = common.base(argument)
+    config.data.task = f"mqar-{length}-{pairs}"
+    config.data.max_len = length
+    config.model.vocab_size = 256
+    config.model.max_len = length
+    config.model.stem = (3,)
+    config.model.positions = "none"
+    config.model.dropout_rate = 0.0
+    for option in ("conv_kernel_size", "dropout_rate"):
+        if option in config.attention and f"{option}=" not in argument:
+            config.attention[option] = 0 if option == "conv_kernel_size" else 0.0
+    config.optimizer.method = "muon"
+    config.optimizer.learning_rate = 2e-3
+    config.optimizer.schedule = "linear"
+    config.optimizer.clip_norm = 1.0
+    config.optimizer.warmup_steps = 200
+    config.train.batch_size = 32
+    config.train.total_steps = 4000
+    config.eval.every_steps = 500
+    return common.finish(config, argument)

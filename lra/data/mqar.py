@@ -1,0 +1,103 @@
+"""Multi-query associative recall: what value had this key? Pairs of tokens, then queries with masked answers.
+
+    k7 v3 k2 v9 … k7 ? . . k2 ? .       the answers are v3 and v9
+
+A sequence has K distinct keys with random values. Each key occurs again once, at a random place after the
+pairs, before a masked token, whose label is the value. The data are generated from a seed.
+
+Source: Arora et al. 2023, arXiv:2312.04927, and HazyResearch/zoology, `zoology/data/multiquery_ar.py`.
+Differs: bidirectional (the answer is masked, not predicted from the left), queries at uniform places, 126
+keys and 128 values instead of 4,096 of each.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dataprep import cache
+from lra.data.task import DataConfig, Sequences, Split, Task
+
+SIZES: Mapping[str, int] = {"train": 40_000, "valid": 1_000, "test": 1_000}
+PAIRS = (4, 8, 16, 32, 64)  # K
+LENGTHS = (128, 256, 512, 1024)
+BLANK, MASK, FIRST_KEY, FIRST_VALUE = 0, 1, 2, 128
+VOCAB_SIZE = 256
+NUM_CLASSES = VOCAB_SIZE - FIRST_VALUE
+TOTAL_STEPS = 4_000
+
+# Part of the fingerprint: increase it when a change of the code changes the generated data.
+FORMAT = 1
+
+
+def task_name(length: int, pairs: int) -> str:
+    """Returns the name of a task."""
+    return f"mqar-{length}-{pairs}"
+
+
+def sizes() -> list[tuple[int, int]]:
+    """Returns the lengths and numbers of pairs of all tasks; half of the tokens or fewer are in pairs."""
+    return [(length, pairs) for length in LENGTHS for pairs in PAIRS if 4 * pairs <= length]
+
+
+def load(config: DataConfig, *, length: int, pairs: int) -> Task:
+    """Opens a task; generates the data if they are missing.
+
+    Raises:
+      ValueError: `dir` or `source` selects files, which do not exist.
+    """
+    if config.dir or config.source not in ("auto", "generated"):
+        raise ValueError(
+            "The data of MQAR can only be generated: leave data.dir empty and data.source at auto."
+        )
+    name = task_name(length, pairs)
+    counts = {split: min(config.examples or size, size) for split, size in SIZES.items()}
+    fingerprint: dict[str, Any] = {"task": name, "format": FORMAT, "sizes": counts}
+    fingerprint["seed"] = config.seed
+    build = functools.partial(_build, counts=counts, length=length, pairs=pairs, seed=config.seed)
+    description = f"MQAR: {sum(counts.values()):,} sequences of {length} tokens, {pairs} pairs"
+    return Task.open(name, cache.prepared(name, fingerprint, build, description), decode)
+
+
+def decode(tokens: npt.NDArray[np.integer]) -> str:
+    """Converts tokens to text: keys as k0 …, values as v0 …, ? for masked tokens, . for blanks."""
+    return " ".join(_word(token) for token in np.asarray(tokens).tolist())
+
+
+def _word(token: int) -> str:
+    if token >= FIRST_VALUE:
+        return f"v{token - FIRST_VALUE}"
+    if token >= FIRST_KEY:
+        return f"k{token - FIRST_KEY}"
+    return "?" if token == MASK else "."
+
+
+def generate(
+    count: int, *, length: int, pairs: int, rng: np.random.Generator
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Returns `count` sequences [N, L], and positions and labels of their masked tokens [N, K].
+
+    Draws only uniform numbers, whose values are the same in all versions of NumPy.
+    """
+    keys = FIRST_KEY + rng.random((count, FIRST_VALUE - FIRST_KEY)).argsort(axis=1)[:, :pairs]
+    labels = (rng.random((count, pairs)) * NUM_CLASSES).astype(np.int32)
+    slots = rng.random((count, (length - 2 * pairs) // 2)).argsort(axis=1)[:, :pairs]
+    asked = 2 * pairs + 2 * slots  # positions of the second occurrence of the keys
+    tokens = np.full((count, length), BLANK, np.uint8)
+    tokens[:, 0 : 2 * pairs : 2] = keys
+    tokens[:, 1 : 2 * pairs : 2] = FIRST_VALUE + labels
+    np.put_along_axis(tokens, asked, keys.astype(np.uint8), axis=1)
+    positions = asked + 1
+    np.put_along_axis(tokens, positions, np.uint8(MASK), axis=1)
+    return tokens, positions.astype(np.int32), labels
+
+
+def _build(folder: Path, *, counts: Mapping[str, int], length: int, pairs: int, seed: int) -> None:
+    for number, (split, count) in enumerate(counts.items()):
+        rng = np.random.default_rng([seed, number])
+        tokens, positions, labels = generate(count, length=length, pairs=pairs, rng=rng)
+        sequences = Sequences.from_bytes([row.tobytes() for row in tokens])
+        Split(sequences, labels, positions=positions).save(folder, split)
