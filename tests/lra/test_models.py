@@ -8,6 +8,7 @@ from lra.models import (
     Classifier,
     ModelConfig,
     SequenceEncoder,
+    Tagger,
     first_and_last,
     masked_mean,
     sinusoids,
@@ -21,6 +22,22 @@ def small_model(attention="nystrom", sizes=None, **options):
     sizes = {"embed_dim": 12, "head_dim": 5, "mlp_dim": 7} | (sizes or {})
     config = ModelConfig(vocab_size=11, max_len=64, **sizes)
     return Classifier(config, make_core(attention, **options), num_classes=3)
+
+
+def test_a_tagger_classifies_the_tokens_at_the_positions(rngs):
+    inputs = jax.random.randint(next(rngs), (2, 20), 1, 11)
+    mask = mask_of_lengths([20, 9], 20)
+    config = ModelConfig(vocab_size=11, max_len=64, embed_dim=12, head_dim=5, mlp_dim=7)
+    model = Tagger(config, make_core("softmax"), num_classes=3)
+    positions = jnp.array([[4, 0, 19], [8, 8, 1]])
+    variables = model.init(next(rngs), inputs, mask, positions, deterministic=True)
+    apply = jax.jit(functools.partial(model.apply, variables, deterministic=True))
+    logits = apply(inputs, mask, positions)
+    assert logits.shape == (2, 3, 3)
+    assert_close(logits[1, 0], logits[1, 1], SAME_ARITHMETIC)
+    everywhere = apply(inputs, mask, jnp.broadcast_to(jnp.arange(20)[None], (2, 20)))
+    expected = jnp.take_along_axis(everywhere, positions[..., None], axis=1)
+    assert_close(logits, expected, SAME_ARITHMETIC)
 
 
 @pytest.mark.slow(minutes=0.1)

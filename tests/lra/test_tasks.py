@@ -68,6 +68,14 @@ def test_trains_on_pairs_and_evaluates_all(tmp_path, argument):
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
 
 
+def test_trains_and_evaluates_labeled_tokens(tmp_path):
+    config = small("mqar", "softmax,pairs=4,length=128", examples=24)
+    result = run(config, tmp_path / "run")
+    assert (result["task"], result["test_examples"]) == ("mqar-128-4", 24)
+    assert (96 * result["test_accuracy"]) % 1 == pytest.approx(0, abs=1e-4)  # of 4 answers each
+    assert result["baselines"].keys() == {"constant answer"}
+
+
 @pytest.mark.slow(minutes=0.2)
 def test_trains_and_evaluates_on_images(tmp_path):
     config = small("pathfinder", examples=23, workers=1)

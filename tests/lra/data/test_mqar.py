@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from lra.data import TASKS, DataConfig, describe, load, mqar
+from lra.data.task import Padding
+
+
+@pytest.fixture
+def task():
+    return load(DataConfig(task="mqar-128-16", max_len=128, examples=20))
+
+
+def test_every_masked_token_follows_a_key_and_has_the_value_of_that_key(task):
+    for split in task.splits.values():
+        batch = split.batch(np.arange(len(split)), Padding(128, 128))
+        assert batch["mask"].all()
+        for tokens, positions, labels in zip(
+            batch["inputs"], batch["positions"], batch["labels"], strict=True
+        ):
+            value_of = dict(zip(tokens[0:32:2], tokens[1:32:2], strict=True))
+            assert len(value_of) == 16
+            assert sorted(positions) == np.flatnonzero(tokens == mqar.MASK).tolist()
+            assert [value_of[key] for key in tokens[positions - 1]] == (labels + 128).tolist()
+            assert (tokens[32:] != mqar.BLANK).sum() == 32
+
+
+def test_queries_are_everywhere_and_answers_are_uniform():
+    rng = np.random.default_rng(0)
+    tokens, positions, labels = mqar.generate(2000, length=64, pairs=4, rng=rng)
+    counts = np.bincount(positions.ravel(), minlength=64)
+    assert (counts[:8] == 0).all()
+    assert (counts[9::2] > 200).all()  # 8,000 queries in 28 slots
+    assert np.bincount(labels.ravel(), minlength=mqar.NUM_CLASSES).min() > 30  # of 62.5
+    assert len(np.unique(tokens[:, 0])) == mqar.FIRST_VALUE - mqar.FIRST_KEY
+
+
+def test_fewer_examples_are_the_first_of_more_and_splits_differ(task):
+    more = load(DataConfig(task="mqar-128-16", max_len=128, examples=30))
+    for name, split in task.splits.items():
+        np.testing.assert_array_equal(split.labels, more.splits[name].labels[:20])
+        np.testing.assert_array_equal(split.sequences[7], more.splits[name].sequences[7])
+    assert (task.splits["valid"].labels != task.splits["test"].labels).any()
+
+
+def test_decodes_to_readable_words(task):
+    words = task.decode(task.splits["train"].sequences[0]).split()
+    assert words[0].startswith("k")
+    assert words[1].startswith("v")
+    assert (words.count("?"), len(words)) == (16, 128)
+
+
+def test_sizes_leave_room_for_the_queries():
+    names = [name for name in TASKS if name.startswith("mqar")]
+    assert len(names) == len(mqar.sizes()) == 19
+    assert describe("mqar-256-64").targets == 64
+
+
+@pytest.mark.parametrize("options", [{"dir": "somewhere"}, {"source": "files"}])
+def test_rejects_files(options):
+    with pytest.raises(ValueError, match="MQAR can only be generated"):
+        load(DataConfig(task="mqar-128-4", max_len=128, **options))
+
+
+def test_rejects_a_length_that_truncates_answers(task):
+    with pytest.raises(ValueError, match="max_len=40 truncates labeled tokens: pass at least 128"):
+        task.splits["train"].batch(np.arange(3), Padding(40, 40))
