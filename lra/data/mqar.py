@@ -82,9 +82,12 @@ def generate(
 
     Draws only uniform numbers, whose values are the same in all versions of NumPy.
     """
-    keys = FIRST_KEY + rng.random((count, FIRST_VALUE - FIRST_KEY)).argsort(axis=1)[:, :pairs]
-    labels = (rng.random((count, pairs)) * NUM_CLASSES).astype(np.int32)
-    slots = rng.random((count, (length - 2 * pairs) // 2)).argsort(axis=1)[:, :pairs]
+    num_keys, num_slots = FIRST_VALUE - FIRST_KEY, (length - 2 * pairs) // 2
+    # One draw per sequence, so that the first sequences do not depend on `count`.
+    draws = rng.random((count, num_keys + num_slots + pairs))
+    keys = FIRST_KEY + draws[:, :num_keys].argsort(axis=1)[:, :pairs]
+    slots = draws[:, num_keys : num_keys + num_slots].argsort(axis=1)[:, :pairs]
+    labels = (draws[:, num_keys + num_slots :] * NUM_CLASSES).astype(np.int32)
     asked = 2 * pairs + 2 * slots  # positions of the second occurrence of the keys
     tokens = np.full((count, length), BLANK, np.uint8)
     tokens[:, 0 : 2 * pairs : 2] = keys
