@@ -15,9 +15,7 @@ import numpy.typing as npt
 from language.tasks.examples import EncodedSplit, count_complete
 from language.tasks.task import Outputs, Scores, Task, ratio_error
 from nystromformer_jax.durable import write_bytes
-
-NUM_BEST = 20  # starts and ends that are combined, as in BERT's run_squad.py
-MAX_ANSWER_TOKENS = 30  # as in BERT's run_squad.py
+from nystromformer_jax.spans import best_span
 
 
 class Question(NamedTuple):
@@ -143,25 +141,6 @@ def answer_tokens(spans: npt.NDArray[np.int32], begin: int, end: int) -> tuple[i
     """
     inside = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
-
-
-def best_span(
-    start_logits: npt.NDArray[np.float32], end_logits: npt.NDArray[np.float32]
-) -> tuple[float, int, int]:
-    """Returns score, first and last token of the span with the highest sum of both logits.
-
-    A span has at most `MAX_ANSWER_TOKENS` tokens, and its ends are among the `NUM_BEST` best ones.
-    """
-    starts = np.argsort(-start_logits, kind="stable")[:NUM_BEST]
-    ends = np.argsort(-end_logits, kind="stable")[:NUM_BEST]
-    sums = start_logits[starts][:, None] + end_logits[ends][None]
-    length = ends[None] - starts[:, None] + 1
-    sums = np.where((length > 0) & (length <= MAX_ANSWER_TOKENS), sums, -np.inf)
-    row, column = np.unravel_index(sums.argmax(), sums.shape)
-    if not np.isfinite(sums[row, column]):  # no valid pair: one token
-        best = int((start_logits + end_logits).argmax())
-        return float(start_logits[best] + end_logits[best]), best, best
-    return float(sums[row, column]), int(starts[row]), int(ends[column])
 
 
 def exact_match(truth: str, guess: str) -> float:

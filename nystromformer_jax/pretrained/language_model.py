@@ -1,4 +1,4 @@
-"""Uses a language model on texts: embeddings, masked tokens and classes.
+"""Uses a language model on texts: embeddings, masked tokens, classes, scores, tags and answers.
 
     language_model = load("FOLDER")
     embeddings = language_model.embed(["a text", "another text"])
@@ -12,7 +12,7 @@ import importlib.util
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,15 +25,19 @@ import numpy.typing as npt
 from nystromformer_jax.models import (
     NystromformerForMaskedLM,
     NystromformerForPreTraining,
+    NystromformerForQuestionAnswering,
     NystromformerForSequenceClassification,
+    NystromformerForTokenClassification,
     hidden_states,
 )
 from nystromformer_jax.pretrained.folder import from_pretrained
+from nystromformer_jax.spans import best_span
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import check_choice, check_size
 
 Pooling = Literal["mean", "first"]
 Row = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # ids and types of the real tokens
+Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int32]]
 MASK_TOKENS = ("[MASK]", "<mask>")
 TOKEN_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -114,14 +118,93 @@ class LanguageModel:
         if not isinstance(self.model, NystromformerForSequenceClassification):
             raise self._head_error("classify", NystromformerForSequenceClassification)
         if kind == "regression" or config.num_labels == 1:
-            raise ValueError("classify needs classes; this model predicts numbers (regression).")
-        labels = {int(i): str(name) for i, name in (config.metadata.get("id2label") or {}).items()}
-        if len(labels) != config.num_labels:  # those of another head
-            labels = {}
-        names = [labels.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+            raise ValueError(
+                "classify needs classes; this model predicts numbers (regression): use regress."
+            )
         is_multi_label = kind == "multi_label_classification"
         function = functools.partial(_classify, self.model, is_multi_label=is_multi_label)
-        return names, self._run(function, self._rows(texts, tokens), config.num_labels)
+        outputs = self._run(function, self._rows(texts, tokens), config.num_labels)
+        return self._label_names(), outputs
+
+    def regress(self, texts: Sequence[str] | None = None, **tokens: Any) -> npt.NDArray[np.float32]:
+        """Returns the number that a regression model predicts for each text, [N].
+
+        Arguments are as in `embed`.
+        """
+        if not isinstance(self.model, NystromformerForSequenceClassification):
+            raise self._head_error("regress", NystromformerForSequenceClassification)
+        if self.model.config.num_labels != 1:
+            raise ValueError("regress needs a model with one output; this one has classes.")
+        function = functools.partial(_apply, self.model)
+        return self._run(function, self._rows(texts, tokens), 1)[:, 0]
+
+    def tag(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Returns the tag of each word of each text; a text is a list of words.
+
+        The tag of a word is that of its first token. Names are those of id2label in config.json.
+        """
+        if not isinstance(self.model, NystromformerForTokenClassification):
+            raise self._head_error("tag", NystromformerForTokenClassification)
+        if isinstance(texts, str) or any(isinstance(words, str) for words in texts):
+            raise ValueError("tag takes lists of words, such as [text.split()].")
+        backend, names = self._backend(), self._label_names()
+        # Byte-level tokenizers mark a word by the space before it.
+        found = [
+            backend.encode([f" {word}" for word in words], is_pretokenized=True) for words in texts
+        ]
+        tokens = {"input_ids": [own.ids for own in found]}
+        rows = self._rows(None, {**tokens, "token_type_ids": [own.type_ids for own in found]})
+        tags = [[names[0]] * len(words) for words in texts]  # for words without tokens
+        for chunk, batch in self._batches(rows):
+            classes = np.asarray(_apply(self.model, self.variables, *batch)).argmax(axis=-1)
+            for i, own in zip(chunk, classes, strict=False):
+                for position, word in reversed(list(enumerate(found[i].word_ids))):
+                    if word is not None:
+                        tags[i][word] = names[own[position]]
+        return tags
+
+    def answer(self, question: str, context: str) -> tuple[str, float]:
+        """Returns the best span of the context and its score, the sum of two logits.
+
+        A context that is longer than the model has several windows, which share a quarter of its length. If
+        some training questions had no answer (has_unanswerable in config.json), the span may be empty.
+        """
+        if not isinstance(self.model, NystromformerForQuestionAnswering):
+            raise self._head_error("answer", NystromformerForQuestionAnswering)
+        backend, max_len = self._backend(), self.model.config.max_len
+        room = max_len - len(backend.encode(question, "").ids)
+        if room < 4:
+            raise ValueError(
+                f"The question has too many tokens for a model of {max_len} positions."
+            )
+        backend.enable_truncation(max_len, stride=room // 4, strategy="only_second")
+        first = backend.encode(question, context)
+        backend.no_truncation()
+        windows = [first, *first.overflowing]
+        rows = self._rows(
+            None,
+            {
+                "input_ids": [own.ids for own in windows],
+                "token_type_ids": [own.type_ids for own in windows],
+            },
+        )
+        best, span, empty = -np.inf, (0, 0), np.inf
+        for chunk, batch in self._batches(rows):
+            logits = map(np.asarray, _apply(self.model, self.variables, *batch))
+            for i, start, end in zip(chunk, *logits, strict=False):
+                inside = np.array([sequence == 1 for sequence in windows[i].sequence_ids])
+                places = np.flatnonzero(inside)
+                empty = min(empty, float(start[0] + end[0]))
+                if not len(places):
+                    continue
+                score, one, other = best_span(start[places], end[places])
+                if score > best:
+                    offsets = windows[i].offsets
+                    best = score
+                    span = (offsets[places[one]][0], offsets[places[other]][1])
+        if self.model.config.metadata.get("has_unanswerable") and empty > best:
+            return "", empty
+        return context[slice(*span)].strip(), best
 
     def fill_mask(self, text: str, top_k: int = 5) -> list[list[tuple[str, float]]]:
         """Returns the `top_k` most probable tokens and their probabilities for each mask of a text.
@@ -201,20 +284,41 @@ class LanguageModel:
             length *= 2
         return min(length, self.model.config.max_len)
 
+    def _backend(self) -> Any:
+        """Returns the `tokenizers.Tokenizer` of the tokenizer, without truncation and padding."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ValueError("tag and answer need a tokenizer with a tokenizer.json (a fast one).")
+        backend.no_truncation()
+        backend.no_padding()
+        return backend
+
+    def _label_names(self) -> list[str]:
+        """Returns the names of the outputs from id2label."""
+        config = self.model.config
+        labels = {int(i): str(name) for i, name in (config.metadata.get("id2label") or {}).items()}
+        if len(labels) != config.num_labels:  # those of another head
+            labels = {}
+        return [labels.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+
     def _run(
         self, function: Callable[..., Array], rows: list[Row], width: int
     ) -> npt.NDArray[np.float32]:
         """Returns the outputs [N, width] of a function of variables, inputs, mask and types."""
         outputs = np.zeros((len(rows), width), np.float32)
+        for chunk, batch in self._batches(rows):
+            outputs[chunk] = function(self.variables, *batch)[: len(chunk)]
+        return outputs
+
+    def _batches(self, rows: list[Row]) -> Iterator[tuple[list[int], Batch]]:
+        """Yields the indices of rows and their padded batch; rows of similar length come together."""
         groups: dict[int, list[int]] = {}
         for i, row in enumerate(rows):
             groups.setdefault(self._padded_len(row), []).append(i)
         for length, group in groups.items():
             for start in range(0, len(group), self.batch_size):
                 chunk = group[start : start + self.batch_size]
-                batch = _pad([rows[i] for i in chunk], self.batch_size, length)
-                outputs[chunk] = function(self.variables, *batch)[: len(chunk)]
-        return outputs
+                yield chunk, _pad([rows[i] for i in chunk], self.batch_size, length)
 
     def _head_error(self, method: str, needed: type[nn.Module]) -> ValueError:
         return ValueError(
@@ -257,11 +361,11 @@ class _FileTokenizer:
         import tokenizers
 
         try:
-            self._backend = tokenizers.Tokenizer.from_buffer(path.read_bytes())
+            self.backend_tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(f"{path} is not a tokenizer ({error}).") from None
-        self._backend.no_padding()
-        ids = {token: self._backend.token_to_id(token) for token in MASK_TOKENS}
+        self.backend_tokenizer.no_padding()
+        ids = {token: self.backend_tokenizer.token_to_id(token) for token in MASK_TOKENS}
         self.mask_token = next((token for token, id in ids.items() if id is not None), None)
         self.mask_token_id = ids.get(self.mask_token or "")
 
@@ -269,10 +373,10 @@ class _FileTokenizer:
         self, texts: list[str], *, truncation: bool = False, max_length: int = 0
     ) -> dict[str, list[list[int]]]:
         if truncation:
-            self._backend.enable_truncation(max_length)
+            self.backend_tokenizer.enable_truncation(max_length)
         else:
-            self._backend.no_truncation()
-        found = self._backend.encode_batch(texts)
+            self.backend_tokenizer.no_truncation()
+        found = self.backend_tokenizer.encode_batch(texts)
         return {
             "input_ids": [encoding.ids for encoding in found],
             "attention_mask": [encoding.attention_mask for encoding in found],
@@ -281,7 +385,7 @@ class _FileTokenizer:
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str | None]:
         """Returns the tokens of ids, and None for an id without a token."""
-        return [self._backend.id_to_token(id) for id in ids]
+        return [self.backend_tokenizer.id_to_token(id) for id in ids]
 
 
 def _load_tokenizer(folder: Path) -> Any:
@@ -346,9 +450,7 @@ def _read_tokens(
     return rows
 
 
-def _pad(
-    rows: list[Row], batch_size: int, length: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
+def _pad(rows: list[Row], batch_size: int, length: int) -> Batch:
     """Returns inputs, mask and types [batch_size, length] of rows, padded at the end."""
     inputs, types = np.zeros((2, batch_size, length), np.int32)
     mask = np.zeros((batch_size, length), np.bool_)
@@ -373,6 +475,12 @@ def _embed(
     real = mask if pooling == "mean" else mask & (jnp.arange(mask.shape[1])[None] == 0)
     total = jnp.where(real[..., None], hidden, 0).sum(axis=1, dtype=jnp.float32)
     return total / jnp.maximum(real.sum(axis=1), 1)[:, None]
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _apply(model: Any, variables: Any, inputs: Array, mask: Array, types: Array) -> Any:
+    """Returns the outputs of a model."""
+    return model.apply(variables, inputs, mask, types, deterministic=True)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "is_multi_label"))

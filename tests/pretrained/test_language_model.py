@@ -214,6 +214,12 @@ def test_errors_say_what_to_do(make, tmp_path):
         make("NystromformerForSequenceClassification").fill_mask("[MASK]")
     with pytest.raises(ValueError, match="this model predicts numbers"):
         make("NystromformerForSequenceClassification", num_labels=1).classify(["a"])
+    with pytest.raises(ValueError, match="regress needs a model with one output"):
+        make("NystromformerForSequenceClassification").regress(["a"])
+    with pytest.raises(ValueError, match=r"tag takes lists of words, such as \[text"):
+        make("NystromformerForTokenClassification").tag(["a cat"])
+    with pytest.raises(ValueError, match="answer needs a NystromformerForQuestionAnswering"):
+        language_model.answer("who", "a cat")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
         load(tmp_path)
@@ -256,7 +262,9 @@ def test_tokenizers_of_transformers_give_the_same(make):
     transformers = pytest.importorskip("transformers", reason="needs the extra `peers`")
     language_model = make()
     theirs = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=language_model.tokenizer._backend, mask_token="[MASK]", pad_token="[PAD]"
+        tokenizer_object=language_model.tokenizer.backend_tokenizer,
+        mask_token="[MASK]",
+        pad_token="[PAD]",
     )
     other = LanguageModel(language_model.model, language_model.variables, theirs, 3, 4)
     long = "cat " * 50

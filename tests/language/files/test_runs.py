@@ -12,7 +12,7 @@ from sklearn import metrics as sklearn_metrics
 from language import finetune
 from language.tasks.answering import f1
 from language.tasks.tagging import entity_scores
-from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.pretrained import from_pretrained, load
 from nystromformer_jax.training import NotFinished, Workdir
 from tests.helpers import OTHER_FRAMEWORK, assert_close
 from tests.language.files import fakes
@@ -49,6 +49,22 @@ def scores_of_file(file, kind, tests):
         [[name in json.loads(cell) for name in names] for cell in own] for own in (truths, guesses)
     ]
     return sklearn_metrics.f1_score(*ones, average="micro", zero_division=0)
+
+
+def same_from_python(language_model, split, kind, predictions):
+    """Requires that a language model predicts what the run predicted."""
+    texts = [fakes.text(i) for i in range(fakes.COUNT)]
+    if kind == "regression":
+        assert_close(language_model.regress(texts), predictions, OTHER_FRAMEWORK)
+    elif kind == "token_classification":
+        tags = language_model.tag([sentence.words for sentence in split.sentences])
+        assert [tag for own in tags for tag in own] == [tag for tag in predictions if tag]
+    elif kind == "question_answering":
+        for question in split.questions:
+            assert language_model.answer(question.question, question.context)[0] == "rome"
+    else:
+        names = ["neg", "pos"] if kind == "classification" else ["fun", "odd", "sad"]
+        assert language_model.classify(texts)[0] == names
 
 
 @pytest.mark.slow_except("token_classification")
@@ -101,6 +117,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
         assert_close(own, ours, OTHER_FRAMEWORK)
     else:
         assert own == ours
+    same_from_python(load(tmp_path / "run/model"), data.splits["test"], kind, own)
     before = output.read_bytes()
     tests.write_text("")
     with pytest.raises(ValueError, match=r"test\.\w+ (has no|is not JSON)"):

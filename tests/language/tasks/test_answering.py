@@ -5,14 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from language.tasks.answering import (
-    MAX_ANSWER_TOKENS,
-    answer_tokens,
-    best_span,
-    exact_match,
-    f1,
-    windows,
-)
+from language.tasks.answering import answer_tokens, exact_match, f1, windows
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 6, 7, 8, 11, 30])
@@ -44,19 +37,6 @@ def test_windows_cover_a_context_and_overlap(tokens, overlap):
 def test_metrics_are_those_of_squad(truth, guess, exact, score):
     assert exact_match(truth, guess) == exact
     assert f1(truth, guess) == pytest.approx(score)
-
-
-def test_best_span_equals_a_search_over_all_pairs():
-    rng = np.random.default_rng(4)
-    for length in (1, 2, 13, 61):
-        start, end = rng.normal(size=(2, length)).astype(np.float32)
-        start[-1] += 3  # the best start is often after the best end
-        pairs = [
-            (start[i] + end[j], i, j)
-            for i in range(length)
-            for j in range(i, min(i + MAX_ANSWER_TOKENS, length))
-        ]
-        assert best_span(start, end) == pytest.approx(max(pairs))
 
 
 def test_tokens_of_an_answer_overlap_its_characters():
