@@ -520,9 +520,10 @@ def sentence(result: Mapping[str, Any]) -> str:
     for split in ("valid", "test"):
         if result.get(split):
             errors = result[f"{split}_standard_error"]
+            scales = {name: 1 if name == "mse" else 100 for name in result[split]}
             values = ", ".join(
-                f"{name} {format_spread(100 * value, 100 * errors.get(name, math.nan))}"
-                for name, value in result[split].items()
+                f"{name} {format_spread(scale * result[split][name], scale * errors.get(name, math.nan))}"
+                for name, scale in scales.items()
             )
             parts.append(f"{split} {values} ({result[f'{split}_examples']:,} examples)")
     return f"{result['task']}: {'; '.join(parts)}, at step {result['best_step']:,}."

@@ -67,6 +67,44 @@ def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
     assert first_only == [split.sentences[0].tags]
 
 
+def test_sentences_longer_than_a_row_have_several(tmp_path, tokenizer):
+    file = tmp_path / "x.conll"
+    tags = ["O", "B-A", "I-A", "O", "B-B"]
+    words = [fakes.WORDS[i % 12] for i in range(11)]
+    file.write_text("".join(f"{word} {tags[i % 5]}\n" for i, word in enumerate(words)))
+    data = load(tokenizer, "token_classification", file, max_len=6, valid_file=str(file))
+    split = data.splits["train"]
+    batch = split.batch(np.arange(len(split)), 6)
+    assert batch["mask"].sum(axis=1).tolist() == [6, 6, 5]
+    assert (batch["inputs"] == tokenizer.sep_id).sum(axis=1).tolist() == [1, 1, 1]
+    assert data.task.predict(split, {"classes": batch["labels"]}) == [split.sentences[0].tags]
+
+
+def test_labels_of_windows_are_inside_them(tmp_path, tokenizer):
+    """An answer of three words, at every place of a context."""
+    words = [fakes.WORDS[i % 11] for i in range(40)]
+    context = " ".join(words)
+    starts = [len(" ".join(words[:i])) + bool(i) for i in range(38)]
+    ends = [len(" ".join(words[: i + 3])) for i in range(38)]
+    answers = [context[a:b] for a, b in zip(starts, ends, strict=True)]
+    entries = [
+        {"id": i, "question": "who", "answers": [{"text": text, "answer_start": start}]}
+        for i, (text, start) in enumerate(zip(answers, starts, strict=True))
+    ]
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": entries}]}]}))
+    values = {"max_len": 16, "overlap": 3, "valid_file": str(file)}
+    split = load(tokenizer, "question_answering", file, **values).splits["train"]
+    batch = split.batch(np.arange(len(split)), 16)
+    found = set()
+    for row, (first, last) in enumerate(batch["labels"].tolist()):
+        if first:
+            answer = answers[split.question_of[row]]
+            assert batch["inputs"][row, first : last + 1].tolist() == tokenizer.encode([answer])[0]
+            found.add(int(split.question_of[row]))
+    assert found == set(range(38))
+
+
 def test_windows_have_the_answer_at_their_labels(tmp_path, tokenizer):
     file = fakes.write_squad(tmp_path / "train.json", unanswerable=True)
     values = {"max_len": 20, "overlap": 4, "valid_file": str(file)}

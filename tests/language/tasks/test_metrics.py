@@ -1,5 +1,6 @@
 """Compares scores with numbers computed by hand, and standard errors with a bootstrap."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -97,6 +98,27 @@ def test_standard_errors_in_closed_form():
     r = 0.8
     spearman = standard_error(TASKS["stsb"], SCORES, GIVEN)["spearman"]
     assert spearman == pytest.approx((1 - r**2) * math.sqrt((1 + r**2 / 2) / 2))
+
+
+def test_several_labels_and_squared_errors_by_hand():
+    task = dataclasses.replace(
+        TASKS["mnli"], kind="multi_label", metrics=("micro_f1", "macro_f1", "accuracy")
+    )
+    logits = np.array([[2, -1, 3], [-1, -2, 0.1], [1, -3, -1]])
+    labels = np.array([[1, 1, 1], [0, 0, 1], [0, 0, 0]])
+    guesses = predictions(task, logits)
+    assert guesses.tolist() == [[1, 0, 1], [0, 0, 1], [1, 0, 0]]
+    assert score(task, guesses, labels) == pytest.approx(
+        {"micro_f1": 6 / 8, "macro_f1": (2 / 3 + 0 + 1) / 3, "accuracy": 1 / 3}
+    )
+    residuals = np.array([4, 2, 0]) - 6 / 8 * np.array([5, 2, 1])
+    assert standard_error(task, guesses, labels) == pytest.approx(
+        {"micro_f1": np.sqrt(np.square(residuals).sum()) / 8, "accuracy": np.sqrt(2 / 3 / 9)}
+    )
+    raised = predictions(dataclasses.replace(task, threshold=0.6), logits)
+    assert raised.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0]]
+    regression = dataclasses.replace(TASKS["stsb"], metrics=("mse",))
+    assert score(regression, SCORES, GIVEN) == {"mse": pytest.approx((2.25 + 4 + 0.25) / 5)}
 
 
 def test_error_of_a_correlation_for_normal_data():
