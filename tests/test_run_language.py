@@ -6,6 +6,7 @@ import pytest
 
 from tests import programs
 from tests.language import runs, texts
+from tests.language.files import fakes as files
 from tests.language.glue import fakes
 
 
@@ -34,6 +35,12 @@ def pretrained(tmp_path_factory):
     code, output, errors = call("run_pretrain.py", *arguments, cache=folder / "cache")
     assert (code, "Traceback" in errors) == (0, False), errors
     return folder, output
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The folder of a tiny model with a vocabulary, written without training."""
+    return files.checkpoint(tmp_path_factory.mktemp("model"))
 
 
 def refusal(program, *arguments):
@@ -141,10 +148,9 @@ def test_rejects_the_tokenizer_of_another_model(in_repository, pretrained, tmp_p
 
 
 @pytest.mark.parametrize("program", ["run_glue", "run_pretrain"])
-def test_check_reports_a_missing_tokenizer(in_repository, pretrained, tmp_path, program):
-    folder, _ = pretrained
+def test_check_reports_a_missing_tokenizer(in_repository, checkpoint, tmp_path, program):
     for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).write_bytes((folder / "run/model" / name).read_bytes())
+        (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
     config = {"run_glue": "glue.py:sst2,max_len=19", "run_pretrain": "pretrain.py:checkpoint"}
     batch = [] if program == "run_glue" else ["--config.train.batch_size=8"]
     line = refusal(
@@ -157,8 +163,7 @@ def test_check_reports_a_missing_tokenizer(in_repository, pretrained, tmp_path, 
     assert f"{tmp_path} contains no tokenizer" in line
 
 
-def test_rejects_an_invalid_row(in_repository, pretrained, tmp_path):
-    folder, _ = pretrained
+def test_rejects_an_invalid_row(in_repository, checkpoint, tmp_path):
     task = fakes.write_task(tmp_path, "sst2")
     rows = (task / "train.tsv").read_text().splitlines(keepends=True)
     (task / "train.tsv").write_text("".join([*rows[:4], "a row without its label\n", *rows[4:]]))
@@ -166,16 +171,15 @@ def test_rejects_an_invalid_row(in_repository, pretrained, tmp_path):
         "run_glue",
         "--config=configs/glue.py:sst2,max_len=19",
         f"--config.data.dir={task}",
-        f"--config.init.checkpoint={folder / 'run/model'}",
+        f"--config.init.checkpoint={checkpoint}",
         f"--workdir={tmp_path / 'run'}",
     )
     assert "train.tsv, line 5" in line
 
 
-def test_rejects_a_truncated_checkpoint(in_repository, pretrained, tmp_path):
-    folder, _ = pretrained
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
-        content = (folder / "run/model" / name).read_bytes()
+def test_rejects_a_truncated_checkpoint(in_repository, checkpoint, tmp_path):
+    for name in ("config.json", "vocab.txt", "model.safetensors"):
+        content = (checkpoint / name).read_bytes()
         cut = len(content) // 2 if name.endswith("safetensors") else len(content)
         (tmp_path / name).write_bytes(content[:cut])
     line = refusal(

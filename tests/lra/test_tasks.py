@@ -105,7 +105,6 @@ def test_reports_missing_data_before_compiling(tmp_path, caplog):
 
 
 @pytest.mark.slow_except(
-    "retrieval-nystrom,num_landmarks=4,conv_kernel_size=3",
     "retrieval-linformer,projection_size=8",
     "retrieval-none,conv_kernel_size=3,conv_groups=channel",
 )
