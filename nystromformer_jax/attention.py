@@ -16,10 +16,11 @@ from nystromformer_jax.stages import (
     Assignment,
     Landmarks,
     assign_landmarks,
-    collect,
+    collect_logits,
     distribute,
     invert_landmarks,
     scaled_logits,
+    softmax_product,
     weighted_values,
 )
 from nystromformer_jax.typing import Array, Bool, Float
@@ -257,10 +258,11 @@ def _means(x: Array, mask: Array | None, options: Options, **_: bool) -> Segment
     return SegmentMeans(means, landmark_mask, ranks)
 
 
-def _collect(*tokens: Array, mask: Array | None, assigned: Array | None) -> Array:
+def _collect(
+    q_landmarks: Array, key: Array, value: Array, *, mask: Array | None, assigned: Array | None
+) -> Array:
     """Returns kernel_3 @ value on one device."""
-    values, _, total = collect(*tokens, mask=mask, assigned=assigned)
-    return values / total[..., None]
+    return softmax_product(collect_logits(q_landmarks, key, mask, assigned), value)
 
 
 LOCAL = Operations(_means, _collect, depthwise_convolution, lambda x: x)

@@ -1,8 +1,13 @@
 """Iterative pseudoinverse of the landmark kernel."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from nystromformer_jax.target import on_gpu
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Start, accum_dtype, check_dtype, check_pinv
 
@@ -20,7 +25,7 @@ def iterative_pinv(
 
     Six iterations do not converge to the inverse. They act like ridge regularization: singular values far
     below ‖A‖ · 3.25^-6 stay damped, which keeps attention stable. The gradient is that of the iterations,
-    not −Zᵀ dZ Zᵀ as for the exact inverse. The iterates are recomputed in the backward pass.
+    not −Zᵀ dZ Zᵀ as for the exact inverse. The backward pass recomputes the iterates, except on GPUs.
 
     Args:
       kernel: A. The result for a zero matrix is zero; zero rows and columns stay zero.
@@ -47,8 +52,12 @@ def iterative_pinv(
         )
     check_dtype("kernel", kernel)
     kernel = kernel.astype(accum_dtype(kernel.dtype))
-    # With checkpointing, A is the only residual of the backward pass, instead of about thirty arrays.
-    return jax.checkpoint(lambda a: _iterate(a, num_iters, start, precision))(kernel)
+    iterate = functools.partial(_iterate, num_iters=num_iters, start=start, precision=precision)
+    if not on_gpu():
+        # With checkpointing, A is the only residual of the backward pass, instead of about thirty arrays.
+        # On a GPU, recomputing these small arrays would start forty more kernels.
+        iterate = jax.checkpoint(iterate)
+    return iterate(kernel)
 
 
 def pinv_residual(
@@ -92,7 +101,8 @@ def _iterate(
     def product(left: Array, right: Array) -> Array:
         return jnp.matmul(left, right, precision=precision)
 
-    identity = jnp.eye(kernel.shape[-2], dtype=kernel.dtype).reshape(
+    # A constant, not `jnp.eye`: XLA on GPUs fuses `constant - matrix` into the product that reads it.
+    identity: Any = np.eye(kernel.shape[-2], dtype=kernel.dtype).reshape(
         *(1,) * (kernel.ndim - 2), *kernel.shape[-2:-1] * 2
     )
     inverse = _initial_inverse(kernel, start)

@@ -4,6 +4,7 @@ Only `collect` and `distribute` read tokens. The other stages use M × M and M �
 sequence parallelism replace or split `collect` and `distribute`.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import SegmentMeans, TokenRanks
 from nystromformer_jax.pinv import iterative_pinv
+from nystromformer_jax.target import on_gpu
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import Options, accum_dtype, check_inputs, zero_padding
 
@@ -53,14 +55,25 @@ def collect(
     """
     names = ("q_landmarks", "key", "value", "mask")
     check_inputs(q_landmarks, key, value, mask, names, any_value_dim=True)
-    logits = scaled_logits(q_landmarks, key, mask)
-    if assigned is not None:
-        landmark = jnp.arange(logits.shape[2])[None, None, :, None]
-        logits = _assigned_logits(logits, assigned[:, None, None, :], landmark)
+    logits = collect_logits(q_landmarks, key, mask, assigned)
     maximum = jax.lax.stop_gradient(logits.max(axis=-1))
     weights = jnp.exp(logits - maximum[..., None])
     values = weighted_values(weights, value)
     return values, maximum.swapaxes(1, 2), weights.sum(axis=-1).swapaxes(1, 2)
+
+
+def collect_logits(
+    q_landmarks: Float[Array, "B M H D"],
+    key: Float[Array, "B T H D"],
+    mask: Bool[Array, "B T"] | None,
+    assigned: Int[Array, "B T"] | None,
+) -> Float[Array, "B H M T"]:
+    """Returns the logits of kernel_3, see `collect`."""
+    logits = scaled_logits(q_landmarks, key, mask)
+    if assigned is None:
+        return logits
+    landmark = jnp.arange(logits.shape[2])[None, None, :, None]
+    return _assigned_logits(logits, assigned[:, None, None, :], landmark)
 
 
 def distribute(
@@ -103,11 +116,7 @@ def distribute(
     if assigned is not None:
         landmark = jnp.arange(logits.shape[3])[None, None, None, :]
         logits = _assigned_logits(logits, assigned[:, None, :, None], landmark)
-    weights = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True)))
-    # Normalized after the product, because dividing L × D numbers is cheaper than L × M.
-    output = weighted_values(weights, landmark_values.astype(query.dtype))
-    output = output / weights.sum(axis=-1).swapaxes(1, 2)[..., None]
-    output = output.astype(query.dtype)
+    output = softmax_product(logits, landmark_values.astype(query.dtype)).astype(query.dtype)
     if conv_kernel is None:
         return output
     if value is None:
@@ -233,24 +242,65 @@ def scaled_logits(
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B H L T"]:
     """Returns query · key / √D in at least float32; `MASKED_LOGIT` at masked keys."""
-    logits = jnp.einsum(
-        "BLHD,BTHD->BHLT",
-        query,
-        key,
-        precision=precision,
-        preferred_element_type=accum_dtype(query.dtype),
-    )
+    logits = _product("BLHD,BTHD->BHLT", precision, query, key)
     logits = logits * query.shape[-1] ** -0.5
     return logits if mask is None else jnp.where(mask[:, None, None, :], logits, MASKED_LOGIT)
+
+
+def softmax_product(
+    logits: Float[Array, "B H L T"], value: Float[Array, "B T H Dv"]
+) -> Float[Array, "B L H Dv"]:
+    """Returns softmax(logits) @ value in at least float32; weights are rounded to `value`'s dtype."""
+    if on_gpu():
+        return weighted_values(_rounded_softmax(logits, value.dtype), value)
+    weights = jnp.exp(logits - jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True)))
+    # Normalized after the product, because dividing L × D numbers is cheaper than L × T.
+    output = weighted_values(weights, value)
+    return output / weights.sum(axis=-1).swapaxes(1, 2)[..., None]
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _rounded_softmax(logits: Float[Array, "B H L T"], dtype: jnp.dtype) -> Float[Array, "B H L T"]:
+    """Returns softmax(logits) in `dtype`; only these weights are kept for the gradient."""
+    return jax.nn.softmax(logits, axis=-1).astype(dtype)
+
+
+@_rounded_softmax.defjvp
+def _rounded_softmax_jvp(
+    dtype: jnp.dtype, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+    # The barrier keeps the compiler from computing the weights again from the logits, which are wider.
+    weights = jax.lax.optimization_barrier(_rounded_softmax(*primals, dtype))
+    wide = weights.astype(primals[0].dtype)
+    product = wide * tangents[0]
+    return weights, (product - wide * product.sum(axis=-1, keepdims=True)).astype(dtype)
 
 
 def weighted_values(
     weights: Float[Array, "B H L T"], value: Float[Array, "B T H Dv"]
 ) -> Float[Array, "B L H Dv"]:
     """Returns weights @ value in at least float32; weights are first rounded to `value`'s dtype."""
-    return jnp.einsum(
-        "BHLT,BTHD->BLHD",
-        weights.astype(value.dtype),
-        value,
-        preferred_element_type=accum_dtype(value.dtype),
-    )
+    return _product("BHLT,BTHD->BLHD", None, weights.astype(value.dtype), value)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _product(spec: str, precision: jax.lax.PrecisionLike, x: Array, y: Array) -> Array:
+    """Returns the product of two arrays of one dtype in at least float32.
+
+    Its gradients are products in the dtype of `x` and `y`, too: JAX would convert both operands to float32.
+    """
+    return jnp.einsum(spec, x, y, precision=precision, preferred_element_type=accum_dtype(x.dtype))
+
+
+@_product.defjvp
+def _product_jvp(
+    spec: str,
+    precision: jax.lax.PrecisionLike,
+    primals: tuple[Array, Array],
+    tangents: tuple[Array, Array],
+) -> tuple[Array, Array]:
+    (x, y), (dx, dy) = primals, tangents
+    output = _product(spec, precision, x, y)
+    product = functools.partial(jnp.einsum, spec, precision=precision)
+    tangent = product(dx, y).astype(output.dtype) + product(x, dy).astype(output.dtype)
+    return output, tangent

@@ -3,12 +3,13 @@
 import functools
 import logging
 import math
-from typing import Any, cast
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
 from nystromformer_jax.kernels.attention import kernel_attention, unsupported
+from nystromformer_jax.target import target_device
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Implementation, Inputs, Options
 
@@ -24,7 +25,7 @@ def use_kernels(implementation: Implementation, inputs: Inputs, options: Options
     if not kernels_wanted(implementation):
         return False
     reason = unsupported(inputs, options)
-    _, kind = _target()
+    _, kind = target_device()
     if not reason and implementation == "auto" and kind in TOO_OLD:
         reason = f"they need a TPU v5e or later, not a {kind}"
     if not reason:
@@ -67,20 +68,7 @@ def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Arra
 
 def interpret_mode() -> bool:
     """Returns True if the device is not a TPU, so the kernels must run in interpret mode."""
-    return _target()[0] != "tpu"
-
-
-def _target() -> tuple[str, str]:
-    """Returns platform and kind of the target devices: of the ambient mesh, else the default ones."""
-    mesh = jax.sharding.get_abstract_mesh()
-    device = None if mesh.empty else mesh.abstract_device
-    if device is not None:
-        return device.platform, device.device_kind
-    default = cast(Any, jax.config).jax_default_device  # missing in the type stubs
-    if isinstance(default, str):
-        default = jax.devices(default)[0]
-    default = default or jax.devices()[0]
-    return default.platform, default.device_kind
+    return target_device()[0] != "tpu"
 
 
 def _split_axes(query: Array) -> tuple[tuple[str, ...], Any]:
