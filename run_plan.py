@@ -1,7 +1,8 @@
 """Estimates the cost of a run: `python run_plan.py --config=configs/listops.py --topology=v5e:4x4`.
 
-Compiles the training step of any config under configs/ for a TPU topology, without a TPU (extra `plan`), or
-without --topology for the local devices, and prints memory, communication and time per step.
+Compiles the training step of any config under configs/ for TPUs (`v5e:4x4`, extra `plan`) or GPUs
+(`h200:1` or `a100:1`, extra `plan-gpu`), which need not be present, or without --topology for the local
+devices, and prints memory, communication and time per step.
 """
 
 import os
@@ -15,7 +16,9 @@ from cli import exit_with_error
 
 CONFIG = cli.define_config("any config, as for the training programs", lambda name: True)
 TOPOLOGY = flags.DEFINE_string(
-    "topology", "", "A TPU's kind and shape, such as v5e:4x4; empty: the local devices."
+    "topology",
+    "",
+    "TPUs, such as v5e:4x4, or a number of GPUs, such as h200:1; empty: the local devices.",
 )
 PRICE = flags.DEFINE_float(
     "price", 0.0, "Cost of a chip per hour, to estimate the cost of the run.", 0.0

@@ -10,7 +10,11 @@ import jax
 from jax.errors import JaxRuntimeError
 from jax.sharding import SingleDeviceSharding
 
-from nystromformer_jax.training.topology import is_out_of_memory, needed_temporaries
+from nystromformer_jax.training.topology import (
+    compiler_options,
+    is_out_of_memory,
+    needed_temporaries,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +46,7 @@ def compile_ahead(
     reason = None
     cost: Mapping[str, float] = {}
     try:
-        run = lowered.compile()
+        run = lowered.compile(compiler_options=compiler_options(device))
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise

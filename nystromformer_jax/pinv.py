@@ -53,11 +53,10 @@ def iterative_pinv(
     check_dtype("kernel", kernel)
     kernel = kernel.astype(accum_dtype(kernel.dtype))
     iterate = functools.partial(_iterate, num_iters=num_iters, start=start, precision=precision)
-    if not on_gpu():
-        # With checkpointing, A is the only residual of the backward pass, instead of about thirty arrays.
-        # On a GPU, recomputing these small arrays would start forty more kernels.
-        iterate = jax.checkpoint(iterate)
-    return iterate(kernel)
+    if on_gpu():
+        return iterate(kernel)  # recomputing these small arrays would start forty more kernels
+    # With checkpointing, A is the only residual of the backward pass, instead of about thirty arrays.
+    return jax.checkpoint(iterate)(kernel)
 
 
 def pinv_residual(

@@ -51,3 +51,14 @@ def test_plans_for_another_topology():
     assert "v5e:2x2: 4 device(s)" in done.output
     assert "of 16.00 GiB" in done.output
     assert "cost of the run" in done.output
+
+
+@pytest.mark.slow(minutes=2)
+def test_plans_for_a_gpu():
+    pytest.importorskip("jax_cuda12_plugin", reason="needs the extra plan-gpu")
+    done = run("--topology=h200:1", "--nolargest_batch")
+    assert done.code == 0, done.errors
+    assert "h200:1: 1 device(s)" in done.output
+    assert "of 141.00 GiB" in done.output
+    assert "kernels of a step" in done.output
+    assert "by memory access and FLOPs" in done.output

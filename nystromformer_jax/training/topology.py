@@ -1,4 +1,4 @@
-"""TPU topologies for compilation without a TPU, specifications of chips, and out-of-memory errors."""
+"""Topologies for compilation without a device, specifications of chips, and out-of-memory errors."""
 
 import dataclasses
 import importlib.util
@@ -27,28 +27,75 @@ NO_TPU_HERE = {
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Published specifications of one TPU chip."""
+    """Published specifications of one TPU chip or GPU."""
 
     memory_bytes: int  # HBM
     flops: float  # peak bfloat16 FLOPs per second
     memory_rate: float  # bytes per second between HBM and the chip
     link_rate: float  # bytes per second of one link to a neighbor, in one direction
     hertz: float  # cycles per second
+    gpu: str = ""  # the description of a GPU for its compiler, see `_GPU`; empty for TPUs
 
+
+# The format is that of XLA's xla/backends/gpu/target_config/specs.
+_GPU = """gpu_device_info {{
+  name: "{name}" device_vendor: "NVIDIA Corporation" device_address_bits: 64
+  cuda_compute_capability {{ {capability} }}
+  core_count: {cores} fpus_per_core: {fpus} clock_rate_ghz: {gigahertz}
+  memory_bandwidth: {memory_rate} device_memory_size: {memory} l2_cache_size: {cache}
+  shared_memory_per_block: 49152 shared_memory_per_core: {shared}
+  shared_memory_per_block_optin: {shared_optin}
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  driver_version: "13.0.0" runtime_version: "12.8.0" compile_time_toolkit_version: "12.8.0"
+  dnn_version: "9.10.0"
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+device_description_str: "{name}"
+"""
+H200 = _GPU.format(
+    name="NVIDIA H200 141GB HBM3e",
+    capability="major: 9 feature_extension: ACCELERATED_FEATURES",
+    cores=132,
+    fpus=128,
+    gigahertz=1.98,
+    memory_rate=4_800_000_000_000,
+    memory=151_397_597_184,
+    cache=52_428_800,
+    shared=233_472,
+    shared_optin=232_448,
+)
+A100 = _GPU.format(
+    name="NVIDIA A100-SXM4-80GB",
+    capability="major: 8",
+    cores=108,
+    fpus=64,
+    gigahertz=1.41,
+    memory_rate=2_039_000_000_000,
+    memory=84_987_740_160,
+    cache=41_943_040,
+    shared=167_936,
+    shared_optin=166_912,
+)
 
 # Source: Austin et al. 2025, "How to Scale Your Model", table of TPUs (chapter 2). `hertz` is the clock rate
 # at which the matrix units reach `flops`. Units per chip: v4 and v5p 8 (128 x 128), v5e 4 (128 x 128),
-# v6e 4 (256 x 256).
+# v6e 4 (256 x 256). GPUs: NVIDIA's data sheets, FLOPs without sparsity.
 CHIPS: Mapping[str, Chip] = {
     "v4": Chip(32 * 2**30, 2.75e14, 1.2e12, 4.5e10, 1.05e9),
     "v5e": Chip(16 * 2**30, 1.97e14, 8.1e11, 4.5e10, 1.5e9),
     "v5p": Chip(96 * 2**30, 4.59e14, 2.8e12, 9e10, 1.75e9),
     "v6e": Chip(32 * 2**30, 9.2e14, 1.6e12, 9e10, 1.75e9),
+    "h200": Chip(151_397_597_184, 9.89e14, 4.8e12, 4.5e11, 1.98e9, H200),
+    "a100": Chip(84_987_740_160, 3.12e14, 2.039e12, 3e11, 1.41e9, A100),
 }
 
 
 def chip_of(topology: str) -> Chip:
-    """Returns the chip of a topology such as `v5e:4x4`; raises ValueError if it is unknown."""
+    """Returns the chip of a topology such as `v5e:4x4` or `h200:1`; raises ValueError if unknown."""
     kind = topology.partition(":")[0]
     if kind not in CHIPS:
         raise ValueError(f"Unknown TPU {kind!r}{nearest(kind, CHIPS)}")
@@ -56,13 +103,16 @@ def chip_of(topology: str) -> Chip:
 
 
 def topology_devices(name: str) -> list[jax.Device]:
-    """Returns compile-only devices of a TPU topology such as `v5e:4x4`.
+    """Returns compile-only devices of a topology such as `v5e:4x4` (TPUs) or `h200:8` (GPUs).
 
     Raises:
-        ValueError: libtpu is not installed or does not support the topology.
+        ValueError: The compiler is not installed or does not support the topology.
     """
     if not re.fullmatch(r"\w+:[1-9]\d*(x[1-9]\d*)*", name):  # libtpu crashes on a size of 0
         raise ValueError(f"--topology needs a TPU's kind and shape, such as v5e:1x1; got {name!r}.")
+    kind, _, size = name.partition(":")
+    if kind in CHIPS and CHIPS[kind].gpu:
+        return _gpu_devices(kind, size)
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError(
             "--topology needs libtpu, which compiles for TPUs without one:"
@@ -82,6 +132,39 @@ def topology_devices(name: str) -> list[jax.Device]:
             " it knows for example v4:1x1x1, v5e:1x1, v5p:1x1x1 and v6e:1x1."
         ) from None
     return list(description.devices)
+
+
+def _gpu_devices(kind: str, size: str) -> list[jax.Device]:
+    """Returns compile-only GPUs of one host."""
+    if not size.isdecimal():
+        raise ValueError(f"--topology={kind}:N needs the number of GPUs; got {size!r}.")
+    if importlib.util.find_spec("jax_cuda12_plugin") is None:
+        raise ValueError(
+            f"--topology={kind}:{size} needs XLA's compiler for GPUs:"
+            " pip install -e '.[plan-gpu]' in the clone."
+        )
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # no CUDA is needed to compile
+    from jax.experimental import topologies
+
+    try:
+        description = topologies.get_topology_desc(
+            topology_name=kind,
+            platform="cuda",
+            topology=f"1x1x{size}",
+            target_config=CHIPS[kind].gpu,
+        )
+    except JaxRuntimeError as error:
+        raise ValueError(
+            f"XLA cannot compile for --topology={kind}:{size}: {str(error).splitlines()[0]}"
+        ) from None
+    return list(description.devices)
+
+
+def compiler_options(device: jax.Device) -> dict[str, str | bool] | None:
+    """Returns the options with which to compile for `device`, which may be compile-only."""
+    if device.platform != "gpu" or jax.default_backend() == "gpu":
+        return None
+    return {"xla_gpu_autotune_level": "0"}  # by default XLA times variants of kernels on the GPU
 
 
 def _host_bounds(name: str) -> tuple[int, int, int]:

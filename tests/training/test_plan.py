@@ -11,7 +11,7 @@ from nystromformer_jax.training import MeshConfig, TrainSpec, make_mesh
 from nystromformer_jax.training.planning import estimate
 from nystromformer_jax.training.planning import report as report_file
 from nystromformer_jax.training.planning.estimate import Memory, Plan, largest_that_fits, make_plan
-from nystromformer_jax.training.planning.hlo import Collectives
+from nystromformer_jax.training.planning.hlo import Collectives, Launches
 from nystromformer_jax.training.planning.report import make_report
 from nystromformer_jax.training.topology import CHIPS, chip_of
 from tests.training import tiny
@@ -88,8 +88,8 @@ class Unprintable:
     def lower(self, *shapes):
         return Unprintable(self.real.lower(*shapes))
 
-    def compile(self):
-        return Unprintable(self.real.compile())
+    def compile(self, compiler_options):
+        return Unprintable(self.real.compile(compiler_options))
 
     def as_text(self):
         raise JaxRuntimeError("INTERNAL: RET_CHECK failure (hlo_instruction.cc:1)")
@@ -174,6 +174,17 @@ def test_report_of_a_fitting_plan_has_time_and_cost(monkeypatch):
 def test_kernel_time_is_bounded_by_memory_bandwidth(monkeypatch):
     plan = plan_of(GIB, kernel_bytes=810_000_000)  # a v5e moves 810 GB a second
     assert plan.compute_seconds(CHIPS["v5e"]) == pytest.approx(0.002 + 0.001)
+
+
+def test_time_on_a_gpu_is_that_of_memory_or_flops(monkeypatch):
+    launches = Launches(7, nbytes=9_600_000_000, conditionals=0)
+    plan = plan_of(GIB, cycles=None, launches=launches)
+    assert plan.compute_seconds(CHIPS["h200"]) == pytest.approx(0.002)
+    plan = plan_of(GIB, cycles=None, launches=launches, flops=9.89e12)
+    assert plan.compute_seconds(CHIPS["h200"]) == pytest.approx(0.01)
+    found, _ = report(monkeypatch, [plan])
+    assert "kernels of a step  7, which read and write 8.94 GiB" in found.text
+    assert "by memory access and FLOPs" in found.text
 
 
 def test_report_suggests_options_that_fit(monkeypatch):

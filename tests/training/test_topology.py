@@ -58,3 +58,18 @@ def test_two_processes_may_use_topologies_at_once():
     )
     answer = programs.finish(programs.start("-c", words, JAX_PLATFORMS="cpu"))
     assert (answer.code, answer.output) == (0, "4\n"), answer.errors
+
+
+def test_error_if_the_compiler_for_gpus_is_missing(monkeypatch):
+    monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"compiler for GPUs.*pip install -e '\.\[plan-gpu\]'"):
+        topology.topology_devices("h200:1")
+    with pytest.raises(ValueError, match="needs the number of GPUs; got '2x4'"):
+        topology.topology_devices("a100:2x4")
+
+
+def test_gpus_need_not_exist():
+    pytest.importorskip("jax_cuda12_plugin", reason="needs the extra plan-gpu")
+    devices = topology.topology_devices("a100:2")
+    assert [device.device_kind for device in devices] == ["NVIDIA A100-SXM4-80GB"] * 2
+    assert topology.compiler_options(devices[0]) == {"xla_gpu_autotune_level": "0"}

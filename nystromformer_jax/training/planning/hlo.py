@@ -20,6 +20,12 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _IDENTITY = re.compile(r'channel_id=\d+|chain_id="\d+"|op_name="[^"]*"')
 _KERNEL = re.compile(r'op_name="[^"]*[/(]nystrom_(\w+)')
 _KERNEL_BYTES = re.compile(r'"cost_estimate":\{[^}]*"bytes_accessed":"(\d+)"')
+_DEFINITION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+NO_KERNEL = (
+    *("parameter", "constant", "bitcast", "tuple", "get-tuple-element", "opt-barrier"),
+    *("while", "conditional", "call", "after-all", "partition-id", "replica-id"),
+)
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 
@@ -29,6 +35,41 @@ class Collectives:
 
     count: int
     nbytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Launches:
+    """Kernels that a GPU program starts per run, and the bytes that they read and write."""
+
+    count: int
+    nbytes: int
+    conditionals: int
+
+
+def find_launches(text: str) -> Launches:
+    """Returns the launches of a GPU program, from its `compiled.as_text()`.
+
+    Each operation of the optimized program is a kernel, except those that compute nothing. Its bytes are the
+    sizes of its operands and results: an upper bound, because a kernel may read a part of an operand or find
+    it in the cache. Loops of known length are counted once per iteration.
+    """
+    sizes = {
+        found[1]: sum(_sizes(found[2][: named.start()]))
+        for line in text.splitlines()
+        if (found := _DEFINITION.match(line)) and (named := _NAME.search(found[2]))
+    }
+    count = nbytes = conditionals = 0
+    for times, operation, name, fused in _operations(text):
+        conditionals += name == "conditional"
+        if fused or name in NO_KERNEL or name.endswith("-done"):
+            continue
+        start = operation.index(f" {name}(")
+        operands = _OPERAND.findall(operation[start : operation.index(")", start)])
+        count += times
+        nbytes += times * (
+            sum(_sizes(operation[:start])) + sum(sizes.get(operand, 0) for operand in operands)
+        )
+    return Launches(count, nbytes, conditionals)
 
 
 def find_collectives(text: str) -> dict[str, Collectives]:

@@ -97,6 +97,9 @@ def _memory_lines(plan: Plan, chip: Chip | None) -> Iterator[str]:
 def _step_lines(plan: Plan) -> Iterator[str]:
     if plan.flops is not None:
         yield f"FLOPs of a step    {plan.flops:.3g} per device"
+    if plan.launches is not None:
+        nbytes = _bytes(plan.launches.nbytes)
+        yield f"kernels of a step  {plan.launches.count:,}, which read and write {nbytes}"
     for kind, found in (plan.collectives or {}).items():
         yield f"{kind:18} {found.count} per step, {_bytes(found.nbytes)} to each device"
 
@@ -110,9 +113,16 @@ def _time_lines(spec: TrainSpec, plan: Plan, chip: Chip | None, price: float) ->
         yield f"time               {NO_TIME}"
         return
     compute, links = plan.compute_seconds(chip) or 0.0, plan.link_seconds(chip) or 0.0
+    if plan.launches is None:
+        method, error = "the compiler's estimate", "± 40 %, without input"
+    else:
+        method, error = (
+            "memory access and FLOPs",
+            "without gaps between kernels and without input",
+        )
     yield (
-        f"time of a step     {_seconds(seconds)} by the compiler's estimate: {_seconds(compute)} computing,"
-        f" {_seconds(links)} communicating if nothing hides it; ± 40 %, without input"
+        f"time of a step     {_seconds(seconds)} by {method}: {_seconds(compute)} computing,"
+        f" {_seconds(links)} communicating if nothing hides it; {error}"
     )
     hours = steps * seconds / 3600
     yield f"time of the run    {steps:,} steps, {_hours(hours)}, without evaluation"

@@ -1,0 +1,172 @@
+"""Kernels, bytes and memory of attention and of training steps on a GPU, by its compiler, without a GPU.
+
+    python -m benchmarks.gpu_budget --out results/budget/gpu
+
+The first rows are one attention (batch 8, 8 heads of 64, 64 landmarks, L = 4,096, a convolution of 33), the
+others a training step of a config in float32. Kernels are counted in the optimized program. Their bytes are
+the sizes of their operands and results, an upper bound of what they read and write. Without a GPU the
+compiler cannot time variants of kernels; on a GPU it may choose other ones. The floor is 7 L D numbers per
+head forward, and 17 with the gradient.
+Needs the extra `plan-gpu`. The table is rewritten after every cell; the same command resumes.
+"""
+
+import argparse
+import importlib
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import budget, cells
+from benchmarks.compiled import compile_ahead
+from benchmarks.gradient import with_gradient
+
+GPUS = ("h200", "a100")
+LENGTH = 4096
+CASES = (
+    *itertools.product(("bfloat16", "float32"), ("plain", "masked"), budget.MODES),
+    *itertools.product(("float32",), ("listops", "image"), ("step",)),
+)
+MIB = 2**20
+
+
+def main() -> int:
+    """Compiles the missing cells and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu_budget",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--gpus", nargs="+", default=GPUS, choices=GPUS)
+    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
+    parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+    from nystromformer_jax.training import describe_environment
+    from nystromformer_jax.training.topology import topology_devices
+
+    if given.cell:
+        print(json.dumps(cell(*given.cell)))
+        return 0
+    if given.out is None:
+        parser.error("pass --out=results/budget/gpu, or another place to write to")
+    try:
+        for gpu in given.gpus:
+            topology_devices(f"{gpu}:1")
+    except ValueError as error:
+        parser.error(str(error))
+    versions = {
+        name: importlib.metadata.version(name)
+        for name in ("jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12")
+    }
+    return cells.collect(
+        "benchmarks.gpu_budget",
+        given.out,
+        {"versions": describe_environment()["versions"] | versions},
+        ("gpu", "dtype", "case", "mode"),
+        ((gpu, *case) for gpu in given.gpus for case in CASES),
+        arguments=[],
+        markdown=markdown,
+        line=str,
+    )
+
+
+def cell(gpu: str, dtype: str, case: str, mode: str) -> dict[str, Any]:
+    """Returns the row of one program."""
+    from nystromformer_jax.training.topology import chip_of
+
+    if mode == "step":
+        floor, (launches, temporaries) = None, step(gpu, case)
+    else:
+        itemsize = 2 if dtype == "bfloat16" else 4
+        numbers = budget.FLOOR[mode] * budget.BATCH * budget.HEADS * LENGTH * budget.DIM
+        floor, (launches, temporaries) = numbers * itemsize, attention(gpu, dtype, case, mode)
+    return {
+        "gpu": gpu,
+        "dtype": dtype,
+        "case": case,
+        "mode": mode,
+        "kernels": launches.count,
+        "nbytes": launches.nbytes,
+        "conditionals": launches.conditionals,
+        "floor_bytes": floor,
+        "temp_bytes": temporaries,
+        "seconds": launches.nbytes / chip_of(f"{gpu}:1").memory_rate,
+    }
+
+
+def attention(gpu: str, dtype: str, case: str, mode: str) -> tuple[Any, int]:
+    """Returns the launches and temporaries of one attention."""
+    import jax
+    import jax.numpy as jnp
+
+    from nystromformer_jax import nystrom_attention
+    from nystromformer_jax.training.planning.hlo import find_launches
+    from nystromformer_jax.training.topology import topology_devices
+
+    def attend(query: Any, key: Any, value: Any, kernel: Any, mask: Any = None) -> Any:
+        return nystrom_attention(
+            query, key, value, num_landmarks=budget.LANDMARKS, conv_kernel=kernel, mask=mask
+        )
+
+    shape = (budget.BATCH, LENGTH, budget.HEADS, budget.DIM)
+    tokens = jax.ShapeDtypeStruct(shape, dtype)
+    kernel = jax.ShapeDtypeStruct((budget.HEADS, budget.WIDTH), jnp.float32)
+    arguments = [tokens, tokens, tokens, kernel]
+    masks = [jax.ShapeDtypeStruct(shape[:2], bool)] if case == "masked" else []
+
+    def forward(*arguments: Any) -> Any:
+        return attend(*arguments[1:], *arguments[0])
+
+    def gradient(masks: Any, *arguments: Any) -> Any:
+        return with_gradient(lambda *x: attend(*x, *masks))(*arguments)
+
+    if mode == "gradient":
+        arguments.append(tokens)
+    function = gradient if mode == "gradient" else forward
+    compiled = compile_ahead(
+        budget.for_device(function, f"{gpu}:1"),
+        (masks, *arguments),
+        topology_devices(f"{gpu}:1")[0],
+    )
+    assert compiled.run is not None
+    return find_launches(compiled.run.as_text() or ""), compiled.figures["temp_bytes"]
+
+
+def step(gpu: str, name: str) -> tuple[Any, int]:
+    """Returns the launches and temporaries of a config's training step."""
+    from lra import train
+    from nystromformer_jax.training.planning.estimate import make_plan
+    from nystromformer_jax.training.topology import topology_devices
+
+    config = importlib.import_module(f"configs.{name}").get_config().to_dict()
+    config["train"]["accumulation"] = 1
+    plan = make_plan(train.make_spec(train.prepare(config, topology_devices(f"{gpu}:1"))))
+    assert plan.launches is not None
+    assert plan.memory is not None
+    return plan.launches, plan.memory.temporaries
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Returns a table with a row per program."""
+    lines = [
+        "| GPU | | kernels | MB | floor, MB | µs by bytes | temporaries, MiB | conditionals |",
+        "|---" * 8 + "|",
+    ]
+    for row in results["rows"]:
+        floor = "" if row["floor_bytes"] is None else f"{row['floor_bytes'] / 1e6:,.0f}"
+        lines.append(
+            f"| {row['gpu']} | {row['case']}, {row['dtype']}, {row['mode']} | {row['kernels']} |"
+            f" {row['nbytes'] / 1e6:,.0f} | {floor} | {1e6 * row['seconds']:,.0f} |"
+            f" {row['temp_bytes'] / MIB:,.0f} | {row['conditionals']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
