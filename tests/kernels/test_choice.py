@@ -145,7 +145,7 @@ def test_shard_map_with_check_vma_falls_back_to_xla(caplog):
 
 
 def test_several_devices_without_a_mesh_fall_back_to_xla(caplog, monkeypatch):
-    monkeypatch.setattr(choice, "_target", lambda: ("tpu", "TPU v5 lite"))
+    monkeypatch.setattr(choice, "target_device", lambda: ("tpu", "TPU v5 lite"))
     with caplog.at_level(logging.WARNING):
         assert "pallas_call" not in traced()
     assert "jax.set_mesh(mesh)" in caplog.records[0].getMessage()
