@@ -8,7 +8,7 @@ import pytest
 from nystromformer_jax import Encoder, make_core
 from nystromformer_jax.ema import multi_scale_ema
 from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
-from tests.helpers import HALF, REFERENCE, Tolerance, assert_close, mask_of_lengths
+from tests.helpers import HALF, REFERENCE, Tolerance, assert_close, mask_of_lengths, normal
 
 BATCH, LENGTH, WIDTH = 2, 70, 8
 SAMPLED = Tolerance(0.1)  # of a standard deviation from 20,000 tokens with time scales up to 32
@@ -26,7 +26,7 @@ def make_block(name="nystrom", **options):
 
 
 def random_tokens(rngs):
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     return x, mask_of_lengths([LENGTH, 41], LENGTH)
 
 
@@ -39,34 +39,40 @@ class TestMultiScaleEma:
     def test_time_scales_cover_two_tokens_to_the_longest(self, rngs):
         layer = MultiScaleEma(num_states=4, max_time_scale=512)
         impulse = jnp.zeros((1, 9, 5)).at[0, 4].set(1.0)
-        parameters = layer.init(next(rngs), impulse)["params"]
+        parameters = jax.jit(layer.init)(next(rngs), impulse)["params"]
+        apply = jax.jit(layer.apply)
         weights = jnp.zeros((2, 5, 4))
         decays = []
         for state in range(4):
             only = {**parameters, "weight": weights.at[0, :, state].set(1.0)}
-            after = layer.apply({"params": only}, impulse)[0, 5:7]
+            after = np.asarray(apply({"params": only}, impulse))[0, 5:7]
             decays.append(-1 / np.log(after[1] / after[0]))
         scales = np.sort(np.ravel(decays))
         assert_close(scales, 2 * 256 ** ((np.arange(20) + 0.5) / 20), HALF)
 
     def test_averages_of_white_noise_have_unit_variance(self, rngs):
         layer = MultiScaleEma(num_states=2, max_time_scale=32)
-        x = jax.random.normal(next(rngs), (1, 20_000, 4))
-        parameters = layer.init(next(rngs), x)["params"]
+        x = normal(next(rngs), (1, 20_000, 4))
+        parameters = jax.jit(layer.init)(next(rngs), x)["params"]
         weights = jnp.zeros((2, 4, 2)).at[1, :, 1].set(1.0)
         alone = {**parameters, "weight": weights, "skip": jnp.zeros(4)}
-        assert_close(layer.apply({"params": alone}, x).std(axis=(0, 1)), np.ones(4), SAMPLED)
+        averages = np.asarray(jax.jit(layer.apply)({"params": alone}, x))
+        assert_close(averages.std(axis=(0, 1)), np.ones(4), SAMPLED)
 
     def test_equals_the_function_plus_the_token_itself(self, rngs):
         x, mask = random_tokens(rngs)
         layer = MultiScaleEma(num_states=1, max_time_scale=2)
-        variables = layer.init(next(rngs), x)
-        variables = jax.tree.map(lambda leaf: leaf + 0.3, variables)
-        parameters = variables["params"]
-        time_scales = 2 * jnp.exp(parameters["time_scale"])
-        weights = parameters["weight"] * jnp.sqrt(1 - jnp.exp(-2 / time_scales))
-        expected = multi_scale_ema(x, time_scales, weights, mask=mask) + 1.3 * x
-        assert_close(layer.apply(variables, x, mask), expected, REFERENCE)
+        variables = jax.jit(layer.init)(next(rngs), x)
+        variables = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf) + 0.3), variables)
+
+        @jax.jit
+        def formula(parameters, x):
+            time_scales = 2 * jnp.exp(parameters["time_scale"])
+            weights = parameters["weight"] * jnp.sqrt(1 - jnp.exp(-2 / time_scales))
+            return multi_scale_ema(x, time_scales, weights, mask=mask) + 1.3 * x
+
+        expected = formula(variables["params"], x)
+        assert_close(jax.jit(layer.apply)(variables, x, mask), expected, REFERENCE)
 
 
 @pytest.mark.parametrize("name", CORES)
@@ -96,8 +102,9 @@ def test_without_states_tokens_mix_by_the_core_alone(rngs):
     block = GatedEmaBlock(2, make_core("none"), 16, num_states=0)
     variables = initialised(block, rngs, x, mask)
     assert "ema" not in variables["params"]
-    output = block.apply(variables, x, mask, deterministic=True)
-    changed = block.apply(variables, x.at[:, 5].add(1.0), mask, deterministic=True)
+    apply = jax.jit(functools.partial(block.apply, deterministic=True))
+    output = apply(variables, x, mask)
+    changed = apply(variables, x.at[:, 5].add(1.0), mask)
     differs = (output != changed).any(axis=(0, 2))
     assert differs[5]
     assert differs.sum() == 1

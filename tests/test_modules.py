@@ -27,6 +27,7 @@ from tests.helpers import (
     SAME_ARITHMETIC,
     assert_close,
     mask_of_lengths,
+    normal,
 )
 
 NYSTROM = make_core("nystrom", num_landmarks=5, conv_kernel_size=3)
@@ -38,12 +39,17 @@ def init(module, rng, *inputs):
     return jax.jit(functools.partial(module.init, deterministic=True))(rng, *inputs)
 
 
+def apply(module, variables, *inputs, **named):
+    """The output, compiled as a whole."""
+    return jax.jit(functools.partial(module.apply, **named))(variables, *inputs)
+
+
 def parameters(tree):
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def test_over_tokens_equals_the_layer(rngs):
-    x = jax.random.normal(next(rngs), (2, 7, 3))
+    x = normal(next(rngs), (2, 7, 3))
     layer = nn.Dense(5)
     variables = layer.init(next(rngs), x)
     flattened = lambda variables, x: nn.apply(over_tokens, layer)(variables, x)
@@ -51,24 +57,27 @@ def test_over_tokens_equals_the_layer(rngs):
 
 
 def test_self_attention_equals_projections_and_the_function(rngs):
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     module = SelfAttention(2, NYSTROM)
     variables = init(module, next(rngs), x, mask)
-    weights = variables["params"]
 
-    def project(name, x):
-        return x @ weights[name]["kernel"] + weights[name]["bias"][None, None]
+    @jax.jit
+    def formula(weights, x):
+        def project(name, x):
+            return x @ weights[name]["kernel"] + weights[name]["bias"][None, None]
 
-    heads = (BATCH, LENGTH, 2, WIDTH // 2)
-    attended = nystrom_attention(
-        *(project(name, x).reshape(heads) for name in ("query", "key", "value")),
-        num_landmarks=5,
-        mask=mask,
-        conv_kernel=weights["core"]["conv_kernel"],
-    )
-    expected = project("out", attended.reshape(BATCH, LENGTH, WIDTH))
-    actual = module.apply(variables, x, mask, deterministic=True)
+        heads = (BATCH, LENGTH, 2, WIDTH // 2)
+        attended = nystrom_attention(
+            *(project(name, x).reshape(heads) for name in ("query", "key", "value")),
+            num_landmarks=5,
+            mask=mask,
+            conv_kernel=weights["core"]["conv_kernel"],
+        )
+        return project("out", attended.reshape(BATCH, LENGTH, WIDTH))
+
+    expected = formula(variables["params"], x)
+    actual = apply(module, variables, x, mask, deterministic=True)
     assert_close(actual, expected, REFERENCE, where=mask)
 
 
@@ -91,7 +100,7 @@ def test_a_pre_norm_block_has_the_parameters_of_its_formula(rngs):
 
 
 def test_pre_norm_and_post_norm_equal_their_formulas(rngs):
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
 
     def norm(x):
         x = x - x.mean(-1, keepdims=True)
@@ -100,23 +109,26 @@ def test_pre_norm_and_post_norm_equal_their_formulas(rngs):
     for kind in ("pre", "post"):
         block = EncoderBlock(2, NYSTROM, 7, norm=kind)
         variables = init(block, next(rngs), x)  # layer norms start at one and zero
-        weights = variables["params"]
-        attend = lambda x, w=weights: SelfAttention(2, NYSTROM).apply(
-            {"params": w["attention"]}, x, deterministic=True
-        )
-        mlp = lambda x, w=weights: MlpBlock(7).apply({"params": w["mlp"]}, x, deterministic=True)
-        if kind == "pre":
-            middle = x + attend(norm(x))
-            expected = middle + mlp(norm(middle))
-        else:
+
+        @jax.jit
+        def formula(weights, x, kind=kind):
+            attend = lambda x: SelfAttention(2, NYSTROM).apply(
+                {"params": weights["attention"]}, x, deterministic=True
+            )
+            mlp = lambda x: MlpBlock(7).apply({"params": weights["mlp"]}, x, deterministic=True)
+            if kind == "pre":
+                middle = x + attend(norm(x))
+                return middle + mlp(norm(middle))
             middle = norm(x + attend(x))
-            expected = norm(middle + mlp(middle))
-        assert_close(block.apply(variables, x, deterministic=True), expected, REFERENCE)
+            return norm(middle + mlp(middle))
+
+        expected = formula(variables["params"], x)
+        assert_close(apply(block, variables, x, deterministic=True), expected, REFERENCE)
 
 
 @pytest.mark.slow(minutes=0.1)
 def test_encoder_output_ignores_padding(rngs):
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     encoder = Encoder(2, functools.partial(EncoderBlock, 2, NYSTROM, 7))
     variables = init(encoder, next(rngs), x, mask)
@@ -145,7 +157,8 @@ def test_dropout_applies_to_the_attention_output_and_twice_in_the_mlp(rngs):
         return call(*args, **kwargs)
 
     with nn.intercept_methods(spy):
-        block.apply(variables, x, deterministic=False, rngs={"dropout": next(rngs)})
+        run = functools.partial(block.apply, deterministic=False, rngs={"dropout": next(rngs)})
+        jax.eval_shape(run, variables, x)
     assert dropped == [(1, 4, WIDTH), (1, 4, 7), (1, 4, WIDTH)]
 
 
@@ -154,32 +167,38 @@ def test_half_precision_activations_keep_float32_parameters(rngs):
     block = EncoderBlock(2, NYSTROM, 7, dtype=jnp.bfloat16)
     variables = init(block, next(rngs), x)
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
-    assert block.apply(variables, x, deterministic=True).dtype == jnp.bfloat16
+    run = functools.partial(block.apply, deterministic=True)
+    assert jax.eval_shape(run, variables, x).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize(("name", "options"), [("reformer", {"chunk_len": 4}), ("none", {})])
 def test_rejects_cross_attention_for_cores_without_keys(rngs, name, options):
     layer = MultiHeadAttention(2, make_core(name, **options))
-    x, y = (jax.random.normal(next(rngs), (2, 13, 6)) for _ in range(2))
+    x, y = (normal(next(rngs), (2, 13, 6)) for _ in range(2))
     for other in (x, y):  # under jit x and y cannot be distinguished
         with pytest.raises(ValueError, match=r"self-attention only: .* Pass inputs_kv=None"):
             layer.init(next(rngs), x, other, deterministic=True)
-    layer.init(next(rngs), x, deterministic=True)
+    jax.eval_shape(functools.partial(layer.init, deterministic=True), next(rngs), x)
 
 
 def test_attention_none_projects_only_the_value(rngs):
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     module = SelfAttention(2, make_core("none", conv_kernel_size=3))
     variables = init(module, next(rngs), x, mask)
     weights = variables["params"]
     assert weights.keys() == {"value", "core", "out"}
-    value = x @ weights["value"]["kernel"] + weights["value"]["bias"][None, None]
-    value = jnp.where(mask[..., None], value, 0).reshape(BATCH, LENGTH, 2, WIDTH // 2)
-    convolved = depthwise_convolution(value, weights["core"]["conv_kernel"])
-    expected = convolved.reshape(x.shape) @ weights["out"]["kernel"]
-    expected = expected + weights["out"]["bias"][None, None]
-    assert_close(module.apply(variables, x, mask, deterministic=True), expected, REFERENCE)
+
+    @jax.jit
+    def formula(weights, x):
+        value = x @ weights["value"]["kernel"] + weights["value"]["bias"][None, None]
+        value = jnp.where(mask[..., None], value, 0).reshape(BATCH, LENGTH, 2, WIDTH // 2)
+        convolved = depthwise_convolution(value, weights["core"]["conv_kernel"])
+        output = convolved.reshape(x.shape) @ weights["out"]["kernel"]
+        return output + weights["out"]["bias"][None, None]
+
+    actual = apply(module, variables, x, mask, deterministic=True)
+    assert_close(actual, formula(weights, x), REFERENCE)
 
 
 class TestConvStem:
@@ -200,27 +219,27 @@ class TestConvStem:
         # First layer: s + relu(10 s - 100 s), -s + relu(s - 10 s + 100 s), s + relu(-s + 10 s).
         # Second layer: adds relu(0.5 - x) to the last channel of (1, 89), (90, 1), (10, -1).
         expected = jnp.array([[[1.0, 89.0], [90.0, 1.0], [10.0, 0.5]]])
-        assert_close(stem.apply({"params": weights}, x), expected, REFERENCE)
+        assert_close(apply(stem, {"params": weights}, x), expected, REFERENCE)
 
     def test_padding_at_the_ends_changes_nothing(self, rngs):
-        x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+        x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
         stem = ConvStem((5, 3))
-        variables = stem.init(next(rngs), x)
-        real = jnp.ones((BATCH, LENGTH), bool)
+        variables = jax.jit(stem.init)(next(rngs), x)
+        real = np.ones((BATCH, LENGTH), bool)
         widths = ((0, 0), (3, 7))
-        padded = jnp.pad(x, (*widths, (0, 0)), constant_values=jnp.nan)
-        actual = stem.apply(variables, padded, jnp.pad(real, widths))[:, 3:-7]
-        assert_close(actual, stem.apply(variables, x), REFERENCE)
-        assert_close(actual, stem.apply(variables, x, real), REFERENCE)
+        padded = np.pad(x, (*widths, (0, 0)), constant_values=np.nan)
+        actual = np.asarray(apply(stem, variables, padded, np.pad(real, widths)))[:, 3:-7]
+        assert_close(actual, apply(stem, variables, x), REFERENCE)
+        assert_close(actual, apply(stem, variables, x, real), REFERENCE)
 
     def test_half_precision_activations_keep_float32_parameters(self, rngs):
-        x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH), jnp.bfloat16)
+        x = normal(next(rngs), (BATCH, LENGTH, WIDTH), jnp.bfloat16)
         stem = ConvStem((5, 3), dtype=jnp.bfloat16)
-        variables = stem.init(next(rngs), x)
+        variables = jax.jit(stem.init)(next(rngs), x)
         assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
-        output = stem.apply(variables, x)
+        output = apply(stem, variables, x)
         assert output.dtype == jnp.bfloat16
-        wide = ConvStem((5, 3)).apply(variables, x.astype(jnp.float32))
+        wide = apply(ConvStem((5, 3)), variables, x.astype(jnp.float32))
         assert_close(output, wide, HALF)
 
     @pytest.mark.parametrize(
@@ -258,17 +277,17 @@ def test_rejects_heads_that_do_not_divide_the_width(rngs):
 @pytest.mark.parametrize("normalize_qk", [False, True])
 def test_softmax_attention_equals_that_of_flax(rngs, normalize_qk):
     """Cross-attention from 23 queries to 17 keys and values of another width, under both masks."""
-    queries = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
-    keys, values = jax.random.normal(next(rngs), (2, BATCH, 17, 9))
+    queries = normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    keys, values = (normal(next(rngs), (BATCH, 17, 9)) for _ in range(2))
     mask = mask_of_lengths([17, 5], 17)
     options = {"num_heads": 2, "qkv_features": 8, "out_features": 3, "use_bias": True}
     options["normalize_qk"] = normalize_qk
     theirs = nn.MultiHeadDotProductAttention(**options)
-    variables = theirs.init(next(rngs), queries, keys, values)
+    variables = jax.jit(theirs.init)(next(rngs), queries, keys, values)
     norms = {name: leaf for name, leaf in variables["params"].items() if name.endswith("_ln")}
     norms = jax.tree.map(lambda scale: scale * jnp.arange(1.0, 5.0), norms)
     variables["params"].update(norms)
-    attend = functools.partial(theirs.apply, variables, queries, mask=mask[:, None, None])
+    attend = functools.partial(apply, theirs, variables, queries, mask=mask[:, None, None])
     flat = jax.tree.map(
         lambda leaf: leaf.reshape(-1, leaf.shape[-1]) if leaf.ndim == 3 else leaf.reshape(-1),
         {"out": variables["params"]["out"]},
@@ -283,23 +302,24 @@ def test_softmax_attention_equals_that_of_flax(rngs, normalize_qk):
     ours = MultiHeadAttention(make_core=make_core("softmax"), **options)
     query_mask = jnp.ones((BATCH, LENGTH), bool)
     options = {"mask": mask, "query_mask": query_mask, "deterministic": True}
-    apply = functools.partial(ours.apply, {"params": flat}, queries, **options)
-    assert_close(apply(keys), attend(keys), REFERENCE)
-    assert_close(apply(inputs_k=keys), attend(keys), REFERENCE)
-    assert_close(apply(inputs_k=keys, inputs_v=values), attend(keys, values), REFERENCE)
+    run = functools.partial(apply, ours, {"params": flat}, queries, **options)
+    assert_close(run(keys), attend(keys), REFERENCE)
+    assert_close(run(inputs_k=keys), attend(keys), REFERENCE)
+    assert_close(run(inputs_k=keys, inputs_v=values), attend(keys, values), REFERENCE)
 
 
 def test_queries_and_keys_are_transformed_after_the_normalization(rngs):
     """Doubling both is doubling the scales of both layer norms."""
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     make = functools.partial(SelfAttention, 2, make_core("softmax"), normalize_qk=True)
     variables = init(make(), next(rngs), x)
     params = variables["params"]
     doubled = {name: {"scale": 2 * params[name]["scale"]} for name in ("query_ln", "key_ln")}
-    expected = make().apply({"params": {**params, **doubled}}, x, deterministic=True)
-    twice = make(transform_qk=lambda x: 2 * x).apply(variables, x, deterministic=True)
+    run = functools.partial(apply, deterministic=True)
+    expected = run(make(), {"params": {**params, **doubled}}, x)
+    twice = run(make(transform_qk=lambda x: 2 * x), variables, x)
     assert_close(twice, expected, REFERENCE)
-    assert jnp.abs(expected - make().apply(variables, x, deterministic=True)).max() > 0.01
+    assert jnp.abs(expected - run(make(), variables, x)).max() > 0.01
 
 
 def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotations):
@@ -321,7 +341,7 @@ def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotatio
 
 def test_an_encoder_converts_to_nnx_with_all_parameters(rngs):
     block = functools.partial(EncoderBlock, 2, make_core("nystrom", num_landmarks=3), 7)
-    encoder, x = Encoder(2, block), jax.random.normal(next(rngs), (BATCH, LENGTH, 6))
+    encoder, x = Encoder(2, block), normal(next(rngs), (BATCH, LENGTH, 6))
     bridged = nnx.bridge.ToNNX(encoder, rngs=nnx.Rngs(0))
     nnx.bridge.lazy_init(bridged, x[:, :1], deterministic=True)
     own = jax.eval_shape(functools.partial(encoder.init, deterministic=True), next(rngs), x)
@@ -337,21 +357,24 @@ def test_parameter_gradients_ignore_padding(rngs, name):
         "block": (EncoderBlock(2, make, 7), {"deterministic": True}),
         "stem": (ConvStem((3,)), {}),
     }[name]
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([LENGTH, 11], LENGTH)
-    variables = module.init(next(rngs), x, mask, **options)
+    variables = jax.jit(functools.partial(module.init, **options))(next(rngs), x, mask)
 
-    def total(variables, filler):
+    @jax.jit
+    @jax.grad
+    def gradient(variables, filler):
         filled = jnp.where(mask[..., None], x, filler)
-        return (module.apply(variables, filled, mask, **options) ** 2)[mask].sum()
+        squares = module.apply(variables, filled, mask, **options) ** 2
+        return jnp.where(mask[..., None], squares, 0).sum()
 
-    expected = jax.grad(total)(variables, 0.0)
+    expected = gradient(variables, 0.0)
     for filler in (jnp.nan, jnp.inf):
-        assert_close(jax.grad(total)(variables, filler), expected, SAME_ARITHMETIC)
+        assert_close(gradient(variables, filler), expected, SAME_ARITHMETIC)
 
 
 def test_modules_with_equal_factories_are_traced_once(rngs):
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+    x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     traces = []
 
     @functools.partial(jax.jit, static_argnums=0)
@@ -411,7 +434,7 @@ class TestDeterministic:
                 jax.grad(lambda x: (plain(first, x) ** 2).sum())(x),
             )
 
-        x = jax.random.normal(next(rngs), (BATCH, LENGTH, WIDTH))
+        x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
         shapes = jax.eval_shape(lambda x: mapped.init(next(rngs), x, mask), jnp.stack([x, x]))
         values = np.random.default_rng(0)
         variables = jax.tree.map(lambda leaf: jnp.asarray(values.normal(size=leaf.shape)), shapes)
