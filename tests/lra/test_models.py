@@ -30,8 +30,7 @@ def test_a_tagger_classifies_the_tokens_at_the_positions(rngs):
     config = ModelConfig(vocab_size=11, max_len=64, embed_dim=12, head_dim=5, mlp_dim=7)
     model = Tagger(config, make_core("softmax"), num_classes=3)
     positions = jnp.array([[4, 0, 19], [8, 8, 1]])
-    init = jax.jit(functools.partial(model.init, deterministic=True))
-    variables = init(next(rngs), inputs, mask, positions)
+    variables = model.init(next(rngs), inputs, mask, positions, deterministic=True)
     apply = jax.jit(functools.partial(model.apply, variables, deterministic=True))
     logits = apply(inputs, mask, positions)
     assert logits.shape == (2, 3, 3)
@@ -62,8 +61,8 @@ def pooled_by(pooling, inputs, mask, **sizes):
         pooling=pooling,
     )
     encoder = SequenceEncoder(config, make_core("softmax"))
-    run = jax.jit(functools.partial(encoder.init_with_output, deterministic=True))
-    return run(jax.random.key(0), inputs, mask)
+    params = encoder.init(jax.random.key(0), inputs, mask, deterministic=True)
+    return encoder.apply(params, inputs, mask, deterministic=True), params
 
 
 @pytest.mark.slow(minutes=0.2)
@@ -182,8 +181,7 @@ def test_ends_pooling_concatenates_both_ends_and_the_mean(rngs):
 
 
 def init_of(model, inputs, mask):
-    init = functools.partial(model.init, deterministic=True)
-    return jax.eval_shape(init, jax.random.key(0), inputs, mask)["params"]
+    return model.init(jax.random.key(0), inputs, mask, deterministic=True)["params"]
 
 
 def test_stem_is_between_embedding_and_positions(rngs):
@@ -193,17 +191,13 @@ def test_stem_is_between_embedding_and_positions(rngs):
     weights = variables["params"]
     kernels = [weights["stem"][f"convolution_{i}"]["kernel"].shape for i in range(2)]
     assert kernels == [(5, 12, 12), (3, 12, 12)]
-
-    @jax.jit
-    def formula(weights):
-        x = weights["token_embedding"]["embedding"][inputs]
-        x = ConvStem((5, 3)).apply({"params": weights["stem"]}, x, mask)
-        x = x + weights["position_embedding"]["embedding"][None, :13]
-        block = functools.partial(EncoderBlock, 2, make_core("softmax"), 7, qkv_features=10)
-        x = Encoder(1, block).apply({"params": weights["encoder"]}, x, mask, deterministic=True)
-        return masked_mean(x, mask)
-
-    assert_close(pooled, formula(weights), REFERENCE)
+    x = weights["token_embedding"]["embedding"][inputs]
+    x = ConvStem((5, 3)).apply({"params": weights["stem"]}, x, mask)
+    x = x + weights["position_embedding"]["embedding"][None, :13]
+    block = functools.partial(EncoderBlock, 2, make_core("softmax"), 7, qkv_features=10)
+    encoder = Encoder(1, block)
+    x = encoder.apply({"params": weights["encoder"]}, x, mask, deterministic=True)
+    assert_close(pooled, masked_mean(x, mask), REFERENCE)
 
 
 @pytest.mark.parametrize("stem", [(4,), (3, 0), (-3,)])
@@ -242,8 +236,7 @@ def test_logits_and_gradients_ignore_padding(rngs, attention, sizes):
     model = small_model(attention, sizes, **options)
     inputs = jax.random.randint(next(rngs), (2, 23), 1, 11)
     mask = mask_of_lengths([23, 9], 23)
-    init = jax.jit(functools.partial(model.init, deterministic=True))
-    params = init(next(rngs), inputs, mask)
+    params = model.init(next(rngs), inputs, mask, deterministic=True)
 
     @jax.jit
     def run(params, inputs, mask):
