@@ -98,7 +98,7 @@ def recipe(task: str, name: str) -> dict[str, Any]:
     """
     family = task.partition("-")[0]
     if family not in TASKS:
-        raise ValueError(f"recipe={name} has no values for the task {task!r}.")
+        raise ValueError(f"recipe={name} has no values for the task {task!r}: leave it out.")
     return SHARED | TASKS[family]
 
 

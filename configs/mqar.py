@@ -1,17 +1,17 @@
-"""MQAR: what value had this key? Associative recall of K pairs from L tokens. The data are generated.
+"""MQAR, multi-query associative recall of K pairs of a key and a value. The data are generated.
 
     python run_lra.py --config=configs/mqar.py                                   # 16 pairs, 256 tokens
     python run_lra.py --config=configs/mqar.py:softmax,pairs=64,length=512
     python run_lra.py --config=configs/mqar.py:nystrom,pairs=64,length=512,num_landmarks=128
     python run_lra.py --config=configs/mqar.py:nystrom,landmark_selection=kmeans
 
-Not a task of the Long Range Arena. It shows what an attention can hold: each query needs one of K tokens, and
-the values are random, so a model that cannot tell the keys apart has about 1/K of the answers right. Accuracy
-is that of the answers, the masked tokens.
+Not a task of the Long Range Arena. It measures how many tokens an attention can distinguish: each query needs
+one of K tokens. The values are random, so a model that cannot distinguish the keys has about 1/K of the
+answers right. The accuracy is that of the answers, which are the masked tokens.
 
-Model: 2 layers of width 64, 2 heads of 32, and a dense convolution of width 3 before the first block, from
-which a value knows its key. The attention has no convolution and there are no position embeddings, so
-recall is the work of the attention alone.
+Model: 2 layers of width 64, 2 heads of 32, and a dense convolution of width 3 before the first block, which
+gives each value the embedding of its key. The attention has no convolution, and there are no position
+embeddings, so only the attention connects a query to its pair.
 Training: 4,000 steps of 32 sequences; Muon and AdamW, peak rate 2e-3, linear decay.
 Source: Arora et al. 2023, arXiv:2312.04927; `lra/data/mqar.py` lists the differences.
 """
@@ -25,9 +25,18 @@ LENGTHS = (256, 128, 512, 1024)
 
 
 def get_config(argument: str = "nystrom") -> ConfigDict:
-    """Returns the config; `argument` selects attention, length and number of pairs."""
+    """Returns the config; `argument` selects attention, length and number of pairs.
+
+    Raises:
+      ValueError: An option is invalid, or there are more than `length / 4` pairs.
+    """
     argument, selected = common.extract_options(argument, {"length": LENGTHS, "pairs": PAIRS})
     length, pairs = int(selected["length"]), int(selected["pairs"])
+    if 4 * pairs > length:
+        raise ValueError(
+            f"pairs={pairs} needs length={4 * pairs} or more, got length={length}: each pair takes two"
+            " tokens, and so does its query."
+        )
     config = common.base(argument)
     config.data.task = f"mqar-{length}-{pairs}"
     config.data.max_len = length

@@ -149,6 +149,13 @@ class Run:
     task: Task
     model: Any
 
+    def __post_init__(self) -> None:
+        if self.sections["eval"].tune_threshold and not self.task.has_threshold:
+            raise ValueError(
+                f"eval.tune_threshold: the task {self.task.title} has no decision threshold, which only"
+                " two classes and multi_label have: leave it at False."
+            )
+
     @property
     def head(self) -> Head:
         """The head of the task."""
@@ -369,8 +376,16 @@ def open_trained(folder: Path) -> Trained:
 
     Raises:
       FileNotFoundError: The folder has no config or no model.
+      ValueError: The folder is not that of a run.
     """
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no config.json: pass the folder of a finished run.")
     config = read_json(folder / "config.json")
+    if not {"data", "train"} <= config.keys():
+        raise ValueError(
+            f"{folder / 'config.json'} is not the config of a run: pass the folder of a finished run, not"
+            " that of a model."
+        )
     config = {
         **config,
         "init": {"checkpoint": str(folder / "model")},

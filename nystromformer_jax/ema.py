@@ -87,11 +87,11 @@ def _sharded(
     """Pads the length to whole chunks on each device and runs `shard_map` over `axis`."""
     length, devices = x.shape[1], mesh.shape[axis]
     x = reshard_length(pad_length(x, devices * min(CHUNK, -(-length // devices))), mesh, axis)
-    split, whole = PartitionSpec(None, axis), PartitionSpec()
+    split, replicated = PartitionSpec(None, axis), PartitionSpec()
     output = jax.shard_map(
         functools.partial(_moving_averages, axis=axis),
         mesh=mesh,
-        in_specs=(split, whole, whole),
+        in_specs=(split, replicated, replicated),
         out_specs=split,
         axis_names={axis},
     )(x, time_scales, weights)
@@ -119,17 +119,17 @@ def _moving_averages(
 
     since_first = jnp.exp(-rates * jnp.arange(rows, dtype=dtype)[None, None, None])  # [2 C N S]
     until_last = since_first[..., ::-1]
-    # The states of a chunk: of the past at its last token, and of the future at its first token.
+    # A chunk has states of the past, at its last token, and of the future, at its first token.
     same_chunk = _toeplitz((weights * since_first).sum(axis=2))
-    readers = jnp.concatenate([same_chunk, until_last[0], since_first[1]], axis=1)
-    read = jnp.matmul(readers, columns)
-    states = jnp.stack(jnp.split(read[:, rows:], 2, axis=1))  # [2 C N K·B]
+    projection = jnp.concatenate([same_chunk, until_last[0], since_first[1]], axis=1)
+    projected = jnp.matmul(projection, columns)
+    states = jnp.stack(jnp.split(projected[:, rows:], 2, axis=1))  # [2 C N K·B]
     states = _states_outside(states, rates * rows, batch, axis)
-    # From a chunk's last token to the first token of the next chunk it is one more token.
-    writers = weights * jnp.exp(-rates) * jnp.stack([since_first[0], until_last[1]])
-    output = read[:, :rows]
+    # One more step of decay: a chunk's last token is one token before the first token of the next chunk.
+    decayed = weights * jnp.exp(-rates) * jnp.stack([since_first[0], until_last[1]])
+    output = projected[:, :rows]
     for direction in range(2):
-        output += jnp.matmul(writers[direction].mT, states[direction])
+        output += jnp.matmul(decayed[direction].mT, states[direction])
     output = output.reshape(channels, rows, num_chunks, batch).transpose(3, 2, 1, 0)
     return output.reshape(batch, -1, channels)[:, :length].astype(x.dtype)
 
@@ -143,7 +143,7 @@ def _toeplitz(kernels: Float[Array, "2 C S"]) -> Float[Array, "C S S"]:
     past, future = kernels
     channels, rows = past.shape
     zero = jnp.zeros((channels, 1), past.dtype)
-    # Row 0 continued to the left of the matrix, where it holds the first column from the bottom up.
+    # Row 0 of the matrix, then the values left of it: the first column from bottom to top.
     center = past[:, :1] + future[:, :1]
     period = jnp.concatenate([center, future[:, 1:], zero, past[:, :0:-1]], axis=1)
     width = 2 * rows - 1
@@ -153,8 +153,10 @@ def _toeplitz(kernels: Float[Array, "2 C S"]) -> Float[Array, "C S S"]:
 def _states_outside(
     states: Float[Array, "2 C N KB"], rates: Float[Array, "2 C N 1"], batch: int, axis: str | None
 ) -> Float[Array, "2 C N KB"]:
-    """Returns the states of all earlier chunks at the chunk before, and of all later ones at the next.
+    """Returns, for each chunk, the states of the past before it and those of the future after it.
 
+    The past is summed up to the last token of the previous chunk, the future from the first token of the
+    next chunk.
     `rates` are the decay rates per chunk. The last axis of `states` contains the examples of the first
     chunk, then those of the second, and so on.
     """
@@ -164,8 +166,8 @@ def _states_outside(
         chunks *= 2
     if axis is None:
         return outside
-    whole = states + jnp.exp(-rates) * outside
-    of_device = jnp.stack([whole[0, ..., -batch:], whole[1, ..., :batch]])
+    inclusive = states + jnp.exp(-rates) * outside  # with the chunk itself
+    of_device = jnp.stack([inclusive[0, ..., -batch:], inclusive[1, ..., :batch]])
     num_chunks = states.shape[-1] // batch
     of_devices = jax.lax.all_gather(of_device, axis)  # [P 2 C N B]
     distance = jax.lax.axis_index(axis) - jnp.arange(len(of_devices))

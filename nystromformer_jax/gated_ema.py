@@ -61,12 +61,11 @@ class MultiScaleEma(Layer):
             )
         channels = x.shape[-1]
         shape = (2, channels, self.num_states)
-        # The parameter is the change of the logarithm, so that weight decay reduces the change.
+        # The parameter is added to the log of the initial time scale; weight decay pulls towards that scale.
         change = self.param("time_scale", nn.initializers.zeros_init(), shape, self.param_dtype)
-        strata = (jnp.arange(channels) + 0.5)[:, None] / channels + jnp.arange(self.num_states)[
-            None
-        ]
-        initial = 2 * (self.max_time_scale / 2) ** (strata / self.num_states)
+        offset = (jnp.arange(channels) + 0.5) / channels  # differs by channel, from 0 to 1
+        exponent = (jnp.arange(self.num_states)[None] + offset[:, None]) / self.num_states
+        initial = 2 * (self.max_time_scale / 2) ** exponent
         time_scales = initial[None].astype(change.dtype) * jnp.exp(change)
         init = nn.initializers.normal((2 * self.num_states) ** -0.5)
         weights = self.param("weight", init, shape, self.param_dtype)

@@ -60,12 +60,30 @@ def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(t
         (["--config=configs/finetune.py:regression"], "init.checkpoint: needs the folder"),
         (["--config=configs/finetune.py:regression", "--input=x"], "need --mode=predict"),
         (["--mode=predict", "--input=x"], "needs --workdir=RUN of a finished run, --input=FILE"),
-        (["--mode=predict", "--input=x", "--output=y", "--workdir=none"], "none/config.json"),
+        (
+            ["--mode=predict", "--input=x", "--output=y", "--workdir=none"],
+            "none has no config.json: pass",
+        ),
     ],
 )
 def test_rejects_invalid_flags(in_repository, arguments, sentence):
     programs.assert_refused(answer := programs.call("run_finetune", *arguments), "run_finetune")
     assert sentence in answer.errors
+
+
+def test_predicting_with_the_folder_of_a_model_is_an_error(in_repository, tmp_path):
+    model = fakes.checkpoint(tmp_path / "model")
+    arguments = [f"--workdir={model}", "--input=x", "--output=y"]
+    answer = programs.call("run_finetune", "--mode=predict", *arguments)
+    assert "is not the config of a run: pass the folder of a finished run" in answer.errors
+
+
+def test_a_threshold_that_does_not_exist_is_an_error_before_training(in_repository, tmp_path):
+    model = fakes.checkpoint(tmp_path / "model")
+    arguments = flags(tmp_path, tmp_path / "mine", model, "regression")
+    answer = programs.call("run_finetune", *arguments, "--config.eval.tune_threshold=True")
+    assert "eval.tune_threshold: the task regression has no decision threshold" in answer.errors
+    assert not (tmp_path / "mine").exists()
 
 
 def test_invalid_files_leave_no_run(in_repository, tmp_path):

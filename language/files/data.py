@@ -22,7 +22,7 @@ from language.tasks.task import Kind, Task
 from language.tokenizer import Tokenizer
 
 # Part of every fingerprint. Increase it when the same files and tokenizer give different data.
-FORMAT = 1
+FORMAT = 2
 
 NOTES = "notes.json"
 # Fields of the section "data" on which the stored data depend.
@@ -168,9 +168,10 @@ def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool
 def _require_labels(config: FilesConfig, labels: Sequence[str], path: Path) -> None:
     """Raises ValueError if a classification task has fewer than two labels."""
     if config.kind in ("classification", "token_classification") and len(labels) < 2:
+        column = ", or set --config.data.label to another column"
         raise ValueError(
             f"{path} has only the label {labels[0]!r}, and {config.kind} needs two or more: add examples of"
-            " others, or set --config.data.label to another column."
+            f" others{column if config.kind == 'classification' else ''}."
         )
     if config.kind == "multi_label" and not labels:
         raise ValueError(f"{path} has no labels: some examples need one or more.")

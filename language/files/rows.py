@@ -166,15 +166,27 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _table_rows(path, text)
 
 
+def parse_json(text: str, where: str, advice: str) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+      ValueError: The text is not JSON, is nested too deeply, or has a part of a surrogate pair.
+    """
+    try:
+        value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON ({error}): {advice}.") from None
+    return value
+
+
 def _json_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{where} is not JSON ({error}): write one object per line.") from None
+        row = parse_json(line, where, "write one object per line")
         if not isinstance(row, dict):
             raise ValueError(f"{where} is not a JSON object: write one object per line.")
         yield where, row
@@ -211,7 +223,7 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        found = "an empty text" if value in ("", None) or isinstance(value, str) else repr(value)
+        found = "an empty text" if value is None or isinstance(value, str) else repr(value)
         raise ValueError(f"{where}: the column {column!r} needs a text, not {found}.")
     return value.strip()
 
@@ -221,11 +233,11 @@ def _label(value: Any, config: FilesConfig, where: str) -> Any:
     if config.kind == "regression":
         try:
             score = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             score = math.nan
-        if not math.isfinite(score):
+        if not abs(score) <= float(np.finfo(np.float32).max):  # also if it is not a number
             raise ValueError(
-                f"{where}: the column {config.label!r} needs a number, not {value!r}: correct it, or use"
+                f"{where}: the column {config.label!r} needs a number, not {value!r:.50}: correct it, or use"
                 " :classification for labels."
             )
         return score
@@ -251,6 +263,10 @@ def _label_list(value: Any, config: FilesConfig, where: str) -> list[str]:
 def _name(value: Any, column: str, where: str) -> str:
     if value is None or isinstance(value, (list, dict)) or (name := _shown(value)) == "":
         raise ValueError(f"{where}: the column {column!r} needs a label, not {value!r}.")
+    if any(c in name for c in "\t\n\r"):  # a file of predictions has a line per example
+        raise ValueError(
+            f"{where}: the column {column!r} needs a label without tabs and line breaks, got {value!r}."
+        )
     return name
 
 

@@ -1,6 +1,5 @@
 """Question answering from JSON files in the format of SQuAD 1.1 and 2.0."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from dataprep.archives import decode, reading
 from language.files.config import FilesConfig
+from language.files.rows import parse_json
 from language.tasks import examples
 from language.tasks.answering import AnsweringTask, AnswerSplit, Question, answer_tokens, windows
 from language.tokenizer import Tokenizer
@@ -29,8 +29,8 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Quest
     with reading(path):
         raw = path.read_bytes()
     text = decode(raw.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
+    found = parse_json(text, str(path), "it needs SQuAD's format")
     try:
-        found = json.loads(text)
         questions = []
         for context, entry in _entries(found):
             if labeled is None:
@@ -40,8 +40,6 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Quest
         raise ValueError(
             f"{path} is not in SQuAD's format: it needs {_FORM} ({error!r})."
         ) from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON ({error}): it needs SQuAD's format.") from None
     if not questions:
         raise ValueError(f"{path} has no questions: it needs {_FORM}.")
     if len({question.id for question in questions}) < len(questions):
@@ -159,6 +157,7 @@ def _question(entry: Any, context: Any, path: Path, *, labeled: bool) -> Questio
     for name, value in (("question", question), ("context", context)):
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"{where}: needs a {name}, not {value!r:.50}.")
+    question = question.strip()
     if not labeled:
         return Question(id, question, context, None)
     answers = [] if entry.get("is_impossible") else entry["answers"]
@@ -166,8 +165,8 @@ def _question(entry: Any, context: Any, path: Path, *, labeled: bool) -> Questio
         text, begin = answer["text"], answer["answer_start"]
         if not text or context[begin : begin + len(text)] != text:
             raise ValueError(
-                f"{where}: the answer {text!r} is not at character {begin} of its context, where"
-                f" {context[begin : begin + len(text)]!r} stands: correct answer_start."
+                f"{where}: the answer is {text!r}, but its context has"
+                f" {context[begin : begin + len(text)]!r} at character {begin}: correct answer_start."
             )
     begin = answers[0]["answer_start"] if answers else -1
-    return Question(id, question.strip(), context, [answer["text"] for answer in answers], begin)
+    return Question(id, question, context, [answer["text"] for answer in answers], begin)

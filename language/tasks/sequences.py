@@ -62,14 +62,19 @@ class SequenceTask(Task):
             metrics.standard_error(self, predicted, labels),
         )
 
+    @property
+    def has_threshold(self) -> bool:
+        """Returns True for two classes and for several labels."""
+        two_classes = self.kind == "classification" and len(self.labels) == 2
+        return two_classes or self.kind == "multi_label"
+
     def tuned(self, split: EncodedSplit, outputs: Outputs) -> Task:
         """Returns the task with the threshold of the highest F1 on the labels of `split`.
 
         For several labels, this is the micro F1 of one threshold for all. The threshold is halfway between
         two neighboring probabilities, so that it is valid for other examples, too.
         """
-        if len(self.labels) != 2 and self.kind != "multi_label":
-            return super().tuned(split, outputs)
+        assert self.has_threshold
         assert split.labels is not None
         probabilities = self._probabilities(outputs["logits"]).ravel().astype(np.float64)
         order = np.argsort(-probabilities, kind="stable")

@@ -108,20 +108,24 @@ class TaggingTask(Task):
 
 
 def spans(tags: Sequence[str]) -> set[Span]:
-    """Returns the entities of a sentence with tags B-KIND, I-KIND and O.
+    """Returns the entities of a sentence with tags B-KIND, I-KIND and O, or also E-KIND and S-KIND.
 
-    An entity begins at B, and at I if the word before is outside or of another kind.
+    An entity begins at B, and at I if the word before is outside or of another kind. E ends an entity, and
+    S is an entity of one word.
 
     Source: the script conlleval of CoNLL-2000, which is also the default of the package seqeval.
     """
     found, kind, start = set(), "", 0
     for i, tag in enumerate([*tags, "O"]):
         prefix, _, own = tag.partition("-")
-        if kind and (prefix != "I" or own != kind):
+        if kind and (prefix not in ("I", "E") or own != kind):
             found.add(Span(kind, start, i))
             kind = ""
-        if prefix in ("B", "I") and not kind:
+        if prefix in ("B", "I", "E", "S") and not kind:
             kind, start = own, i
+        if prefix in ("E", "S") and kind:
+            found.add(Span(kind, start, i + 1))
+            kind = ""
     return found
 
 

@@ -71,12 +71,14 @@ class Task(abc.ABC):
         """Returns True if `examples` is the size of the benchmark's split, up to 0.1 % missing."""
         return 1000 * examples >= 999 * self.sizes[split]
 
+    @property
+    def has_threshold(self) -> bool:
+        """Returns True if predictions have a decision threshold, which `tuned` chooses."""
+        return False
+
     def tuned(self, split: EncodedSplit, outputs: Outputs) -> "Task":
         """Returns the task with the decision threshold that is best for the labels of `split`."""
-        raise ValueError(
-            f"eval.tune_threshold: a task of kind {self.kind!r} has no decision threshold, which only two"
-            " classes and multi_label have: leave it at False."
-        )
+        raise NotImplementedError  # only tasks with `has_threshold`
 
     @abc.abstractmethod
     def file_name(self, split: str) -> str:

@@ -1,4 +1,4 @@
-"""Multi-query associative recall: what value had this key? Pairs of tokens, then queries with masked answers.
+"""Multi-query associative recall: pairs of a key and a value, then queries with masked answers.
 
     k7 v3 k2 v9 … k7 ? . . k2 ? .       the answers are v3 and v9
 
@@ -39,7 +39,7 @@ def task_name(length: int, pairs: int) -> str:
 
 
 def sizes() -> list[tuple[int, int]]:
-    """Returns the lengths and numbers of pairs of all tasks; half of the tokens or fewer are in pairs."""
+    """Returns the lengths and numbers of pairs of all tasks; at most half of the tokens are pairs."""
     return [(length, pairs) for length in LENGTHS for pairs in PAIRS if 4 * pairs <= length]
 
 
@@ -88,12 +88,12 @@ def generate(
     keys = FIRST_KEY + draws[:, :num_keys].argsort(axis=1)[:, :pairs]
     slots = draws[:, num_keys : num_keys + num_slots].argsort(axis=1)[:, :pairs]
     labels = (draws[:, num_keys + num_slots :] * NUM_CLASSES).astype(np.int32)
-    asked = 2 * pairs + 2 * slots  # positions of the second occurrence of the keys
+    queries = 2 * pairs + 2 * slots  # positions of the second occurrence of the keys
     tokens = np.full((count, length), BLANK, np.uint8)
     tokens[:, 0 : 2 * pairs : 2] = keys
     tokens[:, 1 : 2 * pairs : 2] = FIRST_VALUE + labels
-    np.put_along_axis(tokens, asked, keys.astype(np.uint8), axis=1)
-    positions = asked + 1
+    np.put_along_axis(tokens, queries, keys.astype(np.uint8), axis=1)
+    positions = queries + 1
     np.put_along_axis(tokens, positions, np.uint8(MASK), axis=1)
     return tokens, positions.astype(np.int32), labels
 

@@ -60,8 +60,8 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
     paths = weight_files(folder)
     if not paths:
         raise FileNotFoundError(
-            f"{folder} contains no weights: neither {WEIGHTS} nor {TORCH_WEIGHTS}, nor {INDEX[1:]} of"
-            " either."
+            f"{folder} contains no weights: neither {WEIGHTS} nor {TORCH_WEIGHTS}, nor the {INDEX} file of"
+            " sharded weights."
         )
     return read_tensors(paths)
 

@@ -191,5 +191,6 @@ def test_tuned_threshold_has_the_best_f1(tmp_path):
     )
     assert task.score(split, tuned.predict(split, {"logits": logits}))[0]["f1"] == best
     assert task.score(split, task.predict(split, {"logits": logits}))[0]["f1"] < best
-    with pytest.raises(ValueError, match=r"eval\.tune_threshold: a task of kind 'regression'"):
-        dataclasses.replace(task, kind="regression", labels=()).tuned(split, {})
+    assert task.has_threshold
+    assert not dataclasses.replace(task, labels=("a", "b", "c")).has_threshold
+    assert not dataclasses.replace(task, kind="regression", labels=()).has_threshold

@@ -205,10 +205,15 @@ INVALID = {
         ("x.jsonl", "{}", {}, "line 1: data.text needs a column 'text'"),
         ("x.jsonl", '{"text": "a", "label": 0}\n{"text', {}, "line 2 is not JSON"),
         ("x.jsonl", "[1]", {}, "line 1 is not a JSON object"),
+        ("x.jsonl", "[" * 10**5, {}, "line 1 is not JSON (maximum recursion depth exceeded"),
+        ("x.jsonl", '{"text": "\\ud800", "label": 0}', {}, "line 1 is not JSON ('utf-8' codec can't encode"),
+        ("x.jsonl", '{"text": "a", "label": "b\\tc"}', {}, "needs a label without tabs and line breaks"),
         ("x.jsonl", '{"text": 3, "label": 0}', {}, "line 1: the column 'text' needs a text, not 3"),
     ],
     "regression": [
         ("x.csv", "text,label\nb,good\n", {}, "line 2: the column 'label' needs a number, not 'good'"),
+        ("x.csv", "text,label\nb,1e39\n", {}, "line 2: the column 'label' needs a number, not '1e39'"),
+        ("x.jsonl", '{"text": "a", "label": 1%s}' % ("0" * 400), {}, "line 1: the column 'label' needs a"),
         ("x.csv", ROWS, {"labels": "1,2"}, "data.labels: regression has no labels"),
     ],
     "multi_label": [
@@ -218,13 +223,13 @@ INVALID = {
     "token_classification": [
         ("x.txt", "a O\nb\n", {}, "line 2: needs a word and its tag"),
         ("x.txt", "\n\n", {}, "x.txt has no sentences"),
-        ("x.txt", "a O\nb O\n", {}, "has only the label 'O'"),
+        ("x.txt", "a O\nb O\n", {}, "token_classification needs two or more: add examples of others."),
     ],
     "question_answering": [
         ("x.json", "{", {}, "x.json is not JSON"),
         ("x.json", '{"data": [{}]}', {}, "x.json is not in SQuAD's format"),
         ("x.json", '{"data": []}', {}, "x.json has no questions"),
-        ("x.json", SHIFTED, {}, "question '1': the answer 'rome' is not at character 12 of its context"),
+        ("x.json", SHIFTED, {}, "question '1': the answer is 'rome', but its context has"),
         ("x.json", TWICE, {}, "two questions have the same id"),
         ("x.json", "{}", {"max_len": 20, "overlap": 11}, "data.overlap=11: needs at most half of"),
     ],

@@ -15,6 +15,9 @@ from language.tasks.tagging import Span, entity_scores, spans, split_sentence
         ("O I-ORG I-ORG O", [("ORG", 1, 3)]),  # IOB1
         ("I-PER B-PER O I-PER", [("PER", 0, 1), ("PER", 1, 2), ("PER", 3, 4)]),
         ("B-A-B I-A-B", [("A-B", 0, 2)]),  # a kind may contain a hyphen
+        ("B-PER E-PER S-LOC S-LOC", [("PER", 0, 2), ("LOC", 2, 3), ("LOC", 3, 4)]),  # IOBES
+        ("B-PER I-PER I-PER E-PER I-PER", [("PER", 0, 4), ("PER", 4, 5)]),
+        ("B-PER S-PER E-LOC", [("PER", 0, 1), ("PER", 1, 2), ("LOC", 2, 3)]),
         ("O O", []),
         ("", []),
     ],
