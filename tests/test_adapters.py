@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from nystromformer_jax import attention_fn, nystrom_attention, softmax_attention
-from tests.helpers import GRADIENT, REFERENCE, assert_close
+from tests.helpers import GRADIENT, REFERENCE, assert_close, normal
 
 B, L, E, H = 3, 23, 12, 2
 MASK = jnp.arange(L)[None] < jnp.array([[L], [17], [5]])
@@ -26,9 +26,9 @@ def masked_sum(output):
 
 @pytest.mark.parametrize("dtype", [bool, jnp.int32])
 def test_softmax_in_linen_equals_flax_forward_and_gradient(rngs, dtype):
-    x = jax.random.normal(next(rngs), (B, L, E))
+    x = normal(next(rngs), (B, L, E))
     mask = MASK[:, None, None].astype(dtype)
-    variables = linen().init(next(rngs), x)
+    variables = jax.jit(linen().init)(next(rngs), x)
 
     def run(function):
         loss = lambda variables, x: masked_sum(linen(function).apply(variables, x, mask=mask))
@@ -40,7 +40,7 @@ def test_softmax_in_linen_equals_flax_forward_and_gradient(rngs, dtype):
 
 
 def test_softmax_in_nnx_equals_flax(rngs):
-    x = jax.random.normal(next(rngs), (B, L, E))
+    x = normal(next(rngs), (B, L, E))
     outputs = []
     for options in ({}, {"attention_fn": attention_fn("softmax")}):
         module = nnx.MultiHeadAttention(H, E, decode=False, rngs=nnx.Rngs(0), **options)
@@ -49,7 +49,7 @@ def test_softmax_in_nnx_equals_flax(rngs):
 
 
 def test_grouped_heads_of_nnx_equal_flax(rngs):
-    x = jax.random.normal(next(rngs), (B, L, E))
+    x = normal(next(rngs), (B, L, E))
     outputs = []
     for options in ({}, {"attention_fn": attention_fn("nystrom", num_landmarks=L)}):
         module = nnx.MultiHeadAttention(
@@ -60,17 +60,17 @@ def test_grouped_heads_of_nnx_equal_flax(rngs):
 
 
 def test_nystrom_is_exact_in_flax_with_few_tokens(rngs):
-    x = jax.random.normal(next(rngs), (B, L, E))
-    variables = linen().init(next(rngs), x)
+    x = normal(next(rngs), (B, L, E))
+    variables = jax.jit(linen().init)(next(rngs), x)
     outputs = [
-        linen(function).apply(variables, x, mask=MASK[:, None, None])
+        jax.jit(linen(function).apply)(variables, x, mask=MASK[:, None, None])
         for function in (None, attention_fn("nystrom", num_landmarks=L))
     ]
     assert_close(outputs[1][MASK], outputs[0][MASK], REFERENCE)
 
 
 def test_layouts_of_equal_segments_run_in_flax(rngs):
-    x = jax.random.normal(next(rngs), (B, 21, H, 5))
+    x = normal(next(rngs), (B, 21, H, 5))
     options = {"num_landmarks": 3, "landmark_layout": "mlpen"}
     output = attention_fn("nystrom", **options)(x, x, x)
     assert_close(output, nystrom_attention(x, x, x, **options), REFERENCE)
@@ -78,7 +78,7 @@ def test_layouts_of_equal_segments_run_in_flax(rngs):
 
 @pytest.mark.parametrize("batch", [(), (B,), (2, B)])
 def test_equals_the_function_with_any_leading_axes(rngs, batch):
-    query, key, value = jax.random.normal(next(rngs), (3, *batch, L, H, 5))
+    query, key, value = (normal(next(rngs), (*batch, L, H, 5)) for _ in range(3))
     mask = MASK[:1] if batch == () else MASK  # [1 T]: broadcast over the batch
     output = attention_fn("nystrom", num_landmarks=3)(
         query, key, value, mask=mask[:, None, None][0]
@@ -91,7 +91,7 @@ def test_equals_the_function_with_any_leading_axes(rngs, batch):
 
 
 def test_a_mask_of_each_example_reaches_its_example(rngs):
-    query, key, value = jax.random.normal(next(rngs), (3, 2, B, L, H, 5))
+    query, key, value = (normal(next(rngs), (2, B, L, H, 5)) for _ in range(3))
     mask = jnp.stack([MASK, MASK[::-1]])
     output = attention_fn("nystrom", num_landmarks=3)(
         query, key, value, mask=mask[:, :, None, None]
@@ -102,7 +102,7 @@ def test_a_mask_of_each_example_reaches_its_example(rngs):
 
 
 def test_queries_of_another_sequence_are_all_real(rngs):
-    query, key, value = jax.random.normal(next(rngs), (3, B, L, H, 5))
+    query, key, value = (normal(next(rngs), (B, L, H, 5)) for _ in range(3))
     real = jnp.ones((B, L), bool)
     cross = attention_fn("softmax", cross_attention=True)
     expected = softmax_attention(query, key, value, mask=MASK, query_mask=real)
@@ -119,7 +119,7 @@ def test_equal_functions_are_not_retraced(rngs):
         return function(x, x, x)
 
     compiled = jax.jit(apply, static_argnums=0)
-    x = jax.random.normal(next(rngs), (B, L, H, 5))
+    x = normal(next(rngs), (B, L, H, 5))
     for _ in range(2):
         compiled(attention_fn("nystrom", num_landmarks=3), x)
     assert len(traces) == 1
@@ -146,13 +146,13 @@ def test_equal_functions_are_not_retraced(rngs):
     ],
 )
 def test_rejects_unsupported_arguments(rngs, arguments, words, no_annotations):
-    x = jax.random.normal(next(rngs), (B, L, H, 5))
+    x = normal(next(rngs), (B, L, H, 5))
     with pytest.raises(ValueError, match=words):
         attention_fn("nystrom", num_landmarks=3)(x, x, x, **arguments)
 
 
 def test_dropout_is_no_error_in_evaluation(rngs):
-    x = jax.random.normal(next(rngs), (B, L, H, 5))
+    x = normal(next(rngs), (B, L, H, 5))
     attend = attention_fn("softmax")
     output = attend(x, x, x, dropout_rate=0.1, deterministic=True)
     assert_close(output, attend(x, x, x), REFERENCE)
@@ -178,7 +178,7 @@ def test_rejects_unknown_names():
 
 @pytest.mark.parametrize("name", ["linear", "longformer", "performer", "reformer"])
 def test_other_attentions_run_in_flax(rngs, name):
-    x = jax.random.normal(next(rngs), (B, L, E))
+    x = normal(next(rngs), (B, L, E))
     module = linen(attention_fn(name))
     output = module.apply(module.init(next(rngs), x), x, mask=MASK[:, None, None])
     assert jnp.isfinite(output[MASK]).all()
@@ -233,7 +233,7 @@ def nnx_encoders(functions, x):
 )
 def test_an_encoder_of_flax_is_unchanged_with_few_tokens_and_trains_with_many(rngs, encoders, own):
     optax = pytest.importorskip("optax", reason="needs the extra `lra`")
-    x = jax.random.normal(next(rngs), (B, L, E))
+    x = normal(next(rngs), (B, L, E))
     target = x[..., :1].mean(axis=1, where=MASK[..., None])
     functions = own, *(attention_fn(num_landmarks=m) for m in (L, 5))
     params, (flax_apply, exact_apply, apply) = encoders(functions, x)
@@ -254,7 +254,7 @@ def test_an_encoder_of_flax_is_unchanged_with_few_tokens_and_trains_with_many(rn
         gradients = [jax.grad(loss)(params, f, x) for f in (flax_apply, exact_apply)]
         return gradients, losses, [loss(trained, apply, x) for x in (x, other_padding)]
 
-    padding = jax.random.normal(next(rngs), (B, L, E))
+    padding = normal(next(rngs), (B, L, E))
     gradients, losses, last = run(params, jnp.where(MASK[..., None], x, padding))
     assert_close(gradients[1], gradients[0], GRADIENT)
     assert (jnp.diff(losses) < 0).all()

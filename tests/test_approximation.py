@@ -1,18 +1,17 @@
 """The error of Nyström attention beside that of the mean value."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from nystromformer_jax import approximation_error, nystrom_attention, softmax_attention
-from tests.helpers import REFERENCE, assert_close, mask_of_lengths
+from tests.helpers import REFERENCE, assert_close, mask_of_lengths, normal
 
 B, L, H, D = 2, 41, 3, 5
 
 
 def test_equals_its_formula_per_example_and_head(rngs):
-    query, key, value = jax.random.normal(next(rngs), (3, B, L, H, D))
+    query, key, value = (normal(next(rngs), (B, L, H, D)) for _ in range(3))
     mask = mask_of_lengths([41, 29], L)
     errors = approximation_error(query, key, value, mask=mask, num_landmarks=7)
     output = np.asarray(nystrom_attention(query, key, value, mask=mask, num_landmarks=7))
@@ -28,7 +27,7 @@ def test_equals_its_formula_per_example_and_head(rngs):
 
 
 def test_padding_changes_nothing_whatever_it_contains(rngs):
-    query, key, value = jax.random.normal(next(rngs), (3, 1, L, H, D))
+    query, key, value = (normal(next(rngs), (1, L, H, D)) for _ in range(3))
     expected = approximation_error(query, key, value, num_landmarks=7)
     padded = [
         jnp.pad(x, ((0, 0), (0, 9), (0, 0), (0, 0)), constant_values=jnp.nan)
@@ -40,7 +39,7 @@ def test_padding_changes_nothing_whatever_it_contains(rngs):
 
 
 def test_is_zero_with_few_tokens_and_without_any(rngs):
-    query, key, value = jax.random.normal(next(rngs), (3, B, L, H, D))
+    query, key, value = (normal(next(rngs), (B, L, H, D)) for _ in range(3))
     assert_close(
         approximation_error(query, key, value, num_landmarks=L).nystrom,
         jnp.zeros((B, H)),
@@ -51,13 +50,13 @@ def test_is_zero_with_few_tokens_and_without_any(rngs):
 
 
 def test_the_mean_is_exact_for_equal_keys(rngs):
-    query, value = jax.random.normal(next(rngs), (2, B, L, H, D))
+    query, value = (normal(next(rngs), (B, L, H, D)) for _ in range(2))
     errors = approximation_error(query, jnp.ones_like(value), value, num_landmarks=7)
     assert errors.mean.max() < 1e-5
 
 
 def test_queries_of_another_length_and_half_precision(rngs):
-    query, key, value = jax.random.normal(next(rngs), (3, B, L, H, D), jnp.bfloat16)
+    query, key, value = (normal(next(rngs), (B, L, H, D), jnp.bfloat16) for _ in range(3))
     real = jnp.ones((B, 11), bool)
     errors = approximation_error(query[:, :11], key, value, query_mask=real, num_landmarks=7)
     assert errors.nystrom.shape == errors.mean.shape == (B, H)
@@ -65,6 +64,6 @@ def test_queries_of_another_length_and_half_precision(rngs):
 
 
 def test_rejects_a_convolution(rngs):
-    x = jax.random.normal(next(rngs), (B, L, H, D))
+    x = normal(next(rngs), (B, L, H, D))
     with pytest.raises(ValueError, match="conv_kernel must be None"):
         approximation_error(x, x, x, conv_kernel=jnp.ones((H, 3)))

@@ -24,6 +24,7 @@ from tests.helpers import (
     Tolerance,
     assert_close,
     mask_of_lengths,
+    normal,
     nystrom_by_the_paper,
     random_inputs,
     softmax_by_the_paper,
@@ -61,7 +62,7 @@ class TestSoftmax:
         query, key, value = random_inputs(rngs, 2, 11, HEADS, DIM)
         mask = mask_of_lengths([11, 7], 11)
         attention = functools.partial(softmax_attention, mask=mask)
-        weights = jax.random.normal(next(rngs), query.shape) * mask[..., None, None]
+        weights = normal(next(rngs), query.shape) * mask[..., None, None]
         expected = value_and_gradients(attention, query, key, value, weights)
         padded = [jnp.where(mask[..., None, None], x, jnp.nan) for x in (query, key, value)]
         actual = value_and_gradients(attention, *padded, weights)
@@ -81,7 +82,7 @@ def test_every_length_from_1_to_130_equals_the_formula_of_the_paper(rngs):
     inputs = random_inputs(rngs, 130, 130, HEADS, DIM)
     mask = mask_of_lengths(lengths, 130)
     output = jax.jit(functools.partial(nystrom_attention, num_landmarks=M, mask=mask))(*inputs)
-    output, inputs = jax.device_get((output, inputs))  # each slice of a jax array is a program
+    output, inputs = jax.device_get((output, inputs))  # slices of jax arrays are programs
     for b, length in enumerate(lengths):
         expected = nystrom_by_the_paper(*(x[b, :length] for x in inputs), M)
         assert_close(output[b, :length], expected, REFERENCE)
@@ -91,7 +92,7 @@ def test_every_length_from_1_to_130_equals_the_formula_of_the_paper(rngs):
 @pytest.mark.parametrize("length", [1, 2, 6, 7, 8, 13, 64, 129, 130, 1000])
 def test_one_length_equals_the_formula_of_the_paper_forward_and_gradient(rngs, length):
     inputs = random_inputs(rngs, 1, length, HEADS, DIM)
-    weights = jax.random.normal(next(rngs), inputs[0].shape)
+    weights = normal(next(rngs), inputs[0].shape)
     alone = functools.partial(nystrom_attention, num_landmarks=M)
     output, gradients = value_and_gradients(alone, *inputs, weights)
     assert_close(output[0], nystrom_by_the_paper(*(x[0] for x in inputs), M), REFERENCE)
@@ -118,8 +119,8 @@ def test_padding_at_the_ends_changes_nothing(rngs, width, filler):
     length, before, total = 53, 11, 97
     inputs = random_inputs(rngs, 2, length, HEADS, DIM)
     mask = jax.random.bernoulli(next(rngs), 0.8, (2, length))
-    weights = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
-    kernel = jax.random.normal(next(rngs), (HEADS, width)) if width else None
+    weights = normal(next(rngs), inputs[0].shape) * mask[..., None, None]
+    kernel = normal(next(rngs), (HEADS, width)) if width else None
     positions = before + jnp.arange(length)
     attention = functools.partial(nystrom_attention, num_landmarks=M, conv_kernel=kernel)
     expected, expected_gradients = value_and_gradients(
@@ -139,7 +140,7 @@ def test_padding_at_the_ends_changes_nothing(rngs, width, filler):
 def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
     length, total = 41, 89
     inputs = random_inputs(rngs, 2, length, HEADS, DIM)
-    weights = jax.random.normal(next(rngs), inputs[0].shape)
+    weights = normal(next(rngs), inputs[0].shape)
     positions = jnp.sort(jax.random.permutation(next(rngs), total)[:length])
     mask = jnp.zeros((2, total), bool).at[:, positions].set(True)
     attention = functools.partial(nystrom_attention, num_landmarks=M)
@@ -157,8 +158,8 @@ def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
 def test_a_batch_of_five_equals_five_batches_of_one(rngs):
     inputs = random_inputs(rngs, 5, 61, HEADS, DIM)
     mask = jax.random.bernoulli(next(rngs), 0.7, (5, 61)).at[2, 5:].set(False)
-    kernel = jax.random.normal(next(rngs), (HEADS, 5))
-    weights = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
+    kernel = normal(next(rngs), (HEADS, 5))
+    weights = normal(next(rngs), inputs[0].shape) * mask[..., None, None]
     attention = functools.partial(nystrom_attention, num_landmarks=M, conv_kernel=kernel)
 
     def run(mask, *inputs_and_weights):
@@ -181,7 +182,7 @@ def test_few_real_keys_or_queries_get_softmax_attention(rngs, queries, keys):
     query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
     query_mask = mask_of_lengths([queries, 47], 50)
     mask = mask_of_lengths([keys, 53], 59)
-    weights = jax.random.normal(next(rngs), query.shape).at[1].set(0)
+    weights = normal(next(rngs), query.shape).at[1].set(0)
     weights = weights * query_mask[..., None, None]
 
     def approximate(query, key, value):
@@ -205,9 +206,9 @@ def test_few_real_keys_or_queries_get_softmax_attention(rngs, queries, keys):
 
 def test_more_real_keys_than_real_queries_approximate_softmax_attention(rngs):
     """Landmarks without tokens have zero rows and columns; with unit rows the error would be a half."""
-    keys = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
-    value = jnp.repeat(jax.random.normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
-    query = jax.random.normal(next(rngs), (1, 200, 1, DIM))
+    keys = jnp.repeat(normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
+    value = jnp.repeat(normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
+    query = normal(next(rngs), (1, 200, 1, DIM))
     query_mask = mask_of_lengths([17], 200)
     output = nystrom_attention(
         query, keys, value, num_landmarks=16, query_mask=query_mask, pinv_iters=12
@@ -219,7 +220,7 @@ def test_more_real_keys_than_real_queries_approximate_softmax_attention(rngs):
 def test_output_and_gradient_without_real_tokens_are_finite(rngs):
     inputs = random_inputs(rngs, 2, 31, HEADS, DIM)
     mask = mask_of_lengths([0, 31], 31)
-    kernel = jax.random.normal(next(rngs), (HEADS, 5))
+    kernel = normal(next(rngs), (HEADS, 5))
     for attention in (
         functools.partial(nystrom_attention, num_landmarks=M, mask=mask, conv_kernel=kernel),
         functools.partial(softmax_attention, mask=mask),
@@ -236,7 +237,7 @@ def test_gradients_equal_finite_differences_in_float64(rngs, mask_kind, cross):
     with jax.enable_x64(True):
         key_length = 13 if cross else 11
         inputs = random_inputs(rngs, 2, 11, 1, 3, key_length=key_length, dtype=jnp.float64)
-        kernel = None if cross else jax.random.normal(next(rngs), (1, 3), jnp.float64)
+        kernel = None if cross else normal(next(rngs), (1, 3), jnp.float64)
         masks = {}
         if mask_kind != "none":
             real = {"ragged": [8, 11], "short": [3, 10]}[mask_kind]
@@ -387,7 +388,7 @@ class TestNormalizedRows:
     @pytest.mark.parametrize("num_landmarks", [M, 53])  # 53: softmax attention
     def test_convolution_is_added_after_normalization(self, rngs, groups, num_landmarks):
         inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
-        kernel = jax.random.normal(next(rngs), (*groups, 5))
+        kernel = normal(next(rngs), (*groups, 5))
         options = {"num_landmarks": num_landmarks, "normalize_rows": True}
         expected = nystrom_attention(*inputs, **options) + depthwise_convolution(inputs[2], kernel)
         actual = nystrom_attention(*inputs, conv_kernel=kernel, **options)
@@ -409,8 +410,8 @@ def test_any_number_of_landmarks_equals_the_formula_of_the_paper(rngs, num_landm
 def test_half_precision_is_near_float32_forward_and_gradient(rngs, dtype, width):
     inputs = random_inputs(rngs, 2, 301, HEADS, 16, dtype=dtype)
     mask = mask_of_lengths([301, 200], 301)
-    kernel = jax.random.normal(next(rngs), (HEADS, width)) if width else None
-    weights = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
+    kernel = normal(next(rngs), (HEADS, width)) if width else None
+    weights = normal(next(rngs), inputs[0].shape) * mask[..., None, None]
     attention = functools.partial(
         nystrom_attention, num_landmarks=16, mask=mask, conv_kernel=kernel
     )
@@ -495,8 +496,8 @@ every_attention = pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=
 @every_attention
 @pytest.mark.parametrize("batch", [(), (1,), (2, 3), (2, 1, 3)])
 def test_leading_axes_equal_one_batch_axis(rngs, attention, batch):
-    query = jax.random.normal(next(rngs), (*batch, 11, 2, 5))
-    key, value = jax.random.normal(next(rngs), (2, *batch, 17, 2, 5))
+    query = normal(next(rngs), (*batch, 11, 2, 5))
+    key, value = (normal(next(rngs), (*batch, 17, 2, 5)) for _ in range(2))
     masks = [jax.random.bernoulli(next(rngs), 0.7, (*batch, length)) for length in (17, 11)]
     output = attention(query, key, value, mask=masks[0], query_mask=masks[1])
     flat = [x.reshape(-1, *x.shape[len(batch) :]) for x in (query, key, value, *masks)]
@@ -508,8 +509,8 @@ def test_leading_axes_equal_one_batch_axis(rngs, attention, batch):
 @every_attention
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_grouped_heads_equal_repeated_ones(rngs, attention, groups):
-    query = jax.random.normal(next(rngs), (2, 13, 6, 5))
-    key, value = jax.random.normal(next(rngs), (2, 2, 13, groups, 5))
+    query = normal(next(rngs), (2, 13, 6, 5))
+    key, value = (normal(next(rngs), (2, 13, groups, 5)) for _ in range(2))
     mask = mask_of_lengths([13, 9], 13)
     repeated = [jnp.repeat(x, 6 // groups, axis=2) for x in (key, value)]
     output = attention(query, key, value, mask=mask)
@@ -517,8 +518,8 @@ def test_grouped_heads_equal_repeated_ones(rngs, attention, groups):
 
 
 def test_grouped_heads_are_those_of_jax(rngs):
-    query = jax.random.normal(next(rngs), (2, 13, 6, 5))
-    key, value = jax.random.normal(next(rngs), (2, 2, 13, 2, 5))
+    query = normal(next(rngs), (2, 13, 6, 5))
+    key, value = (normal(next(rngs), (2, 13, 2, 5)) for _ in range(2))
     expected = jax.nn.dot_product_attention(query, key, value)
     assert_close(softmax_attention(query, key, value), expected, REFERENCE)
 

@@ -8,7 +8,7 @@ import pytest
 from nystromformer_jax import approximation_error, nystrom_attention, softmax_attention
 from nystromformer_jax.clusters import cluster_landmarks
 from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_means
-from tests.helpers import HALF, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.helpers import HALF, REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, normal
 
 B, L, M, H, D = 2, 61, 7, 3, 5
 KMEANS = {"landmark_selection": "kmeans"}
@@ -16,9 +16,9 @@ KMEANS = {"landmark_selection": "kmeans"}
 
 def separate_clusters(rngs):
     """Returns tokens [B L H D] near M far centers, in random order, and the cluster [L] of each."""
-    centers = 20 * jax.random.normal(next(rngs), (B, M, H, D))
+    centers = 20 * normal(next(rngs), (B, M, H, D))
     ids = jax.random.permutation(next(rngs), jnp.arange(L) % M)
-    return centers[:, ids] + 0.1 * jax.random.normal(next(rngs), (B, L, H, D)), ids
+    return centers[:, ids] + 0.1 * normal(next(rngs), (B, L, H, D)), ids
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -32,6 +32,7 @@ def test_landmarks_are_the_means_of_separate_clusters(rngs, masked):
     )
     # With almost equal queries, the logits hardly vary, and the clusters are used.
     _, keys = jax.jit(cluster_landmarks)(1e-3 * tokens, tokens, segments, segments)
+    tokens, real, ids, keys = jax.device_get((tokens, real, ids, keys))
     expected = np.stack([tokens[:, real & (ids == m)].mean(axis=1) for m in range(M)], axis=1)
     for found, own in (
         (keys.means[b, :, h], expected[b, :, h]) for b in range(B) for h in range(H)
@@ -57,7 +58,7 @@ def test_clusters_reduce_the_error_and_are_not_used_for_sharp_attention():
 
 
 def test_padding_changes_nothing_at_real_tokens_whatever_it_contains(rngs):
-    tokens = jax.random.normal(next(rngs), (3, B, L, H, D))
+    tokens = normal(next(rngs), (3, B, L, H, D))
     expected = nystrom_attention(*tokens, num_landmarks=M, **KMEANS)
     padded = jnp.pad(tokens, ((0, 0), (0, 0), (4, 9), (0, 0), (0, 0)), constant_values=jnp.nan)
     mask = jnp.zeros((B, L + 13), bool).at[:, 4:-9].set(True)
@@ -66,7 +67,7 @@ def test_padding_changes_nothing_at_real_tokens_whatever_it_contains(rngs):
 
 
 def test_an_example_does_not_depend_on_the_others(rngs):
-    tokens = jax.random.normal(next(rngs), (3, B, L, H, D))
+    tokens = normal(next(rngs), (3, B, L, H, D))
     mask = mask_of_lengths([L, 29], L)
     together = nystrom_attention(*tokens, mask=mask, num_landmarks=M, **KMEANS)
     alone = nystrom_attention(*tokens[:, 1:], mask=mask[1:], num_landmarks=M, **KMEANS)
@@ -74,7 +75,7 @@ def test_an_example_does_not_depend_on_the_others(rngs):
 
 
 def test_few_tokens_give_softmax_attention(rngs):
-    query, key, value = jax.random.normal(next(rngs), (3, 3, L, H, D))
+    query, key, value = (normal(next(rngs), (3, L, H, D)) for _ in range(3))
     mask = mask_of_lengths([M, 3, 0], L)
     output = nystrom_attention(query, key, value, mask=mask, num_landmarks=M, **KMEANS)
     expected = softmax_attention(query, key, value, mask=mask)
@@ -83,10 +84,9 @@ def test_few_tokens_give_softmax_attention(rngs):
 
 
 def test_equal_tokens_give_their_value(rngs):
-    tokens = jnp.broadcast_to(jax.random.normal(next(rngs), (1, 1, H, D)), (1, L, H, D))
-    output, gradient = jax.value_and_grad(
-        lambda x: nystrom_attention(x, x, x, num_landmarks=M, **KMEANS).mean()
-    )(tokens)
+    tokens = jnp.broadcast_to(normal(next(rngs), (1, 1, H, D)), (1, L, H, D))
+    loss = lambda x: nystrom_attention(x, x, x, num_landmarks=M, **KMEANS).mean()
+    output, gradient = jax.jit(jax.value_and_grad(loss))(tokens)
     assert output == pytest.approx(float(tokens.mean()), rel=1e-3)
     assert jnp.isfinite(gradient).all()
 
@@ -95,7 +95,7 @@ def test_gradient_equals_finite_differences(rngs):
     with jax.enable_x64(True):
         query, key, value = (separate_clusters(rngs)[0] for _ in range(3))
         inputs = jnp.stack([query / 20, key / 20, value]).astype(jnp.float64)
-        direction = jax.random.normal(next(rngs), inputs.shape, jnp.float64)
+        direction = normal(next(rngs), inputs.shape, jnp.float64)
         mask = mask_of_lengths([L, 44], L)
 
         @jax.jit
@@ -105,11 +105,11 @@ def test_gradient_equals_finite_differences(rngs):
             return (jnp.sin(output) * mask[..., None, None]).sum()
 
         difference = float(loss(1e-5) - loss(-1e-5)) / 2e-5
-        assert jax.grad(loss)(0.0) == pytest.approx(difference, rel=1e-6)
+        assert jax.jit(jax.grad(loss))(0.0) == pytest.approx(difference, rel=1e-6)
 
 
 def test_half_precision_is_close_to_single(rngs):
-    tokens = jax.random.normal(next(rngs), (3, B, L, H, D)).astype(jnp.bfloat16)
+    tokens = normal(next(rngs), (3, B, L, H, D)).astype(jnp.bfloat16)
     output = nystrom_attention(*tokens, num_landmarks=M, **KMEANS)
     expected = nystrom_attention(*tokens.astype(jnp.float32), num_landmarks=M, **KMEANS)
     assert output.dtype == jnp.bfloat16

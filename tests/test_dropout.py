@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from nystromformer_jax.dropout import Dropout, dropout, random_words
+from tests.helpers import normal
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
@@ -29,7 +30,7 @@ def test_elements_are_uniform_and_nearly_independent(rngs):
 
 def test_gradient_is_zero_where_the_value_was_dropped(rngs):
     rng = next(rngs)
-    x = jax.random.normal(next(rngs), (7, 13))
+    x = normal(next(rngs), (7, 13))
     gradient = jax.grad(lambda x: dropout(rng, x, 0.3).sum())(x)
     np.testing.assert_allclose(gradient, dropout(rng, jnp.ones_like(x), 0.3), rtol=1e-6)
 
@@ -46,7 +47,7 @@ def test_drops_the_same_elements_on_one_device_and_on_eight(rngs):
 
 
 def test_drops_nothing_if_deterministic_or_at_rate_zero(rngs):
-    x = jax.random.normal(next(rngs), (7, 13))
+    x = normal(next(rngs), (7, 13))
     assert (Dropout(0.5).apply({}, x, deterministic=True) == x).all()
     assert (Dropout(0.0).apply({}, x, deterministic=False) == x).all()
 

@@ -5,7 +5,7 @@ import pytest
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.landmarks import segment_ids, segment_means
-from tests.helpers import HALF, HALF_GRADIENT, SAME_ARITHMETIC, assert_close, random_inputs
+from tests.helpers import HALF, HALF_GRADIENT, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
 
 def test_seven_tokens_are_divided_into_three_segments():
@@ -32,7 +32,7 @@ def test_segments_are_ordered_and_differ_by_at_most_one_token(num_landmarks):
 
 
 def test_means_equal_those_of_numpy_under_any_mask(rngs):
-    x = jax.random.normal(next(rngs), (3, 23, 2, 5))
+    x = normal(next(rngs), (3, 23, 2, 5))
     mask = jax.random.bernoulli(next(rngs), 0.6, (3, 23))
     means, alive = segment_means(x, 4, mask)
     for b in range(3):
@@ -45,7 +45,7 @@ def test_means_equal_those_of_numpy_under_any_mask(rngs):
 
 @pytest.mark.parametrize("length", [12, 13])
 def test_no_mask_equals_a_mask_of_ones(rngs, length):
-    x = jax.random.normal(next(rngs), (2, length, 3, 5))
+    x = normal(next(rngs), (2, length, 3, 5))
     without = segment_means(x, 4)
     assert_close(without, segment_means(x, 4, jnp.ones((2, length), bool)), SAME_ARITHMETIC)
 
@@ -70,7 +70,7 @@ def test_attention_over_uneven_segments_runs_in_half_precision(rngs):
 
 
 def test_padding_anywhere_changes_nothing(rngs):
-    x = jax.random.normal(next(rngs), (1, 11, 2, 3))
+    x = normal(next(rngs), (1, 11, 2, 3))
     positions = jnp.array([1, 2, 5, 6, 7, 8, 12, 13, 14, 15, 17])
     padded = jnp.full((1, 19, 2, 3), jnp.nan).at[:, positions].set(x)
     mask = jnp.zeros((1, 19), bool).at[:, positions].set(True)

@@ -12,7 +12,7 @@ import nystromformer_jax.nnx as native
 from nystromformer_jax import Encoder, EncoderBlock, MultiHeadAttention, make_core
 from nystromformer_jax.cores import CORES
 from tests.cores.test_contract import OPTIONS
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, normal
 
 B, L, H, E, F = 2, 23, 2, 6, 7
 MASK = mask_of_lengths([L, 11], L)
@@ -47,7 +47,7 @@ def test_a_block_with_any_core_equals_linen_forward_and_gradient(name, rngs):
     norm = "post" if name == "softmax" else "pre"
     linen = EncoderBlock(H, make, F, norm=norm)
     block = native.EncoderBlock(H, E, make, F, norm=norm, rngs=nnx.Rngs(0))
-    x = jax.random.normal(next(rngs), (B, L, E))
+    x = normal(next(rngs), (B, L, E))
     variables = random_variables(linen, x)
 
     def run(apply, variables):
@@ -73,8 +73,8 @@ def test_cross_attention_from_keys_and_values_equals_linen(rngs):
     options["transform_qk"] = lambda x: 2 * x
     linen = MultiHeadAttention(H, make, **options)
     layer = native.MultiHeadAttention(H, E, make, in_kv_features=5, **options, rngs=nnx.Rngs(0))
-    queries = jax.random.normal(next(rngs), (B, L, E))
-    keys, values = jax.random.normal(next(rngs), (2, B, 17, 5))
+    queries = normal(next(rngs), (B, L, E))
+    keys, values = (normal(next(rngs), (B, 17, 5)) for _ in range(2))
     variables = random_variables(linen, queries, keys)
     masks = {"mask": mask_of_lengths([17, 3], 17), "query_mask": MASK}
     inputs = {"inputs_k": keys, "inputs_v": values} | masks
@@ -92,7 +92,7 @@ def test_cross_attention_from_keys_and_values_equals_linen(rngs):
 def test_random_features_are_those_of_the_path_in_linen(rngs):
     make = make_core("performer", num_features=3)
     encoder = Encoder(2, functools.partial(EncoderBlock, H, make, F), make_final_norm=None)
-    x = jax.random.normal(next(rngs), (B, L, E))
+    x = normal(next(rngs), (B, L, E))
     variables = random_variables(encoder, x)
     blocks = [
         as_function(native.EncoderBlock(H, E, make, F, linen_path=f"layer_{i}", rngs=nnx.Rngs(0)))
@@ -112,7 +112,7 @@ def test_random_features_are_those_of_the_path_in_linen(rngs):
 def test_dropout_follows_the_mode_and_the_arguments_of_a_call(rngs):
     make = make_core("softmax", dropout_rate=0.5)
     block = native.EncoderBlock(H, E, make, F, dropout_rate=0.5, rngs=nnx.Rngs(0))
-    x = jax.random.normal(next(rngs), (1, 5, E))
+    x = normal(next(rngs), (1, 5, E))
 
     @nnx.jit
     def calls(block, x):
@@ -157,7 +157,7 @@ def test_an_ensemble_is_created_and_trained_by_vmap(rngs):
         optimizer.update(layer, gradient)
         return loss
 
-    x, target = jax.random.normal(next(rngs), (2, B, L, E))
+    x, target = (normal(next(rngs), (B, L, E)) for _ in range(2))
     layer, optimizer = nnx.jit(create)(nnx.Rngs(0))
     losses = jnp.stack([step(layer, optimizer, x, target) for _ in range(5)])
     assert (losses[1:] < losses[:-1]).all()

@@ -5,11 +5,11 @@ import pytest
 from jax.test_util import check_grads
 
 from nystromformer_jax.pinv import iterative_pinv, pinv_residual
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal
 
 
 def random_kernel(rngs, batch, heads, landmarks, sharpness=3.0):
-    logits = sharpness * jax.random.normal(next(rngs), (batch, heads, landmarks, landmarks))
+    logits = sharpness * normal(next(rngs), (batch, heads, landmarks, landmarks))
     return jax.nn.softmax(logits, axis=-1)
 
 
@@ -80,7 +80,7 @@ def test_gradient_equals_that_of_the_iteration(rngs, start):
         return iterative_pinv(jax.nn.softmax(logits, axis=-1), start=start)
 
     with jax.enable_x64(True):
-        logits = 3 * jax.random.normal(next(rngs), (2, 1, 5, 5), jnp.float64)
+        logits = 3 * normal(next(rngs), (2, 1, 5, 5), jnp.float64)
         check_grads(of_logits, (logits,), order=1, modes=["rev"], rtol=1e-5)
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from nystromformer_jax import rotary_embedding
 from nystromformer_jax.attention import softmax_weights
-from tests.helpers import HALF, REFERENCE, assert_close
+from tests.helpers import HALF, REFERENCE, assert_close, normal
 
 B, L, H, D = 2, 13, 3, 10
 
 
 def test_equals_multiplication_by_complex_numbers(rngs):
-    x = jax.random.normal(next(rngs), (B, L, H, D))
+    x = normal(next(rngs), (B, L, H, D))
     positions = jax.random.randint(next(rngs), (B, L), 0, 500)
     wide = np.float64(x)
     rates = 100.0 ** (-2 * np.arange(D // 2) / D)
@@ -27,7 +27,7 @@ def test_equals_multiplication_by_complex_numbers(rngs):
 
 
 def test_softmax_weights_depend_on_differences_of_positions(rngs):
-    query, key = jax.random.normal(next(rngs), (2, B, L, H, D))
+    query, key = (normal(next(rngs), (B, L, H, D)) for _ in range(2))
 
     def weights(query_shift, key_shift):
         rotated = (
@@ -41,7 +41,7 @@ def test_softmax_weights_depend_on_differences_of_positions(rngs):
 
 
 def test_default_positions_and_leading_axes(rngs):
-    x = jax.random.normal(next(rngs), (B, 2, L, H, D))
+    x = normal(next(rngs), (B, 2, L, H, D))
     rotated = rotary_embedding(x)
     np.testing.assert_array_equal(rotated, rotary_embedding(x, jnp.arange(L)))
     np.testing.assert_array_equal(rotated[1], rotary_embedding(x[1]))

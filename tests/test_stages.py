@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import pytest
 
 from nystromformer_jax.stages import collect, distribute
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, random_inputs
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
 
 def by_softmax(query, key, value, mask):
@@ -49,7 +49,7 @@ def test_distribute_equals_attention_to_live_landmarks(rngs):
 
 def test_distribute_adds_the_convolution_of_real_values(rngs):
     query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
-    value = jax.random.normal(next(rngs), query.shape)
+    value = normal(next(rngs), query.shape)
     mask = jnp.arange(11)[None] != 4
     kernel = jnp.array([[0.0, 0.0, 1.0], [0.0, 2.0, 0.0]])  # the next position, and twice this one
     plain = distribute(query, k_landmarks, values, landmark_mask=None)

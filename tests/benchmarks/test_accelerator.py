@@ -5,12 +5,12 @@ from benchmarks import accelerator
 from benchmarks.accelerator import attention, check
 from benchmarks.literal import literal_attention
 from nystromformer_jax import nystrom_attention
-from tests.helpers import OTHER_FRAMEWORK, assert_close, random_inputs
+from tests.helpers import OTHER_FRAMEWORK, assert_close, normal, random_inputs
 
 
 def test_literal_port_equals_nystrom_attention(rngs):
     inputs = random_inputs(rngs, 2, 48, 3, 8)
-    kernel = jax.random.normal(next(rngs), (3, 5))
+    kernel = normal(next(rngs), (3, 5))
     options = {"num_landmarks": 12, "pinv_start": "batch_max", "conv_kernel": kernel}
     actual = jax.jit(lambda *inputs: literal_attention(*inputs, kernel, 12))(*inputs)
     expected = jax.jit(lambda *inputs: nystrom_attention(*inputs, **options))(*inputs)

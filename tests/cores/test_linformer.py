@@ -13,6 +13,7 @@ from tests.helpers import (
     SAME_ARITHMETIC,
     assert_close,
     mask_of_lengths,
+    normal,
     random_inputs,
 )
 
@@ -32,7 +33,7 @@ def by_the_paper(query, key, value, projection):
 
 def sharp_projection(rngs, length=KEY_LENGTH):
     """Rows far from zero, so that attention over them is not uniform."""
-    return jax.random.normal(next(rngs), (HEADS, ROWS, length)) / 2
+    return normal(next(rngs), (HEADS, ROWS, length)) / 2
 
 
 def test_identity_projection_gives_softmax_attention(rngs):
@@ -41,7 +42,7 @@ def test_identity_projection_gives_softmax_attention(rngs):
     actual, pull_back = jax.vjp(lambda *x: linformer_attention(*x, identity), *inputs)
     expected, expected_pull_back = jax.vjp(softmax_attention, *inputs)
     assert_close(actual, expected, REFERENCE)
-    cotangent = jax.random.normal(next(rngs), actual.shape)
+    cotangent = normal(next(rngs), actual.shape)
     assert_close(pull_back(cotangent), expected_pull_back(cotangent), GRADIENT)
 
 

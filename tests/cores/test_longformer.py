@@ -7,7 +7,15 @@ import pytest
 
 from nystromformer_jax import softmax_attention
 from nystromformer_jax.cores.longformer import LongformerAttention, longformer_attention
-from tests.helpers import GRADIENT, HALF, REFERENCE, assert_close, mask_of_lengths, random_inputs
+from tests.helpers import (
+    GRADIENT,
+    HALF,
+    REFERENCE,
+    assert_close,
+    mask_of_lengths,
+    normal,
+    random_inputs,
+)
 
 BATCH, LENGTH, HEADS, DIM = 3, 23, 2, 5
 
@@ -40,7 +48,7 @@ def output_and_gradient(attend, inputs, cotangent):
 
 def assert_same(rngs, actual, expected, inputs, mask):
     """Compares outputs at real tokens, and the gradients of the loss at real tokens."""
-    cotangent = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
+    cotangent = normal(next(rngs), inputs[0].shape) * mask[..., None, None]
     output, gradient = output_and_gradient(actual, inputs, cotangent)
     reference, reference_gradient = output_and_gradient(expected, inputs, cotangent)
     assert_close(output, reference, REFERENCE, where=mask)

@@ -13,7 +13,7 @@ from nystromformer_jax.cores.reformer import (
     permute,
 )
 from nystromformer_jax.modules import SelfAttention
-from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, random_inputs
+from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
 BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5
 # (num_hashes, chunk_len, num_buckets); the chunks of one token, buckets of two rotations, one bucket
@@ -156,14 +156,12 @@ def test_gradients_of_zero_and_huge_vectors_are_finite(rngs):
 
 @pytest.mark.parametrize("num_buckets", [8, 128])
 def test_similar_vectors_share_a_bucket_more_often(rngs, num_buckets):
-    x = jax.random.normal(next(rngs), (1, 1, 499, 11))
+    x = normal(next(rngs), (1, 1, 499, 11))
     rotations = draw_rotations(next(rngs), 13, 11, num_buckets)
     buckets = lambda x: hash_buckets(x, rotations, 13)
 
     def shared(noise):
-        return float(
-            (buckets(x) == buckets(x + noise * jax.random.normal(next(rngs), x.shape))).mean()
-        )
+        return float((buckets(x) == buckets(x + noise * normal(next(rngs), x.shape))).mean())
 
     assert shared(0.1) > 0.6
     assert shared(0.1) > 1.2 * shared(0.5) > 2 * shared(30.0)
@@ -174,7 +172,7 @@ def test_similar_vectors_share_a_bucket_more_often(rngs, num_buckets):
 
 
 def test_gradient_of_a_permutation_equals_that_of_a_gather(rngs):
-    x, ahead, weights = jax.random.normal(next(rngs), (3, 2, 3, 17, 5))
+    x, ahead, weights = (normal(next(rngs), (2, 3, 17, 5)) for _ in range(3))
     order = jnp.argsort(jax.random.uniform(next(rngs), (2, 3, 17)), axis=-1)
     inverse = jnp.argsort(order, axis=-1)
     by_permute = lambda x: permute(x, order, inverse) ** 2 * weights
@@ -204,7 +202,7 @@ def test_hashes_differ_between_seeds_and_between_training_calls(rngs):
 
 
 def test_no_keys_are_projected(rngs):
-    x = jax.random.normal(next(rngs), (BATCH, LENGTH, HEADS * DIM))
+    x = normal(next(rngs), (BATCH, LENGTH, HEADS * DIM))
     module = SelfAttention(HEADS, ReformerAttention)
     variables = jax.eval_shape(lambda: module.init(next(rngs), x, deterministic=True))
     assert set(variables["params"]) == {"query", "value", "out"}

@@ -1,15 +1,14 @@
-import jax
 import pytest
 
 from nystromformer_jax import softmax_attention
 from tests.examples.scripts import load
-from tests.helpers import REFERENCE, assert_close, mask_of_lengths
+from tests.helpers import REFERENCE, assert_close, mask_of_lengths, normal
 
 script = load("swap_attention")
 
 
 def test_uniform_attention_is_attention_to_equal_keys(rngs):
-    query, value = jax.random.normal(next(rngs), (2, 2, 13, 3, 5))
+    query, value = (normal(next(rngs), (2, 13, 3, 5)) for _ in range(2))
     mask = mask_of_lengths([13, 7], 13)
     uniform = script.uniform_attention(query, 0 * query, value, mask[:, None, None])
     exact = softmax_attention(query, 0 * query, value, mask=mask)

@@ -17,6 +17,7 @@ from tests.helpers import (
     SAME_ARITHMETIC,
     assert_close,
     mask_of_lengths,
+    normal,
     random_inputs,
 )
 
@@ -69,7 +70,8 @@ def output_and_gradients(inputs, kernel, cotangent, **options):
         return output, pull_back(cotangent.astype(output.dtype))
 
     wide = [None if x is None else x.astype(jnp.float32) for x in (*inputs, kernel)]
-    return run("pallas_tpu", *inputs, kernel), run("xla", *wide)
+    kernels, plain = (jax.jit(functools.partial(run, name)) for name in ("pallas_tpu", "xla"))
+    return kernels(*inputs, kernel), plain(*wide)
 
 
 @pytest.mark.slow_except("shape0")
@@ -104,8 +106,8 @@ def assert_same(rngs, shape):
     length, heads, dim, num_landmarks, width, masked = shape
     inputs = random_inputs(rngs, 4, length, heads, dim)
     mask = masks_of_all_kinds(rngs, 4, length, num_landmarks) if masked else None
-    kernel = jax.random.normal(next(rngs), (heads, width)) if width else None
-    cotangent = jax.random.normal(next(rngs), inputs[0].shape)
+    kernel = normal(next(rngs), (heads, width)) if width else None
+    cotangent = normal(next(rngs), inputs[0].shape)
     real = jnp.ones((4, length), bool) if mask is None else mask
     cotangent = jnp.where(real[..., None, None], cotangent, 0)
     actual, expected = output_and_gradients(
@@ -120,7 +122,7 @@ def test_convolution_per_channel_is_added_outside_the_kernels(rngs, short_blocks
     choice.warn_once.cache_clear()
     inputs = random_inputs(rngs, 4, 300, 2, 32)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
-    kernel = jax.random.normal(next(rngs), (2, 32, 5))
+    kernel = normal(next(rngs), (2, 32, 5))
     cotangent = jnp.where(mask[..., None, None], inputs[0] + 1, 0)
     held = [jnp.where(mask[..., None, None], x, 7.0) for x in inputs]
     actual, expected = output_and_gradients(held, kernel, cotangent, num_landmarks=16, mask=mask)
@@ -135,8 +137,8 @@ def test_bfloat16_is_near_float32(rngs, masked):
     inputs = random_inputs(rngs, 4, 512, 2, 64, dtype=jnp.bfloat16)
     mask = masks_of_all_kinds(rngs, 4, 512, 64) if masked else None
     real = jnp.ones((4, 512), bool) if mask is None else mask
-    kernel = jax.random.normal(next(rngs), (2, 33))
-    cotangent = jax.random.normal(next(rngs), inputs[0].shape, jnp.bfloat16)
+    kernel = normal(next(rngs), (2, 33))
+    cotangent = normal(next(rngs), inputs[0].shape, jnp.bfloat16)
     cotangent = jnp.where(real[..., None, None], cotangent, 0)
     actual, expected = output_and_gradients(inputs, kernel, cotangent, num_landmarks=64, mask=mask)
     assert [x.dtype for x in (actual[0], *actual[1])] == 4 * [jnp.bfloat16] + [jnp.float32]
@@ -150,7 +152,7 @@ def test_queries_may_have_another_mask(rngs, short_blocks, width):
     inputs = random_inputs(rngs, 4, 300, 2, 64)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     query_mask = mask[jnp.array([1, 3, 0, 2])]
-    kernel = jax.random.normal(next(rngs), (2, width)) if width else None
+    kernel = normal(next(rngs), (2, width)) if width else None
     cotangent = jnp.where(query_mask[..., None, None], inputs[0] + 1, 0)
     actual, expected = output_and_gradients(
         inputs, kernel, cotangent, num_landmarks=16, mask=mask, query_mask=query_mask
@@ -177,7 +179,7 @@ def test_output_and_gradients_ignore_the_content_of_padding(rngs, short_blocks):
     inputs = random_inputs(rngs, 4, 300, 2, 64)
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     real = mask[..., None, None]
-    kernel = jax.random.normal(next(rngs), (2, 33))
+    kernel = normal(next(rngs), (2, 33))
 
     @functools.partial(jax.grad, argnums=(0, 1, 2, 3), has_aux=True)
     def gradients_and_output(query, key, value, kernel):

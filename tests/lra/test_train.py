@@ -194,7 +194,7 @@ def test_batches_of_similar_length_give_the_same_evaluation(argument):
     for multiple in (0, 16):
         prepared = train.prepare(small_config(argument, data__pad_to_multiple_of=multiple))
         task = ragged_task(prepared)
-        params = jax.tree.map(lambda leaf: 3 * leaf, train.make_params(prepared)())
+        params = jax.tree.map(lambda leaf: 3 * leaf, jax.jit(train.make_params(prepared))())
         spec = train.make_spec(prepared)
         scores[multiple] = train._evaluate(prepared, spec, task, "valid", params)
         examples = train._examples(prepared, task.splits["valid"])

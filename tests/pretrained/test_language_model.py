@@ -1,6 +1,7 @@
 """A language model on texts, beside direct calls of the model."""
 
 import dataclasses
+import functools
 import sys
 import types
 import warnings
@@ -64,21 +65,28 @@ def padded(texts):
     lengths = np.array([len(row) for row in ids])
     inputs = np.array([row + [0] * (MAX_LEN - len(row)) for row in ids])
     mask = np.arange(MAX_LEN) < lengths[:, None]
-    return jnp.asarray(inputs), jnp.asarray(mask), jnp.zeros_like(inputs)
+    return jnp.asarray(inputs), jnp.asarray(mask), jnp.asarray(np.zeros_like(inputs))
 
 
 def last_hidden_states(language_model, batch):
     params = language_model.variables["params"]["nystromformer"]
     backbone = Nystromformer(language_model.model.config)
-    return backbone.apply({"params": params}, *batch, deterministic=True)
+    return jax.jit(functools.partial(backbone.apply, deterministic=True))(
+        {"params": params}, *batch
+    )
+
+
+def logits_of(language_model, batch):
+    apply = functools.partial(language_model.model.apply, deterministic=True)
+    return np.asarray(jax.jit(apply)(language_model.variables, *batch))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 def test_embeddings_equal_those_of_texts_padded_to_the_longest(make, pooling):
     language_model = make()
     batch = padded(TEXTS)
-    hidden = last_hidden_states(language_model, batch)
-    mean = hidden.mean(axis=1, where=batch[1][..., None])
+    hidden = np.asarray(last_hidden_states(language_model, batch))
+    mean = hidden.mean(axis=1, where=np.asarray(batch[1])[..., None])
     found = language_model.embed(TEXTS, pooling=pooling)
     assert found.dtype == np.float32
     assert_close(found, mean if pooling == "mean" else hidden[:, 0], REFERENCE)
@@ -86,9 +94,11 @@ def test_embeddings_equal_those_of_texts_padded_to_the_longest(make, pooling):
 
 def test_embeddings_of_an_earlier_layer(make):
     language_model = make()
-    states = hidden_states(language_model.model, language_model.variables, *padded(["a cat"]))
+    states = jax.jit(functools.partial(hidden_states, language_model.model))(
+        language_model.variables, *padded(["a cat"])
+    )
     for layer in (0, 1, -3):  # there are two layers
-        expected = states[layer][0, :4].mean(axis=0)  # two words and two special tokens
+        expected = np.asarray(states[layer])[0, :4].mean(axis=0)  # two words and two special tokens
         assert_close(language_model.embed(["a cat"], layer=layer)[0], expected, REFERENCE)
     with pytest.raises(ValueError, match="layer must be from -3 to 2 in this model, got 3"):
         language_model.embed(["a cat"], layer=3)
@@ -138,7 +148,7 @@ def test_masks_are_filled_as_by_a_direct_call(make):
     language_model = make()
     text = "a [MASK] sat on a [MASK] [MASK]"
     batch = padded([text])
-    logits = language_model.model.apply(language_model.variables, *batch, deterministic=True)[0]
+    logits = logits_of(language_model, batch)[0]
     filled = language_model.fill_mask(text, top_k=3)
     assert len(filled) == 3
     for position, best in zip((2, 6, 7), filled, strict=True):
@@ -161,7 +171,7 @@ def test_classes_have_the_names_of_config_json(make, kind):
     names, probabilities = language_model.classify(TEXTS)
     assert names == list(labels.values())
     batch = padded(TEXTS)
-    logits = language_model.model.apply(language_model.variables, *batch, deterministic=True)
+    logits = logits_of(language_model, batch)
     activation = jax.nn.softmax if kind.startswith("single") else jax.nn.sigmoid
     assert_close(probabilities, activation(logits), REFERENCE)
 

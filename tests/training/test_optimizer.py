@@ -20,6 +20,7 @@ from nystromformer_jax.training import (
     make_schedule,
 )
 from nystromformer_jax.training.optimizer import make_beta1_schedule
+from tests.helpers import normal
 
 
 def rate(step, total_steps=5000, **config):
@@ -134,7 +135,7 @@ def test_muon_orthogonalizes_updates_of_dense_kernels(rngs):
         "core": {"conv_kernel": jnp.zeros((5, 7))},
     }
     leaves, treedef = jax.tree.flatten(params)
-    gradient = treedef.unflatten([jax.random.normal(next(rngs), leaf.shape) for leaf in leaves])
+    gradient = treedef.unflatten([normal(next(rngs), leaf.shape) for leaf in leaves])
     muon = update_of(params, gradient, method="muon")
     nadamw = optax.nadamw(1e-2, b2=0.999).update(
         gradient, optax.nadamw(1e-2, b2=0.999).init(params), params
@@ -152,7 +153,7 @@ def test_muon_orthogonalizes_updates_of_dense_kernels(rngs):
 
 
 def test_muon_decays_all_weights(rngs):
-    params = {"kernel": jax.random.normal(next(rngs), (7, 5)), "bias": jnp.ones(5)}
+    params = {"kernel": normal(next(rngs), (7, 5)), "bias": jnp.ones(5)}
     zeros = jax.tree.map(jnp.zeros_like, params)
     update = update_of(params, zeros, method="muon", weight_decay=0.5)
     for name, leaf in params.items():

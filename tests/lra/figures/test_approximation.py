@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
     assert_close,
+    normal,
     nystrom_by_the_paper,
     random_inputs,
     softmax_by_the_paper,
@@ -38,7 +38,7 @@ def frobenius(x):
 
 
 def test_block_means_preserve_the_mean(rngs):
-    x = np.asarray(jax.random.normal(next(rngs), (23, 23)), np.float64)
+    x = np.asarray(normal(next(rngs), (23, 23)), np.float64)
     edges = approximation.block_edges(23, 7)
     assert edges.tolist() == [0, 4, 7, 10, 14, 17, 20, 23]
     means = approximation.block_means(x, edges, edges)

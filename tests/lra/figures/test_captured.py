@@ -14,7 +14,7 @@ from lra.figures import captured
 from lra.figures.captured import CoreCall, open_run
 from nystromformer_jax import SoftmaxAttention, nystrom_attention, softmax_attention
 from nystromformer_jax.attention import add_convolution
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, normal
 from tests.lra.data.fakes import write_tsv
 from tests.lra.figures.tiny_run import BEST, LATEST, params_at, small_config, write_run
 
@@ -58,7 +58,7 @@ def test_first_text_of_a_pair_comes_first(rngs):
 
 
 def test_padding_is_removed_at_any_position(rngs):
-    query, key, value = (jax.random.normal(next(rngs), (1, 7, 2, 3)) for _ in range(3))
+    query, key, value = (normal(next(rngs), (1, 7, 2, 3)) for _ in range(3))
     mask = jnp.array([[True, False, True, True, False, True, False]])
     tokens = captured.unpadded(CoreCall(query, key, value, mask, value))
     for found, x in zip(tokens, (query, key, value), strict=True):
