@@ -23,6 +23,7 @@ from nystromformer_jax.durable import read_json
 from nystromformer_jax.spelling import nearest
 
 CONFIGS = Path(__file__).parent / "configs"
+LANGUAGE_CONFIGS = ("finetune", "glue", "pretrain")  # all others are configs of the benchmark
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
 

@@ -9,7 +9,7 @@ from cli import exit_with_error
 
 CONFIG = cli.define_config(
     "configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]",
-    lambda name: name not in ("glue", "pretrain"),
+    lambda name: name not in cli.LANGUAGE_CONFIGS,
 )
 HOSTS = cli.define_hosts()
 WORKDIR = flags.DEFINE_string(

@@ -144,7 +144,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
 def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
     """Raises ValueError unless the task, the attention and all `values` are valid; loads no jax."""
     path, _, argument = config.partition(":")
-    known = cli.config_files(lambda name: name not in ("glue", "pretrain"))
+    known = cli.config_files(lambda name: name not in cli.LANGUAGE_CONFIGS)
     is_own = Path(path).is_file() and Path(path).parent.name != cli.CONFIGS.name
     if path not in known and not is_own:
         tasks = [Path(file).stem for file in known]

@@ -1,7 +1,6 @@
 """Pretraining from text to a model folder, on corpora of a few sentences."""
 
 import dataclasses
-import functools
 import json
 import math
 import operator
@@ -26,12 +25,11 @@ def small(tmp_path):
     run = pretrain.prepare(runs.pretrain_sections(tmp_path))
     data = corpus.load(run.data)
     model = NystromformerForPreTraining(pretrain._model_config(run, data.tokenizer.vocab_size))
-    params = jax.jit(pretrain._make_params(run, model))()
+    params = pretrain._make_params(run, model)()
 
     def moved(leaf):
         """Moves parameters away from the start, where all predictions are equally likely."""
-        wave = np.sin(np.arange(leaf.size, dtype=np.float32)).reshape(leaf.shape)
-        return jnp.asarray(np.asarray(leaf) + 0.1 * wave)
+        return leaf + 0.1 * jnp.sin(jnp.arange(leaf.size)).reshape(leaf.shape)
 
     return model, jax.tree.map(moved, params), data
 
@@ -63,10 +61,11 @@ def test_loss_equals_its_formula(small, order_weight):
 
     names = ("inputs", "first_len", "second_len", "example")
     rng = jax.random.fold_in(jax.random.key(pretrain.EVALUATION_SEED), 1)
-    mask = jax.jit(functools.partial(mask_pairs, vocabulary=vocabulary, config=objective))
-    asked = jax.device_get(mask(rng, *(jnp.asarray(batch[name]) for name in names)))
-    tokens, order = jax.jit(functools.partial(model.apply, deterministic=True))(
-        {"params": params}, asked.inputs, asked.mask, asked.types
+    asked = mask_pairs(
+        rng, *(jnp.asarray(batch[name]) for name in names), vocabulary=vocabulary, config=objective
+    )
+    tokens, order = model.apply(
+        {"params": params}, asked.inputs, asked.mask, asked.types, deterministic=True
     )
     tokens, order = (np.asarray(jax.nn.log_softmax(logits)) for logits in (tokens, order))
     losses, hits, orders, right, wanted = [], [], [], [], []

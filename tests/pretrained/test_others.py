@@ -166,6 +166,7 @@ class TestBert:
             num_landmarks=64,
             activation="gelu",
             layer_norm_epsilon=1e-12,
+            choice_activation="tanh",
         )
         assert model == NystromformerForMaskedLM(expected)
         assert not [path for path in flat(variables) if path.endswith("conv_kernel")]
