@@ -88,8 +88,8 @@ def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint
     _, trained = from_pretrained(checkpoint)
     for from_scratch in (False, True):
         folder = tmp_path / str(from_scratch)
-        init = {"from_scratch": from_scratch}
-        result, _, _, _ = finetuned(folder, checkpoint, init=init, **still)
+        changes = {"init": {"from_scratch": from_scratch}, "train": {"seed": 1}}
+        result, _, _, _ = finetuned(folder, checkpoint, **changes, **still)
         assert result["from_scratch"] == from_scratch
         _, tuned = from_pretrained(folder / "run/model")
         words = [

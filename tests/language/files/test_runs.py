@@ -92,7 +92,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
         content = finetune.write_export(run, workdir).read_bytes()
     metric = next(iter(result["test"]))
     written = tmp_path / "run/predictions" / data.task.file_name("test")
-    assert scores_of_file(written, kind, tests) == pytest.approx(result["test"][metric], abs=1e-6)
+    assert scores_of_file(written, kind, tests) == pytest.approx(result["test"][metric], abs=1e-5)
     assert ("threshold" in result) == (kind == "multi_label")
     if kind in EPOCHS:
         assert result["test"][metric] == 1  # labels, windows and answers are aligned
