@@ -78,7 +78,7 @@ class Task(abc.ABC):
 
     def tuned(self, split: EncodedSplit, outputs: Outputs) -> "Task":
         """Returns the task with the decision threshold that is best for the labels of `split`."""
-        raise NotImplementedError  # only tasks with `has_threshold`
+        raise NotImplementedError(f"{self.name} has no decision threshold.")
 
     @abc.abstractmethod
     def file_name(self, split: str) -> str:
