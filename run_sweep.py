@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import cli
-from lra.data import DataConfig
+from lra.data import DataConfig, name_of
 from lra.sweep import choice, cluster, jobs, local, status
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS, from_mapping
@@ -56,10 +56,10 @@ def _main(arguments: Sequence[str] | None) -> int:
         return code
     if flags.tasks:
         configs = [
-            f"{task if task.endswith('.py') else f'configs/{task}.py'}:{attention}"
+            f"{name if name.endswith('.py') else f'configs/{name}.py'}:{attention}{comma}{options}"
             + (f",recipe={flags.recipe}" if flags.recipe else "")
-            for task in jobs.split_list(flags.tasks)
-            for attention in jobs.split_attentions(flags.attentions)
+            for name, comma, options in (x.partition(",") for x in jobs.split_names(flags.tasks))
+            for attention in jobs.split_names(flags.attentions)
         ]
         values = jobs.split_values(flags.set)
         for config in configs:
@@ -98,7 +98,11 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     )
     add = parser.add_argument
     add("--workdir", required=True, help="folder of the sweep, with jobs.txt, logs/ and the runs")
-    add("--tasks", default="", help="files in configs/ such as listops,text, or paths of your own")
+    add(
+        "--tasks",
+        default="",
+        help="files in configs/ such as listops,text, or paths of your own, with options",
+    )
     add(
         "--attentions",
         default="nystrom",
@@ -157,6 +161,7 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
         raise ValueError(f"{path} has no function get_config, which a config file needs.") from None
     except ImportError as error:
         raise ValueError(str(error)) from None
+    name_of(own.data.task)
     keys = cli.keys_of(own.to_dict())
     for key, items in values.items():
         section, _, name = key.partition(".")

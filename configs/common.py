@@ -187,13 +187,13 @@ def finish(config: ConfigDict, argument: str) -> ConfigDict:
 
 
 def extract_options(
-    argument: str, options: Mapping[str, Sequence[int | str]]
+    argument: str, options: Mapping[str, int | Sequence[int | str]]
 ) -> tuple[str, dict[str, int | str]]:
     """Extracts the options of a task from `ATTENTION[,option=value …]`.
 
     Args:
       argument: The argument after the colon.
-      options: The allowed values of each option, the default first.
+      options: The allowed values of each option, the default first; for any integer, the default alone.
 
     Returns:
       The rest of the argument, for `base`, and the value of each option.
@@ -202,9 +202,18 @@ def extract_options(
       ValueError: A value is not allowed, or an option occurs twice.
     """
     name, rest = parse(argument, default=DEFAULT)
-    selected = {option: values[0] for option, values in options.items()}
+    selected = {
+        option: allowed if isinstance(allowed, int) else allowed[0]
+        for option, allowed in options.items()
+    }
     for option in [option for option in options if option in rest]:
-        value, values = rest.pop(option), {str(known): known for known in options[option]}
+        value, allowed = rest.pop(option), options[option]
+        if isinstance(allowed, int):
+            if not value.isdecimal():
+                raise ValueError(f"{option} must be a positive integer, got {value!r}.")
+            selected[option] = int(value)
+            continue
+        values = {str(known): known for known in allowed}
         if value not in values:
             raise ValueError(f"{option} cannot be {value!r}; known: {', '.join(values)}.")
         selected[option] = values[value]

@@ -55,7 +55,8 @@ def wait_for(path):
         (["--tasks=listop"], "--tasks: 'listop' is unknown; did you mean listops"),
         (["--tasks=glue"], "'glue' is unknown"),
         (["--attentions=softmx"], "Unknown attention 'softmx'; did you mean softmax?"),
-        (["--attentions=num_landmarks=3"], "name an attention first"),
+        (["--attentions=num_landmarks=3"], "num_landmarks=3 is an option: name a task or an att"),
+        (["--tasks=mqar,pairs=99"], "MQAR with 256 tokens has 1 to 64 pairs, got 99"),
         (["--attentions=softmax,softmax"], "two jobs have the folder name listops-softmax-seed0"),
         (["--recipe=slow"], "Unknown recipe 'slow'"),
         (["--set=optimizer.learning_rat=1"], "did you mean optimizer.learning_rate"),
@@ -97,12 +98,12 @@ def test_plan_writes_a_file_that_may_be_edited(in_repository, tmp_path, capsys):
 @pytest.mark.usefixtures("in_repository")
 def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path, capsys):
     attention = "my_package.attention:CosFormer"
-    tasks = f"--tasks=listops,{my_project}/majority.py"
+    tasks = f"--tasks=mqar,pairs=8,length=64,{my_project}/majority.py"
     flags = [f"--attentions={attention},max_len=2048,softmax", "--plan", f"--workdir={tmp_path}"]
     assert run_sweep.main([tasks, *flags]) == 0
     assert [job.config for job in read_jobs(tmp_path)] == [
-        f"configs/listops.py:{attention},max_len=2048",
-        "configs/listops.py:softmax",
+        f"configs/mqar.py:{attention},max_len=2048,pairs=8,length=64",
+        "configs/mqar.py:softmax,pairs=8,length=64",
         f"{my_project}/majority.py:{attention},max_len=2048",
         f"{my_project}/majority.py:softmax",
     ]

@@ -72,17 +72,6 @@ TASKS: Mapping[str, TaskInfo] = {
         for resolution in pathfinder.RESOLUTIONS
         for difficulty in pathfinder.RELEASE_FOLDERS
     },
-    **{
-        mqar.task_name(length, pairs): TaskInfo(
-            mqar.VOCAB_SIZE,
-            mqar.NUM_CLASSES,
-            functools.partial(mqar.load, length=length, pairs=pairs),
-            mqar.SIZES,
-            total_steps=mqar.TOTAL_STEPS,
-            targets=pairs,
-        )
-        for length, pairs in mqar.sizes()
-    },
 }
 
 _ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
@@ -91,10 +80,10 @@ _ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
 def name_of(task: str) -> str:
     """Returns the name of a task in `TASKS`, given a name or an alias; raises ValueError if unknown.
 
-    `module:name` is returned unchanged, and the module is not imported.
+    `mqar-LENGTH-PAIRS` and `module:name` are returned unchanged, and the module is not imported.
     """
     name = _ALIASES.get(task, task)
-    if name not in TASKS and not is_plugin(name):
+    if name not in TASKS and not is_plugin(name) and not mqar.size_of(name):
         raise ValueError(f"Unknown task {name!r}{nearest(name, TASKS)}")
     return name
 
@@ -103,15 +92,26 @@ def describe(task: str) -> TaskInfo:
     """Returns the properties of a task; needs no data.
 
     Args:
-      task: A name in `TASKS`, an alias, or `module:name` of a `TaskInfo` of another package.
+      task: A name in `TASKS`, an alias, `mqar-LENGTH-PAIRS`, or `module:name` of a `TaskInfo` of another
+        package.
 
     Raises:
-      ValueError: The task is unknown.
+      ValueError: The task is unknown, or MQAR has too many pairs.
       ImportError: The module raised an error.
     """
     if is_plugin(task):
         info: TaskInfo = load_plugin(task, TaskInfo, "an lra.data.TaskInfo")
         return info
+    if size := mqar.size_of(task):
+        length, pairs = size
+        return TaskInfo(
+            mqar.VOCAB_SIZE,
+            mqar.NUM_CLASSES,
+            functools.partial(mqar.load, length=length, pairs=pairs),
+            mqar.SIZES,
+            total_steps=mqar.TOTAL_STEPS,
+            targets=pairs,
+        )
     return TASKS[name_of(task)]
 
 

@@ -23,7 +23,7 @@ SHEET_IMAGES = 32
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lra.data", description=__doc__)
-    parser.add_argument("task", help=f"{', '.join(data.TASKS)}, or module:name of a TaskInfo")
+    parser.add_argument("task", help=f"{', '.join(data.TASKS)}, mqar-256-16 or module:name")
     parser.add_argument("--data_dir", default="", help="folder of the task's files")
     parser.add_argument("--source", default="auto", help="auto, files, generated or tfds")
     parser.add_argument(

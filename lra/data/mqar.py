@@ -11,6 +11,7 @@ keys and 128 values instead of 4,096 of each.
 """
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,25 +23,31 @@ from dataprep import cache
 from lra.data.task import DataConfig, Sequences, Split, Task
 
 SIZES: Mapping[str, int] = {"train": 40_000, "valid": 1_000, "test": 1_000}
-PAIRS = (4, 8, 16, 32, 64)  # K
-LENGTHS = (128, 256, 512, 1024)
 BLANK, MASK, FIRST_KEY, FIRST_VALUE = 0, 1, 2, 128
 VOCAB_SIZE = 256
-NUM_CLASSES = VOCAB_SIZE - FIRST_VALUE
-TOTAL_STEPS = 4_000
+NUM_KEYS, NUM_CLASSES = FIRST_VALUE - FIRST_KEY, VOCAB_SIZE - FIRST_VALUE
+TOTAL_STEPS = 600
 
 # Part of the fingerprint: increase it when a change of the code changes the generated data.
 FORMAT = 1
 
 
-def task_name(length: int, pairs: int) -> str:
-    """Returns the name of a task."""
-    return f"mqar-{length}-{pairs}"
+def size_of(task: str) -> tuple[int, int] | None:
+    """Returns length and number of pairs of a task `mqar-LENGTH-PAIRS`; None for other names.
 
-
-def sizes() -> list[tuple[int, int]]:
-    """Returns the lengths and numbers of pairs of all tasks; at most half of the tokens are pairs."""
-    return [(length, pairs) for length in LENGTHS for pairs in PAIRS if 4 * pairs <= length]
+    Raises:
+      ValueError: The sequence has too few tokens for the pairs, or there are too few keys.
+    """
+    size = re.fullmatch(r"mqar-(\d+)-(\d+)", task)
+    if size is None:
+        return None
+    length, pairs = int(size[1]), int(size[2])
+    if not 1 <= pairs <= min(length // 4, NUM_KEYS):
+        raise ValueError(
+            f"MQAR with {length} tokens has 1 to {min(length // 4, NUM_KEYS)} pairs, got {pairs}: a pair"
+            f" takes two tokens, and so does its query; there are {NUM_KEYS} keys."
+        )
+    return length, pairs
 
 
 def load(config: DataConfig, *, length: int, pairs: int) -> Task:
@@ -53,7 +60,7 @@ def load(config: DataConfig, *, length: int, pairs: int) -> Task:
         raise ValueError(
             "The data of MQAR can only be generated: leave data.dir empty and data.source at auto."
         )
-    name = task_name(length, pairs)
+    name = f"mqar-{length}-{pairs}"
     counts = {split: min(config.examples or size, size) for split, size in SIZES.items()}
     fingerprint: dict[str, Any] = {"task": name, "format": FORMAT, "sizes": counts}
     fingerprint["seed"] = config.seed
@@ -82,12 +89,12 @@ def generate(
 
     Draws only uniform numbers, whose values are the same in all versions of NumPy.
     """
-    num_keys, num_slots = FIRST_VALUE - FIRST_KEY, (length - 2 * pairs) // 2
+    num_slots = (length - 2 * pairs) // 2
     # One draw per sequence, so that the first sequences do not depend on `count`.
-    draws = rng.random((count, num_keys + num_slots + pairs))
-    keys = FIRST_KEY + draws[:, :num_keys].argsort(axis=1)[:, :pairs]
-    slots = draws[:, num_keys : num_keys + num_slots].argsort(axis=1)[:, :pairs]
-    labels = (draws[:, num_keys + num_slots :] * NUM_CLASSES).astype(np.int32)
+    draws = rng.random((count, NUM_KEYS + num_slots + pairs))
+    keys = FIRST_KEY + draws[:, :NUM_KEYS].argsort(axis=1)[:, :pairs]
+    slots = draws[:, NUM_KEYS : NUM_KEYS + num_slots].argsort(axis=1)[:, :pairs]
+    labels = (draws[:, NUM_KEYS + num_slots :] * NUM_CLASSES).astype(np.int32)
     queries = 2 * pairs + 2 * slots  # positions of the second occurrence of the keys
     tokens = np.full((count, length), BLANK, np.uint8)
     tokens[:, 0 : 2 * pairs : 2] = keys

@@ -90,8 +90,8 @@ def split_list(text: str) -> list[str]:
     return [item.strip() for item in re.findall(r"(?:[^,(\[]|\([^)]*\)|\[[^]]*\])+", text)]
 
 
-def split_attentions(text: str) -> list[str]:
-    """Splits a list of attentions: an item with "=" is an option of the attention before it.
+def split_names(text: str) -> list[str]:
+    """Splits a list of tasks or attentions: an item with "=" is an option of the name before it.
 
     `nystrom,num_landmarks=32,softmax` has the items `nystrom,num_landmarks=32` and `softmax`.
     """
@@ -102,9 +102,7 @@ def split_attentions(text: str) -> list[str]:
         elif items:
             items[-1] += f",{item}"
         else:
-            raise ValueError(
-                f"--attentions begins with the option {item}: name an attention first."
-            )
+            raise ValueError(f"{item} is an option: name a task or an attention first.")
     return items
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lra.data import TASKS, DataConfig, describe, load, mqar
+from lra.data import DataConfig, describe, load, mqar
 from lra.data.task import Padding
 
 
@@ -49,10 +49,12 @@ def test_decodes_to_readable_words(task):
     assert (words.count("?"), len(words)) == (16, 128)
 
 
-def test_sizes_leave_room_for_the_queries():
-    names = [name for name in TASKS if name.startswith("mqar")]
-    assert len(names) == len(mqar.sizes()) == 19
+def test_sizes_leave_room_for_the_queries_and_have_enough_keys():
     assert describe("mqar-256-64").targets == 64
+    assert describe("mqar-504-126").targets == 126
+    for name, most in (("mqar-255-64", 63), ("mqar-512-127", 126), ("mqar-128-0", 32)):
+        with pytest.raises(ValueError, match=f"has 1 to {most} pairs, got {name.split('-')[2]}"):
+            describe(name)
 
 
 @pytest.mark.parametrize("options", [{"dir": "somewhere"}, {"source": "files"}])

@@ -11,8 +11,8 @@ from lra.sweep.jobs import (
     expand,
     merge,
     read_jobs,
-    split_attentions,
     split_list,
+    split_names,
     split_values,
     write_jobs,
 )
@@ -30,7 +30,7 @@ def finish(job, accuracy=None, **values):
 def test_lists_split_at_commas_outside_brackets():
     assert split_list("1, (2,3),[4,5],x") == ["1", "(2,3)", "[4,5]", "x"]
     attentions = "nystrom,num_landmarks=32,pinv_iters=8,softmax,my.module:Mean,width=(1,2)"
-    assert split_attentions(attentions) == [
+    assert split_names(attentions) == [
         "nystrom,num_landmarks=32,pinv_iters=8",
         "softmax",
         "my.module:Mean,width=(1,2)",
