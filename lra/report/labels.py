@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from lra.data import mqar
 from nystromformer_jax.plugins import is_plugin, short_name
 from reporting.runs import NEUTRAL_SECTIONS
 
@@ -198,6 +199,8 @@ def _word(key: str, value: object) -> str:
 
 def config_file(task: str) -> tuple[str, list[str]]:
     """Returns the name of the config file of a task, and the options of its argument for this task."""
+    if size := mqar.size_of(task):
+        return "mqar", [f"length={size[0]}", f"pairs={size[1]}"]
     if not (pathfinder := re.fullmatch(r"pathfinder(\d+)(?:-(\w+))?", task)):
         return task.replace("-", "_"), []
     resolution, difficulty = pathfinder.groups()

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
-from lra.report import plots, tables, tuning
+from lra.report import plots, recall, tables, tuning
 from lra.report.comparisons import Comparison, compare, grids
 from lra.report.groups import MAX_RATIO, Group, labels_of, tasks_of
 from lra.report.labels import (
@@ -52,12 +52,13 @@ def make(
 
     `published` is a file with other published rows. With `include_partial`, Table 3 shows partial runs.
     """
-    every, groups = groups, tuning.select_tested(groups)
+    every, tested = groups, tuning.select_tested(groups)
+    recalled, groups = recall.split(tested)
     others = {**TABLE, **(read_published(published) if published else {})}
     table3 = tables.benchmark_table(groups, others, include_partial=include_partial)
     colors = colors_of(labels_of(groups))
     comparisons = compare(groups)
-    parts = ["# Long Range Arena: results", summary(groups)]
+    parts = ["# Long Range Arena: results", summary(tested)]
     tasks = tasks_of(groups)
     if any(task in TITLES for task in tasks):
         parts += _benchmark(groups, table3, include_partial)
@@ -86,8 +87,9 @@ def make(
                 " left out.",
                 picture(times, f"Validation accuracy on {title} against minutes: {labels}."),
             ]
+    parts += recall.markdown(recalled, path)
     markdown = join([*parts, *_provenance(every, left_out), *_sources(others)])
-    found = numbers(groups, others, include_partial=include_partial)
+    found = numbers(tested, others, include_partial=include_partial)
     return Report(markdown, found, {"csv": csv_of(found), "tex": table3.latex()})
 
 

@@ -1,0 +1,94 @@
+"""Accuracy on associative recall (MQAR) by number of pairs: a table and a figure of all its tasks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lra.data import mqar
+from lra.report.groups import Group, labels_of
+from reporting.plotting import GREY, add_legend, colors_of, draw_curve, new_figure, seeds_together
+from reporting.tables import NOTHING, Table, format_spread
+from reporting.writer import picture
+
+
+def split(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
+    """Returns the complete groups of MQAR, and all groups of other tasks."""
+    recall = [group for group in groups if mqar.size_of(group.task)]
+    others = [group for group in groups if not mqar.size_of(group.task)]
+    return [group for group in recall if group.state == "whole"], others
+
+
+def markdown(groups: Sequence[Group], path: Path) -> list[str]:
+    """Draws the figure and returns the section of the report; empty without groups."""
+    if not groups:
+        return []
+    file = path.with_name(f"{path.name}-recall.png")
+    plot(groups, file)
+    return [
+        "## Associative recall (MQAR)",
+        "Accuracy of the answers on the test set by number of pairs K, in percent. A random value of the"
+        " sequence is right in 1/K of the cases.",
+        table(groups).markdown(),
+        picture(file, "Accuracy on MQAR against the number of pairs."),
+    ]
+
+
+def table(groups: Sequence[Group]) -> Table:
+    """Returns a table: attentions in rows, numbers of pairs in columns, a section per length."""
+    cells = {(*_size(group), group.label): group for group in groups}
+    pairs = sorted({size for _, size, _ in cells})
+    sections = [
+        (
+            f"{length:,} tokens",
+            [
+                [label, *(_cell(cells.get((length, size, label))) for size in pairs)]
+                for label in labels_of(group for group in groups if _size(group)[0] == length)
+            ],
+        )
+        for length in sorted({length for length, _, _ in cells})
+    ]
+    return Table(["attention", *(f"{size} pairs" for size in pairs)], sections)
+
+
+def plot(groups: Sequence[Group], path: Path) -> None:
+    """Draws the accuracy against the number of pairs, a panel per length and a line per attention.
+
+    Lines of Nyström attention are solid and those of other attentions dashed; each kind has its own colors.
+    """
+    lengths = sorted({_size(group)[0] for group in groups})
+    labels = labels_of(groups)
+    nystrom = [label for label in labels if label.startswith("nystrom")]
+    colors = colors_of(nystrom) | colors_of([label for label in labels if label not in nystrom])
+    figure = new_figure(max(7.5, 5 * len(lengths)), 5)
+    panels = figure.subplots(1, len(lengths), sharey=True, squeeze=False)[0]
+    for panel, length in zip(panels, lengths, strict=True):
+        own = [group for group in groups if _size(group)[0] == length]
+        for label in labels:
+            found = {_size(group)[1]: group for group in own if group.label == label}
+            curve = seeds_together(
+                ([size] * len(group.accuracies), list(group.accuracies.values()))
+                for size, group in found.items()
+            )
+            style = ("-", "o") if label in nystrom else ("--", "s")
+            draw_curve(panel, curve.steps, curve, color=colors[label], label=label,
+                       linestyle=style[0], marker=style[1], markersize=4)  # fmt: skip
+        sizes = sorted({_size(group)[1] for group in own})
+        chance = [100 / size for size in sizes]
+        panel.plot(sizes, chance, ":", color=GREY, label="random value of the sequence")
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(sizes, [str(size) for size in sizes])
+        panel.minorticks_off()
+        panel.set(xlabel="pairs", title=f"MQAR, {length:,} tokens")
+    panels[0].set_ylabel("accuracy of the answers, %")
+    handles, names = panels[0].get_legend_handles_labels()
+    add_legend(figure, handles, names, 3)
+    figure.savefig(path)
+
+
+def _cell(group: Group | None) -> str:
+    return format_spread(group.summary.mean, group.summary.deviation, 1) if group else NOTHING
+
+
+def _size(group: Group) -> tuple[int, int]:
+    size = mqar.size_of(group.task)
+    assert size is not None
+    return size
