@@ -6,7 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS, pad_length, reshard_length
+from nystromformer_jax.sequence_parallel import (
+    SEQUENCE_AXIS,
+    devices_along,
+    pad_length,
+    reshard_length,
+)
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, check_array, check_dtype, check_mask
 
@@ -37,7 +42,7 @@ def multi_scale_ema(
       x: Input, [batch, length, channels]. Padding has no effect on the output at real tokens, even if it
         contains NaN.
       time_scales: Number of tokens after which a weight has decayed to 1/e, for each direction (past,
-        future), channel and state; positive.
+        future), channel and state; positive. Traced values are not checked.
       weights: Weights of the states.
       mask: True at real tokens. Padding counts as zeros, so padding between tokens increases their
         distance.
@@ -49,7 +54,8 @@ def multi_scale_ema(
       The output in `x`'s dtype. The length is split over `axis` if the number of devices divides it.
 
     Raises:
-      ValueError: Shapes do not agree, a dtype is unsupported, or the mesh has no such axis.
+      ValueError: Shapes do not agree, a dtype is unsupported, a time scale is not positive, or `mesh` is
+        not a mesh with such an axis.
 
     Source: Ma et al. 2022 (MEGA), arXiv:2209.10655, Eq. 2–5.
     Differs: the parameters are time scales and weights, not a decay, a damping factor and two projections.
@@ -66,11 +72,11 @@ def multi_scale_ema(
             f"time_scales and weights must have the same shape [2, {x.shape[2]}, states] for"
             f" {x.shape[2]} channels, got {time_scales.shape} and {weights.shape}."
         )
+    if not isinstance(time_scales, jax.core.Tracer) and not (time_scales > 0).all():
+        raise ValueError(f"time_scales must be positive, got {time_scales.min()}.")
     if mask is not None:
         x = jnp.where(mask[..., None], x, 0)
-    if mesh is not None and axis not in mesh.shape:
-        raise ValueError(f"axis must be one of the mesh's axes, {tuple(mesh.shape)}; got {axis!r}.")
-    if mesh is None or mesh.shape[axis] == 1:
+    if mesh is None or devices_along(mesh, axis) == 1:
         return _moving_averages(x, time_scales, weights, None)
     return _sharded(x, time_scales, weights, mesh=mesh, axis=axis)
 

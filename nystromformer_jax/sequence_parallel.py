@@ -82,9 +82,7 @@ def sharded_nystrom_attention(
         normalize_rows=normalize_rows,
     )
     check_arguments(inputs, options, implementation)
-    if axis not in mesh.shape:
-        raise ValueError(f"axis must be one of the mesh's axes, {tuple(mesh.shape)}; got {axis!r}.")
-    devices = mesh.shape[axis]
+    devices = devices_along(mesh, axis)
     if devices == 1 or options.is_exact(inputs):
         *arrays, conv_kernel = inputs
         arrays = [reshard_length(x, mesh, axis, split=False) for x in arrays]
@@ -137,6 +135,20 @@ def _sharded(
     if length % devices == 0:
         return output
     return reshard_length(output, mesh, axis, split=False)[:, :length]
+
+
+def devices_along(mesh: Any, axis: str) -> int:
+    """Returns the number of devices along a mesh axis.
+
+    Raises:
+      ValueError: `mesh` is not a mesh, or has no such axis.
+    """
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        raise ValueError(f"mesh must be a jax.sharding.Mesh or AbstractMesh, got {mesh!r}.")
+    if axis not in mesh.shape:
+        raise ValueError(f"axis must be one of the mesh's axes, {tuple(mesh.shape)}; got {axis!r}.")
+    devices: int = mesh.shape[axis]
+    return devices
 
 
 def reshard_length(x: Any, mesh: Mesh | AbstractMesh, axis: str, *, split: bool = True) -> Any:

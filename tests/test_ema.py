@@ -160,6 +160,8 @@ def test_vmap_equals_separate_calls(rngs):
         ({"x": jnp.ones((2, 9, 3), int)}, "x must have dtype float32.*got int32"),
         ({"weights": jnp.ones((2, 3, 4), int)}, "weights must have dtype float32.*got int32"),
         ({"mask": jnp.ones(9, bool)}, r"mask must be True at real tokens, \[B L\] = \(2, 9\)"),
+        ({"time_scales": jnp.ones((2, 3, 4)).at[0, 1, 2].set(0)}, r"must be positive, got 0\.0"),
+        ({"mesh": 3}, r"mesh must be a jax\.sharding\.Mesh or AbstractMesh, got 3\."),
         ({"axis": "model"}, r"axis must be one of the mesh's axes, \('sequence',\); got 'model'"),
     ],
 )
