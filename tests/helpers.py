@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 import resource
@@ -68,6 +69,17 @@ def normal(rng, shape, dtype=float):
     """Standard normal numbers like `jax.random.normal`, from NumPy: no program is compiled per shape."""
     numbers = np.random.default_rng(np.asarray(jax.random.key_data(rng))).standard_normal(shape)
     return jnp.asarray(numbers.astype(jax.dtypes.canonicalize_dtype(dtype)))
+
+
+def random_variables(rng, module, *inputs, scale=0.5):
+    """Random variables of a module, from NumPy: initialization is traced, and nothing is compiled."""
+    init = functools.partial(module.init, deterministic=True)
+    random = np.random.default_rng(np.asarray(jax.random.key_data(rng)))
+
+    def draw(leaf):
+        return jnp.asarray(random.normal(scale=scale, size=leaf.shape), leaf.dtype)
+
+    return jax.tree.map(draw, jax.eval_shape(init, rng, *inputs))
 
 
 def random_inputs(rngs, batch, length, heads, dim, key_length=None, dtype=jnp.float32):

@@ -74,8 +74,12 @@ def make(name, rngs, inputs, mask):
     return functools.partial(core.apply, variables, deterministic=True)
 
 
-def make_compiled(name, rngs, inputs, mask):
-    return jax.jit(make(name, rngs, inputs, mask))
+@functools.cache
+def compiled(name):
+    """The core as a compiled function of its inputs; tests share the parameters and the programs."""
+    rngs = (jax.random.fold_in(jax.random.key(1), i) for i in range(4))
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    return jax.jit(make(name, rngs, inputs, None))
 
 
 def np_pad(x, widths, value):
@@ -91,7 +95,7 @@ def test_every_core_has_options():
 def test_output_has_the_shape_and_dtype_of_the_query(core_name, rngs):
     for dtype in (jnp.float32, jnp.bfloat16):
         inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=dtype)
-        output = make_compiled(core_name, rngs, inputs, None)(*inputs)
+        output = jax.eval_shape(compiled(core_name), *inputs)
         assert output.shape == inputs[0].shape
         assert output.dtype == dtype
 
@@ -100,7 +104,7 @@ def test_output_has_the_shape_and_dtype_of_the_query(core_name, rngs):
 def test_bfloat16_is_near_float32(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=jnp.bfloat16)
     mask = mask_of_lengths([43, 29, 17], LENGTH)
-    core = make_compiled(core_name, rngs, inputs, mask)
+    core = compiled(core_name)
     expected = core(*(x.astype(jnp.float32) for x in inputs), mask)
     assert_close(core(*inputs, mask), expected, HALF, where=mask)
 
@@ -113,22 +117,22 @@ def test_dtypes_are_never_promoted_implicitly(core_name, dtype, length, rngs):
     inputs = random_inputs(rngs, 2, length, HEADS, DIM, dtype=dtype)
     mask = mask_of_lengths([length, 29], length)
     core = make_core(**arguments_of(core_name))()
+    init = functools.partial(core.init, deterministic=True)
     with jax.numpy_dtype_promotion("strict"):
+        variables = jax.eval_shape(init, next(rngs), *inputs, mask)
         for given in (None, mask):
 
             def total(variables, *inputs, given=given):
                 output = core.apply(variables, *inputs, given, deterministic=True)
                 return output.astype(jnp.float32).sum()
 
-            init = functools.partial(core.init, deterministic=True)
-            variables = jax.eval_shape(init, next(rngs), *inputs, given)
             jax.eval_shape(jax.grad(total, argnums=(1, 2, 3)), variables, *inputs)
 
 
 def test_padding_at_the_ends_changes_nothing(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
-    core = make_compiled(core_name, rngs, inputs, mask)
+    core = compiled(core_name)
     front = 0 if core_name in COUNTS_POSITIONS else 3
     widths = ((0, 0), (front, 8))
     padded = [np_pad(x, widths, np.nan) for x in inputs]
@@ -141,7 +145,7 @@ def test_padding_at_the_ends_changes_nothing(core_name, rngs):
 def test_an_example_is_independent_of_its_batch(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
-    core = make_compiled(core_name, rngs, inputs, mask)
+    core = compiled(core_name)
     together = np.asarray(core(*inputs, mask))
     inputs, mask = jax.device_get((inputs, mask))
     for b in range(BATCH):
@@ -152,7 +156,7 @@ def test_an_example_is_independent_of_its_batch(core_name, rngs):
 def test_gradients_under_a_full_mask_are_finite(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 0, 5], LENGTH)
-    core = make(core_name, rngs, inputs, mask)
+    core = compiled(core_name)
 
     @jax.jit
     def run(*inputs):
@@ -164,15 +168,16 @@ def test_gradients_under_a_full_mask_are_finite(core_name, rngs):
 
 def test_same_input_same_bits(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
-    core = make_compiled(core_name, rngs, inputs, None)
-    assert (core(*inputs) == core(*inputs)).all()
+    mask = mask_of_lengths([43, 29, 5], LENGTH)
+    core = compiled(core_name)
+    assert (core(*inputs, mask) == core(*inputs, mask)).all()
 
 
 @pytest.mark.slow(minutes=0.1)
 def test_jit_changes_nothing(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
-    core = make(core_name, rngs, inputs, mask)
+    core = compiled(core_name).__wrapped__
 
     def total(*inputs):
         return (core(*inputs, mask) ** 2 * mask[..., None, None]).sum()

@@ -11,7 +11,7 @@ from lra.models import DualEncoder, ModelConfig, SequenceEncoder
 from nystromformer_jax import make_core
 from nystromformer_jax.training import MeshConfig, make_mesh, shard_batch
 from nystromformer_jax.training.mesh import replicated
-from tests.helpers import GRADIENT, REFERENCE, assert_close, mask_of_lengths
+from tests.helpers import GRADIENT, REFERENCE, assert_close, mask_of_lengths, random_variables
 
 SIZES = ModelConfig(vocab_size=11, max_len=64, embed_dim=12, head_dim=5, mlp_dim=7)
 CORES = {
@@ -44,12 +44,7 @@ def pairs(rngs, batch, length):
 
 def random_params(core, rng, texts):
     """Random weights so large that texts have clearly different logits."""
-    init = functools.partial(DualEncoder(SIZES, CORES[core], 3).init, deterministic=True)
-    leaves, tree = jax.tree.flatten(jax.eval_shape(init, rng, *texts))
-    rngs = jax.random.split(rng, len(leaves))
-    return tree.unflatten(
-        [0.5 * jax.random.normal(rng, leaf.shape) for rng, leaf in zip(rngs, leaves, strict=True)]
-    )
+    return random_variables(rng, DualEncoder(SIZES, CORES[core], 3), *texts)
 
 
 def head(params, features):

@@ -31,7 +31,7 @@ def test_a_run_is_taken_apart_into_groups_that_cover_the_test_set(tmp_path, caps
     monkeypatch.setattr(parts, "OTHERS", ((10, 30), (60, 90)))
     monkeypatch.setattr(parts, "TRAINED", (30, 60))
     monkeypatch.setattr(parts, "MULTIPLE", 30)
-    config = small_config("softmax", model__positions="none")
+    config = small_config("softmax", data__task="listops-short", model__positions="none")
     folder = write_run(tmp_path / "run", config)
     out = tmp_path / "out" / "run"
     assert parts.main([str(folder), "--new_trees=5", "--out", str(out)]) == 0

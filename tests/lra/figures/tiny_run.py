@@ -4,6 +4,7 @@ import importlib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lra import data, train
 from nystromformer_jax.training import TrainState, Workdir
@@ -27,9 +28,13 @@ def small_config(argument="nystrom,num_landmarks=7,conv_kernel_size=3", **change
 
 
 def params_at(run, step):
-    """Parameters that differ by step."""
-    params = jax.jit(train.make_params(run))()
-    return jax.tree.map(lambda leaf: leaf * (1 + 0.25 * step), params)
+    """Random parameters that differ by step, from NumPy: initialization is not compiled."""
+    random = np.random.default_rng(step)
+
+    def draw(leaf):
+        return jnp.asarray(random.normal(scale=0.5, size=leaf.shape).astype(leaf.dtype))
+
+    return jax.tree.map(draw, jax.eval_shape(train.make_params(run)))
 
 
 def write_run(folder, config, *, finished=True, bind_data=False):
