@@ -55,14 +55,17 @@ def main(argv: list[str]) -> int:
                 )
         configs = {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
     else:
-        configs = {folder: cli.with_seed(CONFIG.value, seed) for folder, seed in folders.items()}
+        configs = {
+            folder: training.keep_accumulation(cli.with_seed(CONFIG.value, seed), folder)
+            for folder, seed in folders.items()
+        }
     runs = {folder: train.prepare(config) for folder, config in configs.items()}
     if MODE.value == "check":
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    for folder, config in configs.items():
-        training.check_folder(folder, config, paths=train.PATHS, finished=evaluates)
+    for folder, run in runs.items():
+        training.check_folder(folder, run.config, paths=train.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     task = data.load(next(iter(runs.values())).data)
 

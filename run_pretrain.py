@@ -30,17 +30,17 @@ def main(argv: list[str]) -> int:
     from nystromformer_jax import training
 
     config = CONFIG.value.to_dict()
-    run = pretrain.prepare(config)
+    folder = cli.run_folder(WORKDIR.value, f"-seed{config['train']['seed']}", alone=True)
+    run = pretrain.prepare(training.keep_accumulation(config, folder))
     if MODE.value == "check":
         pretrain.open_tokenizer(run)
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    folder = cli.run_folder(WORKDIR.value, f"-seed{config['train']['seed']}", alone=True)
     evaluates = MODE.value == "eval"
     if evaluates and not folder.is_dir():
         return exit_with_error(f"--mode=eval needs a finished run; folder {folder} does not exist")
-    training.check_folder(folder, config, paths=pretrain.PATHS, finished=evaluates)
+    training.check_folder(folder, run.config, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared
     data = corpus.load(run.data)

@@ -162,6 +162,7 @@ def base(argument: str) -> ConfigDict:
         }
     )
     config.optimizer.learning_rate = 1e-4
+    config.train.accumulation = 0  # 1 on an accelerator, train.cpu_accumulation on a CPU
     return config
 
 

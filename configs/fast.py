@@ -9,8 +9,7 @@ Differences from the paper's recipe on all tasks:
   clipped to norm 1.
 - Budget: fewer examples, smaller batches, ten evaluations; texts of similar length are batched together.
 
-Gradients are accumulated over parts of two examples, which fit in the cache of a CPU. On an accelerator,
-`--config.train.accumulation=1` is faster; results differ only by rounding.
+On a CPU, gradients are accumulated over parts of two examples, which fit in its cache.
 
 The config file of each task lists further differences. Splits, test protocol and one-dimensional sequences
 are the same as in the benchmark.
@@ -19,7 +18,7 @@ are the same as in the benchmark.
 from typing import Any
 
 EVALUATIONS = 10
-PART = 2  # examples per part of a batch, see `train.accumulation`
+PART = 2  # examples per part of a batch on a CPU, see `train.cpu_accumulation`
 
 SHARED: dict[str, Any] = {
     "attention.conv_groups": "channel",
@@ -32,7 +31,6 @@ SHARED: dict[str, Any] = {
     "optimizer.beta2": 0.98,
     "optimizer.weight_decay": 0.01,
     "optimizer.clip_norm": 1.0,
-    "eval.batch_size": 8,
 }
 
 TEXTS: dict[str, Any] = {
@@ -105,7 +103,7 @@ def recipe(task: str, name: str) -> dict[str, Any]:
 def complete(values: dict[str, Any]) -> dict[str, Any]:
     """Adds the values that follow from batch size and number of steps."""
     return values | {
-        "train.accumulation": values["train.batch_size"] // PART,
+        "train.cpu_accumulation": values["train.batch_size"] // PART,
         "eval.every_steps": values["train.total_steps"] // EVALUATIONS,
         "optimizer.warmup_steps": values["train.total_steps"] // 20,
         "train.budget_steps": values["train.total_steps"],

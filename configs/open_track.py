@@ -54,7 +54,7 @@ def values(task: str) -> dict[str, Any]:
     Raises:
       ValueError: The recipe has no values for the task.
     """
-    budget = ("train.batch_size", "train.total_steps", "eval.batch_size")
+    budget = ("train.batch_size", "train.total_steps")
     found = fast.recipe(task, "open")
     layers, width, mlp = SIZES[task.partition("-")[0]]
     return {

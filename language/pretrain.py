@@ -54,6 +54,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
       ImportError: A package of the extra `language` is not installed.
     """
     require_packages()
+    config = training.choose_accumulation(config, devices)
     own = {"data": CorpusConfig, "objective": ObjectiveConfig, "init": InitConfig}
     sections = training.read_sections(config, own | training.SECTIONS, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]

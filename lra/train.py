@@ -27,6 +27,7 @@ from nystromformer_jax.training import (
     Workdir,
     apply_model,
     check_length,
+    choose_accumulation,
     evaluate_split,
     from_mapping,
     load_best_params,
@@ -74,6 +75,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     Raises:
       ValueError: A value is invalid; the message names its section and key.
     """
+    config = choose_accumulation(config, devices)
     own = {"data": DataConfig, "model": ModelConfig}
     sections = read_sections(config, own | SECTIONS, plain=["attention"])
     data_config, model_config = sections["data"], sections["model"]

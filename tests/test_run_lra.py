@@ -134,7 +134,7 @@ def test_other_seeds_are_trained_after_one_diverged(in_repository, monkeypatch, 
 def evaluated(in_repository, monkeypatch, tmp_path):
     """A finished run of ListOps over 20 steps, its config, and the evaluated and loaded results."""
     config = listops.get_config("nystrom,num_landmarks=32").to_dict()
-    config["train"] |= {"total_steps": 20, "seed": 7}
+    config["train"] |= {"total_steps": 20, "seed": 7, "accumulation": 1}
     config["optimizer"]["warmup_steps"] = 5
     folder, seen = tmp_path / "run", {"configs": [], "loads": 0}
     folder.mkdir()

@@ -32,6 +32,7 @@ NEUTRAL = {
     "data.source",
     "data.workers",
     "eval.batch_size",
+    "train.cpu_accumulation",
     "train.remat",
     "train.seed",
 }
@@ -261,7 +262,12 @@ def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:
 
 
 def affecting_results(values: Mapping[str, Any]) -> dict[str, Hashable]:
-    """Returns the values by dotted key, sorted, without keys that cannot change results."""
+    """Returns the values by dotted key, sorted, without keys that cannot change results.
+
+    An automatic accumulation becomes that of a CPU.
+    """
+    if values.get("train.accumulation") == 0:
+        values = {**values, "train.accumulation": values.get("train.cpu_accumulation", 0)}
     return {
         key: hashable(value)
         for key, value in sorted(values.items())

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         read_sections,
     )
     from nystromformer_jax.training.environment import (
+        choose_accumulation,
         describe_environment,
         enable_compilation_cache,
         peak_bytes,
@@ -89,7 +90,12 @@ if TYPE_CHECKING:
         means,
         weighted,
     )
-    from nystromformer_jax.training.workdir import Workdir, check_folder, config_sha256
+    from nystromformer_jax.training.workdir import (
+        Workdir,
+        check_folder,
+        config_sha256,
+        keep_accumulation,
+    )
 else:
     __getattr__ = lazy_names(
         __name__,

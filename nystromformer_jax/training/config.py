@@ -20,14 +20,14 @@ class TrainConfig:
     total_steps: int
     batch_size: int  # global batch size: examples per update on all devices
     seed: int = 0
-    accumulation: int = 1  # gradient accumulation: sequential parts of a batch
+    accumulation: int = 1  # gradient accumulation: sequential parts of a batch; 0: by device
+    cpu_accumulation: int = 1  # used on CPUs if accumulation is 0, see `choose_accumulation`
     remat: bool = False  # rematerialization: recompute activations in the backward pass
     budget_steps: int = 0  # total training steps; 0: the default of the task
 
     def __post_init__(self) -> None:
-        _at_least(
-            "train", self, total_steps=1, batch_size=1, seed=0, accumulation=1, budget_steps=0
-        )
+        _at_least("train", self, total_steps=1, batch_size=1, seed=0, accumulation=1)
+        _at_least("train", self, cpu_accumulation=1, budget_steps=0)
         if self.seed >= 2**32:  # jax.random.key would truncate it
             raise ValueError(f"train.seed: needs a number below 2**32, got {self.seed}.")
 
@@ -75,7 +75,7 @@ class EvalConfig:
 
     every_steps: int = 500
     max_examples: int = 0  # 0: all
-    batch_size: int = 0  # 0: train.batch_size
+    batch_size: int = 0  # 0: four parts of a training batch, at most all
 
     def __post_init__(self) -> None:
         _at_least("eval", self, every_steps=1, max_examples=0, batch_size=0)
@@ -158,8 +158,9 @@ class FitConfig:
 
     @property
     def eval_batch_size(self) -> int:
-        """Rows of an evaluation batch."""
-        return self.eval.batch_size or self.train.batch_size
+        """Rows of an evaluation batch. Without gradients, four parts of a training batch fit."""
+        rows = self.train.batch_size
+        return self.eval.batch_size or min(rows, 4 * rows // self.train.accumulation)
 
     def check_batches(self, mesh: Any) -> None:
         """Raises ValueError unless the data axis of `mesh` divides the batch sizes."""

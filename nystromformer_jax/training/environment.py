@@ -5,10 +5,14 @@ import os
 import platform
 import resource
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+
+# Of the 16 GB of the smallest device for which an undivided batch is meant, jax allocates 12 by default.
+LARGE_DEVICE_BYTES = 11 * 10**9
 
 
 def describe_environment() -> dict[str, Any]:
@@ -30,6 +34,29 @@ def enable_compilation_cache(folder: Path) -> None:
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         folder.mkdir(parents=True, exist_ok=True)
         jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def choose_accumulation(
+    config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None
+) -> Mapping[str, Any]:
+    """Returns `config` with `train.accumulation` chosen for the devices (default: all) if it is 0.
+
+    It is 1 on accelerators of at least 16 GB or of unknown memory, and else `train.cpu_accumulation`.
+    """
+    train = config.get("train", {})
+    if train.get("accumulation") != 0:
+        return config
+    device, local = (devices or jax.devices())[0], jax.local_devices()[0]
+    # Compile-only devices, and those of other hosts, cannot be asked for their memory.
+    statistics = local.memory_stats() if local.device_kind == device.device_kind else None
+    parts = 1 if is_large(device.platform, statistics) else train.get("cpu_accumulation", 1)
+    return {**config, "train": {**train, "accumulation": parts}}
+
+
+def is_large(platform: str, memory: Mapping[str, int] | None) -> bool:
+    """Returns True for an accelerator whose `memory_stats()` have 16 GB or more, or are unknown."""
+    known = (memory or {}).get("bytes_limit", LARGE_DEVICE_BYTES)
+    return platform != "cpu" and known >= LARGE_DEVICE_BYTES
 
 
 def peak_bytes() -> int:

@@ -30,7 +30,8 @@ IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "tra
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # in data.json
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
-HOW = ("train.remat",)  # changes results only by rounding
+# Not compared: the first changes results only by rounding, the second is in effect as train.accumulation.
+HOW = ("train.remat", "train.cpu_accumulation")
 
 
 class Workdir:
@@ -259,6 +260,15 @@ def check_folder(
         workdir.require_result()
 
 
+def keep_accumulation(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns `config`; if its `train.accumulation` is 0, with that of the run in `folder`, if any."""
+    file = folder / "config.json"
+    if config["train"]["accumulation"] or not file.is_file():
+        return config
+    recorded = read_json(file)["train"]["accumulation"]
+    return {**config, "train": {**config["train"], "accumulation": recorded}}
+
+
 def config_sha256(config: Mapping[str, Any], paths: Iterable[str] = PATHS) -> str:
     """Returns the hash that identifies a run: SHA-256 of the sections `IDENTITY` without `paths`."""
     identity = json.dumps(_identity(config, paths), sort_keys=True)
@@ -298,6 +308,7 @@ def _require_same_config(
         f"{key}: {_format_value(before, key)} in the run, {_format_value(now, key)} now"
         for key in sorted(before.keys() | now.keys())
         if _format_value(before, key) != _format_value(now, key)
+        and not (key == "train.accumulation" and 0 in (before.get(key), now.get(key)))  # by device
     ]
     if differences:
         raise ConfigDiffers(

@@ -1,0 +1,70 @@
+"""Gradient accumulation that follows the device, and evaluation batches that follow it."""
+
+import json
+
+import jax
+import pytest
+
+from configs import image
+from lra import train
+from nystromformer_jax.training import ConfigDiffers, Workdir, environment, keep_accumulation
+from nystromformer_jax.training.environment import is_large
+
+
+@pytest.mark.parametrize(
+    ("platform", "memory", "expected"),
+    [
+        ("cpu", None, False),
+        ("cpu", {"bytes_limit": 10**12}, False),
+        ("gpu", {"bytes_limit": 6 * 10**9}, False),
+        ("gpu", {"bytes_limit": 12 * 10**9}, True),
+        ("tpu", {"bytes_in_use": 0}, True),
+        ("tpu", None, True),
+    ],
+)
+def test_devices_that_take_a_whole_batch(platform, memory, expected):
+    assert is_large(platform, memory) == expected
+
+
+@pytest.mark.parametrize(("large", "given", "parts"), [(True, 0, 1), (False, 0, 2), (True, 4, 4)])
+def test_accumulation_follows_the_device_unless_it_is_set(monkeypatch, large, given, parts):
+    monkeypatch.setattr(environment, "is_large", lambda platform, memory: large)
+    assert train.prepare(config(accumulation=given)).fit.train.accumulation == parts
+
+
+def config(**train):
+    values = image.get_config().to_dict()
+    return {**values, "train": {**values["train"], **train}}
+
+
+def test_runs_of_other_devices_resume_with_their_accumulation(tmp_path):
+    elsewhere = train.prepare(config(accumulation=1)).config
+    with Workdir(tmp_path, elsewhere) as run:
+        known = run.config_sha256
+    # A run of an older version has no cpu_accumulation.
+    older = {k: v for k, v in elsewhere["train"].items() if k != "cpu_accumulation"}
+    (tmp_path / "config.json").write_text(json.dumps({**elsewhere, "train": older}))
+    kept = train.prepare(keep_accumulation(config(), tmp_path))
+    assert kept.fit.train.accumulation == 1
+    with Workdir(tmp_path, kept.config) as run:
+        assert run.config_sha256 == known
+    with Workdir(tmp_path, config()):  # not prepared, so it is still 0
+        pass
+    changed = keep_accumulation(config(accumulation=4), tmp_path)
+    with pytest.raises(ConfigDiffers, match=r"train.accumulation: 1 in the run, 4 now"):
+        Workdir(tmp_path, changed)
+
+
+def test_new_runs_record_the_accumulation_of_their_device(tmp_path):
+    run = train.prepare(keep_accumulation(config(), tmp_path))
+    assert run.config["train"]["accumulation"] == run.fit.train.accumulation == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulation", "given", "rows"),
+    [(16, 1, 0, 16), (16, 2, 0, 16), (16, 8, 0, 8), (16, 8, 3, 3)],
+)
+def test_evaluation_batches_have_four_parts(batch, accumulation, given, rows):
+    values = config(batch_size=batch, accumulation=accumulation)
+    values["eval"]["batch_size"] = given
+    assert train.prepare(values, jax.devices()[:1]).fit.eval_batch_size == rows
