@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from benchmarks.efficiency.averages import fft_ema
 from nystromformer_jax.ema import multi_scale_ema
 from tests.helpers import (
     GRADIENT,
@@ -16,18 +17,6 @@ from tests.helpers import (
 )
 
 BATCH, CHANNELS, STATES = 2, 3, 4
-
-
-def by_fft(x, time_scales, weights):
-    """The same as one convolution with a kernel as long as the sequence, computed by the FFT."""
-    length = x.shape[1]
-    lags = jnp.arange(length)[None, None, None]
-    past, future = (weights[..., None] * jnp.exp(-lags / time_scales[..., None])).sum(axis=2)
-    kernel = jnp.concatenate(
-        [past[:, :1] + future[:, :1], past[:, 1:], jnp.zeros((len(past), 1)), future[:, :0:-1]], 1
-    )
-    spectrum = jnp.fft.rfft(x, 2 * length, axis=1) * jnp.fft.rfft(kernel).T[None]
-    return jnp.fft.irfft(spectrum, 2 * length, axis=1)[:, :length]
 
 
 def random_averages(rngs, length, batch=BATCH):
@@ -53,7 +42,7 @@ def test_equals_the_convolution_with_the_whole_kernel_forward_and_gradient(rngs,
 
         return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(*arguments)
 
-    (actual, output), (expected, expected_output) = run(multi_scale_ema), run(by_fft)
+    (actual, output), (expected, expected_output) = run(multi_scale_ema), run(fft_ema)
     assert_close(output, expected_output, REFERENCE)
     assert_close(actual, expected, GRADIENT)
 
@@ -89,7 +78,7 @@ def test_padding_has_no_effect_and_examples_are_independent(rngs):
 def test_padding_between_tokens_counts_as_zeros(rngs):
     x, *states = random_averages(rngs, 150)
     mask = jax.random.bernoulli(next(rngs), 0.6, x.shape[:2])
-    expected = jax.jit(by_fft)(jnp.where(mask[..., None], x, 0), *states)
+    expected = jax.jit(fft_ema)(jnp.where(mask[..., None], x, 0), *states)
     assert_close(multi_scale_ema(x, *states, mask=mask), expected, REFERENCE)
 
 

@@ -9,6 +9,9 @@ CPU's compiler does not count the temporaries of fused operations (largest for e
 batch), so on a CPU the peak of the process is used if it is larger. On other devices the peak is not used,
 because it is counted for the whole process and cannot be reset.
 
+Rows `ema` and `ema-fft` are moving averages in chunks and by FFT; `block-ema` and `block` are a
+`GatedEmaBlock` with Nyström attention with and without them.
+
 Programs that need more than `--memory_limit` are not run, and the table says so. The others of one
 length, batch and pass are timed in turn. The JSON is rewritten after every length; the same command
 resumes an interrupted run. An attention added later is timed without the earlier ones; `--fresh` times
@@ -151,7 +154,8 @@ def _parser() -> argparse.ArgumentParser:
         "--attentions",
         nargs="+",
         default=list(ATTENTIONS),
-        help="rows of the table; any nystrom-M, or module:Class[,option=value …]",
+        help="rows of the table; any nystrom-M, or module:Class[,option=value …], and ema, ema-fft,"
+        " block-ema, block",
     )
     add("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     add("--batch", type=int, nargs="+", default=[1, 8], help="batch sizes")

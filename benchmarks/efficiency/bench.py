@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,7 @@ from jax.errors import JaxRuntimeError
 
 import nystromformer_jax
 from benchmarks.compiled import Compiled, compile_ahead
+from benchmarks.efficiency import averages
 from benchmarks.timing import added_bytes, available_bytes, interleaved, processor
 from configs.common import core_arguments
 from launch import huge_pages
@@ -38,7 +40,7 @@ PASSES = ("forward", "forward + gradient")
 
 
 def core_options(attention: str) -> dict[str, Any]:
-    """Returns the arguments of `make_core` for an attention of the tables.
+    """Returns the arguments of `make_core` for an attention of the tables; empty for `averages.NAMES`.
 
     Raises:
       ValueError: The attention is unknown.
@@ -47,6 +49,8 @@ def core_options(attention: str) -> dict[str, Any]:
         return {"name": "nystrom", "num_landmarks": int(landmarks[1])}
     if is_plugin(attention):
         return core_arguments(attention)
+    if attention in averages.NAMES:
+        return {}
     if attention not in ATTENTIONS:
         raise ValueError(f"Unknown attention {attention!r}{nearest(attention, ATTENTIONS)}")
     return ATTENTIONS[attention]
@@ -148,7 +152,9 @@ class Bench:
             self._time(rows, programs)
         return list(rows.values())
 
-    def _module(self, attention: str) -> SelfAttention:
+    def _module(self, attention: str) -> nn.Module:
+        if attention in averages.NAMES:
+            return averages.module(attention, self.heads, self.embed_dim)
         return SelfAttention(self.heads, make_core(**core_options(attention)), dtype=self.dtype)
 
     def _compile(self, attention: str, length: int, batch: int, kind: str) -> Compiled:

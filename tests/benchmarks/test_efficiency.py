@@ -5,7 +5,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from benchmarks.efficiency import __main__ as efficiency
-from benchmarks.efficiency import plot, tables
+from benchmarks.efficiency import averages, plot, tables
 from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench, core_options
 from nystromformer_jax.cores import make_core
 from nystromformer_jax.training.topology import is_out_of_memory
@@ -289,6 +289,13 @@ def test_make_core_knows_every_attention_of_the_table():
     for attention in ATTENTIONS:
         make_core(**core_options(attention))
     assert core_options("nystrom-13") == {"name": "nystrom", "num_landmarks": 13}
+
+
+def test_moving_averages_and_blocks_are_rows_of_the_table():
+    bench = Bench(heads=2, head_dim=4, dtype="float32", repeats=3, memory_limit=1, topology=None)
+    names = {name: bench.shapes(name, 32)[0]["params"] for name in averages.NAMES}
+    assert names["ema"] == names["ema-fft"]
+    assert names["block-ema"].keys() - names["block"].keys() == {"ema"}
 
 
 def test_memory_is_the_larger_of_compiled_and_measured():
