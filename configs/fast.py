@@ -45,7 +45,7 @@ PICTURES: dict[str, Any] = {
     "model.dropout_rate": 0.0,
 }
 
-PATHFINDERS = [f"pathfinder{resolution}" for resolution in (32, 64, 128, 256)]
+PATHFINDERS = {f"pathfinder{resolution}": resolution for resolution in (32, 64, 128, 256)}
 
 TASKS: dict[str, dict[str, Any]] = {
     "listops": {
@@ -69,12 +69,17 @@ TASKS: dict[str, dict[str, Any]] = {
         name: PICTURES
         | {
             # covers the pixels above and below
-            "attention.conv_kernel_size": 2 * int(name.removeprefix("pathfinder")) + 3,
-            "model.num_layers": 4,
+            "attention.conv_kernel_size": 2 * resolution + 3,
+            "model.stem": (3,) * 14,
+            # along rows and columns in turn, first to neighbors, then to pixels at distances of 2 and 4
+            "model.stem_dilations": tuple(
+                step * distance for step in (1, 1, 2, 2, 4, 4, 4) for distance in (1, resolution)
+            ),
+            "data.curriculum": 96_000,
             "train.batch_size": 32,
-            "train.total_steps": 10_000,
+            "train.total_steps": 6000,
         }
-        for name in PATHFINDERS
+        for name, resolution in PATHFINDERS.items()
     },
 }
 

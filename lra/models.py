@@ -27,6 +27,7 @@ class ModelConfig:
         and output.
       stem: Odd kernel sizes of the dense convolutions between the embedding and the first block; see
         `nystromformer_jax.modules.ConvStem`.
+      stem_dilations: Distance between the taps of each convolution of the stem, in tokens; empty for 1.
       block: "transformer" is `nystromformer_jax.EncoderBlock`; "gated_ema" is
         `nystromformer_jax.gated_ema.GatedEmaBlock`, which has no attention biases.
       pooling: "mean" averages over real tokens; "padded_mean", as in the authors' code, divides their
@@ -50,6 +51,7 @@ class ModelConfig:
     mlp_dim: int = 128  # hidden units of the MLPs and of the head
     dropout_rate: float = 0.1
     stem: tuple[int, ...] = ()
+    stem_dilations: tuple[int, ...] = ()
     block: Literal["transformer", "gated_ema"] = "transformer"
     ema_states: int = 16  # moving averages per channel and direction; for block="gated_ema"
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
@@ -75,6 +77,15 @@ class ModelConfig:
         for size in self.stem:
             if size < 1 or size % 2 == 0:
                 raise ValueError(f"model.stem: needs odd kernel sizes, got {self.stem}.")
+        if self.stem_dilations and len(self.stem_dilations) != len(self.stem):
+            raise ValueError(
+                f"model.stem_dilations: needs one number for each of the {len(self.stem)} convolutions of"
+                f" model.stem, got {self.stem_dilations}."
+            )
+        if any(dilation < 1 for dilation in self.stem_dilations):
+            raise ValueError(
+                f"model.stem_dilations: needs numbers of 1 or more, got {self.stem_dilations}."
+            )
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(
                 f"model.dropout_rate: needs a number in [0, 1), got {self.dropout_rate}."
@@ -131,6 +142,7 @@ class SequenceEncoder(nn.Module):
                 config.stem,
                 config.activation,
                 config.layer_norm_epsilon,
+                config.stem_dilations,
                 dtype=dtype,
                 kernel_init=init.kernel,
                 bias_init=init.bias,

@@ -85,6 +85,11 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             f"model.vocab_size={model_config.vocab_size} is too small: {data_config.task} has"
             f" {task.vocab_size} token ids."
         )
+    if data_config.curriculum and not task.curriculum:
+        raise ValueError(
+            f"data.curriculum={data_config.curriculum}: {data_config.task} has no curriculum, only Pathfinder"
+            " has; set it to 0."
+        )
     length = data_config.padding.padded_len
     if length > model_config.max_len:
         name = "padded_len" if data_config.padded_len else "max_len"
@@ -148,7 +153,10 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     result = train_to_result(
         workdir,
         spec,
-        training=_examples(run, task.splits["train"]),
+        training=dataclasses.replace(
+            _examples(run, task.splits["train"]),
+            curriculum=task.curriculum and _examples(run, task.curriculum),
+        ),
         validation=_examples(run, task.splits["valid"]),
         data_sha256=task.sha256,
         check_data=lambda: cache.require_unchanged(task.folder, task.sha256),

@@ -182,37 +182,48 @@ def _correlation(
 
 
 def dense_convolution(
-    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"]
+    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"], dilation: int = 1
 ) -> Float[Array, "B L F"]:
     """Computes a dense (not depthwise) convolution with zero padding; W odd.
 
-        output[l] = Σ_w x[l + w − W // 2] @ kernel[w]
+        output[l] = Σ_w x[l + dilation (w − W // 2)] @ kernel[w]
 
     On a CPU it is computed as W matmuls: inside a loop, such as gradient accumulation, a `lax` convolution
     takes 17 times as long on XLA's CPU backend.
     """
-    return jax.lax.platform_dependent(x, kernel, cpu=_sum_of_matmuls, default=_lax_convolution)
+    return jax.lax.platform_dependent(
+        x,
+        kernel,
+        cpu=functools.partial(_sum_of_matmuls, dilation=dilation),
+        default=functools.partial(_lax_convolution, dilation=dilation),
+    )
 
 
 def _sum_of_matmuls(
-    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"]
+    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"], dilation: int
 ) -> Float[Array, "B L F"]:
     batch, length, features = x.shape
     width = len(kernel)
     accumulator = accum_dtype(x.dtype)
-    padded = jnp.pad(x, ((0, 0), (width // 2,) * 2, (0, 0)))
+    padded = jnp.pad(x, ((0, 0), (width // 2 * dilation,) * 2, (0, 0)))
     output = jnp.zeros((batch * length, kernel.shape[2]), accumulator)
-    for shift in range(width):
+    for tap in range(width):
+        shift = tap * dilation
         rows = padded[:, shift : shift + length].reshape(-1, features)
-        output += jnp.matmul(rows, kernel[shift], preferred_element_type=accumulator)
+        output += jnp.matmul(rows, kernel[tap], preferred_element_type=accumulator)
     return output.reshape(batch, length, -1).astype(x.dtype)
 
 
 def _lax_convolution(
-    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"]
+    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"], dilation: int
 ) -> Float[Array, "B L F"]:
     output: Array = jax.lax.conv_general_dilated(
-        x, kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+        x,
+        kernel,
+        (1,),
+        "SAME",
+        rhs_dilation=(dilation,),
+        dimension_numbers=("NWC", "WIO", "NWC"),
     )
     return output
 

@@ -375,11 +375,17 @@ class ConvStem(Layer):
         x = x + activation(convolution(x))      for each kernel size
 
     Padding is zeroed before each convolution, so padding at the ends has no effect.
+
+    Attributes:
+      kernel_sizes: Number of taps of each convolution, odd.
+      dilations: Distance between the taps of each convolution, in tokens; empty for 1. With the width of
+        an image as the distance, a convolution reads a column of its pixels.
     """
 
-    kernel_sizes: Sequence[int]  # width of each convolution along the sequence, odd
+    kernel_sizes: Sequence[int]
     activation: Activation = "gelu"
     layer_norm_epsilon: float = 1e-5
+    dilations: Sequence[int] = ()
 
     @nn.compact
     def __call__(
@@ -388,14 +394,22 @@ class ConvStem(Layer):
         """Applies the stem; `mask` is True at real tokens.
 
         Raises:
-          ValueError: A kernel size is even, the activation is unknown, or an input is invalid.
+          ValueError: A kernel size is even, the number of dilations is wrong, the activation is unknown, or
+            an input is invalid.
         """
         check_array("x", x, TOKENS)
+        if self.dilations and len(self.dilations) != len(self.kernel_sizes):
+            raise ValueError(
+                f"dilations needs one number for each of the {len(self.kernel_sizes)} kernel_sizes, got"
+                f" {len(self.dilations)}."
+            )
+        dilations = self.dilations or [1] * len(self.kernel_sizes)
         x = finite_padding(x, mask, "real tokens, [B L]")
         check_choice("activation", self.activation, Activation)
         x = nn.LayerNorm(epsilon=self.layer_norm_epsilon, **self.types, name="norm")(x)
-        for index, size in enumerate(self.kernel_sizes):
+        for index, (size, dilation) in enumerate(zip(self.kernel_sizes, dilations, strict=True)):
             check_size("kernel_sizes", size)
+            check_size("dilations", dilation)
             if size % 2 == 0:
                 raise ValueError(
                     f"kernel_sizes must be odd, so that they have a center; got {size}."
@@ -404,12 +418,24 @@ class ConvStem(Layer):
                 x.shape[-1],
                 (size,),
                 **self.weights,
-                conv_general_dilated=lambda x, kernel, *_, **__: dense_convolution(x, kernel),
+                kernel_dilation=(dilation,),
+                conv_general_dilated=_dense_convolution,
                 name=f"convolution_{index}",
             )
             read = x if mask is None else jnp.where(mask[..., None], x, 0)
             x = x + ACTIVATIONS[self.activation](convolution(read))
         return x
+
+
+def _dense_convolution(
+    x: Float[Array, "B L E"],
+    kernel: Float[Array, "W E E"],
+    *_: Any,
+    rhs_dilation: Sequence[int],
+    **__: Any,
+) -> Float[Array, "B L E"]:
+    """Computes the convolution of `nn.Conv`, which has more arguments than are needed here."""
+    return dense_convolution(x, kernel, *rhs_dilation)
 
 
 class EncoderBlock(Layer):

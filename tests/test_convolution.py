@@ -1,3 +1,4 @@
+import functools
 import itertools
 
 import jax
@@ -229,18 +230,21 @@ def test_rejects_a_value_of_the_wrong_rank(no_annotations):
 
 
 @pytest.mark.parametrize("form", [dense_convolution, _sum_of_matmuls, _lax_convolution])
-@pytest.mark.parametrize(("length", "width"), [(1, 1), (1, 5), (3, 7), (31, 5)])
-def test_dense_convolution_equals_the_formula_of_the_docstring(rngs, form, length, width):
+@pytest.mark.parametrize(
+    ("length", "width", "dilation"), [(1, 1, 1), (1, 5, 1), (3, 7, 1), (31, 5, 1), (31, 5, 3)]
+)
+def test_dense_convolution_equals_the_formula_of_the_docstring(rngs, form, length, width, dilation):
     """Forward and backward, from 5 channels to 7."""
     x = normal(next(rngs), (2, length, 5))
     kernel = normal(next(rngs), (width, 5, 7))
     tangent = normal(next(rngs), (2, length, 7))
 
     def plain(x, kernel):
-        padded = jnp.pad(x, ((0, 0), (width // 2,) * 2, (0, 0)))
-        windows = jnp.stack([padded[:, w : w + length] for w in range(width)])
+        padded = jnp.pad(x, ((0, 0), (dilation * (width // 2),) * 2, (0, 0)))
+        windows = jnp.stack([padded[:, dilation * w :][:, :length] for w in range(width)])
         return jnp.einsum("WBLE,WEF->BLF", windows, kernel)
 
+    form = functools.partial(form, dilation=dilation)
     actual, gradient = forward_and_gradient(form, (x, kernel), tangent)
     expected, expected_gradient = forward_and_gradient(plain, (x, kernel), tangent)
     assert_close(actual, expected, REFERENCE)

@@ -146,7 +146,7 @@ def test_convolutions_and_ends_pooling_train_equally_with_a_split_length(one_dev
     options = {
         # Wider than a head's channels, narrower than twice a device's part of the length.
         "argument": "nystrom,num_landmarks=6,conv_kernel_size=11,conv_groups=channel",
-        "model": (("stem", (5, 3)), ("pooling", "ends")),
+        "model": (("stem", (5, 3)), ("stem_dilations", (1, 4)), ("pooling", "ends")),
     }
     losses, params, _ = one_device(lra_job, name, **options)
     mesh = {"data": 2, "sequence": 4}

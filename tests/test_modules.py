@@ -221,9 +221,17 @@ class TestConvStem:
         expected = jnp.array([[[1.0, 89.0], [90.0, 1.0], [10.0, 0.5]]])
         assert_close(apply(stem, {"params": weights}, x), expected, REFERENCE)
 
+    def test_dilation_convolves_every_second_token_alone(self, rngs):
+        x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
+        variables = jax.jit(ConvStem((5, 3)).init)(next(rngs), x)
+        actual = np.asarray(apply(ConvStem((5, 3), dilations=(2, 2)), variables, x))
+        for start in (0, 1):
+            alone = apply(ConvStem((5, 3)), variables, x[:, start::2])
+            assert_close(actual[:, start::2], alone, REFERENCE)
+
     def test_padding_at_the_ends_changes_nothing(self, rngs):
         x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
-        stem = ConvStem((5, 3))
+        stem = ConvStem((5, 3), dilations=(1, 4))
         variables = jax.jit(stem.init)(next(rngs), x)
         real = np.ones((BATCH, LENGTH), bool)
         widths = ((0, 0), (3, 7))
@@ -247,6 +255,14 @@ class TestConvStem:
         [
             ({"kernel_sizes": (3, 4)}, "kernel_sizes must be odd.*got 4"),
             ({"kernel_sizes": (0,)}, "kernel_sizes must be an integer of at least 1, got 0"),
+            (
+                {"kernel_sizes": (3,), "dilations": (0,)},
+                "dilations must be an integer of at least 1",
+            ),
+            (
+                {"kernel_sizes": (3, 5), "dilations": (2,)},
+                "dilations needs one number for each of the 2 kernel_sizes, got 1",
+            ),
             ({"kernel_sizes": (3,), "activation": "gel"}, "activation must be one of 'gelu'"),
         ],
     )

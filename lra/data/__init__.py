@@ -68,6 +68,7 @@ TASKS: Mapping[str, TaskInfo] = {
             pathfinder.SIZES,
             total_steps=pathfinder.TOTAL_STEPS[resolution],
             images=True,
+            curriculum=True,
         )
         for resolution in pathfinder.RESOLUTIONS
         for difficulty in pathfinder.RELEASE_FOLDERS

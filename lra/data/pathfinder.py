@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from dataprep import cache, parallel
 from dataprep.archives import reading, stamp
-from lra.data.task import DataConfig, Task, image_to_text, release_folders
+from lra.data.task import DataConfig, Split, Task, image_to_text, release_folders
 
 VOCAB_SIZE = 256
 CLASS_NAMES = ("not joined", "joined")
@@ -98,7 +98,31 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
         class_names=CLASS_NAMES,
         image_shape=shape,
         notes=_describe_images,
+        curriculum=_curriculum(config, resolution, difficulty) if config.curriculum else None,
     )
+
+
+def _curriculum(config: DataConfig, resolution: int, difficulty: str) -> Split:
+    """Opens the images with shorter targets; generates them if they are missing."""
+    name = f"{task_name(resolution, difficulty)}-curriculum"
+    count, seed = config.curriculum, config.seed
+    draw = functools.partial(
+        _draw_curriculum_chunk,
+        plan=_plan_chunks(0, count, resolution),
+        resolution=resolution,
+        difficulty=difficulty,
+        seed=seed,
+    )
+
+    def build(folder: Path) -> None:
+        _require_disk_space(folder, count, resolution)
+        with closing(parallel.in_order(draw, config.num_processes)) as chunks:
+            part = itertools.islice(chunks, len(draw.keywords["plan"]))
+            _save(folder, "train", part, count, resolution)
+
+    fingerprint = {"task": name, "format": FORMAT, "seed": seed, "examples": count}
+    description = f"Pathfinder: {count:,} images with shorter paths, seed {seed}"
+    return Split.open(cache.prepared(name, fingerprint, build, description).folder, "train")
 
 
 def task_name(resolution: int, difficulty: str) -> str:
@@ -208,6 +232,35 @@ def _draw_chunk(
     drawn = pathfinder_generator.generate(resolution, difficulty, seed=seed, start=start, stop=stop)
     statistics = [getattr(drawn, name).astype(np.float32) for name in STATISTICS]
     return _Chunk(drawn.images, drawn.labels, np.stack(statistics, axis=1))
+
+
+def _draw_curriculum_chunk(
+    number: int, *, plan: Sequence[tuple[int, int]], resolution: int, difficulty: str, seed: int
+) -> _Chunk:
+    """Draws chunk `number` of the curriculum; returns an empty chunk after the end of the plan.
+
+    The longest targets grow from image to image, from 2 paddles to one less than those of the task. Half
+    of the images have the longest targets so far, the others shorter ones.
+    """
+    from lra.data import pathfinder_generator as generator
+
+    start, stop = plan[number] if number < len(plan) else (0, 0)
+    longest = np.linspace(2, generator.DIFFICULTIES[difficulty], plan[-1][1], endpoint=False)
+    longest = longest[start:stop].astype(int)
+    is_shorter, share = np.random.default_rng([seed, number]).random((2, stop - start))
+    paddles = np.where(is_shorter < 0.5, 2 + (share * (longest - 1)).astype(int), longest)
+    images = np.empty((stop - start, resolution, resolution), np.uint8)
+    labels = np.empty(stop - start, np.int32)
+    for length in np.unique(paddles):
+        rows = paddles == length
+        drawn = generator.draw(
+            generator.parameters(resolution, difficulty, int(length)),
+            seed=seed,
+            start=start,
+            stop=start + int(rows.sum()),
+        )
+        images[rows], labels[rows] = drawn.images, drawn.labels
+    return _Chunk(images, labels, np.zeros((stop - start, 0), np.float32))
 
 
 # --- The release ----------------------------------------------------------------------------------

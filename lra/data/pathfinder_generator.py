@@ -104,8 +104,10 @@ class Drawn(NamedTuple):
         return np.sqrt(((start - end) ** 2).sum(-1)).astype(np.float32)
 
 
-def parameters(resolution: int, difficulty: str) -> Parameters:
+def parameters(resolution: int, difficulty: str, paddles: int = 0) -> Parameters:
     """Returns the generator's parameters in the Long Range Arena.
+
+    `paddles` replaces the number of paddles of the difficulty, for shorter targets in a curriculum.
 
     Raises:
       ValueError: The resolution or the difficulty is unknown.
@@ -120,8 +122,8 @@ def parameters(resolution: int, difficulty: str) -> Parameters:
             raise ValueError(
                 f"Pathfinder has no {name} {value!r}: choose one of {', '.join(map(str, known))}."
             )
-    contour_length = DIFFICULTIES[difficulty]
-    distractor_length = contour_length // 3
+    contour_length = paddles or DIFFICULTIES[difficulty]
+    distractor_length = max(2, contour_length // 3)
     num_distractors = {32: 20, 64: 22, 128: 35, 256: 30}[resolution] // distractor_length
     lengths = (resolution, contour_length, distractor_length, num_distractors)
     return Parameters(*(_BY_RESOLUTION[resolution] + lengths))

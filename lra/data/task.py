@@ -28,6 +28,8 @@ class DataConfig:
       pad_to_multiple_of: If positive, examples of similar length are batched together, and each batch
         is padded to a multiple of this length, at most to `padded_len`.
       zero_is_padding: Masks tokens of id 0. In the authors' code, black pixels are padding.
+      curriculum: Number of easier examples that a run trains on first, once, from the easiest to the
+        hardest. They are generated, in addition to the benchmark's training set. Only Pathfinder has them.
       workers: Number of processes that prepare data; 0 for one per usable core. The data do not
         depend on it.
     """
@@ -40,6 +42,7 @@ class DataConfig:
     padded_len: int = 0  # length of the rows of a batch, padding included; 0 for `max_len`
     pad_to_multiple_of: int = 0
     zero_is_padding: bool = False
+    curriculum: int = 0
     seed: int = 0  # seed of generated data and of held-out validation sets; not the training seed
     workers: int = 0
 
@@ -51,7 +54,7 @@ class DataConfig:
                 f"data.padded_len={self.padded_len} is shorter than data.max_len={self.max_len}:"
                 " pass max_len or more, or 0 to pad to max_len."
             )
-        for name in ("examples", "workers", "pad_to_multiple_of"):
+        for name in ("examples", "workers", "pad_to_multiple_of", "curriculum"):
             if getattr(self, name) < 0:
                 raise ValueError(f"data.{name} is {getattr(self, name)}; it must be 0 or positive.")
 
@@ -286,6 +289,7 @@ class Task:
     class_names: tuple[str, ...] = ()  # empty if classes are numbers
     image_shape: tuple[int, int] | None = None  # rows and columns, if a sequence is an image
     notes: Callable[["Task"], str] | None = None  # returns additional statistics as Markdown
+    curriculum: Split | None = None  # see `DataConfig`
 
     @classmethod
     def open(
@@ -332,6 +336,7 @@ class TaskInfo:
     )
     pairs: bool = False  # True if an example is a pair of sequences
     images: bool = False  # True if a sequence is an image
+    curriculum: bool = False  # True if `DataConfig.curriculum` may be positive
     targets: int = 0  # K, number of labeled tokens per sequence; 0: the sequence has the label
     official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known
 

@@ -38,11 +38,14 @@ class Examples:
             is set, it also takes `longest`, the maximum length in the global batch.
         lengths: Length of each example, [count], to batch examples of similar length. None if all batches
             are padded to the same length.
+        curriculum: Examples that training reads first, once, in their order, except those that do not
+            fill a batch.
     """
 
     count: int
     make_batch: Callable[..., Batch]
     lengths: np.ndarray | None = None
+    curriculum: "Examples | None" = None
 
     def fetch(self, rows: np.ndarray, mine: slice = slice(None)) -> Batch:
         """Returns this host's part of a global batch: the examples `rows[mine]`."""
@@ -80,8 +83,14 @@ def training_batches(
         rows: np.ndarray = group_of(group)[index]
         return rows
 
+    easier = examples.curriculum
+    easier_steps = easier.count // batch_size if easier else 0
+
     def fetch(step: int) -> Batch:
-        batch = examples.fetch(rows_at(step), mine)
+        if easier and step < easier_steps:
+            batch = easier.fetch(np.arange(step * batch_size, (step + 1) * batch_size), mine)
+        else:
+            batch = examples.fetch(rows_at(step - easier_steps), mine)
         return {**batch, "weights": np.ones(mine.stop - mine.start, np.float32)}
 
     return _read(grain.MapDataset.range(start_step, sys.maxsize).map(fetch))

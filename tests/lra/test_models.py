@@ -192,10 +192,21 @@ def test_stem_is_between_embedding_and_positions(rngs):
     assert_close(pooled, masked_mean(x, mask), REFERENCE)
 
 
-@pytest.mark.parametrize("stem", [(4,), (3, 0), (-3,)])
-def test_rejects_a_stem_of_even_width(stem):
-    with pytest.raises(ValueError, match=r"model\.stem: needs odd kernel sizes, got"):
-        ModelConfig(vocab_size=11, max_len=64, stem=stem)
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"stem": (4,)}, r"model\.stem: needs odd kernel sizes, got"),
+        ({"stem": (3, 0)}, r"model\.stem: needs odd kernel sizes, got"),
+        ({"stem": (3, 3), "stem_dilations": (1,)}, "one number for each of the 2 convolutions"),
+        (
+            {"stem": (3,), "stem_dilations": (0,)},
+            r"model\.stem_dilations: needs numbers of 1 or more",
+        ),
+    ],
+)
+def test_rejects_an_invalid_stem(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        ModelConfig(vocab_size=11, max_len=64, **options)
 
 
 def test_order_of_tokens_does_not_matter_without_positions(rngs):

@@ -294,6 +294,7 @@ def test_memorizes_eight_trees(tmp_path):
             "L = 6 is not a multiple of M = 4",
         ),
         ({"model__stem": (3, 4)}, "model.stem: needs odd kernel sizes"),
+        ({"data__curriculum": 8}, "data.curriculum=8: .* has no curriculum"),
         ({"attention__conv_groups": "heads"}, "attention.conv_groups"),
         ({"train__seed": 2**32}, r"below 2\*\*32"),
         ({"optimizer__learning_rate": "fast"}, "optimizer.learning_rate: needs a float"),

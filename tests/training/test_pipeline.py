@@ -1,5 +1,6 @@
 """Batches: one order for any number of hosts, a pure function of (seed, step)."""
 
+import dataclasses
 import itertools
 import threading
 
@@ -58,6 +59,16 @@ def test_resumes_from_the_step_alone():
             numbers(31), batch_size=12, seed=5, start_step=13, host=host, hosts=hosts
         )
         assert take(tail, 7) == [batch[rows] for batch in whole[13:]]
+
+
+def test_a_curriculum_is_read_first_once_and_in_order():
+    easier = Examples(31, lambda indices: {"number": indices + 1000})
+    examples = dataclasses.replace(numbers(31), curriculum=easier)
+    whole = take(training_batches(examples, batch_size=12, seed=5), 5)
+    rest = take(training_batches(numbers(31), batch_size=12, seed=5), 3)
+    assert whole == [list(range(1000, 1012)), list(range(1012, 1024)), *rest]
+    resumed = training_batches(examples, batch_size=12, seed=5, start_step=1, host=1, hosts=2)
+    assert take(resumed, 4) == [batch[6:] for batch in whole[1:]]
 
 
 def old_rows(count, *, batch_size, seed, host, hosts, start_step, batches):
