@@ -133,6 +133,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
       The content of `result.json`. If the run is finished, nothing is trained.
     """
     spec = make_spec(run)
+    easier = None if task.curriculum is None else _examples(run, task.curriculum)
 
     def on_test(params: Any) -> dict[str, Any]:
         return {
@@ -153,10 +154,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     result = train_to_result(
         workdir,
         spec,
-        training=dataclasses.replace(
-            _examples(run, task.splits["train"]),
-            curriculum=task.curriculum and _examples(run, task.curriculum),
-        ),
+        training=dataclasses.replace(_examples(run, task.splits["train"]), curriculum=easier),
         validation=_examples(run, task.splits["valid"]),
         data_sha256=task.sha256,
         check_data=lambda: cache.require_unchanged(task.folder, task.sha256),
