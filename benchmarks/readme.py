@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import approximation, budget, language, plans, tasks
+from benchmarks import approximation, budget, gpu_budget, language, plans, tasks
 from benchmarks import report as attention
 from benchmarks.efficiency import tables
 from lra import report
@@ -92,6 +92,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "plans": lambda: plans.markdown(_json("plans/table")),
     "scaling": lambda: plans.scaling_markdown(_json("plans/scaling")),
     "budget": lambda: budget.markdown(_json("budget/tpu")),
+    "gpu-budget": lambda: gpu_budget.markdown(_json("budget/gpu")),
     "iterations": lambda: _by_iteration(_json("figures/listops-nystrom")),
     "tasks": lambda: tasks.markdown(_json("tasks/cpu")),
 }

@@ -1,11 +1,20 @@
+"""Pieces on an accelerator, and what they measure."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
 import jax
 import pytest
 
-from benchmarks import accelerator
-from benchmarks.accelerator import attention, check
+from benchmarks import accelerator, on_device
 from benchmarks.literal import literal_attention
 from nystromformer_jax import nystrom_attention
+from nystromformer_jax.training import write_json
 from tests.helpers import OTHER_FRAMEWORK, assert_close, normal, random_inputs
+from tests.programs import ROOT
 
 
 def test_literal_port_equals_nystrom_attention(rngs):
@@ -19,25 +28,121 @@ def test_literal_port_equals_nystrom_attention(rngs):
 
 @pytest.mark.slow(minutes=0.2)
 def test_bfloat16_is_checked_against_the_cpu():
-    row = check("bfloat16", masked=True)
+    (row,) = on_device.check("bfloat16", masked=True)
     assert row["passed"]
     assert 0 < row["forward_error"] < 1e-2
 
 
-def test_output_name_may_contain_a_dot(tmp_path, monkeypatch):
-    row = {"passed": True}
-    monkeypatch.setattr(accelerator, "check", lambda dtype, masked: row)
-    monkeypatch.setattr(accelerator, "attention", lambda *_: [row])
-    out = tmp_path / "jax-0.10"
-    monkeypatch.setattr("sys.argv", ["accelerator", "--out", str(out), "--configs"])
-    assert accelerator.main() == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["jax-0.10.json"]
+def test_a_form_that_does_not_fit_leaves_the_others(monkeypatch):
+    def compiled(form, mode, arguments):
+        if form == "exact":
+            raise MemoryError("RESOURCE_EXHAUSTED: Out of memory\nof 100 bytes")
+        return {"kernels": 7}, lambda: 0
+
+    monkeypatch.setattr(on_device, "_compiled", compiled)
+    monkeypatch.setattr(on_device, "torch_has_the_device", lambda: False)
+    rows = {row.pop("form"): row for row in on_device.attention(128, "gradient", toy=True)}
+    assert rows["exact"]["error"] == "MemoryError: RESOURCE_EXHAUSTED: Out of memory"
+    assert "seconds" not in rows["exact"]
+    assert rows["ours"]["kernels"] == 7
+    assert rows["ours"]["seconds"] >= 0
 
 
-@pytest.mark.slow(minutes=0.2)
-def test_every_form_is_timed_and_counted():
-    rows = {row["form"]: row for row in attention(1, 128, "forward", 1)}
-    assert set(rows) >= {"ours", "plain", "literal", "exact"}
-    for row in rows.values():
+def test_results_of_another_machine_are_refused(tmp_path, monkeypatch, capsys):
+    write_json(tmp_path / "results.json", {"machine": {"device": "Abacus"}})
+    monkeypatch.setattr(sys, "argv", ["on_device", f"--out={tmp_path}"])
+    with pytest.raises(SystemExit):
+        on_device.main()
+    assert "is of another machine" in capsys.readouterr().err
+
+
+SAVES = "trap 'echo saved > saved; kill $!; exit 143' TERM; sleep 60 & wait"
+
+
+def test_a_command_is_stopped_in_time_and_saves(tmp_path, monkeypatch):
+    monkeypatch.setattr(accelerator, "ROOT", tmp_path)
+    assert accelerator.run(["sh", "-c", SAVES], 1.0) == 143
+    assert (tmp_path / "saved").is_file()
+
+
+def test_a_command_that_does_not_stop_is_killed(monkeypatch):
+    monkeypatch.setattr(accelerator, "SAVE_SECONDS", 0.3)
+    command = ["sh", "-c", "trap '' TERM; while true; do sleep 0.1; done"]
+    assert accelerator.run(command, 1.0) == -signal.SIGKILL
+
+
+def piece(monkeypatch, folder, *arguments):
+    monkeypatch.setattr(sys, "argv", ["accelerator", f"--out={folder}", *arguments])
+    return accelerator.main()
+
+
+def test_a_piece_runs_what_is_left_in_order(tmp_path, monkeypatch, capsys):
+    started = []
+
+    def run(command, seconds):
+        assert seconds <= 9 * 60 - accelerator.SAVE_SECONDS
+        started.append(command[1:3])
+        return 143 if len(started) == 3 else 0
+
+    monkeypatch.setattr(accelerator, "run", run)
+    (tmp_path / "listops").mkdir()
+    write_json(tmp_path / "listops" / "result.json", {"test_accuracy": 0.372})
+    (tmp_path / "image" / "checkpoints" / "9500").mkdir(parents=True)
+    (tmp_path / "image" / "checkpoints" / "10000").mkdir()
+    write_json(tmp_path / "image" / "config.json", {"train": {"total_steps": 35_000}})
+    assert piece(monkeypatch, tmp_path, "--minutes=9", f"--data_dir={tmp_path}") == 0
+    assert started == [
+        ["-m", "benchmarks.on_device"],
+        *(
+            ["run_lra.py", f"--config=configs/{task}.py"]
+            for task in ("text", "image", "pathfinder")
+        ),
+    ]
+    printed = capsys.readouterr().out
+    assert "done: listops, test accuracy 37.20 %; image to step 10000 of 35000\n" in printed
+    assert "left: timings, text, image, pathfinder\n" in printed
+    command = f"--out={tmp_path} --minutes=9 --data_dir={tmp_path}"
+    assert f"next: python -m benchmarks.accelerator {command}\n" in printed
+
+
+def test_a_piece_reports_failures_and_missing_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(accelerator, "run", lambda command, seconds: 2 * ("run_lra.py" in command))
+    row = {"dtype": "float32", "masked": False, "passed": False}
+    write_json(tmp_path / "results.json", {"checks": [row]})
+    assert piece(monkeypatch, tmp_path, "--minutes=9") == 1
+    printed = capsys.readouterr().out
+    assert (
+        "left: timings, listops (exit code 2, see above), text (pass --data_dir), image" in printed
+    )
+    assert f"failed: {row}" in printed
+
+
+def test_nothing_starts_shortly_before_the_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(accelerator, "run", None)
+    assert piece(monkeypatch, tmp_path, "--minutes=1") == 0
+    assert "done: nothing\nleft: timings, listops, text (pass" in capsys.readouterr().out
+
+
+@pytest.mark.slow(minutes=1)
+def test_two_pieces_on_a_cpu(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.accelerator", "--toy", f"--out={tmp_path}"]
+    file = tmp_path / "results.json"
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
+        while not file.is_file():
+            time.sleep(0.1)
+        first.terminate()
+        printed = first.stdout.read()
+    before = json.loads(file.read_text())
+    assert "left: timings, listops\n" in printed
+    printed = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    after = json.loads(file.read_text())
+    assert "left" not in printed
+    assert "1 rows of checks; 4 rows of attention; 1 rows of steps; listops, test acc" in printed
+    for part in on_device.PARTS:  # kept, and not measured again
+        assert after[part][: len(before[part])] == before[part]
+        assert after[part]
+    for row in after["attention"]:
         assert row["seconds"] > 0
         assert row["kernels"] > 0

@@ -1,0 +1,319 @@
+"""Correctness, attention and training steps on this machine's accelerator: `python -m benchmarks.on_device`.
+
+1. The device's implementation of attention is compared with XLA in float32 on the CPU, forward and
+   gradients, with and without a mask.
+2. Attention by length: ours, plain jnp, exact by XLA and by cuDNN, a literal port of other implementations,
+   and Hugging Face's module if PyTorch supports the device. Medians of several rounds in turn, each of ten
+   calls; temporaries by the compiler, and the number of kernels launched.
+3. A training step of every config of the benchmark, beside Hugging Face's modules.
+
+Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. FOLDER/results.json is written after
+each measurement, and the same command resumes. What cannot run has an error in its row.
+"""
+
+import argparse
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import budget
+from nystromformer_jax.durable import read_json, write_json
+
+CALLS = 10  # per timing, so that the device is not idle between calls
+LENGTHS = (4096, 1024, 16_384, 512, 2048, 8192)  # the most informative ones first
+CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder")
+FORMS = ("ours", "plain", "literal", "exact", "cudnn")
+LAUNCHES = re.compile(
+    r" (?:fusion|custom-call|copy|convolution|dot|reduce|transpose|while|conditional)\("
+)
+PARTS = ("checks", "attention", "steps")
+TOY: dict[str, int] = {  # the sizes of steps and runs with --toy
+    "data.examples": 60,
+    "data.max_len": 64,
+    "model.num_layers": 1,
+    "attention.num_landmarks": 4,
+    "train.batch_size": 8,
+    "train.total_steps": 200,
+    "optimizer.warmup_steps": 2,
+    "eval.every_steps": 100,
+}
+
+Rows = list[dict[str, Any]]
+Measurement = tuple[str, dict[str, Any]]  # a part and the keys that identify its rows
+
+
+def main() -> int:
+    """Measures what is missing and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.on_device",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of results.json")
+    parser.add_argument("--toy", action="store_true", help="tiny sizes, to try the program")
+    given = parser.parse_args()
+    from nystromformer_jax.training import describe_environment
+
+    file, rows = given.out / "results.json", read_rows(given.out)
+    machine = {key: describe_environment()[key] for key in ("device", "versions")}
+    if file.is_file() and (known := read_json(file)["machine"]) != machine:
+        parser.error(f"{file} is of another machine ({known}, here {machine}): pass another --out.")
+    given.out.mkdir(parents=True, exist_ok=True)
+    measure: dict[str, Callable[..., Rows]] = {
+        "checks": check,
+        "attention": attention,
+        "steps": step,
+    }
+    for part, keys in missing(rows, given.toy):
+        try:
+            found = measure[part](**keys, toy=given.toy)
+        except Exception as error:  # such as a device without enough memory
+            found = [{**keys, "error": _line(error)}]
+        rows[part] += found
+        for row in found:
+            print(json.dumps(row), flush=True)
+        write_json(file, {"machine": machine, **rows})
+    return 0
+
+
+def read_rows(out: Path) -> dict[str, Rows]:
+    """Returns the rows of every part in `out`/results.json."""
+    file = out / "results.json"
+    results = read_json(file) if file.is_file() else {}
+    return {part: results.get(part, []) for part in PARTS}
+
+
+def missing(rows: dict[str, Rows], toy: bool) -> list[Measurement]:
+    """Returns the measurements without a row, in the order of their value."""
+    wanted: list[Measurement] = [
+        ("checks", {"dtype": dtype, "masked": masked})
+        for dtype in ("float32", "bfloat16")
+        for masked in (False, True)
+    ]
+    wanted += [
+        ("attention", {"length": length, "mode": mode})
+        for length in LENGTHS
+        for mode in budget.MODES
+    ]
+    wanted += [("steps", {"config": name}) for name in CONFIGS]
+    if toy:
+        wanted = [
+            ("checks", {"dtype": "float32", "masked": True}),
+            ("attention", {"length": 128, "mode": "forward"}),
+            ("steps", {"config": "listops"}),
+        ]
+    return [
+        (part, keys)
+        for part, keys in wanted
+        if not any(keys.items() <= row.items() for row in rows[part])
+    ]
+
+
+def is_right(row: dict[str, Any]) -> bool:
+    """Returns False for a check that failed or did not run."""
+    return bool(row.get("passed", "dtype" not in row))
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def check(dtype: str, masked: bool, toy: bool = False) -> Rows:
+    """Returns the largest differences from XLA in float32 on the CPU, relative to its largest entry."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from benchmarks.gradient import with_gradient
+    from nystromformer_jax import nystrom_attention
+
+    random = np.random.default_rng(0)
+    shape = (1, 100, 2, 64) if toy else (2, 1000, 4, 64)
+    arrays = [jnp.asarray(random.normal(size=shape), dtype) for _ in range(4)]
+    kernel = jnp.asarray(random.normal(size=(shape[2], budget.WIDTH)), jnp.float32)
+    mask = jnp.asarray(random.random(shape[:2]) < 0.7) if masked else None
+
+    def run(implementation: Any, mask: Any, *arrays: Any) -> tuple[Any, Any]:
+        real = True if mask is None else mask[..., None, None]
+
+        def attend(query: Any, key: Any, value: Any, kernel: Any) -> Any:
+            output = nystrom_attention(
+                query,
+                key,
+                value,
+                num_landmarks=budget.LANDMARKS,
+                mask=mask,
+                conv_kernel=kernel,
+                implementation=implementation,
+            )
+            return jnp.where(real, output, 0)
+
+        output: tuple[Any, Any] = with_gradient(attend)(*arrays)
+        return output
+
+    arrays.insert(3, kernel)  # the last one is the cotangent
+    float32 = [x.astype(jnp.float32) for x in arrays]
+    with jax.default_matmul_precision("highest"):
+        actual = run("auto", mask, *arrays)
+        expected = run("xla", *jax.device_put((mask, *float32), jax.devices("cpu")[0]))
+    errors = [
+        np.abs(np.asarray(one, np.float32) - other).max() / max(1.0, np.abs(other).max())
+        for one, other in zip(
+            jax.tree.leaves(actual), map(np.asarray, jax.tree.leaves(expected)), strict=True
+        )
+    ]
+    errors = [float(error) for error in errors]
+    allowed = [1e-5, 1e-5] if dtype == "float32" else [1e-2, 3e-2]
+    row = {
+        "dtype": dtype,
+        "masked": masked,
+        "forward_error": errors[0],
+        "gradient_error": max(errors[1:]),
+        "passed": errors[0] <= allowed[0] and max(errors[1:]) <= allowed[1],
+    }
+    return [row]
+
+
+def attention(length: int, mode: str, toy: bool = False) -> Rows:
+    """Returns a row for every form of attention at one length."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from benchmarks.timing import interleaved
+
+    random = np.random.default_rng(0)
+    batch, repeats = (1, 1) if toy else (budget.BATCH, 9)
+    shape = (batch, length, budget.HEADS, budget.DIM)
+    tokens = [jnp.asarray(random.normal(size=shape), jnp.bfloat16) for _ in range(4)]
+    kernel = jnp.asarray(random.normal(size=(budget.HEADS, budget.WIDTH)), jnp.float32)
+    arguments = (*tokens[:3], kernel, *tokens[3:] * (mode == "gradient"))
+    rows: dict[str, dict[str, Any]] = {}
+    cases: dict[str, Callable[[], Any]] = {}
+    forms = [form for form in FORMS if form != "cudnn" or jax.default_backend() == "gpu"]
+    for form in [*forms, *["Hugging Face"] * torch_has_the_device()]:
+        row = rows[form] = {"form": form, "mode": mode, "batch": batch, "length": length}
+        try:
+            if form == "Hugging Face":
+                case = _huggingface(batch, length, mode)
+            else:
+                figures, case = _compiled(form, mode, arguments)
+                row |= figures
+            jax.block_until_ready(case())
+        except Exception as error:  # one form may need too much memory
+            row["error"] = _line(error)
+        else:
+            cases[form] = case
+    for form, times in interleaved(cases, repeats=repeats).items():
+        rows[form]["seconds"] = times["median"] / CALLS
+    return list(rows.values())
+
+
+def _compiled(
+    form: str, mode: str, arguments: tuple[Any, ...]
+) -> tuple[dict[str, Any], Callable[[], Any]]:
+    """Returns the compiler's figures of a form of attention, and a function that calls it."""
+    import jax
+
+    from benchmarks.compiled import compile_ahead
+    from benchmarks.gradient import with_gradient
+
+    function = with_gradient(_forward(form)) if mode == "gradient" else _forward(form)
+    compiled = compile_ahead(function, arguments, jax.devices()[0])
+    if (program := compiled.run) is None:
+        raise MemoryError(compiled.figures["reason"])
+    text = program.as_text() or ""
+    figures = {
+        "temp_bytes": compiled.figures["temp_bytes"],
+        "kernels": len(LAUNCHES.findall(text[text.index("\nENTRY") :])),
+    }
+    return figures, lambda: [program(*arguments) for _ in range(CALLS)][-1]
+
+
+def _forward(form: str) -> Callable[..., Any]:
+    import jax
+
+    from benchmarks.literal import literal_attention
+    from nystromformer_jax import nystrom_attention, softmax_attention
+
+    def forward(query: Any, key: Any, value: Any, kernel: Any) -> Any:
+        if form == "literal":
+            return literal_attention(query, key, value, kernel, budget.LANDMARKS)
+        if form == "exact":
+            return softmax_attention(query, key, value)
+        if form == "cudnn":
+            return jax.nn.dot_product_attention(query, key, value, implementation="cudnn")
+        return nystrom_attention(
+            query,
+            key,
+            value,
+            num_landmarks=budget.LANDMARKS,
+            conv_kernel=kernel,
+            implementation="auto" if form == "ours" else "xla",
+        )
+
+    return forward
+
+
+def _huggingface(batch: int, length: int, mode: str) -> Callable[[], Any]:
+    """Returns calls of Hugging Face's module with its projections."""
+    import torch
+
+    from benchmarks import peers
+
+    width = budget.HEADS * budget.DIM
+    module = peers.huggingface(width, budget.HEADS, length, budget.LANDMARKS, budget.WIDTH)
+    module = module.to("cuda", torch.bfloat16)
+    x = torch.randn(
+        batch, length, width, device="cuda", dtype=torch.bfloat16, requires_grad=mode == "gradient"
+    )
+
+    def run() -> None:
+        for _ in range(CALLS):
+            with torch.set_grad_enabled(mode == "gradient"):
+                output = module(x, None)
+            if mode == "gradient":
+                torch.autograd.grad(output, [x, *module.parameters()], x, allow_unused=True)
+        torch.cuda.synchronize()
+
+    return run
+
+
+def step(config: str, toy: bool = False) -> Rows:
+    """Times a config's training step, and that of Hugging Face's modules if PyTorch has the device."""
+    from benchmarks import tasks, training_step
+    from benchmarks.timing import interleaved
+    from lra import train
+
+    values = importlib.import_module(f"configs.{config}").get_config().to_dict()
+    for key, value in TOY.items() if toy else ():
+        section, name = key.split(".")
+        values[section][name] = value
+    run = train.prepare(values)
+    batch = tasks.made_up_batch(run)
+    cases: dict[str, Callable[[], Any]] = {"ours": training_step.our_step(run, batch)}
+    if "inputs" in batch and torch_has_the_device():  # Hugging Face has no classifier of pairs
+        from benchmarks import peers
+
+        sizes = values["attention"]["num_landmarks"], values["attention"]["conv_kernel_size"]
+        model = peers.Classifier(run.model.config, run.model.num_classes, *sizes)
+        cases["Hugging Face"] = peers.training_step(model, batch, "cuda")
+    times = interleaved(cases, repeats=1 if toy else 9)
+    return [{"config": config, **{case: found["median"] for case, found in times.items()}}]
+
+
+def torch_has_the_device() -> bool:
+    """Returns True if PyTorch is installed and has a GPU."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
