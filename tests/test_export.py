@@ -13,7 +13,7 @@ from nystromformer_jax import (
     NystromformerForSequenceClassification,
 )
 from nystromformer_jax.export import export_model
-from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths
+from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths, random_variables
 from tests.programs import finish, start
 
 # The size of a symbolic batch is not an int, which the annotations require.
@@ -22,24 +22,25 @@ pytestmark = pytest.mark.usefixtures("no_annotations")
 LENGTH = 23
 
 
-@pytest.fixture(params=["nystrom", "softmax"])
-def model(request, rngs):
+@functools.cache
+def exported(attention="nystrom"):
+    """A model, its variables and the exported model; not a fixture, for which annotations are on."""
     config = NystromformerConfig(
         vocab_size=31,
         max_len=LENGTH,
         embed_dim=12,
-        num_layers=2,
+        num_layers=1,
         num_heads=3,
         mlp_dim=14,
         num_labels=5,
-        attention=request.param,
+        attention=attention,
         num_landmarks=7,
         conv_kernel_size=3,
     )
     model = NystromformerForSequenceClassification(config)
-    tokens = jnp.zeros((1, LENGTH), jnp.int32)
-    init = jax.jit(functools.partial(model.init, deterministic=True))
-    return model, init(next(rngs), tokens)
+    tokens = np.zeros((1, LENGTH), np.int32)
+    variables = random_variables(jax.random.key(0), model, tokens)
+    return model, variables, export_model(model, variables, length=LENGTH)
 
 
 def batch(rngs, rows):
@@ -53,28 +54,28 @@ def logits_of(module, variables, arguments):
     return jax.jit(functools.partial(module.apply, deterministic=True))(variables, *arguments)
 
 
-@pytest.mark.slow_except("nystrom-5")
+@pytest.mark.slow_except("5-nystrom")
+@pytest.mark.parametrize("attention", ["nystrom", "softmax"])
 @pytest.mark.parametrize("rows", [1, 5])
-def test_logits_are_the_same_after_serialization(model, rngs, rows):
-    module, variables = model
-    content = export_model(module, variables, length=LENGTH).serialize()
+def test_logits_are_the_same_after_serialization(attention, rngs, rows):
+    module, variables, program = exported(attention)
+    content = program.serialize()
     arguments = batch(rngs, rows)
     logits = jax.export.deserialize(content).call(*arguments)
     assert_close(logits, logits_of(module, variables, arguments), SAME_ARITHMETIC)
 
 
-def test_rejects_another_length(model, rngs):
-    exported = export_model(*model, length=LENGTH)
+def test_rejects_another_length(rngs):
+    _, _, program = exported()
     inputs, mask, types = batch(rngs, 2)
     with pytest.raises(ValueError, match=r"\b22\b"):
-        exported.call(inputs[:, :-1], mask[:, :-1], types[:, :-1])
+        program.call(inputs[:, :-1], mask[:, :-1], types[:, :-1])
 
 
-@pytest.mark.parametrize("model", ["nystrom"], indirect=True)
-def test_exported_file_needs_neither_flax_nor_this_library(model, rngs, tmp_path):
-    module, variables = model
+def test_exported_file_needs_neither_flax_nor_this_library(rngs, tmp_path):
+    module, variables, exported_model = exported()
     file, arrays = tmp_path / "model", tmp_path / "arrays.npz"
-    file.write_bytes(export_model(module, variables, length=LENGTH).serialize())
+    file.write_bytes(exported_model.serialize())
     arguments = batch(rngs, 2)
     np.savez(arrays, *map(np.asarray, arguments))
     program = f"""
@@ -91,8 +92,8 @@ print(*np.asarray(logits).ravel())
     assert_close(np.array(printed.split(), float).reshape(2, 5), expected, SAME_ARITHMETIC)
 
 
-def test_rejects_multiple_choice_before_compiling(model):
-    module, variables = model
+def test_rejects_multiple_choice_before_compiling():
+    module, variables, _ = exported()
     choices = NystromformerForMultipleChoice(module.config)
     with pytest.raises(ValueError, match=r"cannot be exported: its inputs are \[B, N, L\]"):
         export_model(choices, variables, length=LENGTH)

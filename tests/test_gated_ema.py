@@ -8,7 +8,15 @@ import pytest
 from nystromformer_jax import Encoder, make_core
 from nystromformer_jax.ema import multi_scale_ema
 from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
-from tests.helpers import HALF, REFERENCE, Tolerance, assert_close, mask_of_lengths, normal
+from tests.helpers import (
+    HALF,
+    REFERENCE,
+    Tolerance,
+    assert_close,
+    mask_of_lengths,
+    normal,
+    random_variables,
+)
 
 BATCH, LENGTH, WIDTH = 2, 70, 8
 SAMPLED = Tolerance(0.1)  # of a standard deviation from 20,000 tokens with time scales up to 32
@@ -31,8 +39,7 @@ def random_tokens(rngs):
 
 
 def initialised(block, rngs, *inputs):
-    streams = {"params": next(rngs), "dropout": next(rngs)}
-    return jax.jit(functools.partial(block.init, deterministic=True))(streams, *inputs)
+    return random_variables(next(rngs), block, *inputs, scale=0.3)
 
 
 class TestMultiScaleEma:
@@ -75,6 +82,7 @@ class TestMultiScaleEma:
         assert_close(jax.jit(layer.apply)(variables, x, mask), expected, REFERENCE)
 
 
+@pytest.mark.slow_except("nystrom", "reformer")
 @pytest.mark.parametrize("name", CORES)
 def test_padding_has_no_effect_on_outputs_and_gradients(rngs, name):
     x, mask = random_tokens(rngs)
@@ -94,7 +102,9 @@ def test_padding_has_no_effect_on_outputs_and_gradients(rngs, name):
     noisy_output, noisy_gradient = run(variables, jnp.where(mask[..., None], x, jnp.nan))
     assert_close(noisy_output, output, REFERENCE, where=mask)
     assert_close(noisy_gradient, gradient, REFERENCE)
-    assert all(leaf.any() for leaf in jax.tree.leaves(gradient))  # every parameter is used
+    assert all(
+        leaf.any() for leaf in jax.tree.leaves(jax.device_get(gradient))
+    )  # every parameter is used
 
 
 def test_without_states_tokens_mix_by_the_core_alone(rngs):
@@ -105,18 +115,18 @@ def test_without_states_tokens_mix_by_the_core_alone(rngs):
     apply = jax.jit(functools.partial(block.apply, deterministic=True))
     output = apply(variables, x, mask)
     changed = apply(variables, x.at[:, 5].add(1.0), mask)
-    differs = (output != changed).any(axis=(0, 2))
+    differs = (np.asarray(output) != np.asarray(changed)).any(axis=(0, 2))
     assert differs[5]
     assert differs.sum() == 1
 
 
-def test_a_stack_with_dropout_remat_and_half_precision_has_finite_gradients(rngs):
+def test_an_encoder_with_dropout_remat_and_half_precision_has_finite_gradients(rngs):
     x, mask = random_tokens(rngs)
     factory = functools.partial(
         GatedEmaBlock, 2, make_core("nystrom", num_landmarks=4), 16, num_states=2,
         dropout_rate=0.3, dtype=jnp.bfloat16,
     )  # fmt: skip
-    encoder = Encoder(2, factory, remat=True)
+    encoder = Encoder(1, factory, remat=True)
     variables = initialised(encoder, rngs, x, mask)
 
     @jax.jit
@@ -125,8 +135,8 @@ def test_a_stack_with_dropout_remat_and_half_precision_has_finite_gradients(rngs
         output = encoder.apply(variables, x, mask, deterministic=False, rngs={"dropout": rng})
         return output.astype(jnp.float32).sum()
 
-    first, second = (gradient(variables, next(rngs)) for _ in range(2))
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(first))
+    first, second = (jax.device_get(gradient(variables, next(rngs))) for _ in range(2))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(first))
     assert any((a != b).any() for a, b in zip(*map(jax.tree.leaves, (first, second)), strict=True))
 
 

@@ -44,6 +44,7 @@ CONFIG = NystromformerConfig(
     num_labels=LABELS,
     initializer_range=0.5,
 )
+ONE_LAYER = dataclasses.replace(CONFIG, num_layers=1)
 BATCH, LENGTH = 2, 23
 ONE_SEQUENCE = [
     Nystromformer,
@@ -123,7 +124,7 @@ def test_an_example_is_independent_of_its_batch(rngs, attention):
 def test_logits_at_positions_equal_logits_everywhere(rngs):
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
     positions = jnp.array([[0, 22, 5], [10, 3, 3]])
-    model = NystromformerForPreTraining(CONFIG)
+    model = NystromformerForPreTraining(ONE_LAYER)
     everywhere, order = compiled(model)(inputs, mask)
     chosen, chosen_order = compiled(model)(inputs, mask, positions=positions)
     assert_close(chosen_order, order, SAME_ARITHMETIC)
@@ -133,14 +134,15 @@ def test_logits_at_positions_equal_logits_everywhere(rngs):
     assert_close(chosen, expected, REFERENCE)
     params = variables_of(model)["params"]
     tokens_alone = {"params": {name: params[name] for name in ("nystromformer", "mlm")}}
-    masked = jax.jit(functools.partial(NystromformerForMaskedLM(CONFIG).apply, deterministic=True))
+    masked = NystromformerForMaskedLM(ONE_LAYER)
+    masked = jax.jit(functools.partial(masked.apply, deterministic=True))
     assert_close(masked(tokens_alone, inputs, mask), everywhere, REFERENCE)
     again = masked(tokens_alone, inputs, mask, positions=jnp.asarray(positions))
     assert_close(again, chosen, REFERENCE)
 
 
 def test_jit_changes_nothing(rngs):
-    model = NystromformerForMaskedLM(CONFIG)
+    model = NystromformerForMaskedLM(ONE_LAYER)
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
     expected = model.apply(variables_of(model), inputs, mask, deterministic=True)
     assert_close(compiled(model)(inputs, mask), expected, REFERENCE)
@@ -163,7 +165,7 @@ class TestHeads:
 
     def test_outputs_are_float32_in_half_precision_too(self, rngs):
         inputs, labels = tokens(rngs, BATCH, LENGTH), (BATCH, LABELS)
-        half = config(dtype="bfloat16")
+        half = dataclasses.replace(ONE_LAYER, dtype="bfloat16")
         shapes = {
             NystromformerForMaskedLM: [(BATCH, LENGTH, VOCAB)],
             NystromformerForPreTraining: [(BATCH, LENGTH, VOCAB), (BATCH, 2)],
@@ -173,12 +175,12 @@ class TestHeads:
         }
         for kind, expected in shapes.items():
             apply = functools.partial(kind(half).apply, deterministic=True)
-            outputs = jax.tree.leaves(jax.eval_shape(apply, variables_of(kind(CONFIG)), inputs))
+            outputs = jax.tree.leaves(jax.eval_shape(apply, variables_of(kind(ONE_LAYER)), inputs))
             assert [output.shape for output in outputs] == expected
             assert {output.dtype for output in outputs} == {jnp.dtype("float32")}
 
     def test_choices_equal_separate_sequences(self, rngs):
-        model = NystromformerForMultipleChoice(CONFIG)
+        model = NystromformerForMultipleChoice(ONE_LAYER)
         inputs = tokens(rngs, BATCH, 3, LENGTH)
         mask = mask_of_lengths([LENGTH, 11, 7, 5, 3, 2], LENGTH).reshape(inputs.shape)
         types = jnp.arange(LENGTH) > 4
@@ -192,7 +194,7 @@ class TestHeads:
 
     def test_a_classifier_uses_only_its_first_token(self, rngs):
         """Its logits follow from the backbone's first hidden state by the two layers' formula."""
-        model = NystromformerForSequenceClassification(CONFIG)
+        model = NystromformerForSequenceClassification(ONE_LAYER)
         inputs = tokens(rngs, BATCH, LENGTH)
         params = variables_of(model)["params"]
         layer = lambda name, x: x @ params[name]["kernel"] + params[name]["bias"][None]
@@ -200,13 +202,13 @@ class TestHeads:
         @jax.jit
         def formula(inputs):
             backbone = {"params": params["nystromformer"]}
-            first = Nystromformer(CONFIG).apply(backbone, inputs, deterministic=True)[:, 0]
+            first = Nystromformer(ONE_LAYER).apply(backbone, inputs, deterministic=True)[:, 0]
             return layer("output", jnp.tanh(layer("dense", first)))
 
         assert_close(compiled(model)(inputs), formula(inputs), REFERENCE)
 
     def test_output_depends_on_token_types(self, rngs):
-        model, inputs = Nystromformer(CONFIG), tokens(rngs, BATCH, LENGTH)
+        model, inputs = Nystromformer(ONE_LAYER), tokens(rngs, BATCH, LENGTH)
         first = compiled(model)(inputs, None, jnp.zeros_like(inputs))
         assert_close(compiled(model)(inputs), first, SAME_ARITHMETIC)
         assert jnp.abs(compiled(model)(inputs, None, jnp.ones_like(inputs)) - first).max() > 1e-2
@@ -268,7 +270,7 @@ def test_half_precision_is_near_float32(rngs):
 @pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
 def test_gradients_without_real_tokens_are_finite(rngs, attention):
-    model = NystromformerForSequenceClassification(config(attention=attention))
+    model = NystromformerForSequenceClassification(config(attention=attention, num_layers=1))
     inputs, mask = tokens(rngs, BATCH, LENGTH), jnp.zeros((BATCH, LENGTH), bool)
     total = lambda variables: model.apply(variables, inputs, mask, deterministic=True).sum()
     gradients = jax.jit(jax.grad(total))(variables_of(model))

@@ -80,9 +80,11 @@ class Checkpointer:
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                params=ocp.args.StandardSave(state.params),
-                optimizer=ocp.args.StandardSave({"step": state.step, "opt_state": state.opt_state}),
-                totals=ocp.args.StandardSave(metric_sums),
+                params=ocp.args.StandardSave(_one_replica(state.params)),
+                optimizer=ocp.args.StandardSave(
+                    _one_replica({"step": state.step, "opt_state": state.opt_state})
+                ),
+                totals=ocp.args.StandardSave(_one_replica(metric_sums)),
                 record=ocp.args.JsonSave(dataclasses.asdict(record)),
             ),
         )
@@ -138,6 +140,16 @@ def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: M
             raise FileNotFoundError(f"no checkpoint of step {step} under {folder}; there: {saved}.")
         require_intact(folder, step)
         return checkpointer.restore_params(step, jax.eval_shape(make_params), mesh)
+
+
+def _one_replica(tree: Any) -> Any:
+    """Replaces replicated arrays by the copy on the first device, unless several processes save.
+
+    Orbax would save a slice from each device, for which it compiles a program per shape.
+    """
+    if jax.process_count() > 1:
+        return tree
+    return jax.tree.map(lambda x: x.addressable_data(0) if x.is_fully_replicated else x, tree)
 
 
 class _Keep(preservation_policy.PreservationPolicy):

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -184,6 +185,12 @@ def ragged_task(prepared):
     return dataclasses.replace(data.load(prepared.data), splits=splits)
 
 
+def random_params(prepared):
+    random = np.random.default_rng(0)
+    shapes = jax.eval_shape(train.make_params(prepared))
+    return jax.tree.map(lambda leaf: random.normal(0, 0.5, leaf.shape).astype("f"), shapes)
+
+
 @pytest.mark.slow_except("nystrom,num_landmarks=4,conv_kernel_size=3")
 @pytest.mark.parametrize(
     "argument",
@@ -193,8 +200,7 @@ def test_batches_of_similar_length_give_the_same_evaluation(argument):
     scores = {}
     for multiple in (0, 16):
         prepared = train.prepare(small_config(argument, data__pad_to_multiple_of=multiple))
-        task = ragged_task(prepared)
-        params = jax.tree.map(lambda leaf: 3 * leaf, jax.jit(train.make_params(prepared))())
+        task, params = ragged_task(prepared), random_params(prepared)
         spec = train.make_spec(prepared)
         scores[multiple] = train._evaluate(prepared, spec, task, "valid", params)
         examples = train._examples(prepared, task.splits["valid"])
@@ -339,7 +345,9 @@ def test_softmax_attention_gets_only_applicable_quirks():
 
 
 def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeypatch):
-    config, _, expected = finished
+    config, folder, expected = finished
+    shutil.copytree(folder, tmp_path / "run")  # all steps, before the test set is evaluated
+    (tmp_path / "run" / "result.json").unlink()
     prepared, read = train.prepare(config), []
     evaluate = train._evaluate
     monkeypatch.setattr(
@@ -348,7 +356,7 @@ def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeyp
     task = data.load(prepared.data)
 
     def run_once(**options):
-        with Workdir(tmp_path, config, paths=train.PATHS) as workdir:
+        with Workdir(tmp_path / "run", config, paths=train.PATHS) as workdir:
             return train.train(prepared, task, workdir, **options)
 
     result = run_once(test=False)
@@ -363,4 +371,4 @@ def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeyp
     assert read == ["test"]
     assert tested.keys() == expected.keys()
     assert tested["test_accuracy"] == expected["test_accuracy"]
-    assert json.loads((tmp_path / "result.json").read_text()) == tested
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == tested
