@@ -166,10 +166,8 @@ def _states_outside(
     `rates` are the decay rates per chunk. The last axis of `states` contains the examples of the first
     chunk, then those of the second, and so on.
     """
-    outside, chunks = _shift(states, batch), 1
-    while chunks * batch < states.shape[-1]:
-        outside += jnp.exp(-rates * chunks) * _shift(outside, chunks * batch)
-        chunks *= 2
+    chunks = states.reshape(*states.shape[:3], -1, batch)
+    outside = _states_beside(chunks, rates[..., None]).reshape(states.shape)
     if axis is None:
         return outside
     inclusive = states + jnp.exp(-rates) * outside  # with the chunk itself
@@ -186,9 +184,22 @@ def _states_outside(
     return outside + (decay * before[..., None, :]).reshape(outside.shape)
 
 
-def _shift(x: Float[Array, "2 C N KB"], columns: int) -> Float[Array, "2 C N KB"]:
-    """Moves the past to later columns and the future to earlier columns; fills with zeros."""
-    past, future = x
-    ends = ((0, 0), (0, 0))
-    later = jnp.pad(past[..., :-columns], (*ends, (columns, 0)))
-    return jnp.stack([later, jnp.pad(future[..., columns:], (*ends, (0, columns)))])
+def _states_beside(
+    states: Float[Array, "2 C N K B"], rates: Float[Array, "2 C N 1 1"]
+) -> Float[Array, "2 C N K B"]:
+    """Returns `_states_outside` of one device, from those of pairs of chunks: O(K) operations in all."""
+    chunks = states.shape[3]
+    if chunks == 1:
+        return jnp.zeros_like(states)
+    ends = ((0, 0), (0, 0), (0, 0), (0, chunks % 2), (0, 0))
+    (past_1, past_2), (future_1, future_2) = (
+        (x[..., ::2, :], x[..., 1::2, :]) for x in jnp.pad(states, ends)
+    )
+    decay = jnp.exp(-rates)
+    pairs = jnp.stack([decay[0] * past_1 + past_2, future_1 + decay[1] * future_2])
+    past, future = _states_beside(pairs, 2 * rates)
+    of_chunks = [
+        jnp.stack([past, decay[0] * past + past_1], axis=3),
+        jnp.stack([decay[1] * future + future_2, future], axis=3),
+    ]
+    return jnp.stack(of_chunks).reshape(*states.shape[:3], -1, states.shape[4])[..., :chunks, :]
