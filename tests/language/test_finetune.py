@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from language import finetune, glue
-from language.finetune import BudgetConfig, RateConfig, ScoringConfig
+from language.finetune.config import BudgetConfig, RateConfig, ScoringConfig
+from language.finetune.spec import collate
 from language.tasks.data import TaskData
 from language.tasks.metrics import score
 from language.tasks.sequences import read_predictions
 from language.tokenizer import load_tokenizer
+from nystromformer_jax import training
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import CannotWrite, Workdir
 from tests.helpers import OTHER_FRAMEWORK, assert_close, files_of_at_most, rematerialises
@@ -78,7 +80,7 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(
     assert finetune.evaluate_checkpoint(run, data, workdir) == result
     before = set(workdir.path.iterdir())
     with monkeypatch.context() as another_process:
-        another_process.setattr(finetune.training, "is_primary", lambda: False)
+        another_process.setattr(training, "is_primary", lambda: False)
         finetune.write_export(run, workdir)
     with files_of_at_most(5000), pytest.raises(CannotWrite, match="run cannot be written"):
         finetune.write_export(run, workdir)
@@ -240,6 +242,6 @@ def test_collated_outputs_are_in_the_order_of_the_split():
             "weights": np.array([1.0, 0.0]),
         },
     ]
-    outputs, loss = finetune.collate(batches)
+    outputs, loss = collate(batches)
     assert outputs["classes"].tolist() == [[1, 1, 1], [7, 8, 0], [3, 4, 5]]
     assert loss == pytest.approx(9 / 5)

@@ -11,6 +11,9 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from language import finetune
+from language.finetune.run import padded_len
+from language.heads import HEADS
+from language.initial import InitConfig, read_params
 from language.tasks.answering import f1
 from language.tasks.tagging import entity_scores
 from nystromformer_jax.pretrained import from_pretrained, load
@@ -69,7 +72,7 @@ def same_from_python(language_model, split, kind, predictions):
 
 
 @pytest.mark.slow_except("token_classification")
-@pytest.mark.parametrize("kind", finetune.HEADS)
+@pytest.mark.parametrize("kind", HEADS)
 def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotations):
     train = fakes.write(tmp_path, kind)
     tests = fakes.write(tmp_path, kind, "test")
@@ -101,7 +104,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
     arguments = (batch["inputs"], batch["mask"], batch["types"])
     outputs = jax.export.deserialize(bytearray(content)).call(*arguments)
     model, variables = from_pretrained(tmp_path / "run/model")
-    assert type(model) is finetune.HEADS[kind].model_class
+    assert type(model) is HEADS[kind].model_class
     apply = jax.jit(functools.partial(model.apply, deterministic=True))
     expected = apply(variables, *arguments)
     assert_close(outputs, expected, OTHER_FRAMEWORK)
@@ -148,7 +151,7 @@ def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
     weights = {"weights": np.ones(len(split), np.float32)}
     outputs = [spec.compiled_eval_step(params, {**batch, **weights}) for batch in (short, full)]
     assert_close(outputs[0]["loss"], outputs[1]["loss"], OTHER_FRAMEWORK)
-    assert [finetune.padded_len(n, 150) for n in (1, 64, 65, 128, 129, 150)] == [
+    assert [padded_len(n, 150) for n in (1, 64, 65, 128, 129, 150)] == [
         64,
         64,
         128,
@@ -167,8 +170,8 @@ def test_positions_are_repeated_only_for_a_named_attention(tmp_path, checkpoint)
         prepare("")
     run = prepare(",attention=nystrom")
     assert run.model.config.max_len == 61
-    init = finetune.InitConfig(checkpoint=str(checkpoint))
-    params = finetune.read_params(init, run.model.config, type(run.model), 0)
+    init = InitConfig(checkpoint=str(checkpoint))
+    params = read_params(init, run.model.config, type(run.model), 0)
     table = params["nystromformer"]["embeddings"]["position"]["embedding"]
     np.testing.assert_array_equal(table[29:58], table[:29])
 

@@ -1,0 +1,27 @@
+"""Fine-tunes pretrained models on GLUE, IMDb and one's own files."""
+
+from language.finetune.run import Run, is_partial, load_data, open_tokenizer, prepare
+from language.finetune.spec import make_spec
+from language.finetune.trained import Trained, open_trained, predict, write_export
+from language.finetune.trainer import best_of, evaluate_checkpoint, sentence, train
+
+__all__ = [
+    "PATHS",
+    "Run",
+    "Trained",
+    "best_of",
+    "evaluate_checkpoint",
+    "is_partial",
+    "load_data",
+    "make_spec",
+    "open_tokenizer",
+    "open_trained",
+    "predict",
+    "prepare",
+    "sentence",
+    "train",
+    "write_export",
+]
+
+# Config keys of file locations, which may change when a run resumes.
+PATHS = ("data.dir", "data.workers", "data.train_file", "data.valid_file", "data.test_file")

@@ -1,0 +1,195 @@
+"""A validated config of fine-tuning, with its mesh, task and model."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh
+
+from language import files, glue
+from language.files import FilesConfig
+from language.finetune.config import SECTIONS
+from language.glue import GlueConfig
+from language.heads import HEADS, Head
+from language.initial import (
+    InitConfig,
+    check_tokenizer,
+    model_config,
+    require_packages,
+)
+from language.tasks.data import TaskData
+from language.tasks.examples import EncodedSplit
+from language.tasks.task import Task
+from language.tokenizer import Tokenizer, load_tokenizer
+from nystromformer_jax import NystromformerConfig, training
+
+SHORTEST = 64  # shortest padded length if examples are grouped by length
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A validated config with the mesh, the task and the model.
+
+    The labels of one's own files are known only when the files have been read; see `with_task`.
+    """
+
+    config: Mapping[str, Any]  # plain sections, for `config.json`
+    data: GlueConfig | FilesConfig
+    init: InitConfig
+    sections: Mapping[str, Any]
+    mesh: Mesh
+    task: Task
+    model: Any
+
+    def __post_init__(self) -> None:
+        if self.sections["eval"].tune_threshold and not self.task.has_threshold:
+            raise ValueError(
+                f"eval.tune_threshold: the task {self.task.title} has no decision threshold, which only"
+                " two classes and multi_label have: leave it at False."
+            )
+
+    @property
+    def head(self) -> Head:
+        """The head of the task."""
+        return HEADS[self.task.kind]
+
+    def with_task(self, task: Task) -> "Run":
+        """Returns the run with another task, and a model with an output per label."""
+        config = dataclasses.replace(self.model.config, num_labels=task.num_labels)
+        return dataclasses.replace(self, task=task, model=HEADS[task.kind].model_class(config))
+
+    def fit_config(self, examples: int) -> training.FitConfig:
+        """Returns the config sections of the training loop for `examples` training examples."""
+        train: training.TrainConfig = self.sections["train"].in_steps(examples)
+        optimizer = self.sections["optimizer"].in_steps(train.total_steps)
+        evaluation = self.sections["eval"].in_steps(math.ceil(examples / train.batch_size))
+        steps = {"train": train, "optimizer": optimizer, "eval": evaluation}
+        return training.FitConfig.from_sections({**self.sections, **steps})
+
+    def examples(self, split: EncodedSplit) -> training.Examples:
+        """Returns the examples of a split for the input pipeline."""
+        max_len = self.data.max_len
+        groups = isinstance(self.data, FilesConfig) and self.data.group_by_length
+        lengths = None
+        if groups and training.sequence_axis(self.mesh) is None:
+            lengths = split.padded_lengths(max_len)
+
+        def batch(indices: npt.NDArray[np.integer], longest: int = max_len) -> Any:
+            rows = split.batch(indices, padded_len(longest, max_len))
+            if self.model.config.num_types == 1:  # as in RoBERTa, both texts have type 0
+                rows = {**rows, "types": np.zeros_like(rows["types"])}
+            return {**rows, "rows": np.asarray(indices, np.int32)}
+
+        return training.Examples(len(split), batch, lengths)
+
+
+def padded_len(longest: int, max_len: int) -> int:
+    """Returns the padded length of a batch: `SHORTEST` times a power of two, at most `max_len`."""
+    length = SHORTEST
+    while length < longest:
+        length *= 2
+    return min(length, max_len)
+
+
+def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
+    """Validates a config and returns the run; nothing is prepared, written or compiled.
+
+    `config` has sections of plain values. If `devices` is None, the mesh uses all devices.
+
+    Raises:
+      ValueError: A value is invalid; the message names the section and the key.
+      FileNotFoundError: `init.checkpoint` does not exist.
+      ImportError: A package of the extra `language` is not installed.
+    """
+    require_packages()
+    data_class = GlueConfig if "task" in config.get("data", {}) else FilesConfig
+    kinds = {"data": data_class, **SECTIONS}
+    sections = training.read_sections(config, kinds, plain=["model", "attention"])
+    data, init = sections["data"], sections["init"]
+    if not init.checkpoint:
+        raise ValueError(
+            "init.checkpoint: needs the folder of a pretrained model with its tokenizer, such as model/ in"
+            " a pretraining run's folder, or a Hugging Face folder. init.from_scratch=True uses its sizes"
+            " only."
+        )
+    if isinstance(data, GlueConfig):
+        task: Task = glue.TASKS[data.task]
+    else:
+        # Without labels in the config, those of the files replace these two.
+        known = data if data.labels else dataclasses.replace(data, metric="")
+        task = files.make_task(known, data.known_labels or ("0", "1"))
+    mesh = training.make_mesh(sections["mesh"], devices)
+    model = HEADS[task.kind].model_class(
+        _model_config(
+            config,
+            init,
+            data.max_len,
+            num_labels=task.num_labels,
+            sequence_axis=training.sequence_axis(mesh),
+            remat=sections["train"].remat,
+        )
+    )
+    run = Run(config, data, init, sections, mesh, task, model)
+    run.fit_config(1).check_batches(mesh)
+    training.check_length(mesh, data.max_len, "data.max_len")
+    jax.eval_shape(make_params(run))  # to validate the model
+    return run
+
+
+def open_tokenizer(run: Run) -> Tokenizer:
+    """Opens the tokenizer of the initial checkpoint.
+
+    Raises:
+      FileNotFoundError: The checkpoint has no tokenizer.
+      ValueError: The tokenizer does not match the model of the checkpoint.
+    """
+    tokenizer = load_tokenizer(run.init.folder)
+    check_tokenizer(tokenizer, run.model.config, run.init)
+    return tokenizer
+
+
+def load_data(run: Run, tokenizer: Tokenizer) -> TaskData:
+    """Returns the prepared data of a run; see `language.glue.load` and `language.files.load`."""
+    if isinstance(run.data, GlueConfig):
+        return glue.load(run.data, tokenizer)
+    return files.load(run.data, tokenizer)
+
+
+def is_partial(run: Run, data: TaskData) -> bool:
+    """Returns True if a run uses only a part of the task's examples or of the steps of `epochs`."""
+    counts = {name: len(split) for name, split in data.splits.items()}
+    fewer_there = not all(data.task.has_all(name, counts[name]) for name in data.task.sizes)
+    train_count = counts.pop("train")
+    config = run.fit_config(train_count)
+    fewer_seen = config.train.total_steps * config.train.batch_size < train_count
+    fewer_scored = any(config.eval.scored(count) < count for count in counts.values())
+    epochs = dataclasses.replace(run.sections["train"], total_steps=0).in_steps(train_count)
+    fewer_steps = config.train.total_steps < epochs.total_steps
+    return fewer_there or fewer_seen or fewer_scored or fewer_steps
+
+
+def _model_config(
+    config: Mapping[str, Any], init: InitConfig, max_len: int, **fields: Any
+) -> NystromformerConfig:
+    """Returns the model's config; positions are repeated for a `max_len` that the checkpoint lacks."""
+    own = model_config(config, init, **fields)
+    if max_len <= own.max_len:
+        return own
+    if not config["attention"].get("name"):
+        raise ValueError(
+            f"data.max_len={max_len} is more than the {own.max_len} positions of {init.checkpoint}: lower it,"
+            " or name an attention, such as attention=nystrom after the colon of --config, to repeat them."
+        )
+    return model_config(config, init, max_len=max_len, **fields)
+
+
+def make_params(run: Run) -> Callable[[], Any]:
+    """Returns a function that initializes the parameters from the seed of the config."""
+    tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
+    seed = run.sections["train"].seed
+    return lambda: run.model.init(jax.random.key(seed), tokens, deterministic=True)["params"]

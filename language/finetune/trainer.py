@@ -1,0 +1,178 @@
+"""Trains and evaluates a model on GLUE, IMDb or one's own files."""
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dataprep import cache
+from language.finetune.run import Run, is_partial
+from language.finetune.spec import collate, make_spec, tuned
+from language.glue import GlueConfig
+from language.initial import (
+    check_tokenizer,
+    read_params,
+)
+from language.tasks.data import TaskData
+from language.tasks.sequences import SequenceTask
+from language.tasks.task import Outputs, Task
+from language.tokenizer import Tokenizer
+from nystromformer_jax import training
+from nystromformer_jax.pretrained import save_pretrained
+from reporting.tables import format_spread
+
+PROBLEM_TYPES = {
+    "classification": "single_label_classification",
+    "regression": "regression",
+    "multi_label": "multi_label_classification",
+}
+
+
+def train(
+    run: Run, data: TaskData, tokenizer: Tokenizer, workdir: training.Workdir
+) -> dict[str, Any]:
+    """Trains or resumes a run; writes the best model and the predictions.
+
+    Returns:
+      The content of `result.json`. A finished run is not trained again.
+    """
+    run = run.with_task(data.task)
+    config = run.model.config
+    check_tokenizer(tokenizer, config, run.init)
+    spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
+    train_config = spec.config.train
+
+    def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
+        task, outputs = _evaluate_valid(run, data, spec, params)
+        with training.sync_errors(), training.writing_to(workdir.path):
+            if training.is_primary():
+                folder = workdir.path / "model"
+                more = {**tokenizer.token_ids, **_description(task)}
+                save_pretrained(folder, run.model, {"params": params}, more=more)
+                tokenizer.save(folder, config.max_len)
+        predictions = workdir.path / "predictions" if training.is_primary() else None
+        with training.writing_to(workdir.path):
+            metrics = _evaluate_splits(run, data, spec, params, task, outputs, predictions)
+        return {
+            "kind": "glue" if isinstance(run.data, GlueConfig) else "finetune",
+            "task": task.name,
+            "attention": config.attention,
+            "init": run.init.checkpoint,
+            "from_scratch": run.init.from_scratch,
+            **metrics,
+            "train_examples": len(data.splits["train"]),
+            "batch_size": train_config.batch_size,
+            "learning_rate": spec.config.optimizer.learning_rate,
+            "partial": is_partial(run, data),
+        }
+
+    return training.train_to_result(
+        workdir,
+        spec,
+        training=run.examples(data.splits["train"]),
+        validation=run.examples(data.splits["valid"]),
+        data_sha256=data.sha256,
+        check_data=lambda: cache.require_unchanged(data.folder, data.sha256),
+        report=report,
+        make_start_params=lambda: read_params(
+            run.init, config, run.head.model_class, train_config.seed
+        ),
+    )
+
+
+def evaluate_checkpoint(run: Run, data: TaskData, workdir: training.Workdir) -> dict[str, Any]:
+    """Returns metrics of the best checkpoint of a finished run; writes nothing.
+
+    Raises:
+      NotFinished: The run has no result yet.
+    """
+    run = run.with_task(data.task)
+    result = workdir.require_result()
+    workdir.require_data(data.sha256)
+    spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
+    params = training.load_best_params(workdir, spec)
+    task, outputs = _evaluate_valid(run, data, spec, params)
+    return {**result, **_evaluate_splits(run, data, spec, params, task, outputs, folder=None)}
+
+
+def sentence(result: Mapping[str, Any]) -> str:
+    """Returns a sentence that describes a result."""
+    parts = []
+    for split in ("valid", "test"):
+        if result.get(split):
+            errors = result[f"{split}_standard_error"]
+            scales = {name: 1 if name == "mse" else 100 for name in result[split]}
+            values = ", ".join(
+                f"{name} {format_spread(scale * result[split][name], scale * errors.get(name, math.nan))}"
+                for name, scale in scales.items()
+            )
+            parts.append(f"{split} {values} ({result[f'{split}_examples']:,} examples)")
+    return f"{result['task']}: {'; '.join(parts)}, at step {result['best_step']:,}."
+
+
+def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
+    """Returns a sentence about the run with the best validation metric; a tie selects the first."""
+    metric = next(iter(next(iter(results.values()))["valid"]))  # the first one selects checkpoints
+    best = max(results, key=lambda folder: results[folder]["valid"][metric])
+    chosen = results[best]
+    return (
+        f"Best of {len(results)} by validation {metric}: batch {chosen['batch_size']}, rate"
+        f" {chosen['learning_rate']:g}, in {best}. {sentence(chosen)}"
+    )
+
+
+def _description(task: Task) -> dict[str, Any]:
+    """Returns the fields of config.json that describe a task."""
+    labels = task.labels or ("LABEL_0",)
+    fields = {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+        "problem_type": PROBLEM_TYPES.get(task.kind),
+    }
+    for name, key in (
+        ("threshold", "decision_threshold"),
+        ("has_unanswerable", "has_unanswerable"),
+    ):
+        if (value := getattr(task, name, None)) is not None:
+            fields[key] = value
+    return fields
+
+
+def _evaluate_valid(
+    run: Run, data: TaskData, spec: training.TrainSpec, params: Any
+) -> tuple[Task, Outputs]:
+    """Returns the task, with its threshold, and the outputs for the validation split."""
+    valid = data.splits["valid"]
+    logging.getLogger(__name__).info("Evaluating the valid set.")
+    outputs, _ = training.evaluate_split(spec, params, run.examples(valid), collate)
+    return tuned(run, valid, outputs), outputs
+
+
+def _evaluate_splits(
+    run: Run,
+    data: TaskData,
+    spec: training.TrainSpec,
+    params: Any,
+    task: Task,
+    valid_outputs: Outputs,
+    folder: Path | None,
+) -> dict[str, Any]:
+    """Returns metrics of all splits except training; writes predictions to `folder` unless it is None."""
+    results: dict[str, Any] = {}
+    if isinstance(task, SequenceTask) and task.threshold is not None:
+        results["threshold"] = task.threshold
+    for name, split in data.splits.items():
+        if name == "train":
+            continue
+        outputs = valid_outputs
+        if name != "valid":
+            logging.getLogger(__name__).info("Evaluating the %s set.", name)
+            outputs, _ = training.evaluate_split(spec, params, run.examples(split), collate)
+        predicted = task.predict(split, outputs)
+        if split.is_labeled:
+            results[name], results[f"{name}_standard_error"] = task.score(split, predicted)
+            results[f"{name}_examples"] = len(predicted)
+        if folder is not None:
+            task.write(folder / task.file_name(name), split, predicted)
+    return results
