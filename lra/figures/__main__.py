@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 
 from cli import run_to_end
-from lra import train
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, Nystrom
-from lra.figures.captured import Trained, open_run
-from nystromformer_jax.training import config_sha256, describe_environment, write_json
+from lra.figures.captured import Trained, new_parser, open_run
+from nystromformer_jax.training import write_json
 from reporting.plotting import COLORS, new_figure
 
 MAX_LEN = 16_384
@@ -64,13 +63,7 @@ def measure(
     maps = [approximation.head_maps(layer, nystrom) for layer in shown]
     noise = [approximation.random_tokens(tokens, seed) for seed, tokens in enumerate(layers)]
     numbers = {
-        "run": trained.name,
-        "task": trained.task.name,
-        "attention": trained.run.attention,
-        "config_sha256": config_sha256(trained.run.config, train.PATHS),
-        "data_sha256": trained.task.sha256,
-        "checkpoint": {"step": trained.step, "best": trained.finished},
-        **describe_environment(),
+        **trained.origin,
         "nystrom": dataclasses.asdict(nystrom),
         "maps": {
             "example": example,
@@ -241,21 +234,12 @@ def _title(numbers: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes three figures and a JSON file and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m lra.figures",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", type=Path, help="folder of a run")
+    parser = new_parser("python -m lra.figures", __doc__)
     parser.add_argument("--example", type=int, default=0, help="test example of the maps")
     parser.add_argument(
         "--examples", type=int, default=8, help="number of test examples of the curves"
     )
     parser.add_argument("--num_landmarks", type=int, help="default: as in the run, else 64")
-    parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
-    parser.add_argument(
-        "--out", type=Path, help="prefix of the files; default results/figures/<run>"
-    )
     given = parser.parse_args(arguments)
     return run_to_end("lra.figures", lambda: _report(given))
 

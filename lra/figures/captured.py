@@ -1,5 +1,6 @@
 """Opens a trained run and captures the inputs of each layer's attention."""
 
+import argparse
 import dataclasses
 import functools
 import shutil
@@ -18,7 +19,7 @@ from lra.models import Model
 from nystromformer_jax import GatedEmaBlock, MultiHeadAttention
 from nystromformer_jax.cores import core_class
 from nystromformer_jax.durable import read_json
-from nystromformer_jax.training import load_params
+from nystromformer_jax.training import config_sha256, describe_environment, load_params
 from nystromformer_jax.training.integrity import saved_steps
 from nystromformer_jax.typing import Array, Bool, Float
 from reporting.runs import check_kinds
@@ -88,6 +89,19 @@ class Trained:
     step: int  # step of the checkpoint
     finished: bool  # True: the best checkpoint of a finished run; False: the latest checkpoint
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The run, its data and checkpoint, and the environment, to store beside numbers."""
+        return {
+            "run": self.name,
+            "task": self.task.name,
+            "attention": self.run.attention,
+            "config_sha256": config_sha256(self.run.config, train.PATHS),
+            "data_sha256": self.task.sha256,
+            "checkpoint": {"step": self.step, "best": self.finished},
+            **describe_environment(),
+        }
+
     def core_calls(self, example: int, split: str = "test") -> tuple[CoreCall, ...]:
         """Returns the calls of all attention cores on an example, padded as in training."""
         batch = self.task.splits[split].batch(np.array([example]), self.run.data.padding)
@@ -118,6 +132,21 @@ class Trained:
             QKV(*map(jnp.concatenate, zip(*(one.first(length) for one in layer), strict=True)))
             for layer in zip(*of_examples, strict=True)
         ]
+
+
+def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser with the arguments of all commands that draw figures of a run."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
+    parser.add_argument(
+        "--out", type=Path, help="prefix of the files; default results/figures/<run>"
+    )
+    return parser
 
 
 def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) -> Trained:

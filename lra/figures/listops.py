@@ -23,12 +23,11 @@ import numpy.typing as npt
 
 from cli import run_to_end
 from dataprep import parallel
-from lra import train
 from lra.data import listops
 from lra.data.listops import OPERATORS, VOCAB
 from lra.data.task import Padding, Sequences, Split
-from lra.figures.captured import Trained, open_run
-from nystromformer_jax.training import apply_model, config_sha256, describe_environment, write_json
+from lra.figures.captured import Trained, new_parser, open_run
+from nystromformer_jax.training import apply_model, write_json
 from reporting.plotting import COLORS, GREY, new_figure
 from reporting.statistics import binomial_error
 
@@ -117,13 +116,7 @@ def measure(trained: Trained, new_trees: int) -> dict[str, Any]:
         for row in _new_trees(trained, new_trees, shortest, longest)
     ]
     return {
-        "run": trained.name,
-        "task": trained.task.name,
-        "attention": trained.run.attention,
-        "config_sha256": config_sha256(trained.run.config, train.PATHS),
-        "data_sha256": trained.task.sha256,
-        "checkpoint": {"step": trained.step, "best": trained.finished},
-        **describe_environment(),
+        **trained.origin,
         "parts": parts,
     }
 
@@ -207,17 +200,8 @@ def draw(numbers: dict[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes a figure and a JSON file and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m lra.figures.listops",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", type=Path, help="folder of a run")
+    parser = new_parser("python -m lra.figures.listops", __doc__)
     parser.add_argument("--new_trees", type=int, default=500, help="new trees per range of lengths")
-    parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
-    parser.add_argument(
-        "--out", type=Path, help="prefix of the files; default results/figures/<run>"
-    )
     given = parser.parse_args(arguments)
     return run_to_end("lra.figures.listops", functools.partial(_report, given))
 
