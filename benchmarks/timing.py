@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 
+from nystromformer_jax.training import describe_environment
+
 
 def interleaved(
     cases: Mapping[str, Callable[[], Any]], *, repeats: int, budget_seconds: float = 60.0
@@ -18,8 +20,11 @@ def interleaved(
     """Returns the median, minimum and maximum seconds of each case, and its number of runs.
 
     Every case runs once to warm up, then `repeats` times in turn with the others. A case that has used its
-    share of `budget_seconds` is stopped after at least three runs.
+    share of `budget_seconds` is stopped after at least three runs. On a CPU with one thread, the seconds are
+    processor time, which other load on the core hardly changes.
     """
+    is_single = jax.default_backend() == "cpu" and describe_environment()["cpu_threads"] == 1
+    clock = time.process_time if is_single else time.perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for case in cases.values():
         jax.block_until_ready(case())
@@ -27,9 +32,9 @@ def interleaved(
         for name, case in cases.items():
             if len(seconds[name]) >= 3 and sum(seconds[name]) > budget_seconds / len(cases):
                 continue
-            began = time.perf_counter()
+            began = clock()
             jax.block_until_ready(case())
-            seconds[name].append(time.perf_counter() - began)
+            seconds[name].append(clock() - began)
     return {
         name: {
             "median": statistics.median(runs),

@@ -160,8 +160,10 @@ def _definitions(settings: Mapping[str, Any]) -> str:
             ", without on-chip memory. Time is the compiler's estimate, without operations for which it"
             " has none."
         )
+    is_single = settings["device"] == "cpu" and settings["cpu_threads"] == 1
+    time = "Processor time" if is_single else "Time"
     return (
-        f", or the peak of the process if it is larger. Time is the median of up to"
+        f", or the peak of the process if it is larger. {time} is the median of up to"
         f" {settings['repeats']} runs, timed in turn."
     )
 

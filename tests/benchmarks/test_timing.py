@@ -1,8 +1,10 @@
 import sys
+import time
 
 import numpy as np
 import pytest
 
+from benchmarks import timing
 from benchmarks.timing import added_bytes
 
 
@@ -19,3 +21,10 @@ def test_counts_memory_that_a_call_frees_again():
     again = added_bytes(lambda: None)
     assert again is not None
     assert again < 2**25
+
+
+@pytest.mark.parametrize(("threads", "low", "high"), [(1, 0, 0.01), (2, 0.02, 1)])
+def test_processor_time_is_measured_on_one_thread(monkeypatch, threads, low, high):
+    monkeypatch.setattr(timing, "describe_environment", lambda: {"cpu_threads": threads})
+    times = timing.interleaved({"sleep": lambda: time.sleep(0.02)}, repeats=3)
+    assert low <= times["sleep"]["min"] <= high
