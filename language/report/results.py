@@ -27,6 +27,7 @@ NEUTRAL = (
     "data.workers",
     "eval.batch_size",
     "init.checkpoint",
+    "train.cpu_accumulation",
     "train.remat",
     "train.seed",
 )

@@ -62,7 +62,8 @@ def test_paths_and_seeds_are_not_part_of_the_setting(tmp_path):
         )
     )
     assert one.setting == other.setting
-    how = {"data": {"source": "text"}, "eval": {"batch_size": 64}, "train": {"remat": True}}
+    train = {"remat": True, "cpu_accumulation": 4}
+    how = {"data": {"source": "text"}, "eval": {"batch_size": 64}, "train": train}
     assert read_run(write_glue(tmp_path / "how", config=how)).setting == one.setting
     third = read_run(write_glue(tmp_path / "c", config={"train": {"batch_size": 16}}))
     assert third.setting != one.setting

@@ -50,7 +50,7 @@ def test_setting_excludes_seeds_paths_and_machines():
     there = setting(
         "nystrom",
         data={"dir": "/elsewhere", "workers": 5, "source": "tfds"},
-        train={"seed": 7, "remat": True},
+        train={"seed": 7, "remat": True, "cpu_accumulation": 4, "accumulation": 1},
         mesh={"data": 8},
         checkpoint={"every_steps": 11},
         log={"every_steps": 3},
