@@ -5,6 +5,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -44,7 +45,7 @@ def test_softmax_in_nnx_equals_flax(rngs):
     outputs = []
     for options in ({}, {"attention_fn": attention_fn("softmax")}):
         module = nnx.MultiHeadAttention(H, E, decode=False, rngs=nnx.Rngs(0), **options)
-        outputs.append(module(x, mask=MASK[:, None, None]))
+        outputs.append(nnx.jit(lambda module, x: module(x, mask=MASK[:, None, None]))(module, x))
     assert_close(outputs[1][MASK], outputs[0][MASK], REFERENCE)
 
 
@@ -55,7 +56,7 @@ def test_grouped_heads_of_nnx_equal_flax(rngs):
         module = nnx.MultiHeadAttention(
             6, E, num_kv_heads=2, decode=False, rngs=nnx.Rngs(0), **options
         )
-        outputs.append(module(x, mask=MASK[:, None, None]))
+        outputs.append(nnx.jit(lambda module, x: module(x, mask=MASK[:, None, None]))(module, x))
     assert_close(outputs[1][MASK], outputs[0][MASK], REFERENCE)
 
 
@@ -180,8 +181,8 @@ def test_rejects_unknown_names():
 def test_other_attentions_run_in_flax(rngs, name):
     x = normal(next(rngs), (B, L, E))
     module = linen(attention_fn(name))
-    output = module.apply(module.init(next(rngs), x), x, mask=MASK[:, None, None])
-    assert jnp.isfinite(output[MASK]).all()
+    run = jax.jit(lambda rng: module.init_with_output(rng, x, mask=MASK[:, None, None])[0])
+    assert np.isfinite(np.asarray(run(next(rngs)))[np.asarray(MASK)]).all()
 
 
 class LinenEncoder(nn.Module):
@@ -226,6 +227,7 @@ def nnx_encoders(functions, x):
     return params[0], [merged(graph) for graph in graphs]
 
 
+@pytest.mark.slow_except("linen")
 @pytest.mark.parametrize(
     ("encoders", "own"),
     [(linen_encoders, nn.dot_product_attention), (nnx_encoders, nnx.dot_product_attention)],

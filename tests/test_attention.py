@@ -88,7 +88,7 @@ def test_every_length_from_1_to_130_equals_the_formula_of_the_paper(rngs):
         assert_close(output[b, :length], expected, REFERENCE)
 
 
-@pytest.mark.slow_except("13", "64")
+@pytest.mark.slow_except("13")
 @pytest.mark.parametrize("length", [1, 2, 6, 7, 8, 13, 64, 129, 130, 1000])
 def test_one_length_equals_the_formula_of_the_paper_forward_and_gradient(rngs, length):
     inputs = random_inputs(rngs, 1, length, HEADS, DIM)
@@ -112,7 +112,7 @@ def test_one_length_equals_the_formula_of_the_paper_forward_and_gradient(rngs, l
     assert all((g[1:] == 0).all() and (g[0, length:] == 0).all() for g in batch_gradients)
 
 
-@pytest.mark.slow_except("9-nan", "0-1e+30", "9-0.0")
+@pytest.mark.slow_except("9-nan", "0-1e+30")
 @pytest.mark.parametrize("filler", [0.0, 1e30, jnp.nan, -jnp.inf])
 @pytest.mark.parametrize("width", [0, 9])
 def test_padding_at_the_ends_changes_nothing(rngs, width, filler):
@@ -172,7 +172,7 @@ def test_a_batch_of_five_equals_five_batches_of_one(rngs):
         assert_close([g[b : b + 1] for g in together[1]], list(alone[1]), REFERENCE)
 
 
-@pytest.mark.slow_except("1-50", "50-0", "7-7", "50-4", "7-50")
+@pytest.mark.slow_except("1-50", "50-0", "50-4", "7-50")
 @pytest.mark.parametrize(
     ("queries", "keys"),
     [(1, 50), (3, 50), (7, 50), (50, 1), (50, 4), (50, 7), (2, 3), (7, 7), (50, 0)],
@@ -395,6 +395,7 @@ class TestNormalizedRows:
         assert_close(actual, expected, SAME_ARITHMETIC)
 
 
+@pytest.mark.slow_except("1", "16", "256")
 @pytest.mark.parametrize("num_landmarks", [1, 2, 16, 64, 128, 256])
 def test_any_number_of_landmarks_equals_the_formula_of_the_paper(rngs, num_landmarks):
     inputs = random_inputs(rngs, 1, 301, 1, DIM)

@@ -21,6 +21,7 @@ def separate_clusters(rngs):
     return centers[:, ids] + 0.1 * normal(next(rngs), (B, L, H, D)), ids
 
 
+@pytest.mark.slow_except("True")
 @pytest.mark.parametrize("masked", [False, True])
 def test_landmarks_are_the_means_of_separate_clusters(rngs, masked):
     tokens, ids = separate_clusters(rngs)

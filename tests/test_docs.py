@@ -54,8 +54,6 @@ def pages_with(pattern, pages):
 
 @pytest.mark.slow_except(
     "README.md",
-    "docs/recipes.md",
-    "docs/when.md",
     "docs/scaling.md",
     "docs/index.md",
 )

@@ -28,6 +28,7 @@ from tests.helpers import (
     assert_close,
     mask_of_lengths,
     normal,
+    random_variables,
 )
 
 NYSTROM = make_core("nystrom", num_landmarks=5, conv_kernel_size=3)
@@ -60,7 +61,7 @@ def test_self_attention_equals_projections_and_the_function(rngs):
     x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     module = SelfAttention(2, NYSTROM)
-    variables = init(module, next(rngs), x, mask)
+    variables = random_variables(next(rngs), module, x, mask)
 
     @jax.jit
     def formula(weights, x):
@@ -83,11 +84,10 @@ def test_self_attention_equals_projections_and_the_function(rngs):
 
 def test_layers_have_separate_attention_parameters(rngs):
     x = jnp.ones((1, LENGTH, WIDTH))
-    encoder = Encoder(3, functools.partial(EncoderBlock, 2, NYSTROM, 7))
+    encoder = Encoder(2, functools.partial(EncoderBlock, 2, NYSTROM, 7))
     weights = init(encoder, next(rngs), x)["params"]
-    kernels = [weights[f"layer_{i}"]["attention"]["core"]["conv_kernel"] for i in range(3)]
+    kernels = [weights[f"layer_{i}"]["attention"]["core"]["conv_kernel"] for i in range(2)]
     assert (kernels[0] != kernels[1]).any()
-    assert (kernels[1] != kernels[2]).any()
 
 
 def test_a_pre_norm_block_has_the_parameters_of_its_formula(rngs):
@@ -148,7 +148,7 @@ def test_encoder_output_ignores_padding(rngs):
 def test_dropout_applies_to_the_attention_output_and_twice_in_the_mlp(rngs):
     x = jnp.ones((1, 4, WIDTH))
     block = EncoderBlock(2, NYSTROM, 7, dropout_rate=0.5)
-    variables = init(block, next(rngs), x)
+    variables = random_variables(next(rngs), block, x)
     dropped = []
 
     def spy(call, args, kwargs, context):
@@ -165,7 +165,7 @@ def test_dropout_applies_to_the_attention_output_and_twice_in_the_mlp(rngs):
 def test_half_precision_activations_keep_float32_parameters(rngs):
     x = jnp.ones((1, LENGTH, WIDTH), jnp.bfloat16)
     block = EncoderBlock(2, NYSTROM, 7, dtype=jnp.bfloat16)
-    variables = init(block, next(rngs), x)
+    variables = random_variables(next(rngs), block, x)
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
     run = functools.partial(block.apply, deterministic=True)
     assert jax.eval_shape(run, variables, x).dtype == jnp.bfloat16
@@ -185,7 +185,7 @@ def test_attention_none_projects_only_the_value(rngs):
     x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     mask = mask_of_lengths([23, 11], LENGTH)
     module = SelfAttention(2, make_core("none", conv_kernel_size=3))
-    variables = init(module, next(rngs), x, mask)
+    variables = random_variables(next(rngs), module, x, mask)
     weights = variables["params"]
     assert weights.keys() == {"value", "core", "out"}
 
@@ -328,7 +328,7 @@ def test_queries_and_keys_are_transformed_after_the_normalization(rngs):
     """Doubling both is doubling the scales of both layer norms."""
     x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
     make = functools.partial(SelfAttention, 2, make_core("softmax"), normalize_qk=True)
-    variables = init(make(), next(rngs), x)
+    variables = random_variables(next(rngs), make(), x)
     params = variables["params"]
     doubled = {name: {"scale": 2 * params[name]["scale"]} for name in ("query_ln", "key_ln")}
     run = functools.partial(apply, deterministic=True)
@@ -399,7 +399,7 @@ def test_modules_with_equal_factories_are_traced_once(rngs):
         return module.apply(variables, x, deterministic=True)
 
     make = lambda: SelfAttention(2, make_core("nystrom", num_landmarks=3))
-    variables = init(make(), next(rngs), x)
+    variables = random_variables(next(rngs), make(), x)
     for _ in range(3):
         apply(make(), variables, x)
     assert len(traces) == 1

@@ -4,13 +4,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
 import nystromformer_jax.nnx as native
 from nystromformer_jax import Encoder, EncoderBlock, MultiHeadAttention, make_core
 from nystromformer_jax.cores import CORES
+from tests import helpers
 from tests.cores.test_contract import OPTIONS
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, normal
 
@@ -20,12 +20,7 @@ MASK = mask_of_lengths([L, 11], L)
 
 def random_variables(module, *inputs):
     """Random values for all parameters, as initial biases of zero would hide errors."""
-    init = functools.partial(module.init, deterministic=True)
-    values = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(values.normal(0, 0.5, leaf.shape), leaf.dtype),
-        jax.eval_shape(init, jax.random.key(0), *inputs),
-    )
+    return helpers.random_variables(jax.random.key(0), module, *inputs)
 
 
 def as_function(module):

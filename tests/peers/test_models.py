@@ -62,6 +62,7 @@ def compiled(model, variables):
     return jax.jit(functools.partial(model.apply, variables, deterministic=True))
 
 
+@pytest.mark.slow_except("softmax-Model", *(f"nystrom-{head}" for head in HEADS))
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
 def test_outputs_loss_and_gradients_equal_those_of_transformers(rngs, tmp_path, head, attention):

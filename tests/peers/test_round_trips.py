@@ -65,6 +65,16 @@ def assert_same(actual, model, arguments):
 
 
 @pytest.mark.filterwarnings("ignore::nystromformer_jax.pretrained.UpstreamMismatchWarning")
+@pytest.mark.slow_except(
+    *(f"landmarks-{head}" for head in tiny.HEADS),
+    "bert-ForSequenceClassification",
+    "bert-ForPreTraining",
+    "bert, untied-ForMaskedLM",
+    "roberta-ForMaskedLM",
+    "xlm-roberta-ForSequenceClassification",
+    "camembert-ForMultipleChoice",
+    "exact-ForQuestionAnswering",
+)
 @pytest.mark.parametrize(
     ("kind", "head"),
     [
