@@ -119,9 +119,10 @@ def _moving_averages(
     rates, weights = 1 / time_scales.astype(dtype)[..., None], weights.astype(dtype)[..., None]
     rows = min(CHUNK, length)  # S
     num_chunks = -(-length // rows)
-    # The chunks are the columns of one matrix per channel, [C S K·B].
+    # The chunks are the columns of one matrix per channel, [C S B·K]. With the examples outermost, a batch
+    # that is split over devices stays split.
     columns = pad_length(x.astype(dtype), rows).reshape(batch, num_chunks, rows, channels)
-    columns = columns.transpose(3, 2, 1, 0).reshape(channels, rows, num_chunks * batch)
+    columns = columns.transpose(3, 2, 0, 1).reshape(channels, rows, batch * num_chunks)
 
     since_first = jnp.exp(-rates * jnp.arange(rows, dtype=dtype)[None, None, None])  # [2 C N S]
     until_last = since_first[..., ::-1]
@@ -129,14 +130,14 @@ def _moving_averages(
     same_chunk = _toeplitz((weights * since_first).sum(axis=2))
     projection = jnp.concatenate([same_chunk, until_last[0], since_first[1]], axis=1)
     projected = jnp.matmul(projection, columns)
-    states = jnp.stack(jnp.split(projected[:, rows:], 2, axis=1))  # [2 C N K·B]
+    states = jnp.stack(jnp.split(projected[:, rows:], 2, axis=1))  # [2 C N B·K]
     states = _states_outside(states, rates * rows, batch, axis)
     # One more step of decay: a chunk's last token is one token before the first token of the next chunk.
     decayed = weights * jnp.exp(-rates) * jnp.stack([since_first[0], until_last[1]])
     output = projected[:, :rows]
     for direction in range(2):
         output += jnp.matmul(decayed[direction].mT, states[direction])
-    output = output.reshape(channels, rows, num_chunks, batch).transpose(3, 2, 1, 0)
+    output = output.reshape(channels, rows, batch, num_chunks).transpose(2, 3, 1, 0)
     return output.reshape(batch, -1, channels)[:, :length].astype(x.dtype)
 
 
@@ -157,22 +158,22 @@ def _toeplitz(kernels: Float[Array, "2 C S"]) -> Float[Array, "C S S"]:
 
 
 def _states_outside(
-    states: Float[Array, "2 C N KB"], rates: Float[Array, "2 C N 1"], batch: int, axis: str | None
-) -> Float[Array, "2 C N KB"]:
+    states: Float[Array, "2 C N BK"], rates: Float[Array, "2 C N 1"], batch: int, axis: str | None
+) -> Float[Array, "2 C N BK"]:
     """Returns, for each chunk, the states of the past before it and those of the future after it.
 
     The past is summed up to the last token of the previous chunk, the future from the first token of the
     next chunk.
-    `rates` are the decay rates per chunk. The last axis of `states` contains the examples of the first
-    chunk, then those of the second, and so on.
+    `rates` are the decay rates per chunk. The last axis of `states` contains the chunks of the first
+    example, then those of the second, and so on.
     """
-    chunks = states.reshape(*states.shape[:3], -1, batch)
-    outside = _states_beside(chunks, rates[..., None]).reshape(states.shape)
+    chunks = states.reshape(*states.shape[:3], batch, -1)
+    outside = _states_beside(chunks, rates[..., None])
     if axis is None:
-        return outside
-    inclusive = states + jnp.exp(-rates) * outside  # with the chunk itself
-    of_device = jnp.stack([inclusive[0, ..., -batch:], inclusive[1, ..., :batch]])
-    num_chunks = states.shape[-1] // batch
+        return outside.reshape(states.shape)
+    inclusive = chunks + jnp.exp(-rates[..., None]) * outside  # with the chunk itself
+    of_device = jnp.stack([inclusive[0, ..., -1], inclusive[1, ..., 0]])
+    num_chunks = chunks.shape[-1]
     of_devices = jax.lax.all_gather(of_device, axis)  # [P 2 C N B]
     distance = jax.lax.axis_index(axis) - jnp.arange(len(of_devices))
     distance = jnp.stack([distance, -distance], axis=1)[..., None, None, None]  # [P 2 1 1 1]
@@ -180,26 +181,26 @@ def _states_outside(
     before = jnp.where(distance > 0, decay * of_devices, 0).sum(axis=0)  # [2 C N B]
     chunk = jnp.arange(num_chunks)
     distance = jnp.stack([chunk, chunk[::-1]])[:, None, None, :]
-    decay = jnp.exp(-rates * distance)[..., None]
-    return outside + (decay * before[..., None, :]).reshape(outside.shape)
+    decay = jnp.exp(-rates * distance)[..., None, :]
+    return (outside + decay * before[..., None]).reshape(states.shape)
 
 
 def _states_beside(
-    states: Float[Array, "2 C N K B"], rates: Float[Array, "2 C N 1 1"]
-) -> Float[Array, "2 C N K B"]:
+    states: Float[Array, "2 C N B K"], rates: Float[Array, "2 C N 1 1"]
+) -> Float[Array, "2 C N B K"]:
     """Returns `_states_outside` of one device, from those of pairs of chunks: O(K) operations in all."""
-    chunks = states.shape[3]
+    chunks = states.shape[4]
     if chunks == 1:
         return jnp.zeros_like(states)
-    ends = ((0, 0), (0, 0), (0, 0), (0, chunks % 2), (0, 0))
+    ends = ((0, 0), (0, 0), (0, 0), (0, 0), (0, chunks % 2))
     (past_1, past_2), (future_1, future_2) = (
-        (x[..., ::2, :], x[..., 1::2, :]) for x in jnp.pad(states, ends)
+        (x[..., ::2], x[..., 1::2]) for x in jnp.pad(states, ends)
     )
     decay = jnp.exp(-rates)
     pairs = jnp.stack([decay[0] * past_1 + past_2, future_1 + decay[1] * future_2])
     past, future = _states_beside(pairs, 2 * rates)
     of_chunks = [
-        jnp.stack([past, decay[0] * past + past_1], axis=3),
-        jnp.stack([decay[1] * future + future_2, future], axis=3),
+        jnp.stack([past, decay[0] * past + past_1], axis=4),
+        jnp.stack([decay[1] * future + future_2, future], axis=4),
     ]
-    return jnp.stack(of_chunks).reshape(*states.shape[:3], -1, states.shape[4])[..., :chunks, :]
+    return jnp.stack(of_chunks).reshape(*states.shape[:4], -1)[..., :chunks]

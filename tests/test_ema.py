@@ -1,3 +1,6 @@
+import functools
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,6 +104,18 @@ def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, device
     (_, expected), expected_gradient = run()
     assert_close(output, expected, REFERENCE)
     assert_close(gradient, expected_gradient, REFERENCE)
+
+
+def test_a_batch_split_over_devices_stays_split():
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((4,), ("data",), auto, devices=jax.devices()[:4])
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    x = jax.ShapeDtypeStruct((8, 300, CHANNELS), jnp.float32, sharding=split)
+    states = jax.ShapeDtypeStruct((2, CHANNELS, STATES), jnp.float32)
+    gradient = jax.jit(jax.grad(functools.partial(squared, multi_scale_ema), (0, 1, 2)))
+    text = gradient.lower(x, states, states).compile().as_text()
+    assert "all-reduce" in text  # of the gradients with respect to the parameters
+    assert not re.search("all-gather|all-to-all|collective-permute", text)
 
 
 def test_derivatives_of_both_modes_and_orders_agree_with_differences(rngs):
