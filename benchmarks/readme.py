@@ -15,6 +15,7 @@ from benchmarks import approximation, budget, gpu_budget, language, plans, tasks
 from benchmarks import report as attention
 from benchmarks.efficiency import tables
 from lra import report
+from lra.report import recall
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -84,6 +85,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         "binomial error",
         "95 % interval",
     ),
+    "mqar": lambda: recall.table(recall.split(_groups())[0]).markdown(),
     "speed": lambda: _without_convolution(attention.headline(_json("benchmarks/cpu"))),
     "table3": lambda: _table3(),
     "table3-paper": _table3_of_paper,
