@@ -34,6 +34,7 @@ def squared(function, *arguments, **options):
     return (function(*arguments, **options) ** 2).mean()
 
 
+@pytest.mark.slow_except("1", "64", "65", "700")
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 700])
 def test_equals_the_convolution_with_the_whole_kernel_forward_and_gradient(rngs, length):
     arguments = random_averages(rngs, length)

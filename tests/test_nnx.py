@@ -35,7 +35,7 @@ def as_function(module):
     return apply
 
 
-@pytest.mark.slow_except("nystrom", "reformer")
+@pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("name", CORES)
 def test_a_block_with_any_core_equals_linen_forward_and_gradient(name, rngs):
     make = make_core(name, **OPTIONS[name])

@@ -109,8 +109,10 @@ def test_bfloat16_is_near_float32(core_name, rngs):
     assert_close(core(*inputs, mask), expected, HALF, where=mask)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("length", [42, 43])  # a multiple of seven landmarks, and not
+# A multiple of seven landmarks, and not.
+@pytest.mark.parametrize(
+    ("dtype", "length"), [(jnp.float32, 43), (jnp.bfloat16, 42), (jnp.bfloat16, 43)]
+)
 def test_dtypes_are_never_promoted_implicitly(core_name, dtype, length, rngs):
     if is_plugin(core_name):
         pytest.skip("a rule of this repository")

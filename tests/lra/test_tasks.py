@@ -104,10 +104,7 @@ def test_reports_missing_data_before_compiling(tmp_path, caplog):
     assert "Compiling" not in caplog.text
 
 
-@pytest.mark.slow_except(
-    "retrieval-linformer,projection_size=8",
-    "retrieval-none,conv_kernel_size=3,conv_groups=channel",
-)
+@pytest.mark.slow_except("retrieval-none,conv_kernel_size=3,conv_groups=channel")
 @pytest.mark.parametrize(
     "argument",
     [
