@@ -5,7 +5,7 @@ sequence parallelism replace or split `collect` and `distribute`.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -242,7 +242,7 @@ def scaled_logits(
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B H L T"]:
     """Returns query · key / √D in at least float32; `MASKED_LOGIT` at masked keys."""
-    logits = _product("BLHD,BTHD->BHLT", precision, query, key)
+    logits = _product(BY_FEATURE, precision, query.swapaxes(1, 2), key.swapaxes(1, 2))
     logits = logits * query.shape[-1] ** -0.5
     return logits if mask is None else jnp.where(mask[:, None, None, :], logits, MASKED_LOGIT)
 
@@ -280,27 +280,36 @@ def weighted_values(
     weights: Float[Array, "B H L T"], value: Float[Array, "B T H Dv"]
 ) -> Float[Array, "B L H Dv"]:
     """Returns weights @ value in at least float32; weights are first rounded to `value`'s dtype."""
-    return _product("BHLT,BTHD->BLHD", None, weights.astype(value.dtype), value)
+    values = value.swapaxes(1, 2)
+    return _product(BY_TOKEN, None, weights.astype(value.dtype), values).swapaxes(1, 2)
+
+
+# Contracted axes of products of head-major arrays, for `jax.lax.dot_general`.
+BY_FEATURE = (((3,), (3,)), ((0, 1), (0, 1)))  # [B H L D], [B H T D] -> [B H L T]
+BY_TOKEN = (((3,), (2,)), ((0, 1), (0, 1)))  # [B H L T], [B H T D] -> [B H L D]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _product(spec: str, precision: jax.lax.PrecisionLike, x: Array, y: Array) -> Array:
-    """Returns the product of two arrays of one dtype in at least float32.
+def _product(axes: Any, precision: jax.lax.PrecisionLike, x: Array, y: Array) -> Array:
+    """Returns the product of two head-major arrays of one dtype in at least float32.
 
-    Its gradients are products in the dtype of `x` and `y`, too: JAX would convert both operands to float32.
+    For token-major arrays, XLA's CPU backend moves the features before the tokens, together with the operation
+    that made the array; this takes as long as the product. Its gradients are products in the dtype of
+    `x` and `y`, too: JAX would convert both operands to float32.
     """
-    return jnp.einsum(spec, x, y, precision=precision, preferred_element_type=accum_dtype(x.dtype))
+    accumulator = accum_dtype(x.dtype)
+    return jax.lax.dot_general(x, y, axes, precision, preferred_element_type=accumulator)
 
 
 @_product.defjvp
 def _product_jvp(
-    spec: str,
+    axes: Any,
     precision: jax.lax.PrecisionLike,
     primals: tuple[Array, Array],
     tangents: tuple[Array, Array],
 ) -> tuple[Array, Array]:
     (x, y), (dx, dy) = primals, tangents
-    output = _product(spec, precision, x, y)
-    product = functools.partial(jnp.einsum, spec, precision=precision)
+    output = _product(axes, precision, x, y)
+    product = functools.partial(jax.lax.dot_general, dimension_numbers=axes, precision=precision)
     tangent = product(dx, y).astype(output.dtype) + product(x, dy).astype(output.dtype)
     return output, tangent
