@@ -244,7 +244,10 @@ def scaled_logits(
     """Returns query · key / √D in at least float32; `MASKED_LOGIT` at masked keys."""
     logits = _product(BY_FEATURE, precision, query.swapaxes(1, 2), key.swapaxes(1, 2))
     logits = logits * query.shape[-1] ** -0.5
-    return logits if mask is None else jnp.where(mask[:, None, None, :], logits, MASKED_LOGIT)
+    if mask is None:
+        return logits
+    # Added, not selected: XLA's CPU backend fuses an addition with the product.
+    return logits + jnp.where(mask, 0.0, MASKED_LOGIT).astype(logits.dtype)[:, None, None, :]
 
 
 def softmax_product(
