@@ -5,6 +5,7 @@ sequence parallelism replace or split `collect` and `distribute`.
 """
 
 import functools
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import SegmentMeans, TokenRanks
 from nystromformer_jax.pinv import iterative_pinv
-from nystromformer_jax.target import on_gpu
+from nystromformer_jax.target import on_gpu, target_device
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import Options, accum_dtype, check_inputs, zero_padding
 
@@ -242,7 +243,7 @@ def scaled_logits(
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B H L T"]:
     """Returns query · key / √D in at least float32; `MASKED_LOGIT` at masked keys."""
-    logits = _product(BY_FEATURE, precision, query.swapaxes(1, 2), key.swapaxes(1, 2))
+    logits = _product("BLHD,BTHD->BHLT", precision, query, key)
     logits = logits * query.shape[-1] ** -0.5
     if mask is None:
         return logits
@@ -283,36 +284,44 @@ def weighted_values(
     weights: Float[Array, "B H L T"], value: Float[Array, "B T H Dv"]
 ) -> Float[Array, "B L H Dv"]:
     """Returns weights @ value in at least float32; weights are first rounded to `value`'s dtype."""
-    values = value.swapaxes(1, 2)
-    return _product(BY_TOKEN, None, weights.astype(value.dtype), values).swapaxes(1, 2)
-
-
-# Contracted axes of products of head-major arrays, for `jax.lax.dot_general`.
-BY_FEATURE = (((3,), (3,)), ((0, 1), (0, 1)))  # [B H L D], [B H T D] -> [B H L T]
-BY_TOKEN = (((3,), (2,)), ((0, 1), (0, 1)))  # [B H L T], [B H T D] -> [B H L D]
+    return _product("BHLT,BTHD->BLHD", None, weights.astype(value.dtype), value)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _product(axes: Any, precision: jax.lax.PrecisionLike, x: Array, y: Array) -> Array:
-    """Returns the product of two head-major arrays of one dtype in at least float32.
+def _product(spec: str, precision: jax.lax.PrecisionLike, x: Array, y: Array) -> Array:
+    """Returns the product of two arrays of one dtype in at least float32.
 
-    For token-major arrays, XLA's CPU backend moves the features before the tokens, together with the operation
-    that made the array; this takes as long as the product. Its gradients are products in the dtype of
-    `x` and `y`, too: JAX would convert both operands to float32.
+    Its gradients are products in the dtype of `x` and `y`, too: JAX would convert both operands to float32.
     """
-    accumulator = accum_dtype(x.dtype)
-    return jax.lax.dot_general(x, y, axes, precision, preferred_element_type=accumulator)
+    return _einsum(spec, x, y, precision=precision, preferred_element_type=accum_dtype(x.dtype))
 
 
 @_product.defjvp
 def _product_jvp(
-    axes: Any,
+    spec: str,
     precision: jax.lax.PrecisionLike,
     primals: tuple[Array, Array],
     tangents: tuple[Array, Array],
 ) -> tuple[Array, Array]:
     (x, y), (dx, dy) = primals, tangents
-    output = _product(axes, precision, x, y)
-    product = functools.partial(jax.lax.dot_general, dimension_numbers=axes, precision=precision)
+    output = _product(spec, precision, x, y)
+    product = functools.partial(_einsum, spec, precision=precision)
     tangent = product(dx, y).astype(output.dtype) + product(x, dy).astype(output.dtype)
     return output, tangent
+
+
+def _einsum(spec: str, x: Array, y: Array, **options: Any) -> Array:
+    """Returns `jnp.einsum`; on a CPU, heads are moved before tokens first.
+
+    XLA's CPU backend would move features before tokens, in one loop with the operation that made the array.
+    This loop takes up to as long as the product itself.
+    """
+    if target_device()[0] != "cpu":
+        return jnp.einsum(spec, x, y, **options)
+    *inputs, output = re.split(",|->", spec)
+    arrays = [
+        array.swapaxes(1, 2) if axes[2] == "H" else array
+        for axes, array in zip(inputs, (x, y), strict=True)
+    ]
+    product = jnp.einsum(re.sub("([LT])H", r"H\1", spec), *arrays, **options)
+    return product.swapaxes(1, 2) if output[2] == "H" else product
