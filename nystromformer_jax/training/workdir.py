@@ -263,9 +263,10 @@ def check_folder(
 def keep_accumulation(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Returns `config`; if its `train.accumulation` is 0, with that of the run in `folder`, if any."""
     file = folder / "config.json"
-    if config["train"]["accumulation"] or not file.is_file():
+    if config["train"].get("accumulation") != 0 or not file.is_file():
         return config
-    recorded = read_json(file)["train"]["accumulation"]
+    run = read_json(file)  # may be another command's, without `train.accumulation`
+    recorded = run.get("train", {}).get("accumulation", 0)
     return {**config, "train": {**config["train"], "accumulation": recorded}}
 
 

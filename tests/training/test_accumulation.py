@@ -60,6 +60,14 @@ def test_new_runs_record_the_accumulation_of_their_device(tmp_path):
     assert run.config["train"]["accumulation"] == run.fit.train.accumulation == 2
 
 
+def test_accumulation_is_kept_only_if_both_configs_have_it(tmp_path):
+    without = {"train": {"batch_size": 4}}
+    assert keep_accumulation(without, tmp_path) == without
+    (tmp_path / "config.json").write_text('{"seed": 1}')  # of another command
+    for values in (without, config()):
+        assert keep_accumulation(values, tmp_path) == values
+
+
 @pytest.mark.parametrize(
     ("batch", "accumulation", "given", "rows"),
     [(16, 1, 0, 16), (16, 2, 0, 16), (16, 8, 0, 8), (16, 8, 3, 3)],
