@@ -73,7 +73,7 @@ TASKS: dict[str, dict[str, Any]] = {
             "model.stem": (3,) * 14,
             # along rows and columns in turn, first to neighbors, then to pixels at distances of 2 and 4
             "model.stem_dilations": tuple(
-                step * distance for step in (1, 1, 2, 2, 4, 4, 4) for distance in (1, resolution)
+                distance * step for distance in (1, 1, 2, 2, 4, 4, 4) for step in (1, resolution)
             ),
             "data.curriculum": 96_000,
             "train.batch_size": 32,

@@ -2,7 +2,8 @@
 
 Both recipes use the block of MEGA (Ma et al. 2022, arXiv:2209.10655) around any attention: moving averages of
 both directions with 16 time scales per channel before queries, keys and gates (`model.block="gated_ema"`).
-Models have no position embeddings. Optimizer, stem, convolution and pooling are as in `configs/fast.py`.
+Models have no position embeddings. Optimizer, stem, convolution, pooling and curriculum are as in
+`configs/fast.py`.
 
 - `open_small`: the sizes of `recipe=fast`, trained for twice as many steps; a few hours per task on two CPU
   cores.

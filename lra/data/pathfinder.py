@@ -61,7 +61,7 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
 
     `source` is "files" (the release; `dir` is lra_release, pathfinder32 or the folder of the difficulty),
     "generated", or "auto" (files if `dir` is set). If `examples` is set, only that many examples per split
-    are generated.
+    and of the curriculum are generated.
 
     Raises:
       ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
@@ -105,10 +105,11 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
 def _curriculum(config: DataConfig, resolution: int, difficulty: str) -> Split:
     """Opens the images with shorter targets; generates them if they are missing."""
     name = f"{task_name(resolution, difficulty)}-curriculum"
-    count, seed = config.curriculum, config.seed
+    count, seed = min(config.curriculum, config.examples or config.curriculum), config.seed
+    plan = _plan_chunks(0, count, resolution)
     draw = functools.partial(
         _draw_curriculum_chunk,
-        plan=_plan_chunks(0, count, resolution),
+        plan=plan,
         resolution=resolution,
         difficulty=difficulty,
         seed=seed,
@@ -116,9 +117,8 @@ def _curriculum(config: DataConfig, resolution: int, difficulty: str) -> Split:
 
     def build(folder: Path) -> None:
         _require_disk_space(folder, count, resolution)
-        with closing(parallel.in_order(draw, config.num_processes)) as chunks:
-            part = itertools.islice(chunks, len(draw.keywords["plan"]))
-            _save(folder, "train", part, count, resolution)
+        with closing(parallel.in_order(draw, min(config.num_processes, len(plan)))) as chunks:
+            _save(folder, "train", itertools.islice(chunks, len(plan)), count, resolution)
 
     fingerprint = {"task": name, "format": FORMAT, "seed": seed, "examples": count}
     description = f"Pathfinder: {count:,} images with shorter paths, seed {seed}"
@@ -240,7 +240,7 @@ def _draw_curriculum_chunk(
     """Draws chunk `number` of the curriculum; returns an empty chunk after the end of the plan.
 
     The longest targets grow from image to image, from 2 paddles to one less than those of the task. Half
-    of the images have the longest targets so far, the others shorter ones.
+    of the images have the longest targets so far, the others any number of paddles from 2 to that number.
     """
     from lra.data import pathfinder_generator as generator
 

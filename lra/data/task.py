@@ -29,7 +29,8 @@ class DataConfig:
         is padded to a multiple of this length, at most to `padded_len`.
       zero_is_padding: Masks tokens of id 0. In the authors' code, black pixels are padding.
       curriculum: Number of easier examples that a run trains on first, once, from the easiest to the
-        hardest. They are generated, in addition to the benchmark's training set. Only Pathfinder has them.
+        hardest; at most `examples`, if that is set. They are generated, in addition to the benchmark's
+        training set. Only Pathfinder has them.
       workers: Number of processes that prepare data; 0 for one per usable core. The data do not
         depend on it.
     """
