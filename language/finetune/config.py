@@ -3,9 +3,7 @@
 import dataclasses
 import math
 
-from language.initial import (
-    InitConfig,
-)
+from language.initial import InitConfig
 from nystromformer_jax import training
 
 
