@@ -193,7 +193,7 @@ def _nystrom_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H 
     """Returns the attention output, computed by XLA on one device."""
     if options.is_exact(inputs):
         query, key, value, conv_value = _mask_tokens(inputs, options)
-        weights = softmax_weights(query, key, inputs.mask)
+        weights = softmax_weights(query, zero_padding(key, inputs.mask), inputs.mask)
         output = weighted_values(weights, value).astype(query.dtype)
         return add_convolution(output, conv_value, inputs.conv_kernel)
     return nystrom(inputs, options, LOCAL)
