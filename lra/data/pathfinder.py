@@ -44,7 +44,8 @@ RELEASE_FOLDERS: Mapping[str, str] = {
     "hard": "curv_contour_length_14",
 }
 
-# Part of the fingerprint: increase it when a change of the code changes the prepared data.
+# Part of the fingerprint: increase it when a change of the code changes the prepared data. The images of a
+# curriculum also depend on `CHUNK_BYTES`.
 FORMAT = 1
 
 STATISTICS = ("path_length", "marker_distance", "num_distractors", "restarts")

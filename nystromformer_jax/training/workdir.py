@@ -310,6 +310,7 @@ def _require_same_config(
         for key in sorted(before.keys() | now.keys())
         if _format_value(before, key) != _format_value(now, key)
         and not (key == "train.accumulation" and 0 in (before.get(key), now.get(key)))  # by device
+        and (key in before or now[key])  # an option newer than the run, and off
     ]
     if differences:
         raise ConfigDiffers(

@@ -205,3 +205,15 @@ def test_read_only_access_changes_no_files(tmp_path):
     with pytest.raises(ConfigDiffers, match="num_layers: 2 in the run, 3 now"):
         Workdir(tmp_path / "run", changed("model", num_layers=3), read_only=True)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == files
+
+
+def test_a_run_without_a_newer_option_resumes_while_the_option_is_off(tmp_path):
+    with Workdir(tmp_path, {"data": {"task": "a"}}):
+        pass
+    with Workdir(tmp_path, {"data": {"task": "a", "curriculum": 0}, "model": {"dilations": []}}):
+        pass
+    with (
+        pytest.raises(ConfigDiffers, match=r"data\.curriculum: absent in the run, 8 now"),
+        Workdir(tmp_path, {"data": {"task": "a", "curriculum": 8}}),
+    ):
+        pass
