@@ -13,6 +13,8 @@ BLOCK_ROWS = 128  # size of a TPU's matrix unit
 # On a CPU the kernel gradient takes 17 to 24 ms with 32 rows and 23 to 33 ms with 64
 # (batch 32, 2,048 tokens of 64 channels, W from 7 to 67, two cores of an AMD EPYC).
 CPU_BLOCK_ROWS = 32
+# Maximum number of weights of a kernel per channel that stay in a CPU's first cache, of 32 KB.
+CACHED_WEIGHTS = 8192
 # Maximum kernel width for adding shifted copies on a CPU; wider kernels use the band matrix.
 MAX_SHIFTS = 65
 
@@ -74,16 +76,20 @@ def _shifted(
     value: Float[Array, "B L H D"], kernel: Float[Array, "H W"] | Float[Array, "H D W"]
 ) -> Float[Array, "B L H D"]:
     """Convolves by adding W shifted copies of the value, each multiplied by one weight."""
-    length, width = value.shape[1], kernel.shape[-1]
-    halo = width // 2
+    length, width, shape = value.shape[1], kernel.shape[-1], value.shape
     accumulator = accum_dtype(value.dtype)
-    padded = jnp.pad(value, ((0, 0), (halo, halo), (0, 0), (0, 0)))
-    weights = kernel if kernel.ndim == 3 else kernel[:, None]
-    weights = weights.astype(value.dtype).astype(accumulator)[None, None]
+    kernel = kernel.astype(value.dtype).astype(accumulator)
+    weights = [(kernel if kernel.ndim == 3 else kernel[:, None])[..., w] for w in range(width)]
+    if kernel.ndim == 3 and kernel.size <= CACHED_WEIGHTS:
+        # The barrier stores the weights with the channels last and in one axis, to be read as vectors.
+        weights = list(jax.lax.optimization_barrier(jnp.moveaxis(kernel, -1, 0)).reshape(width, -1))
+        value = value.reshape(*shape[:2], -1)
+    halo = (width // 2, width // 2)
+    padded = jnp.pad(value, ((0, 0), halo, *[(0, 0)] * (value.ndim - 2)))
     output = jnp.zeros(value.shape, accumulator)
-    for shift in range(width):
-        output += padded[:, shift : shift + length].astype(accumulator) * weights[..., shift]
-    return output.astype(value.dtype)
+    for shift, weight in enumerate(weights):
+        output += padded[:, shift : shift + length].astype(accumulator) * weight[None, None]
+    return output.astype(value.dtype).reshape(shape)
 
 
 def _banded(value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]) -> Float[Array, "B L H D"]:

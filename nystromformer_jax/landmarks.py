@@ -1,5 +1,6 @@
 """Landmarks: the means of queries or keys over M segments of the sequence."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import Layout, accum_dtype, check_dtype, check_landmarks
+
+BLOCK_TOKENS = 8  # tokens per block in `segment_sums`
 
 
 class TokenRanks(NamedTuple):
@@ -26,6 +29,11 @@ class TokenRanks(NamedTuple):
         """Returns the segment of each position, see `segment_ids`."""
         count = jnp.maximum(self.counts, 1)[:, None]
         return jnp.where(self.mask, (self.rank * num_landmarks) // count, num_landmarks)
+
+    def segment_bounds(self, num_landmarks: int) -> Int[Array, "B N"]:
+        """Returns the first position of each segment; the last segment ends before the last bound."""
+        first = first_ranks(self.counts, num_landmarks)
+        return (self.rank[:, None] < first[..., None]).sum(axis=-1, dtype=jnp.int32)
 
 
 class SegmentMeans(NamedTuple):
@@ -48,11 +56,14 @@ def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L
     return TokenRanks.create(mask).segment_ids(num_landmarks)
 
 
+def first_ranks(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B N"]:
+    """Returns the rank of each segment's first token, ceil(s · count / M), for s = 0 … M."""
+    return -(-jnp.arange(num_landmarks + 1)[None] * counts[:, None] // num_landmarks)
+
+
 def segment_sizes(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B M"]:
     """Returns the segment sizes with `layout="real"` for examples with `counts` real tokens."""
-    # Segment s starts at rank ceil(s · count / M).
-    starts = -(-jnp.arange(num_landmarks + 1)[None] * counts[:, None] // num_landmarks)
-    return jnp.diff(starts, axis=1)
+    return jnp.diff(first_ranks(counts, num_landmarks), axis=1)
 
 
 def segment_means(
@@ -103,19 +114,44 @@ def segment_means(
         means = sums / (length // num_landmarks)
         landmark_mask = jnp.ones((batch, num_landmarks), bool)
         return means.astype(x.dtype), landmark_mask
-    # One matmul with a 0/1 matrix; without a mask the matrix is the same for all examples.
-    accumulator = accum_dtype(x.dtype)
-    rows = jnp.ones((1, length), bool) if mask is None else mask
-    ids = segment_ids(rows, num_landmarks)
-    member = ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
-    size = segment_sizes(rows.sum(axis=1), num_landmarks)
-    weights = member.astype(accumulator) / jnp.maximum(size, 1)[..., None].astype(accumulator)
-    if mask is None:
-        # D last: XLA's CPU backend cannot multiply transposed operands in bfloat16.
-        means = jnp.einsum("ML,BLHD->MBHD", weights[0], x.astype(accumulator)).swapaxes(0, 1)
-    else:
-        means = jnp.einsum("BML,BLHD->BMHD", weights, x.astype(accumulator))
-    return means.astype(x.dtype), jnp.broadcast_to(size > 0, (batch, num_landmarks))
+    rows = jnp.ones((batch, length), bool) if mask is None else mask
+    ranks = TokenRanks.create(rows)
+    sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
+    size = segment_sizes(ranks.counts, num_landmarks)
+    return (sums / jnp.maximum(size, 1)[..., None, None]).astype(x.dtype), size > 0
+
+
+def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float[Array, "B M H D"]:
+    """Returns sums over the positions bounds[s] … bounds[s + 1] − 1, in at least float32.
+
+    Blocks of tokens are summed first. The sums of blocks inside a segment are then added with a 0/1 matrix,
+    and single tokens of the blocks at its bounds. `x` is read once, unlike by a 0/1 matrix for all tokens.
+    """
+    batch, length = x.shape[:2]
+    count = -(-length // BLOCK_TOKENS)
+    padded = jnp.pad(x, ((0, 0), (0, count * BLOCK_TOKENS - length), (0, 0), (0, 0)))
+    blocks = padded.reshape(batch, count, BLOCK_TOKENS, *x.shape[2:])
+    # Features in one axis: with two, XLA's CPU backend transposes the gradient slowly.
+    blocks = blocks.reshape(*blocks.shape[:3], -1)
+    totals = blocks.sum(axis=2, dtype=accum_dtype(x.dtype))
+    block = bounds // BLOCK_TOKENS
+    first, last = block[:, :-1, None], block[:, 1:, None]
+    index = jnp.arange(count)[None, None]
+    inside = (first < index) & (index < last)
+    # A bound after all tokens has no block, and needs none.
+    at_bounds = jax.vmap(lambda blocks, index: blocks[index])(blocks, jnp.minimum(block, count - 1))
+    tokens = at_bounds.astype(totals.dtype)
+    position = block[..., None] * BLOCK_TOKENS + jnp.arange(BLOCK_TOKENS)[None, None]
+    end = bounds[:, 1:, None]
+    in_first = (bounds[:, :-1, None] <= position[:, :-1]) & (position[:, :-1] < end)
+    in_last = (first < last) & (position[:, 1:] < end)
+    add = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+    sums = (
+        add("BMT,BTF->BMF", inside.astype(totals.dtype), totals)
+        + add("BMT,BMTF->BMF", in_first.astype(totals.dtype), tokens[:, :-1])
+        + add("BMT,BMTF->BMF", in_last.astype(totals.dtype), tokens[:, 1:])
+    )
+    return sums.reshape(*sums.shape[:2], *x.shape[2:])
 
 
 def _sums(x: Float[Array, "B L H D"], num_landmarks: int) -> Float[Array, "B M H D"]:

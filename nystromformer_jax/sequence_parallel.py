@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from nystromformer_jax.attention import Operations, attend_locally, nystrom
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
-from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_sizes
+from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_sizes, segment_sums
 from nystromformer_jax.stages import collect
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import (
@@ -206,9 +206,7 @@ def _means(
         means = parts.mean(axis=2, dtype=accumulator).astype(x.dtype)
         means = jax.lax.all_gather(means, axis, axis=1, tiled=True)
         return SegmentMeans(means, sizes > 0, ranks)
-    ids = ranks.segment_ids(num_landmarks)
-    member = ids[:, None, :] == jnp.arange(num_landmarks)[None, :, None]
-    sums = jnp.einsum("BML,BLHD->BMHD", member.astype(accumulator), x.astype(accumulator))
+    sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
     means = jax.lax.psum(sums, axis) / jnp.maximum(sizes, 1)[..., None, None]
     # Cast to varying before rounding, so that gradients are also summed in float32.
     means = jax.lax.pcast(means, axis, to="varying").astype(x.dtype)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer_jax import convolution
 from nystromformer_jax.convolution import (
     _banded,
     _banded_gradient,
@@ -101,6 +102,13 @@ def test_agrees_with_the_grouped_convolution_forward_and_gradient(
     )
     assert_close(actual, expected, REFERENCE)
     assert_close(gradient, expected_gradient, GRADIENT)
+
+
+def test_a_kernel_larger_than_the_cache_gives_the_same(rngs, monkeypatch):
+    value, kernel = normal(next(rngs), (2, 31, 3, 5)), normal(next(rngs), (3, 5, 7))
+    expected = _shifted(value, kernel)
+    monkeypatch.setattr(convolution, "CACHED_WEIGHTS", kernel.size - 1)
+    assert_close(_shifted(value, kernel), expected, SAME_ARITHMETIC)
 
 
 def test_equal_kernels_per_channel_equal_one_kernel_per_head(rngs):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nystromformer_jax.attention import nystrom_attention
-from nystromformer_jax.landmarks import segment_ids, segment_means
+from nystromformer_jax.landmarks import segment_ids, segment_means, segment_sums
 from tests.helpers import HALF, HALF_GRADIENT, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
 
@@ -67,6 +67,20 @@ def test_attention_over_uneven_segments_runs_in_half_precision(rngs):
     gradients, output = gradients_and_output(*half)
     assert_close(output, expected, HALF)
     assert_close(gradients, expected_gradients, HALF_GRADIENT)
+
+
+@pytest.mark.parametrize("length", [1, 8, 45, 64])
+def test_sums_and_their_gradient_between_any_bounds(length):
+    rng = np.random.default_rng(length)
+    x = jnp.asarray(rng.normal(size=(20, length, 2, 3)), jnp.float32)
+    bounds = jnp.asarray(np.sort(rng.integers(0, length + 1, (20, 5))))
+    position = jnp.arange(length)[None, None]
+    member = (bounds[:, :-1, None] <= position) & (position < bounds[:, 1:, None])
+    sums, pull_back = jax.vjp(lambda x: segment_sums(x, bounds), x)
+    assert_close(sums, np.einsum("BML,BLHD->BMHD", member, x), SAME_ARITHMETIC)
+    weights = jnp.asarray(rng.normal(size=sums.shape), jnp.float32)
+    gradient = np.einsum("BML,BMHD->BLHD", member, weights)
+    assert_close(pull_back(weights)[0], gradient, SAME_ARITHMETIC)
 
 
 def test_padding_anywhere_changes_nothing(rngs):
