@@ -32,6 +32,7 @@ NEUTRAL = {
     "data.source",
     "data.workers",
     "eval.batch_size",
+    "train.accumulation",  # depends on the device
     "train.cpu_accumulation",
     "train.remat",
     "train.seed",
@@ -47,7 +48,7 @@ SIZES: Mapping[str, str] = {
     "chunked": "chunk_len",
 }
 # Keys that depend on the budget. Labels mention them only if two settings differ in nothing else.
-SECONDARY = {"optimizer.warmup_steps", "eval.every_steps", "train.accumulation"}
+SECONDARY = {"optimizer.warmup_steps", "eval.every_steps"}
 NAMES = {"attention.name", "data.task", "data.sha256", PRESET}
 
 NOUNS: Mapping[str, str] = {
@@ -262,12 +263,7 @@ def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:
 
 
 def affecting_results(values: Mapping[str, Any]) -> dict[str, Hashable]:
-    """Returns the values by dotted key, sorted, without keys that cannot change results.
-
-    An automatic accumulation becomes that of a CPU.
-    """
-    if values.get("train.accumulation") == 0:
-        values = {**values, "train.accumulation": values.get("train.cpu_accumulation", 0)}
+    """Returns the values by dotted key, sorted, without keys that cannot change results."""
     return {
         key: hashable(value)
         for key, value in sorted(values.items())

@@ -84,7 +84,7 @@ def test_command_of_a_run_reproduces_its_config(tmp_path, task, argument):
         data={"dir": "FOLDER", "source": "files"},
         model={"num_layers": 3},
         optimizer={"warmup_steps": 70},
-        train={"seed": 5, "total_steps": 700, "accumulation": 64},
+        train={"seed": 5, "total_steps": 700},
         eval={"every_steps": 140},
     )
     write_run(tmp_path / "run", task=CONFIGS[task], config=values, attention=values["attention"])
