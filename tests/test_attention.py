@@ -32,6 +32,10 @@ from tests.helpers import (
 
 M, HEADS, DIM = 7, 2, 5
 EXACT = Tolerance(2e-6)
+# Compiled at once: without jit each operation is a program of its own.
+OPTIONS = ("num_landmarks", "pinv_iters", "landmark_layout", "normalize_rows")
+jit_nystrom = jax.jit(nystrom_attention, static_argnames=OPTIONS)
+jit_softmax = jax.jit(softmax_attention)
 
 
 def value_and_gradients(attention, query, key, value, weights):
@@ -112,7 +116,7 @@ def test_one_length_equals_the_formula_of_the_paper_forward_and_gradient(rngs, l
     assert all((g[1:] == 0).all() and (g[0, length:] == 0).all() for g in batch_gradients)
 
 
-@pytest.mark.slow_except("9-nan", "0-1e+30")
+@pytest.mark.slow_except("9-nan")
 @pytest.mark.parametrize("filler", [0.0, 1e30, jnp.nan, -jnp.inf])
 @pytest.mark.parametrize("width", [0, 9])
 def test_padding_at_the_ends_changes_nothing(rngs, width, filler):
@@ -172,7 +176,7 @@ def test_a_batch_of_five_equals_five_batches_of_one(rngs):
         assert_close([g[b : b + 1] for g in together[1]], list(alone[1]), REFERENCE)
 
 
-@pytest.mark.slow_except("1-50", "50-0", "50-4", "7-50")
+@pytest.mark.slow_except("7-50", "50-4")
 @pytest.mark.parametrize(
     ("queries", "keys"),
     [(1, 50), (3, 50), (7, 50), (50, 1), (50, 4), (50, 7), (2, 3), (7, 7), (50, 0)],
@@ -198,7 +202,7 @@ def test_few_real_keys_or_queries_get_softmax_attention(rngs, queries, keys):
     assert_close(actual[:1], expected[:1], EXACT, where=query_mask[:1])
     assert_close(gradients, expected_gradients, GRADIENT)
     if queries and keys:
-        alone = nystrom_attention(
+        alone = jit_nystrom(
             query[:1, :queries], key[:1, :keys], value[:1, :keys], num_landmarks=M
         )
         assert_close(alone, expected[:1, :queries], EXACT)
@@ -210,10 +214,10 @@ def test_more_real_keys_than_real_queries_approximate_softmax_attention(rngs):
     value = jnp.repeat(normal(next(rngs), (1, 10, 1, DIM)), 20, axis=1)
     query = normal(next(rngs), (1, 200, 1, DIM))
     query_mask = mask_of_lengths([17], 200)
-    output = nystrom_attention(
+    output = jit_nystrom(
         query, keys, value, num_landmarks=16, query_mask=query_mask, pinv_iters=12
     )
-    expected = softmax_attention(query, keys, value)
+    expected = jit_softmax(query, keys, value)
     assert float(jnp.abs(output - expected)[:, :17].max()) < 0.3
 
 
@@ -230,7 +234,7 @@ def test_output_and_gradient_without_real_tokens_are_finite(rngs):
         assert all(jnp.isfinite(gradient).all() for gradient in gradients)
 
 
-@pytest.mark.slow_except("False-ragged", "True-short")
+@pytest.mark.slow_except("False-ragged")
 @pytest.mark.parametrize("mask_kind", ["none", "ragged", "short"])
 @pytest.mark.parametrize("cross", [False, True])
 def test_gradients_equal_finite_differences_in_float64(rngs, mask_kind, cross):
@@ -256,6 +260,7 @@ def test_gradients_equal_finite_differences_in_float64(rngs, mask_kind, cross):
         check_grads(attention, (*inputs, kernel), order=1, modes=["rev"], atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow_except("real")
 @pytest.mark.parametrize("layout", ["real", "mlpen", "hf"])
 def test_jit_and_vmap_change_nothing(rngs, layout):
     inputs = random_inputs(rngs, 3, 35, HEADS, DIM)
@@ -295,9 +300,9 @@ def test_error_falls_with_more_landmarks(rngs):
     query, key, value = random_inputs(rngs, 2, 128, HEADS, 16)
     smooth = lambda x: x.cumsum(axis=1) / jnp.arange(1, 129)[None, :, None, None] ** 0.5
     query, key = smooth(query), smooth(key)
-    exact = softmax_attention(query, key, value)
+    exact = jit_softmax(query, key, value)
     errors = [
-        float(jnp.square(nystrom_attention(query, key, value, num_landmarks=m) - exact).mean())
+        float(jnp.square(jit_nystrom(query, key, value, num_landmarks=m) - exact).mean())
         for m in (2, 8, 32, 128)
     ]
     assert errors == sorted(errors, reverse=True)
@@ -342,15 +347,16 @@ def test_errors_state_what_was_needed_and_what_came(changes, words, no_annotatio
 class TestNormalizedRows:
     """`normalize_rows` makes each row of the map sum to one."""
 
+    @pytest.mark.slow_except("True")
     @pytest.mark.parametrize("masked", [False, True])
     def test_a_constant_value_is_preserved(self, rngs, masked):
         query, key, _ = random_inputs(rngs, 3, 67, HEADS, DIM)
         mask = mask_of_lengths([67, 40, 5], 67)
         value = jnp.broadcast_to(jnp.arange(1.0, 6.0)[None, None, None], query.shape)
         options = {"num_landmarks": M, "mask": mask if masked else None}
-        normal = nystrom_attention(query, key, value, normalize_rows=True, **options)
+        normal = jit_nystrom(query, key, value, normalize_rows=True, **options)
         assert_close(normal, value, REFERENCE, where=mask)
-        plain = nystrom_attention(query, key, value, **options)
+        plain = jit_nystrom(query, key, value, **options)
         assert float(jnp.abs(plain - value)[:2, :40].max()) > 1e-3  # without it the rows differ
 
     def test_divides_by_the_row_sums(self, rngs):
@@ -364,9 +370,10 @@ class TestNormalizedRows:
         weights = factors.kernel_1 @ factors.inverse @ factors.kernel_3
         weights = weights / weights.sum(axis=-1, keepdims=True)
         expected = jnp.einsum("BHLT,BTHD->BLHD", weights, value)
-        actual = nystrom_attention(query, key, value, normalize_rows=True, **options)
+        actual = jit_nystrom(query, key, value, normalize_rows=True, **options)
         assert_close(actual, expected, REFERENCE, where=options["query_mask"])
 
+    @pytest.mark.slow_except("False")
     @pytest.mark.parametrize("sharded", [False, True])
     def test_output_without_real_tokens_is_zero_with_a_finite_gradient(self, rngs, sharded):
         inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
@@ -390,8 +397,8 @@ class TestNormalizedRows:
         inputs = random_inputs(rngs, 2, 50, HEADS, DIM)
         kernel = normal(next(rngs), (*groups, 5))
         options = {"num_landmarks": num_landmarks, "normalize_rows": True}
-        expected = nystrom_attention(*inputs, **options) + depthwise_convolution(inputs[2], kernel)
-        actual = nystrom_attention(*inputs, conv_kernel=kernel, **options)
+        expected = jit_nystrom(*inputs, **options) + depthwise_convolution(inputs[2], kernel)
+        actual = jit_nystrom(*inputs, conv_kernel=kernel, **options)
         assert_close(actual, expected, SAME_ARITHMETIC)
 
 
@@ -399,7 +406,7 @@ class TestNormalizedRows:
 @pytest.mark.parametrize("num_landmarks", [1, 2, 16, 64, 128, 256])
 def test_any_number_of_landmarks_equals_the_formula_of_the_paper(rngs, num_landmarks):
     inputs = random_inputs(rngs, 1, 301, 1, DIM)
-    actual = nystrom_attention(*inputs, num_landmarks=num_landmarks)
+    actual = jit_nystrom(*inputs, num_landmarks=num_landmarks)
     expected = nystrom_by_the_paper(*(x[0] for x in inputs), num_landmarks)
     assert_close(actual[0], expected, Tolerance(1e-4))  # 256 landmarks of 301: ill-conditioned
 
@@ -488,12 +495,13 @@ def test_a_batch_split_over_devices_needs_no_collectives():
 
 
 ATTENTIONS = {
-    "nystrom": functools.partial(nystrom_attention, num_landmarks=3),
-    "softmax": softmax_attention,
+    "nystrom": functools.partial(jit_nystrom, num_landmarks=3),
+    "softmax": jit_softmax,
 }
 every_attention = pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=ATTENTIONS)
 
 
+@pytest.mark.slow_except("batch0-nystrom", "batch2-softmax", "batch3-nystrom")
 @every_attention
 @pytest.mark.parametrize("batch", [(), (1,), (2, 3), (2, 1, 3)])
 def test_leading_axes_equal_one_batch_axis(rngs, attention, batch):

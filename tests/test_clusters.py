@@ -1,5 +1,7 @@
 """Landmarks by content: attention with `landmark_selection="kmeans"`."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from tests.helpers import HALF, REFERENCE, SAME_ARITHMETIC, assert_close, mask_o
 
 B, L, M, H, D = 2, 61, 7, 3, 5
 KMEANS = {"landmark_selection": "kmeans"}
+attend = jax.jit(functools.partial(nystrom_attention, num_landmarks=M, **KMEANS))
 
 
 def separate_clusters(rngs):
@@ -47,6 +50,7 @@ def test_clusters_reduce_the_error_and_are_not_used_for_sharp_attention():
     centers = 1.5 * jax.random.normal(rngs[1], (1, 32, 4, 32))
     shuffled = jax.random.permutation(rngs[2], jnp.repeat(centers, 32, axis=1), axis=1)
 
+    @functools.partial(jax.jit, static_argnums=2)
     def error(query, key, num_landmarks):
         errors = approximation_error(query, key, value, num_landmarks=num_landmarks, **KMEANS)
         return errors.nystrom.mean()
@@ -60,25 +64,25 @@ def test_clusters_reduce_the_error_and_are_not_used_for_sharp_attention():
 
 def test_padding_changes_nothing_at_real_tokens_whatever_it_contains(rngs):
     tokens = normal(next(rngs), (3, B, L, H, D))
-    expected = nystrom_attention(*tokens, num_landmarks=M, **KMEANS)
+    expected = attend(*tokens)
     padded = jnp.pad(tokens, ((0, 0), (0, 0), (4, 9), (0, 0), (0, 0)), constant_values=jnp.nan)
     mask = jnp.zeros((B, L + 13), bool).at[:, 4:-9].set(True)
-    output = nystrom_attention(*padded, mask=mask, num_landmarks=M, **KMEANS)
+    output = attend(*padded, mask=mask)
     assert_close(output[:, 4:-9], expected, REFERENCE)
 
 
 def test_an_example_does_not_depend_on_the_others(rngs):
     tokens = normal(next(rngs), (3, B, L, H, D))
     mask = mask_of_lengths([L, 29], L)
-    together = nystrom_attention(*tokens, mask=mask, num_landmarks=M, **KMEANS)
-    alone = nystrom_attention(*tokens[:, 1:], mask=mask[1:], num_landmarks=M, **KMEANS)
+    together = attend(*tokens, mask=mask)
+    alone = attend(*tokens[:, 1:], mask=mask[1:])
     assert_close(together[1:], alone, SAME_ARITHMETIC)
 
 
 def test_few_tokens_give_softmax_attention(rngs):
     query, key, value = (normal(next(rngs), (3, L, H, D)) for _ in range(3))
     mask = mask_of_lengths([M, 3, 0], L)
-    output = nystrom_attention(query, key, value, mask=mask, num_landmarks=M, **KMEANS)
+    output = attend(query, key, value, mask=mask)
     expected = softmax_attention(query, key, value, mask=mask)
     assert_close(output[:2], expected[:2], REFERENCE, where=mask[:2])
     assert jnp.isfinite(output).all()
@@ -86,7 +90,7 @@ def test_few_tokens_give_softmax_attention(rngs):
 
 def test_equal_tokens_give_their_value(rngs):
     tokens = jnp.broadcast_to(normal(next(rngs), (1, 1, H, D)), (1, L, H, D))
-    loss = lambda x: nystrom_attention(x, x, x, num_landmarks=M, **KMEANS).mean()
+    loss = lambda x: attend(x, x, x).mean()
     output, gradient = jax.jit(jax.value_and_grad(loss))(tokens)
     assert output == pytest.approx(float(tokens.mean()), rel=1e-3)
     assert jnp.isfinite(gradient).all()
@@ -111,8 +115,8 @@ def test_gradient_equals_finite_differences(rngs):
 
 def test_half_precision_is_close_to_single(rngs):
     tokens = normal(next(rngs), (3, B, L, H, D)).astype(jnp.bfloat16)
-    output = nystrom_attention(*tokens, num_landmarks=M, **KMEANS)
-    expected = nystrom_attention(*tokens.astype(jnp.float32), num_landmarks=M, **KMEANS)
+    output = attend(*tokens)
+    expected = attend(*tokens.astype(jnp.float32))
     assert output.dtype == jnp.bfloat16
     assert_close(output, expected, HALF)
 

@@ -20,6 +20,7 @@ from tests.helpers import (
 )
 
 BATCH, CHANNELS, STATES = 2, 3, 4
+jit_ema = jax.jit(multi_scale_ema)
 
 
 def random_averages(rngs, length, batch=BATCH):
@@ -34,7 +35,7 @@ def squared(function, *arguments, **options):
     return (function(*arguments, **options) ** 2).mean()
 
 
-@pytest.mark.slow_except("1", "64", "65", "700")
+@pytest.mark.slow_except("1", "65", "700")
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 128, 129, 700])
 def test_equals_the_convolution_with_the_whole_kernel_forward_and_gradient(rngs, length):
     arguments = random_averages(rngs, length)
@@ -54,27 +55,27 @@ def test_equals_the_convolution_with_the_whole_kernel_forward_and_gradient(rngs,
 def test_weights_decay_to_1_over_e_after_one_time_scale():
     x = jnp.zeros((1, 300, 1)).at[0, 150].set(1.0)
     time_scales, weights = jnp.array([[[10.0]], [[70.0]]]), jnp.array([[[3.0]], [[2.0]]])
-    output = multi_scale_ema(x, time_scales, weights)[0, :, 0]
+    output = jit_ema(x, time_scales, weights)[0, :, 0]
     expected = [5.0, 3 / np.e, 2 / np.e]  # at the token, after it (its past) and before it
     assert_close(output[jnp.array([150, 160, 80])], jnp.array(expected), REFERENCE)
 
 
 def test_reversed_input_with_swapped_directions_gives_the_reversed_output(rngs):
     x, time_scales, weights = random_averages(rngs, 150)
-    reversed_ = multi_scale_ema(x[:, ::-1], time_scales[::-1], weights[::-1])
-    assert_close(reversed_[:, ::-1], multi_scale_ema(x, time_scales, weights), REFERENCE)
+    reversed_ = jit_ema(x[:, ::-1], time_scales[::-1], weights[::-1])
+    assert_close(reversed_[:, ::-1], jit_ema(x, time_scales, weights), REFERENCE)
 
 
 def test_padding_has_no_effect_and_examples_are_independent(rngs):
     x, *states = random_averages(rngs, 200)
     mask = mask_of_lengths([200, 70], 200)
     noisy = jnp.where(mask[..., None], x, jnp.nan)
-    output = multi_scale_ema(noisy, *states, mask=mask)
-    assert_close(output[1:, :70], multi_scale_ema(x[1:, :70], *states), REFERENCE)
-    assert_close(output[:1], multi_scale_ema(x[:1], *states), REFERENCE)
-    left = multi_scale_ema(noisy[:, ::-1], *states, mask=mask[:, ::-1])
-    assert_close(left[1:, 130:], multi_scale_ema(x[1:, :70][:, ::-1], *states), REFERENCE)
-    gradient = jax.grad(lambda x: squared(multi_scale_ema, x, *states, mask=mask))(noisy)
+    output = jit_ema(noisy, *states, mask=mask)
+    assert_close(output[1:, :70], jit_ema(x[1:, :70], *states), REFERENCE)
+    assert_close(output[:1], jit_ema(x[:1], *states), REFERENCE)
+    left = jit_ema(noisy[:, ::-1], *states, mask=mask[:, ::-1])
+    assert_close(left[1:, 130:], jit_ema(x[1:, :70][:, ::-1], *states), REFERENCE)
+    gradient = jax.grad(lambda x: squared(jit_ema, x, *states, mask=mask))(noisy)
     assert jnp.isfinite(gradient).all()
     assert (gradient[1, 70:] == 0).all()
 
@@ -83,10 +84,10 @@ def test_padding_between_tokens_counts_as_zeros(rngs):
     x, *states = random_averages(rngs, 150)
     mask = jax.random.bernoulli(next(rngs), 0.6, x.shape[:2])
     expected = jax.jit(fft_ema)(jnp.where(mask[..., None], x, 0), *states)
-    assert_close(multi_scale_ema(x, *states, mask=mask), expected, REFERENCE)
+    assert_close(jit_ema(x, *states, mask=mask), expected, REFERENCE)
 
 
-@pytest.mark.slow_except("2-130", "8-3", "8-1024")
+@pytest.mark.slow_except("8-3", "8-1024")
 @pytest.mark.parametrize("length", [3, 130, 1024])
 @pytest.mark.parametrize("devices", [2, 8])
 def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, devices):
@@ -123,6 +124,7 @@ def test_derivatives_of_both_modes_and_orders_agree_with_differences(rngs):
     with jax.enable_x64(True):
         x, time_scales, weights = (x.astype(jnp.float64) for x in random_averages(rngs, 67, 1))
 
+        @jax.jit
         def averages(*arguments):  # check_grads passes NumPy arrays
             return multi_scale_ema(*(jnp.asarray(x) for x in arguments))
 
@@ -138,15 +140,15 @@ def test_memory_is_linear_in_the_length():
         compiled = gradient.lower(x, states, states).compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
-    assert bytes_at(131_072) < 9 * bytes_at(16_384)
+    assert bytes_at(16_384) < 9 * bytes_at(2_048)
 
 
 def test_half_precision_is_near_float32(rngs):
     x, *states = random_averages(rngs, 300)
     with jax.numpy_dtype_promotion("strict"):
-        output = multi_scale_ema(x.astype(jnp.bfloat16), *states)
+        output = jit_ema(x.astype(jnp.bfloat16), *states)
     assert output.dtype == jnp.bfloat16
-    assert_close(output, multi_scale_ema(x, *states), HALF)
+    assert_close(output, jit_ema(x, *states), HALF)
 
 
 def test_vmap_equals_separate_calls(rngs):

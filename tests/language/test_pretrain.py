@@ -164,6 +164,7 @@ def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path)
         pretrain.evaluate_checkpoint(run, data, workdir)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_run_starts_from_the_model_of_another(finished, tmp_path):
     """With a rate of almost zero its last state is still the other model."""
     text, _, data = finished

@@ -222,6 +222,7 @@ def test_integers_below_a_bound_are_uniform():
 # --- Distribution
 
 
+@pytest.mark.slow_except("32")
 @pytest.mark.parametrize("column", range(4), ids=map(str, RESOLUTIONS))
 def test_images_have_the_distribution_of_the_originals(column):
     """Every statistic within four standard errors of the difference, and close to an earlier run."""
@@ -393,6 +394,7 @@ class Referee:
         return stretched(self.picture)
 
 
+@pytest.mark.slow_except("32-hard-1", "32-easy-1", "64-intermediate-1", "128-hard-2")
 @pytest.mark.parametrize(
     ("resolution", "difficulty", "margin"),
     [
@@ -425,6 +427,7 @@ def test_images_follow_the_rules_of_the_original(resolution, difficulty, margin)
         assert drawn.path_length[n] == pytest.approx(length)
 
 
+@pytest.mark.slow_except("0-32", "1-64")
 @pytest.mark.parametrize("resolution", RESOLUTIONS)
 @pytest.mark.parametrize("index", [0, 1])
 def test_paddles_equal_those_drawn_by_pillow(resolution, index):

@@ -27,7 +27,7 @@ def core_params(params, layer):
 @pytest.mark.parametrize("name", ["nystrom,num_landmarks=7", "softmax"])
 def test_captured_inputs_reproduce_the_output(name, rngs):
     """Each layer has its own convolution, so this tests the order, too."""
-    run = train.prepare(small_config(f"{name},conv_kernel_size=3"))
+    run = train.prepare(small_config(f"{name},conv_kernel_size=3", model__num_layers=2))
     params = params_at(run, BEST)
     inputs = jax.random.randint(next(rngs), (1, 59), 1, 15), mask_of_lengths([41], 59)
     layers = captured.capture_cores(run.model, params, inputs)
@@ -101,7 +101,8 @@ def test_opens_a_run_of_another_machine(tmp_path):
 
 
 def test_longest_examples_are_truncated_to_the_shortest_of_them(tmp_path):
-    trained = open_run(write_run(tmp_path / "run", small_config()), max_len=100)
+    config = small_config(model__num_layers=2)
+    trained = open_run(write_run(tmp_path / "run", config), max_len=100)
     lengths = [11, 41, 17, 43, 41, 5]
     split = data.Split(
         data.Sequences.from_bytes([bytes([1 + n % 14] * n) for n in lengths]), np.zeros(6, np.int32)

@@ -52,7 +52,7 @@ def test_a_nystrom_run_gives_three_figures_and_their_numbers(
     tmp_path, few_numbers, named, capsys, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # whose state is the user's
-    config = small_config()
+    config = small_config(model__num_layers=2)
     folder = write_run(tmp_path / "run", config)
     out = tmp_path / "out" / "run-0.1"
     arguments = [str(folder), "--example=3", "--examples=2", "--out", str(out)]

@@ -17,7 +17,7 @@ def small_config(argument="nystrom,num_landmarks=7,conv_kernel_size=3", **change
     """ListOps on 12 trees cut to 53 tokens and padded to 59; `changes` are {"section__key": value}."""
     config = importlib.import_module("configs.listops").get_config(argument)
     config.data.update(examples=12, max_len=53, padded_len=59, workers=1)
-    config.model.update(max_len=59, num_layers=2, embed_dim=12, head_dim=5, mlp_dim=8)
+    config.model.update(max_len=59, num_layers=1, embed_dim=12, head_dim=5, mlp_dim=8)
     config.train.update(total_steps=8, batch_size=8)
     config.optimizer.update(warmup_steps=2)
     plain = config.to_dict()
