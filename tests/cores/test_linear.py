@@ -14,6 +14,7 @@ from tests.helpers import (
 )
 
 BATCH, QUERIES, KEYS, HEADS, DIM = 3, 31, 43, 2, 5
+jit_linear = jax.jit(linear_attention)
 
 
 def by_the_paper(query, key, value):
@@ -33,16 +34,20 @@ def quadratic(query, key, value, mask):
 
 
 def gradients(attend, inputs):
-    output, pull_back = jax.vjp(attend, *inputs)
-    return pull_back(jnp.cos(jnp.arange(output.size, dtype=jnp.float32)).reshape(output.shape))
+    @jax.jit
+    def run(*inputs):
+        output, pull_back = jax.vjp(attend, *inputs)
+        return pull_back(jnp.cos(jnp.arange(output.size, dtype=jnp.float32)).reshape(output.shape))
+
+    return run(*inputs)
 
 
 def test_equals_its_quadratic_form(rngs):
     inputs = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
     lengths, query_lengths = [43, 17, 1], [31, 5, 23]
     mask, query_mask = mask_of_lengths(lengths, KEYS), mask_of_lengths(query_lengths, QUERIES)
-    output = linear_attention(*inputs, mask=mask, query_mask=query_mask)
-    query, key, value = inputs
+    output = jit_linear(*inputs, mask=mask, query_mask=query_mask)
+    query, key, value, output = jax.device_get((*inputs, output))
     for b, (real, asking) in enumerate(zip(lengths, query_lengths, strict=True)):
         expected = by_the_paper(query[b, :asking], key[b, :real], value[b, :real])
         assert_close(output[b, :asking], expected, REFERENCE)
@@ -60,9 +65,10 @@ def test_a_constant_value_is_preserved(rngs):
     query, key, value = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
     constant = jnp.broadcast_to(value[:, :1], value.shape)
     expected = jnp.broadcast_to(value[:, :1], query.shape)
-    assert_close(linear_attention(query, key, constant), expected, SAME_ARITHMETIC)
+    assert_close(jit_linear(query, key, constant), expected, SAME_ARITHMETIC)
 
 
+@pytest.mark.slow_except("both", "apart")
 @pytest.mark.parametrize("which", ["queries", "keys", "both", "apart"])
 def test_tiny_features_do_not_underflow(which, rngs):
     query, key, value = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS)
@@ -75,7 +81,7 @@ def test_tiny_features_do_not_underflow(which, rngs):
         query, key = jnp.where(first, query - 120, query), jnp.where(first, key, key - 120)
     inputs = query, key, value
     expected = by_the_paper(*(x[0] for x in inputs))
-    assert_close(linear_attention(*inputs)[0], expected, REFERENCE)
+    assert_close(jit_linear(*inputs)[0], expected, REFERENCE)
     found = gradients(linear_attention, inputs)
     assert all(jnp.isfinite(gradient).all() for gradient in found)
     assert jnp.abs(found[0]).max() > 1e-4  # the gradient did not underflow
@@ -84,7 +90,7 @@ def test_tiny_features_do_not_underflow(which, rngs):
 def test_output_without_real_keys_is_zero(rngs):
     inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
     mask = mask_of_lengths([43, 0, 5], KEYS)
-    output = linear_attention(*inputs, mask=mask, query_mask=jnp.ones_like(mask))
+    output = jit_linear(*inputs, mask=mask, query_mask=jnp.ones_like(mask))
     assert (output[1] == 0).all()
     assert (output[0] != 0).any()
 
@@ -99,8 +105,8 @@ def test_never_allocates_a_quadratic_map():
 
 def test_bfloat16_is_computed_in_float32(rngs):
     inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS, dtype=jnp.bfloat16)
-    output = linear_attention(*inputs)
-    expected = linear_attention(*(x.astype(jnp.float32) for x in inputs))
+    output = jit_linear(*inputs)
+    expected = jit_linear(*(x.astype(jnp.float32) for x in inputs))
     assert output.dtype == jnp.bfloat16
     assert (output == expected.astype(jnp.bfloat16)).all()
 

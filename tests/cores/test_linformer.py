@@ -18,6 +18,7 @@ from tests.helpers import (
 )
 
 BATCH, LENGTH, KEY_LENGTH, HEADS, DIM, ROWS = 3, 23, 31, 2, 5, 7
+jit_linformer = jax.jit(linformer_attention)
 
 
 def by_the_paper(query, key, value, projection):
@@ -39,11 +40,16 @@ def sharp_projection(rngs, length=KEY_LENGTH):
 def test_identity_projection_gives_softmax_attention(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, KEY_LENGTH)
     identity = jnp.broadcast_to(jnp.eye(KEY_LENGTH), (HEADS, KEY_LENGTH, KEY_LENGTH))
-    actual, pull_back = jax.vjp(lambda *x: linformer_attention(*x, identity), *inputs)
-    expected, expected_pull_back = jax.vjp(softmax_attention, *inputs)
+    cotangent = normal(next(rngs), inputs[0].shape)
+
+    def run(attend):
+        output, pull_back = jax.vjp(attend, *inputs)
+        return output, pull_back(cotangent)
+
+    actual, gradients = jax.jit(lambda: run(lambda *x: linformer_attention(*x, identity)))()
+    expected, expected_gradients = jax.jit(lambda: run(softmax_attention))()
     assert_close(actual, expected, REFERENCE)
-    cotangent = normal(next(rngs), actual.shape)
-    assert_close(pull_back(cotangent), expected_pull_back(cotangent), GRADIENT)
+    assert_close(gradients, expected_gradients, GRADIENT)
 
 
 def test_agrees_with_the_paper_on_real_tokens(rngs):
@@ -53,8 +59,9 @@ def test_agrees_with_the_paper_on_real_tokens(rngs):
     query_mask = mask_of_lengths([23, 11, 5], LENGTH)
     query, key, value = inputs
     key, value = (jnp.where(mask[..., None, None], x, jnp.nan) for x in (key, value))
-    actual = linformer_attention(query, key, value, projection, mask=mask, query_mask=query_mask)
+    actual = jit_linformer(query, key, value, projection, mask=mask, query_mask=query_mask)
     assert jnp.isfinite(actual).all()
+    query, key, value, mask, projection = jax.device_get((query, key, value, mask, projection))
     expected = np.stack(
         [
             by_the_paper(query[b], key[b, mask[b]], value[b, mask[b]], projection[:, :, mask[b]])
@@ -67,7 +74,7 @@ def test_agrees_with_the_paper_on_real_tokens(rngs):
 def test_output_without_real_keys_is_zero(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([23, 0, 5], LENGTH)
-    output = linformer_attention(*inputs, sharp_projection(rngs, LENGTH), mask=mask)
+    output = jit_linformer(*inputs, sharp_projection(rngs, LENGTH), mask=mask)
     assert (output[1] == 0).all()
     assert (output[0] != 0).all()
 
@@ -78,7 +85,7 @@ def test_a_shorter_input_equals_the_padded_input(rngs):
     variables = core.init(next(rngs), *inputs, deterministic=True)
     # Of order one, so that an extra column would change the output.
     variables = jax.tree.map(lambda x: 20 * x, variables)
-    call = functools.partial(core.apply, variables, deterministic=True)
+    call = jax.jit(functools.partial(core.apply, variables, deterministic=True))
     widths = ((0, 0), (0, KEY_LENGTH - LENGTH))
     padded = [jnp.pad(x, (*widths, (0, 0), (0, 0)), constant_values=7.0) for x in inputs]
     mask = mask_of_lengths([LENGTH] * BATCH, KEY_LENGTH)

@@ -25,6 +25,11 @@ from tests.helpers import (
 )
 
 BATCH, QUERIES, KEYS, HEADS, DIM, FEATURES = 3, 31, 43, 2, 5, 13
+jit_performer = jax.jit(performer_attention, static_argnames="kernel")
+jit_softmax = jax.jit(softmax_attention)
+jit_projection = jax.jit(
+    random_projection, static_argnums=(1, 2), static_argnames="orthogonal"
+)
 LOG_FEATURES = {"softmax": log_softmax_features, "relu": log_relu_features}
 
 both_kernels = pytest.mark.parametrize("kernel", LOG_FEATURES)
@@ -122,7 +127,7 @@ def test_every_row_is_a_standard_normal_vector(orthogonal, rngs):
 
 def test_rows_are_orthogonal_in_blocks_with_lengths_of_normal_vectors(rngs):
     dim, blocks = 7, 600
-    rows = np.float64(random_projection(next(rngs), dim * blocks + 3, dim, orthogonal=True))
+    rows = np.float64(jit_projection(next(rngs), dim * blocks + 3, dim, orthogonal=True))
     for start in range(0, len(rows), dim):
         block = rows[start : start + dim]
         gram = block @ block.T
@@ -137,15 +142,15 @@ def test_many_features_approximate_softmax_attention(rngs):
     query, key, value = random_inputs(rngs, BATCH, 17, HEADS, DIM)
     mask = mask_of_lengths([17, 11, 5], 17)
     inputs = query / 2, key / 2, value
-    exact = softmax_attention(*inputs, mask=mask)
+    exact = jit_softmax(*inputs, mask=mask)
 
     def error(other):
         return float(jnp.where(mask[..., None, None], other - exact, 0).std())
 
-    projection = random_projection(next(rngs), 4096, DIM, orthogonal=True)
-    near = error(performer_attention(*inputs, projection, mask=mask))
-    few = error(performer_attention(*inputs, projection[:64], mask=mask))
-    uniform = error(softmax_attention(0 * query, key, value, mask=mask))
+    projection = jit_projection(next(rngs), 4096, DIM, orthogonal=True)
+    near = error(jit_performer(*inputs, projection, mask=mask))
+    few = error(jit_performer(*inputs, projection[:64], mask=mask))
+    uniform = error(jit_softmax(0 * query, key, value, mask=mask))
     assert near < 0.2 * uniform
     assert near < 0.4 * few
 
@@ -154,9 +159,9 @@ def test_many_features_approximate_softmax_attention(rngs):
 def test_equals_the_quadratic_form_of_its_features(kernel, rngs):
     inputs = random_inputs(rngs, BATCH, QUERIES, HEADS, DIM, key_length=KEYS)
     query, key, value = inputs
-    projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
+    projection = jit_projection(next(rngs), FEATURES, DIM, orthogonal=True)
     lengths, query_lengths = [43, 17, 1], [31, 5, 23]
-    output = performer_attention(
+    output = jit_performer(
         *inputs,
         projection,
         kernel=kernel,
@@ -173,7 +178,7 @@ def test_equals_the_quadratic_form_of_its_features(kernel, rngs):
 def test_gradient_equals_that_of_the_quadratic_form(kernel, rngs):
     inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
     mask = mask_of_lengths([43, 17, 1], KEYS)
-    projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
+    projection = jit_projection(next(rngs), FEATURES, DIM, orthogonal=True)
     upstream = jax.random.normal(next(rngs), inputs[0].shape) * mask[..., None, None]
 
     def quadratic(query, key, value):
@@ -193,7 +198,7 @@ def test_gradient_equals_that_of_the_quadratic_form(kernel, rngs):
 def test_large_inputs_neither_overflow_nor_underflow(kernel, rngs):
     query, key, value = random_inputs(rngs, 1, QUERIES, HEADS, DIM, key_length=KEYS)
     inputs = 30 * query, 30 * key, value
-    projection = random_projection(next(rngs), FEATURES, DIM, orthogonal=True)
+    projection = jit_projection(next(rngs), FEATURES, DIM, orthogonal=True)
     attend = functools.partial(performer_attention, projection=projection, kernel=kernel)
 
     @jax.jit
@@ -221,10 +226,11 @@ def test_features_are_redrawn_in_training_only_if_configured(rngs):
     dropout_rngs = [next(rngs), next(rngs)]
 
     def outputs(core, deterministic):
-        return [
-            core.apply({}, *inputs, deterministic=deterministic, rngs={"dropout": rng})
-            for rng in dropout_rngs
-        ]
+        @jax.jit
+        def apply(rng):
+            return core.apply({}, *inputs, deterministic=deterministic, rngs={"dropout": rng})
+
+        return [apply(rng) for rng in dropout_rngs]
 
     redrawing = PerformerAttention(FEATURES, redraw=True)
     one, other = outputs(redrawing, False)
@@ -246,11 +252,12 @@ def test_features_differ_between_layers_and_seeds(rngs):
             make = functools.partial(PerformerAttention, FEATURES, seed=self.seed)
             return [make(name=name)(*inputs, deterministic=True) for name in ("first", "second")]
 
-    first, second = Layers(3).apply({}, *inputs)
+    run = jax.jit(lambda seed: Layers(seed).apply({}, *inputs), static_argnums=0)
+    first, second = run(3)
     assert (first != second).any()
-    again, _ = Layers(3).apply({}, *inputs)
+    again, _ = jax.jit(lambda: Layers(3).apply({}, *inputs))()
     assert (first == again).all()
-    other, _ = Layers(4).apply({}, *inputs)
+    other, _ = run(4)
     assert (first != other).any()
 
 
@@ -278,7 +285,7 @@ def test_orthonormal_columns_equal_those_of_qr(rngs):
     blocks = jax.random.normal(next(rngs), (5, 23, 23))
     directions, upper = np.linalg.qr(np.float64(blocks))
     signs = np.sign(np.diagonal(upper, axis1=-2, axis2=-1))
-    assert_close(orthonormal_columns(blocks), directions * signs[:, None, :], OTHER_FRAMEWORK)
+    assert_close(jax.jit(orthonormal_columns)(blocks), directions * signs[:, None, :], OTHER_FRAMEWORK)
 
 
 def test_training_step_makes_no_library_calls():
