@@ -26,6 +26,7 @@ def masked_sum(output):
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.int32])
+@pytest.mark.slow_except("bool")
 def test_softmax_in_linen_equals_flax_forward_and_gradient(rngs, dtype):
     x = normal(next(rngs), (B, L, E))
     mask = MASK[:, None, None].astype(dtype)
@@ -178,6 +179,7 @@ def test_rejects_unknown_names():
 
 
 @pytest.mark.parametrize("name", ["linear", "longformer", "performer", "reformer"])
+@pytest.mark.slow_except("linear", "reformer")
 def test_other_attentions_run_in_flax(rngs, name):
     x = normal(next(rngs), (B, L, E))
     module = linen(attention_fn(name))

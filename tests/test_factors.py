@@ -52,6 +52,7 @@ def test_product_of_the_factors_equals_cross_attention_with_separate_masks(rngs,
     [{"landmark_layout": "mlpen"}, {"landmark_layout": "hf"}, {"landmark_selection": "kmeans"}],
 )
 @pytest.mark.parametrize("num_landmarks", [7, 35])
+@pytest.mark.slow_except("7-options0", "7-options1", "7-options2")
 def test_product_of_the_factors_equals_the_output_with_other_landmarks(
     rngs, options, num_landmarks
 ):

@@ -82,7 +82,7 @@ class TestMultiScaleEma:
         assert_close(jax.jit(layer.apply)(variables, x, mask), expected, REFERENCE)
 
 
-@pytest.mark.slow_except("nystrom", "reformer")
+@pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("name", CORES)
 def test_padding_has_no_effect_on_outputs_and_gradients(rngs, name):
     x, mask = random_tokens(rngs)
@@ -120,6 +120,7 @@ def test_without_states_tokens_mix_by_the_core_alone(rngs):
     assert differs.sum() == 1
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_an_encoder_with_dropout_remat_and_half_precision_has_finite_gradients(rngs):
     x, mask = random_tokens(rngs)
     factory = functools.partial(

@@ -114,6 +114,7 @@ def test_padding_at_either_end_changes_nothing_at_real_tokens(rngs, attention, c
 
 
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
+@pytest.mark.slow_except("nystrom")
 def test_an_example_is_independent_of_its_batch(rngs, attention):
     model = NystromformerForMaskedLM(config(attention=attention))
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 3], LENGTH)
@@ -141,6 +142,7 @@ def test_logits_at_positions_equal_logits_everywhere(rngs):
     assert_close(again, chosen, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_jit_changes_nothing(rngs):
     model = NystromformerForMaskedLM(ONE_LAYER)
     inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
@@ -149,6 +151,7 @@ def test_jit_changes_nothing(rngs):
 
 
 @pytest.mark.parametrize("name", get_args(models.AttentionName))
+@pytest.mark.slow_except("nystrom", "softmax", "reformer")
 def test_every_attention_builds_and_runs(rngs, name):
     model = Nystromformer(config(attention=name, num_layers=1))
     hidden = compiled(model)(tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH))
@@ -373,6 +376,7 @@ class TestIds:
         assert jnp.isnan(compiled(model)(inputs)).any()
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_padding_between_tokens_changes_nothing_without_the_convolution(rngs):
     model = NystromformerForMaskedLM(config(conv_kernel_size=0))
     inputs = tokens(rngs, BATCH, LENGTH)

@@ -291,6 +291,7 @@ def test_rejects_heads_that_do_not_divide_the_width(rngs):
 
 
 @pytest.mark.parametrize("normalize_qk", [False, True])
+@pytest.mark.slow_except("True")
 def test_softmax_attention_equals_that_of_flax(rngs, normalize_qk):
     """Cross-attention from 23 queries to 17 keys and values of another width, under both masks."""
     queries = normal(next(rngs), (BATCH, LENGTH, WIDTH))

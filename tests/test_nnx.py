@@ -134,6 +134,7 @@ def test_only_layers_that_draw_have_random_state():
         assert bool(nnx.state(layer, nnx.RngState)) == draws
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_an_ensemble_is_created_and_trained_by_vmap(rngs):
     optax = pytest.importorskip("optax", reason="needs the extra `lra`")
     make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)

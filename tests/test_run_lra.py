@@ -220,14 +220,15 @@ def test_rejects_a_workdir_that_is_a_file_before_preparing_data(evaluated, below
     assert not evaluated[2]["loads"]
 
 
-def test_missing_data_folder_prints_one_line_and_leaves_no_run(tmp_path):
+def test_missing_data_folder_prints_one_line_and_leaves_no_run(in_repository, tmp_path):
     arguments = [f"--config.data.dir={tmp_path}/nowhere", f"--workdir={tmp_path}/run"]
-    answer = finish(start(*arguments))
+    answer = call("run_lra", LISTOPS, *arguments)
     assert_refused(answer, "run_lra")
     assert "basic_train.tsv" in answer.errors
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_several_processes_report_the_same_error_for_a_folder_in_use(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

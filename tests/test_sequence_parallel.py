@@ -132,7 +132,7 @@ def test_supports_any_mask(rngs, shape, length, dtype):
     assert_same(rngs, mesh_of(*shape), inputs, width=5, mask=masks_of_all_kinds(length))
 
 
-@pytest.mark.slow_except("shape1-61-float32")
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
     ("shape", "length", "dtype"),
     [((1, 8), 64, jnp.float32), ((2, 4), 61, jnp.float32), ((2, 4), 64, jnp.bfloat16)],
@@ -143,6 +143,7 @@ def test_supports_a_convolution_per_channel(rngs, shape, length, dtype):
     assert_same(rngs, mesh_of(*shape), inputs, width=7, per_channel=True, mask=mask)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_supports_a_separate_query_mask(rngs):
     masks = {"mask": masks_of_all_kinds(61), "query_mask": other_masks_of_all_kinds(61)}
     inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
@@ -156,6 +157,7 @@ def test_supports_another_key_length(rngs, length, key_length):
     assert_same(rngs, mesh_of(2, 4), inputs)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_supports_normalized_rows(rngs):
     masks = {
         "mask": masks_of_all_kinds(43).at[:, 0].set(True),

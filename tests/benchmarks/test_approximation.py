@@ -60,7 +60,7 @@ def small(monkeypatch):
 
 
 def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(small, monkeypatch):
-    run = train.prepare(small_config())
+    run = train.prepare(small_config(model__num_layers=2))
     trained = Trained("run", run, data.load(run.data), params_at(run, BEST), BEST, finished=True)
     monkeypatch.setattr(approximation, "LENGTH", 54)
     with pytest.raises(ValueError, match="run has no validation example of 54 tokens"):

@@ -111,7 +111,12 @@ def test_bfloat16_is_near_float32(core_name, rngs):
 
 # A multiple of seven landmarks, and not.
 @pytest.mark.parametrize(
-    ("dtype", "length"), [(jnp.float32, 43), (jnp.bfloat16, 42), (jnp.bfloat16, 43)]
+    ("dtype", "length"),
+    [
+        pytest.param(jnp.float32, 43, marks=pytest.mark.slow(minutes=0.1)),
+        pytest.param(jnp.bfloat16, 42, marks=pytest.mark.slow(minutes=0.1)),
+        (jnp.bfloat16, 43),
+    ],
 )
 def test_dtypes_are_never_promoted_implicitly(core_name, dtype, length, rngs):
     if is_plugin(core_name):
@@ -155,6 +160,7 @@ def test_an_example_is_independent_of_its_batch(core_name, rngs):
         assert_close(together[b : b + 1], alone, SAME_ARITHMETIC, where=mask[b : b + 1])
 
 
+@pytest.mark.slow_except("chunked", "nystrom", "reformer", "performer")
 def test_gradients_under_a_full_mask_are_finite(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 0, 5], LENGTH)

@@ -16,6 +16,7 @@ from nystromformer_jax.modules import SelfAttention
 from tests.helpers import GRADIENT, REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
 BATCH, LENGTH, HEADS, DIM = 3, 43, 2, 5
+jit_lsh = jax.jit(lsh_attention, static_argnames=("num_hashes", "chunk_len", "num_buckets"))
 # (num_hashes, chunk_len, num_buckets); the chunks of one token, buckets of two rotations, one bucket
 SIZES = [(3, 7, 4), (1, 5, 16), (2, 1, 2), (2, 11, 256), (1, 13, 1)]
 
@@ -68,11 +69,15 @@ def dense(query, value, counts):
 def assert_same_attention(attend, expect, query, value, mask):
     """Compares outputs at real tokens, and the gradients of the sum of their squares."""
 
-    def total(f):
-        return lambda *x: (f(*x) ** 2 * mask[..., None, None]).sum()
+    def run(f):
+        def total(*x):
+            output = f(*x)
+            return (output**2 * mask[..., None, None]).sum(), output
 
-    assert_close(attend(query, value), expect(query, value), REFERENCE, where=mask)
-    actual, expected = (jax.grad(total(f), argnums=(0, 1))(query, value) for f in (attend, expect))
+        return jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))(query, value)
+
+    (actual, output), (expected, expected_output) = run(attend), run(expect)
+    assert_close(output, expected_output, REFERENCE, where=mask)
     assert_close(actual, expected, GRADIENT)
 
 
@@ -118,36 +123,36 @@ def test_no_mask_equals_a_mask_of_ones(rngs):
     query, value = query_and_value(rngs)
     rng, sizes = next(rngs), {"chunk_len": 7, "num_buckets": 4}
     ones = jnp.ones((BATCH, LENGTH), bool)
-    without = lsh_attention(query, value, rng, **sizes)
-    assert_close(without, lsh_attention(query, value, rng, mask=ones, **sizes), SAME_ARITHMETIC)
+    without = jit_lsh(query, value, rng, **sizes)
+    assert_close(without, jit_lsh(query, value, rng, mask=ones, **sizes), SAME_ARITHMETIC)
 
 
 def test_default_is_two_buckets_per_chunk(rngs):
     query, value = query_and_value(rngs)
     rng = next(rngs)
     for chunk_len, num_buckets in ((5, 16), (7, 8), (43, 2), (64, 2)):
-        given = lsh_attention(query, value, rng, chunk_len=chunk_len, num_buckets=num_buckets)
-        followed = lsh_attention(query, value, rng, chunk_len=chunk_len)
+        given = jit_lsh(query, value, rng, chunk_len=chunk_len, num_buckets=num_buckets)
+        followed = jit_lsh(query, value, rng, chunk_len=chunk_len)
         assert_close(followed, given, SAME_ARITHMETIC)
 
 
 def test_a_lone_token_attends_to_itself(rngs):
     query, value = query_and_value(rngs)
     mask = jnp.zeros((BATCH, LENGTH), bool).at[:, 17].set(True)
-    output = lsh_attention(query, value, next(rngs), chunk_len=7, num_buckets=4, mask=mask)
+    output = jit_lsh(query, value, next(rngs), chunk_len=7, num_buckets=4, mask=mask)
     assert_close(output, value, SAME_ARITHMETIC, where=mask)
 
 
 def test_output_without_real_tokens_is_zero(rngs):
     query, value = query_and_value(rngs)
     mask = jnp.zeros((BATCH, LENGTH), bool)
-    assert (lsh_attention(query, value, next(rngs), chunk_len=7, mask=mask) == 0).all()
+    assert (jit_lsh(query, value, next(rngs), chunk_len=7, mask=mask) == 0).all()
 
 
 def test_gradients_of_zero_and_huge_vectors_are_finite(rngs):
     query, value = query_and_value(rngs)
     rng = next(rngs)
-    attend = lambda *x: lsh_attention(*x, rng, chunk_len=7, num_buckets=4)
+    attend = lambda *x: jit_lsh(*x, rng, chunk_len=7, num_buckets=4)
     for extreme in (query.at[:, 5:31].set(0), 30 * query, 1e15 * query):
         output, pull_back = jax.vjp(attend, extreme, value)
         assert jnp.isfinite(output).all()

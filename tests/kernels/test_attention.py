@@ -228,7 +228,9 @@ def test_bfloat16_kernels_ignore_the_default_matmul_precision():
 def test_an_example_is_independent_of_its_batch(rngs):
     inputs = random_inputs(rngs, 3, 300, 2, 64)
     mask = masks_of_all_kinds(rngs, 3, 300, 16)
-    attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
+    attend = jax.jit(
+        functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
+    )
     together = attend(*inputs, mask=mask)
     for row in (slice(0, 1), slice(1, 2), slice(2, 3)):
         alone = attend(*(x[row] for x in inputs), mask=mask[row])

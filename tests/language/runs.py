@@ -2,6 +2,7 @@
 
 import contextlib
 
+import jax
 import pytest
 
 from configs import glue as glue_config
@@ -58,9 +59,9 @@ def pretrain_sections(folder, argument="demo", **changes):
 
 
 def pretrained(folder, workdir, argument="demo", **changes):
-    """Runs pretraining; returns the result and the corpus."""
+    """Runs pretraining on one device; returns the result and the corpus."""
     config = pretrain_sections(folder, argument, **changes)
-    run = pretrain.prepare(config)
+    run = pretrain.prepare(config, jax.devices()[:1])
     data = corpus.load(run.data)
     with Workdir(workdir, config, paths=pretrain.PATHS) as opened:
         return pretrain.train(run, data, opened), data

@@ -33,7 +33,7 @@ def checkpoint(tmp_path_factory):
 def finetuned(tmp_path, checkpoint, task="mrpc", argument="", **changes):
     folder = fakes.write_task(tmp_path / "glue", task)
     config = runs.glue_sections(task, folder, checkpoint, argument, **changes)
-    run = finetune.prepare(config)
+    run = finetune.prepare(config, jax.devices()[:1])
     tokenizer = load_tokenizer(run.init.folder)
     data = glue.load(run.data, tokenizer)
     with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:
@@ -90,6 +90,7 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(
     arguments = (batch["inputs"], batch["mask"], batch["types"])
     logits = jax.export.deserialize(bytearray(content)).call(*arguments)
     model, variables = from_pretrained(folder / "run/model")
+    assert model.config.metadata["id2label"] == {"0": "0", "1": "1"}  # MRPC's
     apply = jax.jit(functools.partial(model.apply, deterministic=True))
     assert_close(logits, apply(variables, *arguments), OTHER_FRAMEWORK)
 

@@ -153,7 +153,7 @@ def test_run_is_partial_with_fewer_pairs_or_steps(finished, tmp_path):
 def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path):
     folder, result, data = finished
     config = runs.pretrain_sections(folder / "text")
-    run = pretrain.prepare(config)
+    run = pretrain.prepare(config, jax.devices()[:1])
     with Workdir(folder / "run", config, paths=pretrain.PATHS) as workdir:
         again = pretrain.evaluate_checkpoint(run, data, workdir)
     assert_close(again["valid"], result["valid"], SAME_ARITHMETIC)
@@ -164,7 +164,6 @@ def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path)
         pretrain.evaluate_checkpoint(run, data, workdir)
 
 
-@pytest.mark.slow(minutes=0.1)
 def test_run_starts_from_the_model_of_another(finished, tmp_path):
     """With a rate of almost zero its last state is still the other model."""
     text, _, data = finished
@@ -179,7 +178,7 @@ def test_run_starts_from_the_model_of_another(finished, tmp_path):
             "optimizer": {"learning_rate": 1e-30, "weight_decay": 0.0},
         },
     )
-    run = pretrain.prepare(config)
+    run = pretrain.prepare(config, jax.devices()[:1])
     assert corpus.load(run.data).tokenizer.sha256 == data.tokenizer.sha256
     with Workdir(tmp_path / "second", config, paths=pretrain.PATHS) as workdir:
         pretrain.train(run, corpus.load(run.data), workdir)

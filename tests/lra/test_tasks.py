@@ -33,7 +33,7 @@ def small(name, argument="nystrom,num_landmarks=4,conv_kernel_size=3", **values)
 
 
 def run(config, folder):
-    prepared = train.prepare(config)
+    prepared = train.prepare(config, jax.devices()[:1])
     with Workdir(folder, config) as workdir:
         return train.train(prepared, data.load(prepared.data), workdir)
 
@@ -104,7 +104,7 @@ def test_reports_missing_data_before_compiling(tmp_path, caplog):
     assert "Compiling" not in caplog.text
 
 
-@pytest.mark.slow_except("retrieval-none,conv_kernel_size=3,conv_groups=channel")
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
     "argument",
     [

@@ -200,6 +200,7 @@ def test_rejects_an_invalid_number_of_processes(count):
     assert (done.output, done.errors) == ("", f"{wanted}{count!r}\n")
 
 
+@pytest.mark.slow_except("os.kill(os.getpid(), 9)-137")
 @pytest.mark.parametrize(
     ("after", "code"), [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)]
 )

@@ -48,10 +48,8 @@ def test_sigkill_and_resume_change_no_bits(uninterrupted, tmp_path):
     same_run(uninterrupted, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow(minutes=0.3))],
-)
+@pytest.mark.slow(minutes=0.3)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_saves_the_state_and_a_resume_changes_no_bits(uninterrupted, tmp_path, number):
     process = start(tmp_path)
     wait_for_lines(tmp_path, 4, process)

@@ -85,7 +85,7 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
         log={"every_steps": 100},
         eval={"every_steps": 100, "tune_threshold": kind == "multi_label"},
     )
-    run = finetune.prepare(config)
+    run = finetune.prepare(config, jax.devices()[:1])
     tokenizer = finetune.open_tokenizer(run)
     data = finetune.load_data(run, tokenizer)
     with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:

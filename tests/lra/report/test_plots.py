@@ -29,6 +29,7 @@ def draw(groups, path):
 
 
 @pytest.mark.parametrize("count", [1, 7, 12])
+@pytest.mark.slow_except("1", "7")
 def test_curves_are_drawn_for_any_number_of_groups(tmp_path, count):
     for number in range(count):
         write_seeds(tmp_path / "runs" / str(number), [0.3, 0.4], attention=attention(8 + number))
@@ -91,6 +92,7 @@ def test_speed_plot_needs_two_settings_of_one_task_budget_and_device(tmp_path):
 
 
 @pytest.mark.parametrize("count", [2, 12])
+@pytest.mark.slow_except("12")
 def test_speed_is_drawn_with_and_without_memory(tmp_path, count):
     for number in range(count):
         result = {"step_seconds": 3.2 / (number + 1)}
@@ -162,6 +164,7 @@ def test_runs_without_times_are_not_drawn(tmp_path):
 
 
 @pytest.mark.parametrize("length", [1, 12, 40])
+@pytest.mark.slow_except("40")
 def test_legend_of_many_long_labels_is_inside_the_figure(tmp_path, drawn_figures, length):
     names = [f"option_{number}" for number in range(length)]
     for number in range(9):
