@@ -422,6 +422,7 @@ def test_rejects_arrays_of_other_libraries(rngs, no_annotations):
 
 
 class TestDeterministic:
+    @pytest.mark.slow(minutes=0.1)
     def test_lifted_transforms_take_a_layer_with_positional_arrays(self, rngs):
         """Two blocks by `nn.vmap`, `nn.scan` and `nn.remat`, compared with plain blocks."""
         mask = mask_of_lengths([LENGTH, 11], LENGTH)

@@ -108,7 +108,7 @@ def assert_same(
     assert_close(gradients, expected_gradients, HALF_GRADIENT if half else GRADIENT)
 
 
-@pytest.mark.slow_except("a length that devices do not divide")
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
     ("shape", "length", "num_landmarks"),
     [
@@ -175,7 +175,7 @@ def test_finds_the_same_clusters(rngs, length):
     assert_same(rngs, mesh_of(2, 4), inputs, **masks, landmark_selection="kmeans")
 
 
-@pytest.mark.slow_except("hf")
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
     ("shape", "length", "num_landmarks", "options"),
     [

@@ -59,6 +59,7 @@ def small(monkeypatch):
     monkeypatch.setattr(approximation, "COLUMNS", (Column(5, 12),))
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(small, monkeypatch):
     run = train.prepare(small_config(model__num_layers=2))
     trained = Trained("run", run, data.load(run.data), params_at(run, BEST), BEST, finished=True)

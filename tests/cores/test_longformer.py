@@ -69,7 +69,7 @@ def test_a_full_window_or_all_global_tokens_give_softmax_attention(rngs, window,
     assert_same(rngs, actual, expected, inputs, mask)
 
 
-@pytest.mark.slow_except("1-3-1", "23-7-1", "29-11-5", "37-71-0")
+@pytest.mark.slow_except("1-3-1", "23-7-1", "29-11-5")
 @pytest.mark.parametrize(
     ("length", "window", "num_global"),
     [
@@ -172,6 +172,7 @@ def cost(attend, length):
 
 
 @pytest.mark.parametrize(("window", "num_global"), [(17, 0), (33, 2)])
+@pytest.mark.slow_except("33-2")
 def test_cost_is_linear_in_the_length(window, num_global):
     attend = functools.partial(longformer_attention, window=window, num_global=num_global)
     assert (cost(attend, 8192) / cost(attend, 4096) < 2.05).all()

@@ -27,9 +27,7 @@ from tests.helpers import (
 BATCH, QUERIES, KEYS, HEADS, DIM, FEATURES = 3, 31, 43, 2, 5, 13
 jit_performer = jax.jit(performer_attention, static_argnames="kernel")
 jit_softmax = jax.jit(softmax_attention)
-jit_projection = jax.jit(
-    random_projection, static_argnums=(1, 2), static_argnames="orthogonal"
-)
+jit_projection = jax.jit(random_projection, static_argnums=(1, 2), static_argnames="orthogonal")
 LOG_FEATURES = {"softmax": log_softmax_features, "relu": log_relu_features}
 
 both_kernels = pytest.mark.parametrize("kernel", LOG_FEATURES)
@@ -101,6 +99,7 @@ def test_error_falls_with_the_square_root_of_the_number_of_features(orthogonal, 
     assert abs(slopes.mean() + 0.5) < 4 * error
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_variance_equals_its_formula_and_orthogonal_rows_reduce_it(rngs):
     dim, num_features = 8, 16
     orthogonal, independent = (
@@ -285,7 +284,9 @@ def test_orthonormal_columns_equal_those_of_qr(rngs):
     blocks = jax.random.normal(next(rngs), (5, 23, 23))
     directions, upper = np.linalg.qr(np.float64(blocks))
     signs = np.sign(np.diagonal(upper, axis1=-2, axis2=-1))
-    assert_close(jax.jit(orthonormal_columns)(blocks), directions * signs[:, None, :], OTHER_FRAMEWORK)
+    assert_close(
+        jax.jit(orthonormal_columns)(blocks), directions * signs[:, None, :], OTHER_FRAMEWORK
+    )
 
 
 def test_training_step_makes_no_library_calls():

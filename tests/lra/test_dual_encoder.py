@@ -166,7 +166,7 @@ def test_eight_devices_equal_one(rngs, core):
     assert_close(logits[8], logits[1], REFERENCE)
 
 
-@pytest.mark.slow_except("softmax")
+@pytest.mark.slow(minutes=0.1)
 @every_core
 def test_devices_do_not_exchange_activations(rngs, core):
     """Forward they exchange one bit per layer, whether any text is short; backward they sum gradients."""

@@ -68,6 +68,7 @@ def test_trains_on_pairs_and_evaluates_all(tmp_path, argument):
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_trains_and_evaluates_labeled_tokens(tmp_path):
     config = small("mqar", "softmax,pairs=4,length=128", examples=24)
     result = run(config, tmp_path / "run")

@@ -191,7 +191,7 @@ def random_params(prepared):
     return jax.tree.map(lambda leaf: random.normal(0, 0.5, leaf.shape).astype("f"), shapes)
 
 
-@pytest.mark.slow_except("nystrom,num_landmarks=4,conv_kernel_size=3")
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
     "argument",
     ["nystrom,num_landmarks=4,conv_kernel_size=3", "linformer,projection_size=4", "none"],

@@ -112,6 +112,7 @@ def test_order_of_the_texts_is_kept(make):
     assert len(np.unique(again[:, 0].round(3))) == len(TEXTS)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_one_program_is_compiled_per_length(make):
     language_model = make(base_len=4, mlp_dim=7)  # used by no other test, whose programs are cached
     shapes = []

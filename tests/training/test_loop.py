@@ -61,7 +61,7 @@ def one_update(mesh, accumulation=1, loss=without_dropout, weights=None):
     return np.asarray(state.params["kernel"]), jax.device_get(totals), float(loss_value)
 
 
-@pytest.mark.slow_except("3-8", "2-1")
+@pytest.mark.slow_except("3-8")
 @pytest.mark.parametrize("devices", [1, 8])
 @pytest.mark.parametrize("accumulation", [2, 3, 6])
 def test_accumulation_equals_one_large_batch(devices, accumulation):

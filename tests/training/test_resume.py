@@ -37,8 +37,10 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
-def test_sigkill_and_resume_change_no_bits(uninterrupted, tmp_path):
-    for lines in (2, 9):
+@pytest.mark.slow_except("once")
+@pytest.mark.parametrize("kills", [(9,), (2, 9)], ids=["once", "twice"])
+def test_sigkill_and_resume_change_no_bits(uninterrupted, tmp_path, kills):
+    for lines in kills:
         process = start(tmp_path)
         wait_for_lines(tmp_path, lines, process)
         process.kill()

@@ -167,6 +167,7 @@ def test_images_differ_between_numbers_seeds_and_difficulties():
     assert len({image.tobytes() for stream in streams for image in stream}) == 12 * 101
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_another_process_draws_the_same_images():
     script = (
         "import hashlib\n"

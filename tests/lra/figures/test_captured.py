@@ -90,6 +90,7 @@ def test_opening_a_run_in_progress_changes_no_files(tmp_path):
     assert state() == before
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_opens_a_run_of_another_machine(tmp_path):
     folder = write_run(tmp_path / "run", small_config())
     config = json.loads((folder / "config.json").read_text())
@@ -153,6 +154,7 @@ def test_error_names_a_malformed_file(tmp_path):
             open_run(tmp_path, max_len=100)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_data_may_be_in_another_folder(tmp_path):
     folder, moved = write_run(tmp_path / "run", small_config()), tmp_path / "moved"
     before = open_run(folder, max_len=100).task

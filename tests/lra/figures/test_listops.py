@@ -66,6 +66,7 @@ def test_rows_have_the_accuracy_of_their_group():
     assert (second["group"], second["accuracy"], second["most_frequent"]) == ("b", 2 / 3, 2 / 3)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_learned_positions_exclude_longer_trees(tmp_path):
     trained = open_run(write_run(tmp_path / "run", small_config("softmax")))
     assert list(parts._new_lengths(trained)) == []

@@ -77,6 +77,7 @@ def many(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_many_runs_give_a_complete_page(many, capsys):
     assert run(many, "--out", many / "out" / "report") == 0
     assert {f"report-curves-{task}.png" for task in FIVE} <= set(written(many / "out"))
