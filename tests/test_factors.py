@@ -13,10 +13,6 @@ from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_leng
 HEADS, DIM = 2, 5
 
 
-def compiled(function, **options):
-    return jax.jit(functools.partial(function, **options))
-
-
 def full_map(factors):
     return factors.kernel_1 @ factors.inverse @ factors.kernel_3
 
@@ -28,8 +24,8 @@ def test_product_of_the_factors_equals_the_output(rngs, num_landmarks, masked):
     query, key, value = random_inputs(rngs, 4, 67, HEADS, DIM)
     mask = mask_of_lengths([67, 40, 6, 1], 67) if masked else None
     options = {"num_landmarks": num_landmarks, "mask": mask}
-    output = compiled(nystrom_attention, **options)(query, key, value)
-    factors = compiled(nystrom_factors, **options)(query, key)
+    output = nystrom_attention(query, key, value, **options)
+    factors = jax.jit(functools.partial(nystrom_factors, **options))(query, key)
     product = jnp.einsum("BHLT,BTHD->BLHD", full_map(factors), zero_padding(value, mask))
     assert_close(product, output, REFERENCE, where=mask)
 
@@ -42,10 +38,10 @@ def test_product_of_the_factors_equals_cross_attention_with_separate_masks(rngs,
         "mask": mask_of_lengths([keys, 53], 59),
         "query_mask": mask_of_lengths([queries, 47], 50),
     }
-    output = compiled(nystrom_attention, **options)(query, key, value)
+    output = nystrom_attention(query, key, value, **options)
     product = jnp.einsum(
         "BHLT,BTHD->BLHD",
-        full_map(compiled(nystrom_factors, **options)(query, key)),
+        full_map(nystrom_factors(query, key, **options)),
         zero_padding(value, options["mask"]),
     )
     assert_close(product, output, REFERENCE, where=options["query_mask"])
@@ -66,10 +62,10 @@ def test_product_of_the_factors_equals_the_output_with_other_landmarks(
         "mask": mask_of_lengths([35, 20], 35),
         **options,
     }
-    output = compiled(nystrom_attention, **options)(query, key, value)
+    output = nystrom_attention(query, key, value, **options)
     product = jnp.einsum(
         "BHLT,BTHD->BLHD",
-        full_map(compiled(nystrom_factors, **options)(query, key)),
+        full_map(nystrom_factors(query, key, **options)),
         zero_padding(value, options["mask"]),
     )
     assert_close(product, output, REFERENCE)
@@ -79,8 +75,8 @@ def test_rows_equal_rows_of_the_full_map(rngs):
     query, key, _ = random_inputs(rngs, 3, 67, HEADS, DIM)
     options = {"num_landmarks": 7, "mask": mask_of_lengths([67, 40, 6], 67)}
     rows = jnp.array([[0, 66], [39, 0], [5, 2]])
-    expected = full_map(compiled(nystrom_factors, **options)(query, key))
-    actual = compiled(nystrom_attention_rows, **options)(query, key, rows)
+    expected = full_map(nystrom_factors(query, key, **options))
+    actual = nystrom_attention_rows(query, key, rows, **options)
     for b in range(3):
         assert_close(actual[b], expected[b][:, rows[b]], REFERENCE)
     assert (jnp.where(options["mask"][:, None, None], 0, actual) == 0).all()
@@ -107,8 +103,8 @@ def test_ignores_the_content_of_padding(rngs):
     padded = [
         jnp.pad(x, ((0, 0), (0, 8), (0, 0), (0, 0)), constant_values=jnp.nan) for x in (query, key)
     ]
-    expected = compiled(nystrom_factors, num_landmarks=7)(query, key)
-    actual = compiled(nystrom_factors, num_landmarks=7, mask=mask)(*padded)
+    expected = nystrom_factors(query, key, num_landmarks=7)
+    actual = nystrom_factors(*padded, num_landmarks=7, mask=mask)
     assert_close(actual.kernel_1[:, :, :23], expected.kernel_1, SAME_ARITHMETIC)
     assert_close(actual.inverse, expected.inverse, REFERENCE)
     assert_close(actual.kernel_3[..., :23], expected.kernel_3, SAME_ARITHMETIC)

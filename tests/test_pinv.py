@@ -7,7 +7,6 @@ from jax.test_util import check_grads
 from nystromformer_jax.pinv import iterative_pinv, pinv_residual
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal
 
-
 jit_pinv = jax.jit(iterative_pinv, static_argnames=("num_iters", "start"))
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from language import pretrain
 from tests import programs
 from tests.language import runs, texts
 from tests.language.files import fakes as files
@@ -52,6 +53,24 @@ def refusal(program, *arguments):
     return line
 
 
+def test_pretraining_gets_the_config_and_the_corpus(in_repository, monkeypatch, tmp_path):
+    text = texts.in_form("blank_line", texts.documents(80, most_lines=5), tmp_path)
+    valid = {"mlm_accuracy": 0.25, "mlm_loss": 2.5, "perplexity": 12.2, "order_accuracy": 0.5}
+
+    def train(run, data, workdir):
+        assert run.fit.train.total_steps == runs.PRETRAIN["train"]["total_steps"]
+        assert len(data.splits["train"]) > len(data.splits["valid"]) > 0
+        return {"valid": valid, "valid_examples": 20, "best_step": 3, "baselines": valid}
+
+    monkeypatch.setattr(pretrain, "train", train)
+    arguments = pretraining(f"--config.data.dir={text}", f"--workdir={tmp_path / 'run'}")
+    answer = programs.call("run_pretrain", *arguments)
+    assert answer.code == 0, answer
+    assert answer.output.startswith("Predicted 25")
+    assert f"the model in {tmp_path / 'run/model'}" in answer.output
+
+
+@pytest.mark.slow(minutes=0.2)
 def test_one_command_pretrains_and_prints_the_folder(pretrained):
     folder, output = pretrained
     assert output.startswith("Predicted ")
