@@ -98,6 +98,11 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             f" data.{name}={length}: raise the one or lower the other."
         )
     fit_config = FitConfig.from_sections(sections)
+    if 0 < data_config.curriculum < fit_config.train.batch_size:
+        raise ValueError(
+            f"data.curriculum={data_config.curriculum} is less than one batch of"
+            f" train.batch_size={fit_config.train.batch_size}: raise it, or set it to 0."
+        )
     options = dict(config["attention"])
     attention = options.pop("name", None)
     try:
@@ -133,7 +138,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
       The content of `result.json`. If the run is finished, nothing is trained.
     """
     spec = make_spec(run)
-    easier = None if task.curriculum is None else _examples(run, task.curriculum)
+    easier = None if task.curriculum is None else _examples(run, task.curriculum())
 
     def on_test(params: Any) -> dict[str, Any]:
         return {

@@ -290,7 +290,7 @@ class Task:
     class_names: tuple[str, ...] = ()  # empty if classes are numbers
     image_shape: tuple[int, int] | None = None  # rows and columns, if a sequence is an image
     notes: Callable[["Task"], str] | None = None  # returns additional statistics as Markdown
-    curriculum: Split | None = None  # see `DataConfig`
+    curriculum: Callable[[], Split] | None = None  # opens the examples of `DataConfig.curriculum`
 
     @classmethod
     def open(

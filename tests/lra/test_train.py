@@ -301,6 +301,10 @@ def test_memorizes_eight_trees(tmp_path):
         ),
         ({"model__stem": (3, 4)}, "model.stem: needs odd kernel sizes"),
         ({"data__curriculum": 8}, "data.curriculum=8: .* has no curriculum"),
+        (
+            {"data__task": "pathfinder32", "model__vocab_size": 257, "data__curriculum": 7},
+            "less than one batch",
+        ),
         ({"attention__conv_groups": "heads"}, "attention.conv_groups"),
         ({"train__seed": 2**32}, r"below 2\*\*32"),
         ({"optimizer__learning_rate": "fast"}, "optimizer.learning_rate: needs a float"),
