@@ -229,7 +229,7 @@ def nnx_encoders(functions, x):
     return params[0], [merged(graph) for graph in graphs]
 
 
-@pytest.mark.slow_except("linen")
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize(
     ("encoders", "own"),
     [(linen_encoders, nn.dot_product_attention), (nnx_encoders, nnx.dot_product_attention)],

@@ -356,6 +356,7 @@ def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotatio
             layer.init(next(rngs), *arguments, **named, deterministic=True)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_an_encoder_converts_to_nnx_with_all_parameters(rngs):
     block = functools.partial(EncoderBlock, 2, make_core("nystrom", num_landmarks=3), 7)
     encoder, x = Encoder(2, block), normal(next(rngs), (BATCH, LENGTH, 6))

@@ -167,7 +167,7 @@ def test_supports_normalized_rows(rngs):
     assert_same(rngs, mesh_of(2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
 
 
-@pytest.mark.slow_except("43")
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize("length", [64, 43])
 def test_finds_the_same_clusters(rngs, length):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)

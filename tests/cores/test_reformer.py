@@ -131,7 +131,7 @@ def test_no_mask_equals_a_mask_of_ones(rngs):
 def test_default_is_two_buckets_per_chunk(rngs):
     query, value = query_and_value(rngs)
     rng = next(rngs)
-    for chunk_len, num_buckets in ((5, 16), (7, 8), (64, 2)):
+    for chunk_len, num_buckets in ((5, 16), (7, 8), (43, 2), (64, 2)):
         given = jit_lsh(query, value, rng, chunk_len=chunk_len, num_buckets=num_buckets)
         followed = jit_lsh(query, value, rng, chunk_len=chunk_len)
         assert_close(followed, given, SAME_ARITHMETIC)

@@ -13,7 +13,7 @@ import pytest
 
 from language import corpus, pretrain
 from language.masking import ObjectiveConfig, mask_pairs
-from nystromformer_jax import NystromformerForPreTraining
+from nystromformer_jax import NystromformerForPreTraining, training
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import ConfigDiffers, NotFinished, Workdir
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
@@ -164,8 +164,8 @@ def test_evaluation_of_a_finished_run_gives_the_same_numbers(finished, tmp_path)
         pretrain.evaluate_checkpoint(run, data, workdir)
 
 
-def test_run_starts_from_the_model_of_another(finished, tmp_path):
-    """With a rate of almost zero its last state is still the other model."""
+def continued(finished):
+    """A run from the finished one's model, with a rate of almost zero; and the folder of that model."""
     text, _, data = finished
     folder = text / "run/model"
     config = runs.changed(
@@ -180,6 +180,23 @@ def test_run_starts_from_the_model_of_another(finished, tmp_path):
     )
     run = pretrain.prepare(config, jax.devices()[:1])
     assert corpus.load(run.data).tokenizer.sha256 == data.tokenizer.sha256
+    return config, run, folder
+
+
+def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monkeypatch):
+    config, run, folder = continued(finished)
+    monkeypatch.setattr(
+        training, "train_to_result", lambda *_, make_start_params, **__: make_start_params()
+    )
+    with Workdir(tmp_path / "second", config, paths=pretrain.PATHS) as workdir:
+        params = pretrain.train(run, corpus.load(run.data), workdir)
+    assert_close(params, from_pretrained(folder)[1]["params"], SAME_ARITHMETIC)
+
+
+@pytest.mark.slow(minutes=0.1)
+def test_run_starts_from_the_model_of_another(finished, tmp_path):
+    """With a rate of almost zero its last state is still the other model."""
+    config, run, folder = continued(finished)
     with Workdir(tmp_path / "second", config, paths=pretrain.PATHS) as workdir:
         pretrain.train(run, corpus.load(run.data), workdir)
     (one, first), (other, second) = (

@@ -56,6 +56,7 @@ def test_every_model_is_loaded_with_its_config_and_bits(tmp_path, name):
         {"dropout_rate": 0.0, "attention_dropout_rate": 0.3, "layer_norm_epsilon": 1e-12},
     ],
 )
+@pytest.mark.slow_except("changes1", "changes2", "changes3", "changes4")
 def test_every_option_is_loaded(tmp_path, changes):
     model = NystromformerForSequenceClassification(dataclasses.replace(CONFIG, **changes))
     variables = random_variables(model)

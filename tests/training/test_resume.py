@@ -96,7 +96,7 @@ def test_signal_between_log_steps(uninterrupted_here, tmp_path, call):
     same_run(uninterrupted_here, tmp_path, 30)
 
 
-@pytest.mark.slow_except("6")
+@pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize("call", [0, 6, 11])  # five batches an evaluation: steps 10, 20, 30
 def test_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(
     uninterrupted_here, tmp_path, call

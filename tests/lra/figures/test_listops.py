@@ -26,6 +26,7 @@ def test_shape_of_a_tree(tree, shape):
     assert shape_of(encode(tree).tolist()) == shape
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_a_run_is_taken_apart_into_groups_that_cover_the_test_set(tmp_path, capsys, monkeypatch):
     """A model without positions also reads trees that are longer than its training trees."""
     monkeypatch.setattr(parts, "OTHERS", ((10, 30), (60, 90)))
