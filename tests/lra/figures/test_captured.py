@@ -47,7 +47,9 @@ def test_captured_inputs_reproduce_the_output(name, rngs):
 
 @pytest.mark.slow(minutes=0.2)
 def test_first_text_of_a_pair_comes_first(rngs):
-    config = small_config("softmax", data__task="retrieval", model__vocab_size=257)
+    config = small_config(
+        "softmax", data__task="retrieval", model__vocab_size=257, model__num_layers=2
+    )
     run = train.prepare(config)
     tokens = [jax.random.randint(next(rngs), (1, 59), 1, 200) for _ in range(2)]
     masks = [mask_of_lengths([length], 59) for length in (31, 47)]
