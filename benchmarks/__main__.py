@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--data_dir", default="", help="data folder of a config that needs a download"
     )
-    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
+    parser.add_argument("--out", type=Path, help="output path without extension")
     given = parser.parse_args()
     try:
         import torch  # first, so that a missing package gives a short error

@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
+    parser.add_argument("--out", type=Path, help="output path without extension")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -59,7 +59,7 @@ def main() -> int:
         print(json.dumps(cell(topology, form, mode, int(length))))
         return 0
     if given.out is None:
-        parser.error("pass --out=results/budget/tpu, or another place to write to")
+        parser.error("pass a path without extension, such as --out=results/budget/tpu")
     from benchmarks import cells
     from nystromformer_jax.training import describe_environment
     from nystromformer_jax.training.topology import topology_devices

@@ -41,7 +41,7 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--gpus", nargs="+", default=GPUS, choices=GPUS)
-    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
+    parser.add_argument("--out", type=Path, help="output path without extension")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     import jax
@@ -54,7 +54,7 @@ def main() -> int:
         print(json.dumps(cell(*given.cell)))
         return 0
     if given.out is None:
-        parser.error("pass --out=results/budget/gpu, or another place to write to")
+        parser.error("pass a path without extension, such as --out=results/budget/gpu")
     try:
         for gpu in given.gpus:
             topology_devices(f"{gpu}:1")

@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
     parser.add_argument("--topology", default="", help="compile for a TPU such as v5e:1x1")
-    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
+    parser.add_argument("--out", type=Path, help="output path without extension")
     parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.topology:  # nothing runs on the TPU, which only one process may hold
@@ -58,7 +58,7 @@ def main() -> int:
         print(json.dumps({"length": length, "attention": attention, **measured}))
         return 0
     if given.out is None:
-        parser.error("pass --out=results/language/cost, or another place to write to")
+        parser.error("pass a path without extension, such as --out=results/language/cost")
     return cells.collect(
         "benchmarks.language",
         given.out,

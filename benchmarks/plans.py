@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     parser.add_argument("--chips", nargs="+", type=int, choices=SCALES, default=tuple(SCALES))
-    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
+    parser.add_argument("--out", type=Path, help="output path without extension")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     import jax
@@ -68,7 +68,7 @@ def main() -> int:
     if importlib.util.find_spec("libtpu") is None:
         parser.error("libtpu is not installed: pip install -e '.[plan]' in the clone")
     if given.out is None:
-        parser.error("pass --out=results/plans/table, or another place to write to")
+        parser.error("pass a path without extension, such as --out=results/plans/table")
     wanted = (
         itertools.product(FIXED, map(str, given.chips))
         if given.scaling

@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
-    parser.add_argument("--out", type=Path, help="where to write, without a file ending")
+    parser.add_argument("--out", type=Path, help="output path without extension")
     parser.add_argument("--cell", nargs=2, metavar=("TASK", "ATTENTION"), help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -47,7 +47,7 @@ def main() -> int:
         print(json.dumps(measure(task, attention, given.memory * GIB, given.batch)))
         return 0
     if given.out is None:
-        parser.error("pass --out=results/tasks/cpu, or another place to write to")
+        parser.error("pass a path without extension, such as --out=results/tasks/cpu")
     if given.memory <= 0:
         parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
     return cells.collect(

@@ -257,7 +257,7 @@ def _verify(
 
 
 def _advice(folder: Path) -> str:
-    return f" Delete the folder {folder} to prepare it again."
+    return f" Delete the folder {folder} to prepare the data again."
 
 
 @contextlib.contextmanager

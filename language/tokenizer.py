@@ -191,7 +191,7 @@ def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool)
     With too few words the tokenizer has fewer tokens.
     """
     if not counts:
-        raise ValueError("A tokenizer needs text to be trained on, and the text is empty.")
+        raise ValueError("Training a tokenizer needs text, but the text is empty.")
     special = [names[0] for names in SPECIAL_TOKENS.values()]
     vocabulary = wordpiece.learn(counts, vocab_size, special)
     backend = _bert({token: i for i, token in enumerate(vocabulary)}, lowercase)

@@ -87,8 +87,8 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         )
     if data_config.curriculum and not task.curriculum:
         raise ValueError(
-            f"data.curriculum={data_config.curriculum}: {data_config.task} has no curriculum, only Pathfinder"
-            " has; set it to 0."
+            f"data.curriculum={data_config.curriculum}: {data_config.task} has no curriculum; only Pathfinder"
+            " does. Set data.curriculum=0."
         )
     length = data_config.padding.padded_len
     if length > model_config.max_len:

@@ -133,8 +133,8 @@ def nystrom_attention_rows(
     rows = jnp.asarray(rows)
     if rows.ndim != 2 or len(rows) != len(query) or not jnp.issubdtype(rows.dtype, jnp.integer):
         raise ValueError(
-            f"rows must be integers [B R] with B = {len(query)} (positions in the query), got shape"
-            f" {rows.shape} of {rows.dtype}."
+            f"rows must be query positions, integers [B R] with B = {len(query)}; got shape {rows.shape}"
+            f" of {rows.dtype}."
         )
     kernel_1, inverse, kernel_3 = nystrom_factors(query, key, **options)
     rows_of_kernel_1 = jnp.take_along_axis(kernel_1, rows[:, None, :, None], axis=2)

@@ -476,12 +476,12 @@ def load_linen(module: nnx.Module, variables: Mapping[str, Any]) -> None:
     expected = traverse_util.flatten_dict(nnx.to_pure_dict(state))
     given = traverse_util.flatten_dict(nn.meta.unbox(variables["params"]))
     for kind, paths in (
-        ("no", expected.keys() - given.keys()),
-        ("an unexpected", given.keys() - expected.keys()),
+        ("lack the", expected.keys() - given.keys()),
+        ("have unexpected", given.keys() - expected.keys()),
     ):
         if paths:
             names = ", ".join(sorted("/".join(map(str, path)) for path in paths))
-            raise ValueError(f"The linen variables have {kind} parameter {names}.")
+            raise ValueError(f"The linen variables {kind} parameters {names}.")
     for path, value in expected.items():
         if jnp.shape(given[path]) != value.shape:
             raise ValueError(

@@ -93,9 +93,9 @@ def sharded_nystrom_attention(
     halo = width // 2
     if halo > shard_length:
         raise ValueError(
-            f"The convolution of width {width} reads {halo} positions on each side, but"
-            f" {devices} devices hold {shard_length} of {key_length} each. Use fewer devices, a longer"
-            " sequence or a narrower kernel."
+            f"The convolution of width {width} reads {halo} positions on each side, but each"
+            f" of the {devices} devices has only {shard_length} of the {key_length} positions. Use fewer"
+            " devices, a longer sequence or a narrower kernel."
         )
     if kernels_wanted(implementation):
         warn_once("they do not support a length split over devices")

@@ -51,7 +51,7 @@ class Report(NamedTuple):
 
     markdown: str
     numbers: Any  # plain values, for JSON
-    files: Mapping[str, str] | None = None  # content of other files, by file ending
+    files: Mapping[str, str] | None = None  # content of other files, by extension
 
 
 def main(
@@ -86,7 +86,7 @@ def main(
         type=Path,
         required=default_out is None,
         default=default_out,
-        help="where to write, without a file ending",
+        help="output path without extension",
     )
     for name, options in (flags or {}).items():
         parser.add_argument(f"--{name}", **options)

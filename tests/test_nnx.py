@@ -169,8 +169,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("change", "sentence"),
         [
-            (lambda p: p | {"extra": {"w": 1.0}}, r"have an unexpected parameter extra/w\."),
-            (lambda p: p | {"key": {}}, r"have no parameter key/bias, key/kernel\."),
+            (lambda p: p | {"extra": {"w": 1.0}}, r"have unexpected parameters extra/w\."),
+            (lambda p: p | {"key": {}}, r"lack the parameters key/bias, key/kernel\."),
             (
                 lambda p: p | {"out": p["out"] | {"bias": jnp.ones(5)}},
                 r"out/bias must have shape \(6,\), got \(5,\)\.",

@@ -289,7 +289,7 @@ def test_rejects_unsupported_splits(rngs):
     for per_channel in (False, True):
         kernel = random_kernel(rngs, 19, per_channel=per_channel)
         with pytest.raises(
-            ValueError, match=r"width 19 reads 9 positions .* hold 8 of 61 each. Use f"
+            ValueError, match=r"width 19 reads 9 positions .* only 8 of the 61 positions. Use f"
         ):
             attention(mesh=mesh_of(1, 8), num_landmarks=M, conv_kernel=kernel)
     with pytest.raises(

@@ -165,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=9, help="rounds of all attentions")
     add("--memory_limit", type=float, help="GiB; programs that need more are not run")
     add("--topology", help="compile for a TPU such as v5e:1x1 without running; needs libtpu")
-    add("--out", type=Path, help="where to write, without a file ending")
+    add("--out", type=Path, help="output path without extension")
     add("--fresh", action="store_true", help="measure existing rows again")
     return parser
 

@@ -91,7 +91,7 @@ def predict(trained: Trained, source: Path, output: Path) -> int:
             truncation=data.truncation,
         )
     if source.resolve() == output.resolve():
-        raise ValueError(f"--output: {output} is the input; pass another file.")
+        raise ValueError(f"--output: {output} is also the input; pass another file.")
     with tempfile.TemporaryDirectory() as folder:
         split = files.open_input(data, run.task, source, trained.tokenizer, Path(folder))
         spec = make_spec(run, examples=1)

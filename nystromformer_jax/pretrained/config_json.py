@@ -156,7 +156,7 @@ def read_source(
     if "model" in raw and "model_type" not in raw:
         raise ValueError(
             f"{where} contains a config.json of the authors' code: run python -m"
-            " nystromformer_jax.pretrained convert on the checkpoint beside it first."
+            " nystromformer_jax.pretrained convert on the checkpoint next to it first."
         )
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
@@ -178,8 +178,8 @@ def read_source(
     fields["tie_word_embeddings"] = values["tie_word_embeddings"]
     if not isinstance(fields["tie_word_embeddings"], bool):
         raise ValueError(
-            f"{where} has tie_word_embeddings = {fields['tie_word_embeddings']!r} in its config.json,"
-            " which needs true or false."
+            f"{where} has tie_word_embeddings = {fields['tie_word_embeddings']!r} in its config.json;"
+            " it must be true or false."
         )
     labels = raw.get("id2label")
     fields["num_labels"] = len(labels) if isinstance(labels, Mapping) else number("num_labels")
@@ -361,8 +361,8 @@ def read_number(config: Mapping[str, Any], key: str, where: Path, kind: type = i
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, kind)):
         raise ValueError(
-            f"{where} has {key} = {value!r} in its config.json, which needs a"
-            f"{' whole' if kind is int else ''} number."
+            f"{where} has {key} = {value!r} in its config.json; it must be"
+            f" {'an integer' if kind is int else 'a number'}."
         )
     return kind(value)
 

@@ -256,5 +256,5 @@ def test_rejects_a_tokenizer_without_word_marks(tmp_path):
 def test_rejects_a_small_vocabulary_and_empty_text():
     with pytest.raises(ValueError, match=r"of 20 tokens is too small .* Raise data\.vocab_size"):
         texts.trained_tokenizer(texts.documents(97), 20)
-    with pytest.raises(ValueError, match="needs text to be trained on"):
+    with pytest.raises(ValueError, match="Training a tokenizer needs text"):
         texts.trained_tokenizer([" \n"], 20)

@@ -68,10 +68,10 @@ class TestConfig:
         [
             ({"model_type": "robert"}, "model_type, 'robert'; did you mean roberta or bert?"),
             ({"model_type": None}, "model_type, None; known: bert, camembert, nystromformer"),
-            ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no' .* needs true or false"),
+            ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no' .* must be true or false"),
             ({"hidden_act": "swish"}, "hidden_act, 'swish'; known: gelu, "),
-            ({"hidden_size": "12"}, "hidden_size = '12' in its config.json, which needs a whole"),
-            ({"layer_norm_eps": None}, "layer_norm_eps = None .* needs a number"),
+            ({"hidden_size": "12"}, "hidden_size = '12' in its config.json; it must be an integer"),
+            ({"layer_norm_eps": None}, "layer_norm_eps = None .* must be a number"),
             ({"num_attention_heads": 5}, "embed_dim must be a multiple of num_heads, got 6 and 5"),
             ({"conv_kernel_size": 4}, "conv_kernel_size must be odd .* got 4"),
             (
