@@ -28,8 +28,8 @@ def collect(
     Args:
         program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
             the process because memory runs out, the last line that it printed counts.
-        out: Where to write, without a file ending.
-        settings: Values that all rows share, such as the machine; they are stored beside the rows.
+        out: Output path without extension.
+        settings: Values that all rows share, such as the machine; they are stored with the rows.
         axes: Keys of a row that identify its cell.
         cells: A value for every axis, as words of a command line.
         arguments: Other arguments of the program.

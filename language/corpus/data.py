@@ -36,7 +36,7 @@ class CorpusConfig:
     Args:
       dir: A file, or a folder that is searched recursively.
       source: Format. "text"; "jsonl": one JSON object per line, with a document as `text`; "tfds": folder
-        of a data set prepared by tensorflow-datasets; "auto": inferred from the names.
+        of a data set prepared by tensorflow-datasets; "auto": inferred from the file names.
       documents: Separator of documents. "blank_line": empty lines. "heading": lines like
         `= Title =`, as in WikiText; lines like `= = Section = =` are dropped. "file": one document per
         file. "line": one document per line, as always for JSON and tfds. "auto": headings if the text
@@ -47,7 +47,7 @@ class CorpusConfig:
       max_len: Tokens per pair, including special tokens.
       short_rate: Fraction of pairs with a smaller target length.
       held_out: Fraction of documents for validation, selected by a hash of the document and the seed.
-      examples: Maximum number of training pairs, the first ones; 0: all.
+      examples: Maximum number of training pairs; the first ones are used. 0: all.
       seed: Seed of the split and of the pairs; training uses `train.seed`.
       workers: Number of processes that prepare the data; 0: one per core. It does not change the data.
     """

@@ -128,7 +128,7 @@ class PairMaker:
     def _pairs_of(
         self, documents: Sequence[str], tokenizer: Tokenizer
     ) -> Iterator[tuple[str, dict[str, int], dict[str, npt.NDArray[Any]]]]:
-        """Yields split, counts and arrays of each document."""
+        """Yields the split, the counts and the arrays of pairs of each document."""
         # In byte-level tokenizers a word includes the space before it, except at the start of a text.
         space = " " if tokenizer.word_mark == "Ġ" else ""
         texts = [sentences.split(document) for document in documents]

@@ -152,7 +152,7 @@ def _several(label: Any) -> list[str]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the place and the values of each row by column."""
+    """Yields the location of each row, such as "train.csv, line 3", and its values by column."""
     if path.suffix not in SUFFIXES:
         raise ValueError(
             f"{path} must end in {', '.join(SUFFIXES)}, which names its format: rename or convert it."
@@ -193,7 +193,7 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """In a .tsv file quotation marks are text; a .csv file has quotes as in RFC 4180."""
+    """Yields the rows of a .tsv file, where quotation marks are text, or of a .csv file (RFC 4180)."""
     csv.field_size_limit(2**31 - 1)  # the default is shorter than long documents
     lines = io.StringIO(text, newline="")
     if path.suffix == ".tsv":
@@ -229,7 +229,7 @@ def _text(value: Any, column: str, where: str) -> str:
 
 
 def _label(value: Any, config: FilesConfig, where: str) -> Any:
-    """Returns a label, a list of labels, or a score."""
+    """Returns the value of the label column: a label, a list of labels (`multi_label`), or a score."""
     if config.kind == "regression":
         try:
             score = math.nan if isinstance(value, bool) else float(value)

@@ -40,7 +40,7 @@ def table_2(groups: Sequence[Group]) -> Table:
 def of_column(
     groups: Sequence[Group], task: str, split: str, metric: str
 ) -> tuple[Group, Cell, int] | None:
-    """Returns the best setting on a task, the metric, and the number of settings; None without runs."""
+    """Returns a task's best setting, its metric and the number of settings compared; None without runs."""
     own = [group for group in groups if group.task == task]
     cell = best(own).cell(split, metric) if own else None
     return (best(own), cell, len(own)) if cell else None

@@ -86,10 +86,9 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def predict(self, split: EncodedSplit, outputs: Outputs) -> Any:
-        """Returns the predictions for a split, or for the examples among its first rows.
+        """Returns the predictions for a split, given the outputs of the evaluation step.
 
-        `outputs` are those of the evaluation step. If they are of fewer rows than the split has, examples
-        that need further rows are left out.
+        If `outputs` has fewer rows than the split, examples that need the missing rows are left out.
         """
 
     @abc.abstractmethod

@@ -21,11 +21,11 @@ def baselines(task: Task) -> dict[str, float]:
     is not computed for pairs and for labeled tokens.
 
     "first and last k tokens" (ListOps only) is a softmax regression on the tokens at both ends, with
-    separate weights for each root operator. The features of a token are its end, its value, its depth (an
-    argument of the root, or deeper) and whether the same token occurs before it at this end. Its position
-    is not a feature, because no operator depends on the order of its arguments. An n-gram table with
-    back-off reaches only about 40 % for any k, because long contexts do not repeat. On 96,000 trees all
-    fits together take about three seconds.
+    separate weights for each root operator. Each token has four features: which end it is at, its value,
+    its depth (an argument of the root, or deeper), and whether the same token occurs before it at this end.
+    The position of a token is not a feature, because no operator depends on the order of its arguments.
+    An n-gram table with back-off reaches only about 40 % for any k, because long contexts do not repeat.
+    On 96,000 trees all fits together take about three seconds.
     """
     train, test = task.splits["train"], task.splits["test"]
     constant = np.bincount(train.labels.ravel()).argmax()

@@ -288,7 +288,7 @@ def _opposite(direction: float) -> float:
 
 
 def _max_addable() -> _Bytes:
-    """Returns for each occupancy the largest one such that their sum is below `MAX_OVERLAP`, [256]."""
+    """Returns the largest occupancy that fits on top of each occupancy, [256]; see `MAX_OVERLAP`."""
     shares = (np.arange(256) / 255).astype(np.float32).astype(np.float64)
     num_fitting = (np.add.outer(shares, shares) < MAX_OVERLAP).sum(1)
     return (num_fitting - 1).astype(np.uint8)

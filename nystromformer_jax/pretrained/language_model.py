@@ -110,8 +110,8 @@ class LanguageModel:
     ) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Returns the names of the classes and their probabilities, [N, C].
 
-        Names are those of id2label in config.json. With problem_type "multi_label_classification" each
-        class has a probability of its own. Arguments are as in `embed`.
+        Names are those of id2label in config.json. With problem_type "multi_label_classification" the
+        probabilities are independent and need not sum to one. Arguments are as in `embed`.
         """
         config = self.model.config
         kind = config.metadata.get("problem_type")
@@ -236,7 +236,7 @@ class LanguageModel:
         ]
 
     def _rows(self, texts: Sequence[str] | None, tokens: Mapping[str, Any]) -> list[Row]:
-        """Returns the real tokens of each row of texts, or of a tokenizer's output."""
+        """Returns the real tokens of each row, given texts or a tokenizer's output."""
         if (texts is None) != bool(tokens) or isinstance(texts, str):
             raise ValueError("Pass a list of texts or **tokenizer(texts), and not both.")
         config = self.model.config
