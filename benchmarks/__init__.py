@@ -1,1 +1,1 @@
-"""Timings beside other implementations: `python -m benchmarks`. Needs the extras `lra` and `peers`."""
+"""Timings compared with other implementations: `python -m benchmarks`. Needs the extras `lra` and `peers`."""

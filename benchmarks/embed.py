@@ -1,4 +1,4 @@
-"""Time to embed documents of mixed lengths, beside padding all of them to the longest.
+"""Time to embed documents of mixed lengths, compared with padding all of them to the longest.
 
     python -m benchmarks.embed aclImdb/train/pos aclImdb/train/neg
 

@@ -1,4 +1,4 @@
-"""Times a config's training step (real batch, masks, dropout) beside Hugging Face's modules."""
+"""Times a config's training step (real batch, masks, dropout), compared with Hugging Face's modules."""
 
 from typing import Any
 

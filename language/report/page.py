@@ -32,7 +32,7 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> st
     tasks = [task for task in TASKS if any(group.task == task for group in groups)]
     if tasks:
         parts += [
-            "## Fine-tuning beside the paper",
+            "## Fine-tuning compared with the paper",
             "Scores in percent on the validation set (IMDb: on the test set, which has labels), at the step"
             " with the best validation score. Ours are the mean ± standard deviation over n seeds, or for"
             " one seed the standard error over examples (s.e.). If several settings were run, the one that"

@@ -2,7 +2,7 @@
 
     python -m lra.figures.listops runs/listops-seed0 --out results/figures/listops
 
-<out>-parts.png   accuracy on the groups of the test set, beside the most frequent answer of each group
+<out>-parts.png   accuracy on the groups of the test set, compared with the most frequent answer of each group
 <out>-parts.json  all numbers, with the run, the data and the environment
 
 Ends: whether the first and the last argument of the root are digits, which can be read near the ends of the

@@ -105,7 +105,7 @@ def summary(groups: Sequence[Group]) -> str:
 
 def _benchmark(groups: Sequence[Group], table3: Table, include_partial: bool) -> list[str]:
     parts = [
-        "## Beside published results",
+        "## Comparison with published results",
         "Test accuracy at the step with the best validation accuracy. Ours: mean ± standard deviation over n"
         ' seeds, "n = 4 of 5" if one run diverged, was not finished or is partial. The means of 5 and,'
         " with Path-X, of 6 need all of their tasks, whole: a partial run saw fewer steps or examples than"

@@ -37,7 +37,7 @@ def test_page_and_numbers_are_complete(many, tmp_path, capsys):
     headings = [line for line in page.splitlines() if line.startswith("#")]
     assert headings == [
         "# Language model: results",
-        "## Fine-tuning beside the paper",
+        "## Fine-tuning compared with the paper",
         "## Pretraining",
         "## SST-2",
         "## MNLI",

@@ -24,7 +24,7 @@ def test_unpublished_task_has_no_comparison(tmp_path):
     assert "no published number compares" in sections["listops-short"]
     write_run(tmp_path / "b")
     sections = sections_of(groups_in(tmp_path), tmp_path)
-    assert list(sections)[:2] == ["Beside published results", "ListOps"]
+    assert list(sections)[:2] == ["Comparison with published results", "ListOps"]
     assert "no published number" not in sections["ListOps"]
 
 
