@@ -118,7 +118,8 @@ def segment_means(
     ranks = TokenRanks.create(rows)
     sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
     size = segment_sizes(ranks.counts, num_landmarks)
-    return (sums / jnp.maximum(size, 1)[..., None, None]).astype(x.dtype), size > 0
+    means = sums / jnp.maximum(size, 1)[..., None, None].astype(sums.dtype)
+    return means.astype(x.dtype), size > 0
 
 
 def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float[Array, "B M H D"]:

@@ -207,7 +207,8 @@ def _means(
         means = jax.lax.all_gather(means, axis, axis=1, tiled=True)
         return SegmentMeans(means, sizes > 0, ranks)
     sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
-    means = jax.lax.psum(sums, axis) / jnp.maximum(sizes, 1)[..., None, None]
+    sums = jax.lax.psum(sums, axis)
+    means = sums / jnp.maximum(sizes, 1)[..., None, None].astype(sums.dtype)
     # Cast to varying before rounding, so that gradients are also summed in float32.
     means = jax.lax.pcast(means, axis, to="varying").astype(x.dtype)
     return SegmentMeans(means, sizes > 0, ranks)
