@@ -9,9 +9,9 @@ Not a task of the Long Range Arena. It measures how many tokens an attention can
 one of K tokens. The values are random, so a model that cannot distinguish the keys has about 1/K of the
 answers right. The accuracy is that of the answers, which are the masked tokens.
 
-Model: 2 layers of width 64, 2 heads of 32, and a dense convolution of width 3 before the first block, in
-which each value reads its key. There are no position embeddings and no other convolutions, so only the
-attention can connect a query to its pair.
+Model: 2 layers of width 64, 2 heads of 32, and a dense convolution of width 3 before the first block, which
+adds each key to its value's features. Without position embeddings and other convolutions, only the attention
+can connect a query to its pair.
 Training: 600 steps of 32 sequences, about two minutes on one CPU core; Muon and AdamW, peak rate 2e-3, linear
 decay.
 Source: Arora et al. 2023, arXiv:2312.04927; `lra/data/mqar.py` lists the differences.

@@ -79,11 +79,12 @@ def _shifted(
     length, width, shape = value.shape[1], kernel.shape[-1], value.shape
     accumulator = accum_dtype(value.dtype)
     kernel = kernel.astype(value.dtype).astype(accumulator)
-    weights = [(kernel if kernel.ndim == 3 else kernel[:, None])[..., w] for w in range(width)]
     if kernel.ndim == 3 and kernel.size <= CACHED_WEIGHTS:
         # The barrier stores the weights with the channels last and in one axis, to be read as vectors.
         weights = list(jax.lax.optimization_barrier(jnp.moveaxis(kernel, -1, 0)).reshape(width, -1))
         value = value.reshape(*shape[:2], -1)
+    else:
+        weights = [(kernel if kernel.ndim == 3 else kernel[:, None])[..., w] for w in range(width)]
     halo = (width // 2, width // 2)
     padded = jnp.pad(value, ((0, 0), halo, *[(0, 0)] * (value.ndim - 2)))
     output = jnp.zeros(value.shape, accumulator)

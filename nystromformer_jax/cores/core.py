@@ -59,4 +59,6 @@ class AttentionCore(nn.Module):
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Float[Array, "B L H D"]:
         """Returns the attention output for `tokens`."""
-        raise NotImplementedError(f"{type(self).__name__} must define `attend`.")
+        raise NotImplementedError(
+            f"{type(self).__name__} must define `attend`."
+        )  # subclasses define it
