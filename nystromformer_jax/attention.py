@@ -68,10 +68,21 @@ def softmax_attention(
     check_inputs(query, key, value, mask)
     if query_mask is not None or query.shape[1] == key.shape[1]:
         query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
-    key, value = zero_padding(key, mask), zero_padding(value, mask)
-    weights = softmax_weights(query, key, mask)
-    output = weighted_values(weights, value).astype(query.dtype)
+    output = _softmax_attention(query, key, value, mask)
     return output.reshape(*batch, *output.shape[1:])
+
+
+# Compiled as one program outside of jit. Inside, it becomes part of the caller's program.
+@functools.partial(jax.jit, inline=True)
+def _softmax_attention(
+    query: Float[Array, "B L H D"],
+    key: Float[Array, "B T H D"],
+    value: Float[Array, "B T H D"],
+    mask: Bool[Array, "B T"] | None,
+) -> Float[Array, "B L H D"]:
+    """Returns `softmax_attention` of checked arguments."""
+    key, value = zero_padding(key, mask), zero_padding(value, mask)
+    return weighted_values(softmax_weights(query, key, mask), value).astype(query.dtype)
 
 
 def softmax_weights(

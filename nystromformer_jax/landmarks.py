@@ -101,8 +101,17 @@ def segment_means(
             f" got {x.shape} and {None if mask is None else (mask.shape, str(mask.dtype))}."
         )
     check_dtype("x", x)
+    check_landmarks(num_landmarks, x.shape[1], layout)
+    return _segment_means(x, mask, num_landmarks, layout)
+
+
+# Compiled as one program outside of jit. Inside, it becomes part of the caller's program.
+@functools.partial(jax.jit, static_argnames=("num_landmarks", "layout"), inline=True)
+def _segment_means(
+    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None, num_landmarks: int, layout: Layout
+) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
+    """Returns `segment_means` of valid arguments."""
     batch, length = x.shape[:2]
-    check_landmarks(num_landmarks, length, layout)
     if layout != "hf" and mask is not None:
         x = jnp.where(mask[..., None, None], x, 0)
     if layout != "real" or (mask is None and length % num_landmarks == 0):

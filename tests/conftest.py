@@ -2,6 +2,7 @@
 
 import gc
 import importlib.metadata
+import itertools
 import logging
 import os
 import pathlib
@@ -29,6 +30,8 @@ import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+NUMBERS = itertools.count()  # of the tests of this process
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -51,9 +54,10 @@ def rngs():
 
 
 @pytest.fixture(autouse=True)
-def cache_folder(monkeypatch, tmp_path):
-    """A cache folder per test, so that no test reads or writes the user's cache."""
-    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(tmp_path / "cache"))
+def cache_folder(monkeypatch, tmp_path_factory):
+    """A cache folder per test, so that no test reads or writes the user's cache. Most never create it."""
+    folder = tmp_path_factory.getbasetemp() / "caches" / str(next(NUMBERS))
+    monkeypatch.setenv("NYSTROMFORMER_JAX_CACHE", str(folder))
 
 
 @pytest.fixture(autouse=True)

@@ -66,9 +66,12 @@ def rematerialises(job):
 
 
 def normal(rng, shape, dtype=float):
-    """Standard normal numbers like `jax.random.normal`, from NumPy: no program is compiled per shape."""
+    """Standard normal numbers like `jax.random.normal`, from NumPy: no program is compiled per shape.
+
+    `device_put` compiles nothing either, unlike `jnp.asarray`.
+    """
     numbers = np.random.default_rng(np.asarray(jax.random.key_data(rng))).standard_normal(shape)
-    return jnp.asarray(numbers.astype(jax.dtypes.canonicalize_dtype(dtype)))
+    return jax.device_put(numbers.astype(jax.dtypes.canonicalize_dtype(dtype)))
 
 
 def random_variables(rng, module, *inputs, scale=0.5):
@@ -77,7 +80,7 @@ def random_variables(rng, module, *inputs, scale=0.5):
     random = np.random.default_rng(np.asarray(jax.random.key_data(rng)))
 
     def draw(leaf):
-        return jnp.asarray(random.normal(scale=scale, size=leaf.shape), leaf.dtype)
+        return jax.device_put(random.normal(scale=scale, size=leaf.shape).astype(leaf.dtype))
 
     return jax.tree.map(draw, jax.eval_shape(init, rng, *inputs))
 
@@ -92,7 +95,7 @@ def random_inputs(rngs, batch, length, heads, dim, key_length=None, dtype=jnp.fl
 
 def mask_of_lengths(lengths, length):
     """True at the first `lengths[b]` positions of each row."""
-    return jnp.asarray(np.arange(length)[None, :] < np.asarray(lengths)[:, None])
+    return jax.device_put(np.arange(length)[None, :] < np.asarray(lengths)[:, None])
 
 
 def nystrom_by_the_paper(query, key, value, num_landmarks, pinv_iters=6):

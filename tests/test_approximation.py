@@ -1,5 +1,6 @@
 """The error of Nyström attention beside that of the mean value."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,12 +9,13 @@ from nystromformer_jax import approximation_error, nystrom_attention, softmax_at
 from tests.helpers import REFERENCE, assert_close, mask_of_lengths, normal
 
 B, L, H, D = 2, 41, 3, 5
+compiled_error = jax.jit(approximation_error, static_argnames="num_landmarks")
 
 
 def test_equals_its_formula_per_example_and_head(rngs):
     query, key, value = (normal(next(rngs), (B, L, H, D)) for _ in range(3))
     mask = mask_of_lengths([41, 29], L)
-    errors = approximation_error(query, key, value, mask=mask, num_landmarks=7)
+    errors = compiled_error(query, key, value, mask=mask, num_landmarks=7)
     output = np.asarray(nystrom_attention(query, key, value, mask=mask, num_landmarks=7))
     exact = np.asarray(softmax_attention(query, key, value, mask=mask))
     value, mask = np.asarray(value), np.asarray(mask)
@@ -28,12 +30,12 @@ def test_equals_its_formula_per_example_and_head(rngs):
 
 def test_padding_changes_nothing_whatever_it_contains(rngs):
     query, key, value = (normal(next(rngs), (1, L, H, D)) for _ in range(3))
-    expected = approximation_error(query, key, value, num_landmarks=7)
+    expected = compiled_error(query, key, value, num_landmarks=7)
     padded = [
         jnp.pad(x, ((0, 0), (0, 9), (0, 0), (0, 0)), constant_values=jnp.nan)
         for x in (query, key, value)
     ]
-    errors = approximation_error(*padded, mask=mask_of_lengths([L], L + 9), num_landmarks=7)
+    errors = compiled_error(*padded, mask=mask_of_lengths([L], L + 9), num_landmarks=7)
     for one, other in zip(errors, expected, strict=True):
         assert_close(one, other, REFERENCE)
 
@@ -41,24 +43,24 @@ def test_padding_changes_nothing_whatever_it_contains(rngs):
 def test_is_zero_with_few_tokens_and_without_any(rngs):
     query, key, value = (normal(next(rngs), (B, L, H, D)) for _ in range(3))
     assert_close(
-        approximation_error(query, key, value, num_landmarks=L).nystrom,
+        compiled_error(query, key, value, num_landmarks=L).nystrom,
         jnp.zeros((B, H)),
         REFERENCE,
     )
-    empty = approximation_error(query, key, value, mask=jnp.zeros((B, L), bool), num_landmarks=7)
+    empty = compiled_error(query, key, value, mask=jnp.zeros((B, L), bool), num_landmarks=7)
     assert_close(empty.nystrom, jnp.zeros((B, H)), REFERENCE)
 
 
 def test_the_mean_is_exact_for_equal_keys(rngs):
     query, value = (normal(next(rngs), (B, L, H, D)) for _ in range(2))
-    errors = approximation_error(query, jnp.ones_like(value), value, num_landmarks=7)
+    errors = compiled_error(query, jnp.ones_like(value), value, num_landmarks=7)
     assert errors.mean.max() < 1e-5
 
 
 def test_queries_of_another_length_and_half_precision(rngs):
     query, key, value = (normal(next(rngs), (B, L, H, D), jnp.bfloat16) for _ in range(3))
     real = jnp.ones((B, 11), bool)
-    errors = approximation_error(query[:, :11], key, value, query_mask=real, num_landmarks=7)
+    errors = compiled_error(query[:, :11], key, value, query_mask=real, num_landmarks=7)
     assert errors.nystrom.shape == errors.mean.shape == (B, H)
     assert errors.nystrom.dtype == jnp.float32
 

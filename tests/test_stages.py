@@ -2,10 +2,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from nystromformer_jax.stages import collect, distribute
+from nystromformer_jax import stages
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
+collect, distribute = jax.jit(stages.collect), jax.jit(stages.distribute)
 
+
+@jax.jit
 def by_softmax(query, key, value, mask):
     logits = jnp.einsum("BLHD,BTHD->BHLT", query, key) * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(jnp.where(mask[:, None, None], logits, -jnp.inf), axis=-1)

@@ -220,7 +220,7 @@ def test_a_word_longer_than_the_share_is_not_cut(vocabulary):
 
 def test_swaps_sentences():
     tokens = jnp.array([CLS, 11, 12, SEP, 21, 22, 23, SEP, PAD])
-    swapped, mask, types = swap_sentences(tokens, jnp.int32(2), jnp.int32(3), jnp.int32(1))
+    swapped, mask, types = jax.jit(swap_sentences)(tokens, 2, 3, 1)
     assert swapped.tolist() == [CLS, 21, 22, 23, SEP, 11, 12, SEP, PAD]
     assert mask.tolist() == [True] * 8 + [False]
     assert types.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 0]

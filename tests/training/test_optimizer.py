@@ -123,7 +123,8 @@ def update_of(params, gradient, **config):
     """Returns the first update of an optimizer at a constant rate."""
     settings = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant", "eps": 1e-8}
     optimizer = make_optimizer(OptimizerConfig(**settings, **config), total_steps=10)
-    return optimizer.update(gradient, optimizer.init(params), params)[0]
+    update = lambda params, gradient: optimizer.update(gradient, optimizer.init(params), params)[0]
+    return jax.jit(update)(params, gradient)
 
 
 @pytest.mark.slow(minutes=0.1)
