@@ -16,6 +16,8 @@ from benchmarks import report as attention
 from benchmarks.efficiency import tables
 from lra import report
 from lra.report import recall
+from lra.report.comparisons import compare
+from lra.report.published import title_of
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -49,6 +51,24 @@ def _table3_of_paper() -> str:
     return header + "".join(x for x in sections if re.match(r"\| \*\*(This code|Xiong)", x))
 
 
+def _control() -> str:
+    """Returns the accuracy that attention adds to the fast recipe, by task."""
+    rows = [
+        "| task | seeds | with Nyström attention − without, points | error |",
+        "|---|---:|---:|---|",
+    ]
+    for found in compare(_groups()):
+        if found.first.startswith("nystrom-32, recipe=fast") and found.second.startswith("none,"):
+            size = found.half_width if found.paired else found.error
+            kind = "95 % t interval" if found.paired else "binomial standard error"
+            seeds = ", ".join(map(str, found.seeds))
+            difference = f"{found.difference:+.2f}".replace("-", "−")
+            rows.append(
+                f"| {title_of(found.task)} | {seeds} | {difference} | ± {size:.2f}, {kind} |"
+            )
+    return "\n".join(rows) + "\n"
+
+
 def _without_convolution(table: str) -> str:
     return "".join(line for line in table.splitlines(keepends=True) if "convolution" not in line)
 
@@ -75,6 +95,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
     "attention": lambda: attention.headline(_json("benchmarks/cpu")),
+    "control": _control,
     "efficiency": lambda: tables.headline(_json("efficiency/cpu")),
     "listops-short": lambda: report.task_table(
         _groups(),
