@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import sys
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Small programs compile faster in one piece than in parts.
@@ -20,6 +21,11 @@ os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
 os.environ.setdefault("NPROC", "32")
 # Tests compile thousands of small programs and run each once.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# The processes of a test session share what they have compiled.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    programs = tempfile.TemporaryDirectory(prefix="programs-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 from jaxtyping import install_import_hook
 

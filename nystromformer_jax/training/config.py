@@ -168,8 +168,8 @@ class FitConfig:
         if train.batch_size % (shards * train.accumulation):
             raise ValueError(
                 f"train.batch_size={train.batch_size} is not divisible by mesh.data={shards}"
-                f" * train.accumulation={train.accumulation}: pass a multiple of"
-                f" {shards * train.accumulation}."
+                f" * {train.accumulation} parts (train.accumulation, or train.cpu_accumulation on a CPU):"
+                f" pass a multiple of {shards * train.accumulation}."
             )
         if self.eval_batch_size % shards:
             raise ValueError(

@@ -15,7 +15,7 @@ from tests.training import tiny
 def finished(tmp_path_factory):
     """Trains thirty steps; steps 25 and 30 remain, and the best step that each of them names."""
     workdir = tmp_path_factory.mktemp("finished")
-    tiny.train(workdir)
+    tiny.train(workdir, tiny.SAVES_OFTEN)
     return workdir
 
 
@@ -74,7 +74,7 @@ def test_resumes_from_the_checkpoint_before_a_damaged_one_with_the_same_bits(
 ):
     damaged = largest_file(run / "checkpoints/30", pattern)
     damage(damaged)
-    tiny.train(run)
+    tiny.train(run, tiny.SAVES_OFTEN)
     (said,) = (record.getMessage() for record in caplog.records if "damaged" in record.msg)
     assert said.startswith(f"The checkpoint of step 30 is damaged ({damaged} is ")
     assert "resuming from step 25" in said
@@ -120,7 +120,7 @@ def test_files_without_hashes_may_be_missing(finished, run):
     """Orbax writes two files after the hashes are made; a step without them is intact."""
     for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
         (run / "checkpoints/30" / name).unlink()
-    tiny.train(run)
+    tiny.train(run, tiny.SAVES_OFTEN)
     assert not (run / "checkpoints/30.damaged").exists()
     assert_same_end(finished, run)
 
@@ -131,7 +131,7 @@ def test_raises_and_changes_nothing_if_no_checkpoint_is_intact(run):
         flip(largest_file(step, "params/ocdbt.process_0/d/*"))
     before = snapshot(run)
     with pytest.raises(CheckpointDamaged) as refused:
-        tiny.train(run)
+        tiny.train(run, tiny.SAVES_OFTEN)
     assert str(refused.value).startswith(f"No checkpoint in {checkpoints} is intact (step 30: ")
     assert "step 25: " in str(refused.value)
     assert "restore one from a copy, or train again in another --workdir." in str(refused.value)
@@ -169,7 +169,7 @@ def test_checkpoints_without_hashes_are_used_with_a_warning(finished, run, caplo
     shutil.rmtree(run / "checkpoints/30")
     for file in (run / "checkpoints").glob("*/hashes.json"):
         file.unlink()
-    tiny.train(run)
+    tiny.train(run, tiny.SAVES_OFTEN)
     assert f"{run}/checkpoints/25 has no hashes, so it is used without a check" in caplog.text
     assert_same_end(finished, run)
 
@@ -182,6 +182,6 @@ def test_step_is_renamed_only_after_its_hashes_are_written(tmp_path, monkeypatch
 
     monkeypatch.setattr(checkpoint, "write_checksums", full_at_step_10)
     with pytest.raises(CannotWrite):
-        tiny.train(tmp_path)
+        tiny.train(tmp_path, tiny.SAVES_OFTEN)
     named = [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()]
     assert named == ["5"]

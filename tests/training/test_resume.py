@@ -124,7 +124,7 @@ def test_signals_during_a_save_finish_it_and_handlers_are_restored(
 
     handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(Checkpointer, "save", disturbed_save)
-    with pytest.raises(Interrupted, match="Stopped by SIGTERM after step 10 of 30") as stopped:
+    with pytest.raises(Interrupted, match="Stopped by SIGTERM after step 20 of 30") as stopped:
         tiny.train(tmp_path)
     assert stopped.value.exit_code == 143
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers

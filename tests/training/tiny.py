@@ -68,9 +68,12 @@ def config(total_steps=30, batch_size=8, **sections):
         train=TrainConfig(total_steps=total_steps, batch_size=batch_size, seed=3),
         optimizer=OptimizerConfig(learning_rate=0.05, warmup_steps=4, clip_norm=1.0),
         eval=sections.get("eval", EvalConfig(every_steps=10)),
-        checkpoint=sections.get("checkpoint", CheckpointConfig(every_steps=5)),
+        checkpoint=sections.get("checkpoint", CheckpointConfig(every_steps=10)),
         log=sections.get("log", LogConfig(every_steps=5, events=sections.get("events", False))),
     )
+
+
+SAVES_OFTEN = config(checkpoint=CheckpointConfig(every_steps=5))
 
 
 def train(
