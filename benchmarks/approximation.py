@@ -72,7 +72,7 @@ def gaussian(rng: Array, std: float) -> QueryAndKey:
 
 
 def retrieval(rng: Array) -> QueryAndKey:
-    """Returns queries equal to the keys, 1.5 times normal: each token attends to itself."""
+    """Returns queries equal to the keys, drawn from N(0, 1.5²): each token attends to itself."""
     key = 1.5 * jax.random.normal(rng, SHAPE)
     return key, key
 
@@ -94,9 +94,9 @@ def smooth(rng: Array) -> QueryAndKey:
 def clusters(rng: Array, *, shift: int = 0, shuffled: bool = False) -> QueryAndKey:
     """Returns queries and keys near the centers of 32 clusters of 32 tokens.
 
-    A center is 1.5 times normal; queries and keys add independent noise, 0.3 times normal. Clusters are
-    contiguous, and each is one of 32 segments. `shift` rotates the tokens, so that each of 32 segments
-    contains the end of one cluster and the start of the next. `shuffled` permutes the tokens.
+    Centers are drawn from N(0, 1.5²). Queries and keys add independent noise from N(0, 0.3²). Clusters are
+    contiguous, and each fills one of 32 segments. `shift` rotates the tokens, so that each segment contains
+    the end of one cluster and the start of the next. `shuffled` permutes the tokens.
     """
     center_rng, order_rng, noise_rng = jax.random.split(rng, 3)
     centers = 1.5 * jax.random.normal(center_rng, (1, LENGTH // SEGMENT, HEADS, HEAD_DIM))
@@ -108,7 +108,7 @@ def clusters(rng: Array, *, shift: int = 0, shuffled: bool = False) -> QueryAndK
 
 
 def sink(rng: Array) -> QueryAndKey:
-    """Returns normal inputs with 1 added to all queries, and a first key of 1.3 in every feature.
+    """Returns standard normal inputs with 1 added to all queries, and a first key of 1.3 in every feature.
 
     The first key receives 0.39 of the attention weights on average.
     """

@@ -331,7 +331,7 @@ class MlpBlock(Layer):
     """Two dense layers with an activation in between, and dropout after each.
 
     Attributes:
-      mlp_dim: Width between the layers.
+      mlp_dim: Width of the hidden layer.
       activation: Activation; `"gelu"` is the exact GELU.
       dropout_rate: Dropout rate of the output.
       hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.

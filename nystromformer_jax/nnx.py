@@ -320,7 +320,7 @@ class MlpBlock(nnx.Module):
 
     Args:
       in_features: Width of the input and the output.
-      mlp_dim: Width between the layers.
+      mlp_dim: Width of the hidden layer.
       activation: Activation; `"gelu"` is the exact GELU.
       dropout_rate: Dropout rate of the output.
       hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.
@@ -375,7 +375,7 @@ class EncoderBlock(nnx.Module):
       num_heads: H.
       in_features: E, width of the input and the output.
       make_core: Factory of the core.
-      mlp_dim: Width between the layers of the MLP.
+      mlp_dim: Width of the MLP's hidden layer.
       norm: `"pre"` normalizes the inputs of attention and MLP (LRA). `"post"` normalizes the outputs
         after the residual connection (BERT).
       attention_bias: If True, the projections of attention have a bias.

@@ -50,7 +50,7 @@ def find_runs(
     """Returns the distinct runs at or below `folders`, at any depth, sorted by path.
 
     `read` returns the run in a folder, or None if the folder holds no run of this kind. Symbolic links
-    below a folder are not followed. Error messages contain the `description` of such runs and files.
+    below a folder are not followed. Error messages name the runs by `description`.
 
     Raises:
       FileNotFoundError: A folder does not exist or contains no run.

@@ -55,7 +55,7 @@ def wait_for(path):
         (["--tasks=listop"], "--tasks: 'listop' is unknown; did you mean listops"),
         (["--tasks=glue"], "'glue' is unknown"),
         (["--attentions=softmx"], "Unknown attention 'softmx'; did you mean softmax?"),
-        (["--attentions=num_landmarks=3"], "num_landmarks=3 is an option: name a task or an att"),
+        (["--attentions=num_landmarks=3"], "num_landmarks=3 is an option: put it after the name"),
         (["--tasks=mqar,pairs=99"], "MQAR with 256 tokens has 1 to 64 pairs, got 99"),
         (["--attentions=softmax,softmax"], "two jobs have the folder name listops-softmax-seed0"),
         (["--recipe=slow"], "Unknown recipe 'slow'"),

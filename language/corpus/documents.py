@@ -262,7 +262,9 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
             }
         if not files:
             kind = "JSON lines (.jsonl)" if is_json else "text file"
-            raise FileNotFoundError(f"{path} contains no {kind}: set --config.data.dir to one.")
+            raise FileNotFoundError(
+                f"{path} contains no {kind}: set --config.data.dir to another file or folder."
+            )
         if is_json:
             _require_lines(documents, "JSON lines")
             documents = "line"

@@ -170,7 +170,7 @@ def parse_json(text: str, where: str, advice: str) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-      ValueError: The text is not JSON, is nested too deeply, or has a part of a surrogate pair.
+      ValueError: The text is not JSON, is nested too deeply, or contains an unpaired surrogate.
     """
     try:
         value = json.loads(text)

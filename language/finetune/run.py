@@ -49,8 +49,8 @@ class Run:
     def __post_init__(self) -> None:
         if self.sections["eval"].tune_threshold and not self.task.has_threshold:
             raise ValueError(
-                f"eval.tune_threshold: the task {self.task.title} has no decision threshold, which only"
-                " two classes and multi_label have: leave it at False."
+                f"eval.tune_threshold: the task {self.task.title} has no decision threshold. Only tasks with"
+                " two classes or with multi_label have one: leave it at False."
             )
 
     @property

@@ -129,9 +129,10 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> TaskData:
 
 
 def notes_of(found: Examples) -> dict[str, Any]:
-    """Returns the number of "different" examples per split and of examples "shared" by two splits.
+    """Returns the counts of distinct and shared examples, and the skipped lines.
 
-    Labels and the order of texts in a pair are ignored. "left_out" lists the skipped lines.
+    "different" has the number of distinct examples of each split, "shared" the number that two splits have
+    in common, and "left_out" the skipped lines. Labels and the order of texts in a pair are ignored.
     """
     contents = {
         name: {tuple(sorted(example.texts)) for example in examples}

@@ -262,8 +262,8 @@ def _official_paths(below: Path) -> dict[str, Path]:
     if missing:
         raise FileNotFoundError(
             f"ListOps needs the official files: no {', '.join(missing)} under {folder}. Unpack"
-            " lra_release.gz and set --config.data.dir to the folder that holds it, or leave it empty to"
-            " generate the data."
+            " lra_release.gz and set --config.data.dir to the unpacked folder, or leave it empty to generate"
+            " the data."
         )
     return paths
 

@@ -102,7 +102,9 @@ def split_names(text: str) -> list[str]:
         elif items:
             items[-1] += f",{item}"
         else:
-            raise ValueError(f"{item} is an option: name a task or an attention first.")
+            raise ValueError(
+                f"{item} is an option: put it after the name of a task or an attention."
+            )
     return items
 
 

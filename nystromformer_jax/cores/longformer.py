@@ -29,7 +29,7 @@ def longformer_attention(
     Padding at the start has no effect. Padding between tokens increases the distance of the tokens.
 
     Args:
-      query: Queries. Values at padding have no effect at real tokens, also in `key` and `value`.
+      query: Queries. Padding of `query`, `key` and `value` has no effect at real tokens.
       key: Keys, of the same length as `query` (self-attention).
       value: Values, of the same length as `key`.
       window: W, odd: the token itself and W // 2 tokens on either side. W ≥ 2 L − 1 gives softmax

@@ -41,7 +41,7 @@ def lsh_attention(
     times. Keys have unit length, so logits are not divided by √D.
 
     Args:
-      query: Queries, also used as keys. Values at padding have no effect at real tokens, also in `value`.
+      query: Queries, also used as keys. Padding of `query` and `value` has no effect at real tokens.
       value: Values, of the same length as `query`.
       rng: Random key of the rotations, which all heads and examples share.
       num_hashes: Number of rounds; there are 2 L · chunk_len · num_hashes logits per head.
@@ -81,7 +81,7 @@ def draw_rotations(
 ) -> list[Float[Array, "rounds D _"]]:
     """Returns random rotation matrices for hashing, with n / 2 columns for n buckets.
 
-    More than 64 buckets are represented as products of the buckets of several matrices.
+    For more than 64 buckets there are several matrices, and `hash_buckets` combines their buckets.
     """
     if type(num_buckets) is not int or num_buckets.bit_count() != 1 or num_buckets < 1:
         raise ValueError(f"num_buckets must be a power of two, got {num_buckets!r}.")

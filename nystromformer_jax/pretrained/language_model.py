@@ -332,9 +332,9 @@ def load(
 ) -> LanguageModel:
     """Loads a model and its tokenizer from a folder in Hugging Face's layout.
 
-    The tokenizer is read from tokenizer.json by the package tokenizers, or else by transformers. A name
-    OWNER/MODEL that is not a folder is downloaded from the Hugging Face Hub if the package huggingface_hub
-    is installed.
+    The tokenizer is read from tokenizer.json by the package tokenizers, or else by transformers. If
+    no folder has the name OWNER/MODEL, the model is downloaded from the Hugging Face Hub by the package
+    huggingface_hub.
 
     Args:
       folder: A folder, or the name of a model on the Hub.

@@ -106,7 +106,9 @@ class MeshConfig:
             if size < 1 and size != -1:
                 raise ValueError(f"mesh.{name}: needs a positive number or -1, got {size}.")
         if self.data == self.sequence == -1:
-            raise ValueError("mesh.data and mesh.sequence are both -1: give one of them a number.")
+            raise ValueError(
+                "mesh.data and mesh.sequence are both -1: set one of them to a positive number."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -203,11 +205,11 @@ class HostsConfig:
         if any(named) and not all(named):
             raise ValueError(
                 "--coordinator=HOST:PORT, --num_processes and --process_id go together: pass all"
-                " three to each process, or --distributed where the cluster knows them."
+                " three to each process, or pass --distributed if the cluster provides them."
             )
         if self.coordinator and self.distributed:
             raise ValueError(
-                "--distributed asks the cluster, --coordinator does not: pass one of them."
+                "--distributed reads the address from the cluster, --coordinator sets it: pass one of them."
             )
         host, _, port = self.coordinator.rpartition(":")
         if self.coordinator and not (host and port.isdecimal() and 0 < int(port) < 2**16):
@@ -219,8 +221,7 @@ class HostsConfig:
             raise ValueError(f"--num_processes needs a positive number, got {count}.")
         if count is not None and number is not None and not 0 <= number < count:
             raise ValueError(
-                f"--process_id counts from 0 to {count - 1}, the last of --num_processes={count};"
-                f" got {number}."
+                f"--process_id must be between 0 and {count - 1} with --num_processes={count}, got {number}."
             )
 
 

@@ -128,8 +128,8 @@ def topology_devices(name: str) -> list[jax.Device]:
         )
     except JaxRuntimeError as error:
         raise ValueError(
-            f"libtpu does not know the TPU topology {name!r} ({str(error).splitlines()[0].rstrip('.')});"
-            " it knows for example v4:1x1x1, v5e:1x1, v5p:1x1x1 and v6e:1x1."
+            f"libtpu does not support the TPU topology {name!r} ({str(error).splitlines()[0].rstrip('.')})."
+            " Pass another --topology, such as v4:1x1x1, v5e:1x1, v5p:1x1x1 or v6e:1x1."
         ) from None
     return list(description.devices)
 

@@ -245,7 +245,7 @@ def test_a_second_signal_kills(tmp_path):
             for name in ("here", ":1234", "here:", "here:0", "here:65536", "here:²")
         ),
         ({"coordinator": "here:1", "num_processes": 0, "process_id": 0}, "positive number, got 0"),
-        ({"coordinator": "here:1", "num_processes": 2, "process_id": 2}, "from 0 to 1"),
+        ({"coordinator": "here:1", "num_processes": 2, "process_id": 2}, "between 0 and 1"),
         ({"coordinator": "here:1", "num_processes": 2, "process_id": -1}, "got -1"),
         (
             {"coordinator": "h:1", "num_processes": 2, "process_id": 0, "distributed": True},

@@ -28,7 +28,8 @@ def test_error_if_libtpu_is_missing(monkeypatch):
 def test_rejects_an_unknown_topology():
     pytest.importorskip("libtpu")
     with pytest.raises(
-        ValueError, match=r"libtpu does not know the TPU topology 'v9z:1x1' \(.*v9z\); it"
+        ValueError,
+        match=r"libtpu does not support the TPU topology 'v9z:1x1' \(.*v9z\)\. Pass another",
     ):
         topology.topology_devices("v9z:1x1")
 
