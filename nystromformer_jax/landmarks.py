@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Layout, accum_dtype, check_dtype, check_landmarks
+from nystromformer_jax.validation import Layout, accum_dtype, check_array, check_landmarks
 
 BLOCK_TOKENS = 8  # tokens per block in `segment_sums`
 
@@ -100,7 +100,7 @@ def segment_means(
             "segment_means takes x [batch, length, heads, head_dim] and a boolean mask [batch, length];"
             f" got {x.shape} and {None if mask is None else (mask.shape, str(mask.dtype))}."
         )
-    check_dtype("x", x)
+    check_array("x", x, "batch, length, heads, head_dim")
     check_landmarks(num_landmarks, x.shape[1], layout)
     return _segment_means(x, mask, num_landmarks, layout)
 

@@ -150,3 +150,9 @@ def test_rejects_invalid_shapes_and_masks(no_annotations):
     ):
         with pytest.raises(ValueError, match="segment_means takes"):
             segment_means(*arguments)
+
+
+def test_rejects_empty_arrays(no_annotations):
+    for shape in ((0, 8, 1, 3), (2, 0, 1, 3), (2, 8, 0, 3), (2, 8, 1, 0)):
+        with pytest.raises(ValueError, match="x must be a non-empty array"):
+            segment_means(jnp.ones(shape), 2)

@@ -1,5 +1,6 @@
 """README is short, has the two commands of CI, and agrees with the stored results."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -53,6 +54,17 @@ def test_citations_equal_those_of_citation_cff():
         f"version = {{{ours['version']}}}, year = {{{ours['date-released'].year}}}",
     ):
         assert text in flat
+
+
+@pytest.mark.usefixtures("results")
+def test_control_names_the_seeds_of_both_means(monkeypatch):
+    """With one common seed the difference is not paired, and each mean is over all of its seeds."""
+    groups = {group.label: group for group in readme._groups() if group.task == "image"}
+    nystrom, none = (groups[f"{name}, recipe=fast"] for name in ("nystrom-32", "none"))
+    nystrom = dataclasses.replace(nystrom, runs=nystrom.runs[:1])
+    none = dataclasses.replace(none, runs=(none.runs[0], dataclasses.replace(none.runs[0], seed=1)))
+    monkeypatch.setattr(readme, "_groups", lambda: [nystrom, none])
+    assert "| Image | 0 | 0, 1 | −5.73 |" in readme._control()
 
 
 @pytest.mark.usefixtures("results")
