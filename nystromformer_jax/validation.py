@@ -268,8 +268,6 @@ def check_kernel(kernel: Array, num_heads: int, head_dim: int) -> None:
 def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:
     """Raises ValueError unless `length` can be divided into `num_landmarks` segments by `layout`."""
     check_size("num_landmarks (M)", num_landmarks)
-    if length < 1:
-        raise ValueError("The sequence axis (L) is empty; attention needs at least one position.")
     check_choice("landmark_layout", layout, Layout)
     if layout != "real" and length % num_landmarks:
         raise ValueError(
