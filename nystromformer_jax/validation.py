@@ -17,7 +17,7 @@ Layout = Literal["real", "mlpen", "hf"]
 Selection = Literal["segments", "kmeans"]
 Start = Literal["exact", "batch_max"]
 DtypeName = Literal["float32", "bfloat16"]
-ConfigDtype = Annotated[DTypeLike, DtypeName]  # stored as its name; a config file has the name
+ConfigDtype = Annotated[DTypeLike, DtypeName]  # stored as its name, as in a config file
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Iterations are unrolled in the program. After about sixteen of them rounding errors grow again.
 MAX_PINV_ITERS = 100
@@ -116,7 +116,7 @@ class Options:
         if self.landmark_selection == "kmeans" and self.landmark_layout != "real":
             raise ValueError(
                 "landmark_selection='kmeans' needs landmark_layout='real', got"
-                f" {self.landmark_layout!r}: the other layouts reproduce codes without k-means."
+                f" {self.landmark_layout!r}: the other layouts reproduce implementations without k-means."
             )
 
     def is_exact(self, inputs: Inputs) -> bool:
@@ -227,13 +227,13 @@ def check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: 
         )
     if mask.ndim == 4:
         raise ValueError(
-            f"{name} must be True at {meaning} = {(batch, length)}; got {mask.shape}. Only padding"
-            " masks are supported: landmarks mix all tokens, so a causal or block mask [B 1 L T] cannot"
-            " be applied. Use jax.nn.dot_product_attention with such masks."
+            f"{name} must have shape {(batch, length)} and be True at {meaning}; got shape {mask.shape}."
+            " Only padding masks are supported: landmarks mix all tokens, so a causal or block mask"
+            " [B 1 L T] cannot be applied. Use jax.nn.dot_product_attention with such masks."
         )
     if mask.shape != (batch, length):
         raise ValueError(
-            f"{name} must be True at {meaning} = {(batch, length)}, got shape {mask.shape}."
+            f"{name} must have shape {(batch, length)} and be True at {meaning}; got shape {mask.shape}."
         )
     if mask.dtype != jnp.bool_:
         raise ValueError(

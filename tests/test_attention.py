@@ -314,7 +314,7 @@ def test_error_falls_with_more_landmarks(rngs):
         ({"query": jnp.ones((2, 5, 3, 7))}, "may differ in length"),
         ({"query": jnp.ones((2, 5, 4, 4))}, "must be a multiple"),
         ({"mask": jnp.ones((2, 1, 5, 5), bool)}, "causal or block"),
-        ({"mask": jnp.ones((2, 6), bool)}, r"\(2, 5\), got shape \(2, 6\)"),
+        ({"mask": jnp.ones((2, 6), bool)}, r"shape \(2, 5\) .* got shape \(2, 6\)"),
         ({"mask": jnp.ones((2, 5), jnp.int32)}, "Pass mask != 0"),
         ({"query": jnp.ones((2, 6, 3, 4)), "mask": jnp.ones((2, 5), bool)}, "pass query_mask"),
         ({"num_landmarks": 0}, "an integer of at least 1"),
@@ -550,5 +550,5 @@ def test_rejects_leading_axes_and_heads_that_differ(shapes, words, no_annotation
 
 def test_rejects_a_mask_without_the_leading_axes(no_annotations):
     x = jnp.ones((2, 3, 5, 2, 4))
-    with pytest.raises(ValueError, match="mask must be True at real keys"):
+    with pytest.raises(ValueError, match=r"mask must have shape .* and be True at real keys"):
         nystrom_attention(x, x, x, mask=jnp.ones((3, 5), bool), num_landmarks=2)

@@ -274,7 +274,7 @@ class TestConvStem:
     def test_rejects_a_mask_of_the_wrong_shape(self, rngs, no_annotations):
         x = jnp.ones((1, LENGTH, WIDTH))
         with pytest.raises(
-            ValueError, match=r"mask must be True at real tokens, \[B L\] = \(1, 23\)"
+            ValueError, match=r"mask must have shape \(1, 23\) and be True at real tokens"
         ):
             ConvStem((3,)).init(next(rngs), x, jnp.ones(LENGTH, bool))
 

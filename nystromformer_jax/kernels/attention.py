@@ -32,7 +32,7 @@ def unsupported(inputs: Inputs, options: Options) -> str:
     query, conv_kernel = inputs.query, inputs.conv_kernel
     dtypes = {x.dtype for x in inputs[:3]}
     if len(dtypes) > 1:
-        return f"query, key and value have several types, {', '.join(sorted(map(str, dtypes)))}"
+        return f"query, key and value have several dtypes, {', '.join(sorted(map(str, dtypes)))}"
     for name, supported in SUPPORTED.items():
         if (given := getattr(options, name)) != supported:
             return f"they do not support {name}={given!r}"
@@ -44,13 +44,13 @@ def unsupported(inputs: Inputs, options: Options) -> str:
             f"they support head dimensions of {', '.join(map(str, HEAD_DIMS))}, not of {head_dim}"
         )
     if num_heads > LANES // head_dim and num_heads % (LANES // head_dim):
-        return f"{num_heads} heads of {head_dim} do not fill registers of {LANES}"
+        return f"{num_heads} heads of {head_dim} channels do not fill registers of {LANES} lanes"
     if options.num_landmarks % REGISTER_ROWS or options.num_landmarks > MAX_LANDMARKS:
         return (
             f"num_landmarks must be a multiple of {REGISTER_ROWS} up to {MAX_LANDMARKS},"
             f" not {options.num_landmarks}"
         )
-    # XLA convolves with one kernel per channel, see `nystrom_attention`.
+    # With one kernel per channel, XLA computes the convolution, outside of these kernels.
     width = 0 if conv_kernel is None or conv_kernel.ndim == 3 else conv_kernel.shape[1]
     if width > WIDEST_CONVOLUTION:
         return f"the convolution may be at most {WIDEST_CONVOLUTION} wide, not {width}"
@@ -216,7 +216,7 @@ def _flat(x: Float[Array, "B L H D"]) -> Float[Array, "B L E"]:
 
 
 def _bias(keys: _Side) -> Float[Array, "B groups rows lanes"]:
-    """Returns columns to add to the logits, which mask landmarks without tokens."""
+    """Returns columns that mask landmarks without tokens when they are added to the logits."""
     packing = keys.packing
     bias = jnp.where(keys.landmark_mask, 0.0, MASKED_LOGIT)
     return _to_columns(packing, jnp.broadcast_to(bias[..., None], (*bias.shape, packing.num_heads)))

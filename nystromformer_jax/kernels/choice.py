@@ -47,7 +47,7 @@ def warn_once(reason: str) -> None:
 
 
 def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
-    """Runs the kernels on each device's shard of the batch: compilers cannot partition a kernel."""
+    """Runs the kernels on each device's shard of the batch, because XLA cannot partition a kernel."""
 
     def attend(own: Inputs) -> Array:
         return kernel_attention(own, options, interpret)
@@ -104,8 +104,8 @@ def _unsupported_mesh(inputs: Inputs) -> str:
         return f"the batch is not split over the mesh's axis {BATCH_AXIS!r}"
     if others:
         return (
-            f"the mesh has an axis {others[0]!r}, and they support only the axis {BATCH_AXIS!r}, that"
-            " of the batch"
+            f"the mesh has an axis {others[0]!r}, but they support only the axis {BATCH_AXIS!r} of the"
+            " batch"
         )
     parts = math.prod(mesh.shape[axis] for axis in batch_axes)
     if inputs.query.shape[0] % parts:

@@ -80,7 +80,7 @@ def test_tpus_run_the_kernels_on_their_own_examples(caplog):
     ("options", "reason"),
     [
         ({"shape": (4, 300, 2, 40)}, "head dimensions of 32, 64, 128, not of 40"),
-        ({"shape": (4, 300, 3, 64)}, "3 heads of 64 do not fill registers of 128"),
+        ({"shape": (4, 300, 3, 64)}, "3 heads of 64 channels do not fill registers of 128 lanes"),
         ({"dtype": jnp.float16}, "float32 and bfloat16, not float16"),
         ({"num_landmarks": 24}, "a multiple of 16 up to 256, not 24"),
         ({"num_landmarks": 272}, "a multiple of 16 up to 256, not 272"),
@@ -106,7 +106,7 @@ def test_unsupported_arguments_fall_back_to_xla_with_one_warning(caplog, options
         (functools.partial(tpus, "TPU v4", data=4), "a TPU v5e or later, not a TPU v4"),
         (
             functools.partial(tpus, data=2, model=2, types=(AUTO, AUTO)),
-            "an axis 'model', and they support only the axis 'data'",
+            "an axis 'model', but they support only the axis 'data'",
         ),
         (functools.partial(tpus, data=3), "3 devices do not divide a batch of 4"),
     ],
@@ -123,7 +123,7 @@ def test_mixed_dtypes_fall_back_to_xla(caplog, rngs):
         nystrom_attention(
             query, key.astype(jnp.bfloat16), value, num_landmarks=16, implementation="pallas_tpu"
         )
-    assert "several types, bfloat16, float32" in caplog.records[0].getMessage()
+    assert "several dtypes, bfloat16, float32" in caplog.records[0].getMessage()
 
 
 def test_shard_map_with_check_vma_falls_back_to_xla(caplog):
