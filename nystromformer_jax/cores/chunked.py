@@ -30,8 +30,8 @@ def chunked_attention(
 ) -> Float[Array, "B L H D"]:
     """Computes softmax attention inside each chunk of `chunk_len` tokens, in O(L S).
 
-    Arguments are as in `softmax_attention`; query and key have the same length. Padding in front moves
-    tokens to other chunks.
+    Arguments are as in `softmax_attention`; query and key have the same length. Padding at the start
+    moves tokens to other chunks.
 
     Raises:
       ValueError: `chunk_len` is below 1, the lengths differ, or an input is invalid.
@@ -63,7 +63,7 @@ def _chunked_attention(
     *,
     chunk_len: int,
 ) -> Float[Array, "B L H D"]:
-    """Computes `chunked_attention` of validated arguments."""
+    """Computes `chunked_attention` for validated arguments."""
     length = query.shape[1]
     rows = min(chunk_len, length)
 

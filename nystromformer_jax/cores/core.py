@@ -24,7 +24,7 @@ class AttentionCore(nn.Module):
 
     A core with the attribute `shares_query_and_key` uses queries as keys and ignores `key`. A core with
     the attribute `reads_value_only` gets the value as query and key as well, without projections. Random
-    numbers per call come from `make_rng("dropout")`. Random numbers that stay the same depend on the
+    numbers that differ between calls come from `make_rng("dropout")`. Those that stay the same depend on the
     attribute `seed`. With `deterministic=True` every core is a pure function.
     """
 

@@ -36,7 +36,7 @@ def longformer_attention(
         attention.
       num_global: G; 0 for none. G ≥ L gives softmax attention.
       mask: True at real tokens; None means all are real. It also determines the global tokens. Rows
-        of masked tokens are finite and unspecified.
+        of masked tokens are finite but otherwise unspecified.
       query_mask: True at real queries; should equal `mask`. Rows masked by either are unspecified.
 
     Raises:
@@ -58,7 +58,7 @@ def longformer_attention(
     check_size("num_global", num_global, least=0)
     if type(window) is not int or window < 1 or window % 2 == 0:
         raise ValueError(
-            f"window must be odd (the token itself and as many on either side), got {window}."
+            f"window must be odd (the token itself and equally many on either side), got {window}."
         )
     if mask is None:
         mask = jnp.ones(query.shape[:2], jnp.bool_)
@@ -78,7 +78,7 @@ def _longformer_attention(
     window: int,
     num_global: int,
 ) -> Float[Array, "B L H D"]:
-    """Computes `longformer_attention` of validated arguments."""
+    """Computes `longformer_attention` for validated arguments."""
     query, key, value = (zero_padding(x, mask) for x in (query, key, value))
     # Global tokens are gathered and scattered by matmuls, because the gradient of a gather is a scatter.
     rank = mask.cumsum(axis=1) - 1

@@ -27,7 +27,7 @@ def conv_kernel_param(
     Returns None if the size is 0.
 
     Raises:
-      ValueError: The size is even or negative, or the groups are unknown.
+      ValueError: The size is even or negative, or `conv_groups` is unknown.
     """
     width, groups = core.conv_kernel_size, core.conv_groups
     check_choice("conv_groups", groups, ConvGroups)
@@ -46,7 +46,7 @@ def conv_kernel_param(
 
 
 def core_params(core: nn.Module, rng: Array, num_heads: int, head_dim: int) -> dict[str, Any]:
-    """Returns initial parameters of a core without an input.
+    """Returns initial parameters of a core, for which no input is needed.
 
     Raises:
       ValueError: The sizes of the parameters depend on the length of the input.
@@ -71,7 +71,7 @@ def param_shapes(
 
 
 def _length(core: nn.Module) -> int:
-    """Returns a valid length of inputs: some layouts of landmarks need a multiple of their number."""
+    """Returns a valid input length: some landmark layouts need a multiple of the number of landmarks."""
     landmarks = getattr(core, "num_landmarks", 1)
     return max(int(landmarks), 1) if is_integer(landmarks) else 1
 

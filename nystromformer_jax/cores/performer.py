@@ -140,7 +140,9 @@ def random_projection(
     if not orthogonal:
         return normal
     blocks = jax.random.normal(block_rng, (-(-num_features // dim), dim, dim))
-    directions = orthonormal_columns(blocks).reshape(-1, dim)[:num_features]  # rows are, as well
+    directions = orthonormal_columns(blocks).reshape(-1, dim)[
+        :num_features
+    ]  # rows are orthonormal, too
     return directions * jnp.linalg.norm(normal, axis=-1, keepdims=True)
 
 

@@ -16,7 +16,7 @@ from nystromformer_jax.validation import accum_dtype, check_inputs, check_size, 
 
 # Below every logit of vectors with a finite float32 norm, but above `MASKED_LOGIT`.
 SELF_LOGIT = -1e20
-# Hashing a token to n buckets costs D · n / 2, so larger hashes are products of smaller ones.
+# Hashing a token to n buckets costs D · n / 2, so many buckets are products of smaller numbers.
 MAX_BUCKET_BITS = 6
 
 
@@ -50,7 +50,7 @@ def lsh_attention(
         2 L / chunk_len, at least 2. L includes padding, so set a number if results must not depend on
         the amount of padding.
       mask: True at real tokens; None means all are real. Padding is sorted to the end. Without a real
-        token the output is zero; rows of masked tokens are finite and unspecified.
+        token the output is zero. Rows of masked tokens are finite but otherwise unspecified.
 
     Raises:
       ValueError: L ≠ T, a size is invalid, or shapes do not agree.
@@ -146,7 +146,7 @@ def _lsh_attention(
     num_hashes: int,
     chunk_len: int,
 ) -> Float[Array, "B L H D"]:
-    """Computes `lsh_attention` of validated arguments."""
+    """Computes `lsh_attention` for validated arguments."""
     batch, length = query.shape[:2]
     real = jnp.ones((batch, length), bool) if mask is None else mask
     missing = -length % chunk_len

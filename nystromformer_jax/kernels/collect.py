@@ -132,7 +132,7 @@ class CollectBackwardRefs(ConvolutionRefs):
     d_key: Ref  # [1 S G·D], output
     d_value: Ref  # [1 S G·D], output
     d_q_landmarks: Ref  # [1 M G·D] float32, output
-    d_matrices: Ref = None  # [1 1 G S T] float32, output of a convolution
+    d_matrices: Ref = None  # [1 1 G S T] float32, output; None without a convolution
     q_diagonal: Ref  # [G·M G·D], block-diagonal landmarks, scaled
     d_values_diagonal: Ref  # [G·M G·D], block-diagonal gradients of the values
     acc: Ref  # [G·M G·D] float32, d_logits @ key so far
@@ -155,8 +155,9 @@ def backward(
     """Returns the gradients with respect to key, value, q_landmarks and the convolution kernel.
 
     `columns` has the maximum of each row and the gradient with respect to the row sum. `d_members`, the
-    gradient of each segment mean divided by the segment size, is added to the gradient of each key in the
-    segment. `convolution` has the gradient of the output and the kernel; None without a convolution.
+    gradient with respect to each segment mean divided by the segment size, is added to the gradient with
+    respect to each key in the segment. `convolution` has the gradient with respect to the output as its
+    input; None without a convolution.
     """
     blocks = Blocks.create(packing, key.shape[1], BACKWARD_BLOCK)
     rows, width = packing.rows, packing.width

@@ -32,7 +32,7 @@ class Refs:
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Sizes of an attention, and the layout of its heads.
+    """Sizes of queries or keys, and the layout of their heads.
 
     The heads of a group are adjacent on the lanes of a block. The landmarks of the group form a
     block-diagonal matrix, which a 128 × 128 matrix unit multiplies at no extra cost. In the kernels tokens
@@ -117,7 +117,7 @@ class Blocks:
 
     @classmethod
     def create(cls, packing: Packing, length: int, longest: int) -> "Blocks":
-        """Splits `length` evenly into aligned blocks of at most `longest` (float32: half of it)."""
+        """Splits `length` evenly into aligned blocks of at most `longest` positions (half in float32)."""
         count = pl.cdiv(length, max(LANES, longest * 2 // jnp.dtype(packing.dtype).itemsize))
         return cls(packing, length, pl.cdiv(pl.cdiv(length, count), LANES) * LANES)
 

@@ -86,7 +86,7 @@ def add_to_members(
 def _layout(
     packing: Packing, x: Float[Array, "B L E"]
 ) -> tuple[Blocks, tuple[int, int, int], pl.BlockSpec, pl.BlockSpec]:
-    """Returns blocks, grid and specs; lanes are the widest aligned divisor of the width, or all."""
+    """Returns blocks, grid and specs; a block has the widest aligned divisor of the width, or all."""
     width = x.shape[2]
     lanes = next((lanes for lanes in range(BLOCK_LANES, 0, -LANES) if width % lanes == 0), width)
     blocks = Blocks.create(packing, x.shape[1], BLOCK * BLOCK_LANES // max(lanes, LANES))
