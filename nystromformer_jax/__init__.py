@@ -130,7 +130,7 @@ def lazy_names(
     return find
 
 
-if not TYPE_CHECKING:  # a type checker reports unknown names
+if not TYPE_CHECKING:  # otherwise a type checker would accept every name
     __getattr__ = lazy_names(
         __name__,
         (

@@ -32,7 +32,7 @@ def approximation_error(
     attention is useful if its error is much smaller. Nearly uniform attention makes both errors small.
 
     Args:
-      query: As in `nystrom_attention`, like `key`, `value` and the masks.
+      query: See `nystrom_attention`, also for `key`, `value` and the masks.
       key: See `query`.
       value: See `query`.
       mask: See `query`.

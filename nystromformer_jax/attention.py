@@ -54,11 +54,12 @@ def softmax_attention(
     Args:
       query: Queries, [..., length, heads, head_dim], with any number of leading batch axes.
       key: Keys; their length T may differ from L (cross-attention). If they have fewer heads than the
-        queries, each head serves a group of consecutive query heads, as in `jax.nn.dot_product_attention`.
+        queries, each key head serves a group of consecutive query heads, as in
+        `jax.nn.dot_product_attention`.
       value: Values, of the same shape as `key`.
       mask: True at real keys; None means all are real. Without a real key the output is zero.
       query_mask: True at real queries. None means that the queries use `mask` if L = T, and that all
-        queries are real otherwise. Rows of masked queries are finite and unspecified.
+        queries are real otherwise. Rows of masked queries are finite but otherwise unspecified.
 
     Raises:
       ValueError: Shapes or dtypes do not agree, or a mask is not boolean.
@@ -80,7 +81,7 @@ def _softmax_attention(
     value: Float[Array, "B T H D"],
     mask: Bool[Array, "B T"] | None,
 ) -> Float[Array, "B L H D"]:
-    """Returns `softmax_attention` of checked arguments."""
+    """Computes `softmax_attention` for validated arguments."""
     key, value = zero_padding(key, mask), zero_padding(value, mask)
     return weighted_values(softmax_weights(query, key, mask), value).astype(query.dtype)
 
@@ -125,19 +126,20 @@ def nystrom_attention(
     Args:
       query: Queries, [..., length, heads, head_dim], with any number of leading batch axes.
       key: Keys; their length T may differ from L (cross-attention). If they have fewer heads than the
-        queries, each head serves a group of consecutive query heads, as in `jax.nn.dot_product_attention`.
+        queries, each key head serves a group of consecutive query heads, as in
+        `jax.nn.dot_product_attention`.
       value: Values, of the same shape as `key`.
       num_landmarks: M; 32 or 64 in the paper.
       mask: True at real keys; None means all are real. Only padding masks are supported: landmarks
         mix all tokens, so causal or block masks cannot be applied.
       query_mask: True at real queries; None means that the queries use `mask`. Rows of masked
-        queries are finite and otherwise unspecified.
+        queries are finite but otherwise unspecified.
       pinv_iters: Number of iterations of the pseudoinverse.
       pinv_start: See `iterative_pinv`.
       landmark_layout: See `segment_means`; values other than `"real"` reproduce other implementations.
       landmark_selection: `"segments"` uses the means of M segments of the sequence, as in the paper.
-        `"kmeans"` uses the means of M clusters of similar tokens, per head, which takes longer. They
-        approximate better if similar tokens are not neighbors. See `cluster_landmarks`.
+        `"kmeans"` uses the means of M clusters of similar tokens, per head. This takes longer, but
+        approximates better if similar tokens are not neighbors. See `cluster_landmarks`.
       conv_kernel: Kernel of the skip connection, a convolution of the value along the sequence: one per
         head `[H W]`, as in the paper, or one per channel `[H D W]`; W odd.
       mask_conv: If True, the convolution reads zeros at padding. If False, it reads the values of
@@ -147,8 +149,8 @@ def nystrom_attention(
       implementation: `"pallas_tpu"` uses TPU kernels, in O(M D) memory besides the arguments; on other
         devices they run slowly, in interpret mode. `"xla"` uses jnp operations. `"auto"` uses the kernels
         on TPUs. Unsupported arguments fall back to XLA, with one warning. The kernels support first-order
-        reverse-mode differentiation; `"xla"` supports every mode. Set it explicitly to compile for devices
-        other than the default devices or the ambient mesh, for example with `jax.export`.
+        reverse-mode differentiation; `"xla"` supports every mode. Do not use `"auto"` to compile for
+        devices other than the default devices or the ambient mesh, for example with `jax.export`.
 
     Returns:
       The output in `query`'s dtype. A row without a real key is finite.
@@ -157,8 +159,8 @@ def nystrom_attention(
       ValueError: An argument has an invalid size, shape or dtype.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–17.
-    Differs: segments contain only real tokens, all three factors are masked, few tokens give exact
-    attention, the pseudoinverse is scaled per matrix, and products are associated from the right.
+    Differs: segments contain only real tokens, all three factors are masked, attention is exact for few
+    tokens, the pseudoinverse is scaled per matrix, and products are associated from the right.
     """
     folded, batch = fold_axes(query, key, value, mask, query_mask)
     inputs = Inputs.create(*folded, conv_kernel)
@@ -211,7 +213,7 @@ def _nystrom_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H 
 
 
 class Operations(NamedTuple):
-    """Operations of Nyström attention that combine tokens; they differ for one or several devices."""
+    """The operations of Nyström attention that combine tokens, for one device or for several."""
 
     # (query or key, mask, options, *, of_queries) -> segment means
     means: Callable[..., SegmentMeans]
@@ -224,7 +226,7 @@ class Operations(NamedTuple):
 
 
 def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[Array, "B L H D"]:
-    """Computes Nyström attention from masked inputs with the given `operations`."""
+    """Computes Nyström attention with the given `operations`."""
     query, key, value, conv_value = _mask_tokens(inputs, options)
     queries, keys = _landmark_means(query, key, inputs.mask, inputs.query_mask, options, operations)
     landmarks = invert_landmarks(queries, keys, options)
@@ -302,7 +304,7 @@ def find_landmarks(
     query_mask: Bool[Array, "B L"] | None,
     options: Options,
 ) -> Landmarks:
-    """Returns the landmarks of query and key, which `options.mask_inputs` must have masked."""
+    """Returns the landmarks of a query and a key that `options.mask_inputs` has masked."""
     means = _landmark_means(query, key, mask, query_mask, options, LOCAL)
     return invert_landmarks(*means, options)
 

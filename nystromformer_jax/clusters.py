@@ -31,11 +31,11 @@ def cluster_landmarks(
     are far apart, whichever are closer to a sample of 8 M tokens. No gradient flows through the initial
     centers or the assignment.
 
-    The clusters of a head are used only if their landmarks represent them. Otherwise the approximation
-    can be worse than the mean value, and the head keeps its segment means. The criterion is the variance
-    of a logit within a cluster, which must be at most 1. For keys it is the variance of keys around their
-    landmarks times the variance of all queries. For queries it is the variance of queries around their
-    landmarks times the variance of all keys.
+    The clusters of a head are used only if the landmarks represent their tokens well. Otherwise the
+    approximation can be worse than the mean value, so the head keeps its segment means. The criterion is
+    the variance of a logit within a cluster, which must be at most 1. For keys it is the variance of keys
+    around their landmarks times the variance of all queries. For queries it is the variance of queries
+    around their landmarks times the variance of all keys.
 
     Examples with at most M real tokens also keep their segment means, which are the tokens themselves.
 
@@ -137,7 +137,7 @@ def _sample(
 
 
 def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
-    """Returns M tokens per head: first the farthest from the mean, then the farthest from earlier ones."""
+    """Returns M tokens per head: the farthest from the mean, then each the farthest from earlier ones."""
 
     def next_token(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         center, distance = carry  # [B 1 H D] and [B R H]
@@ -154,7 +154,7 @@ def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Arr
 def _choose(
     clusters: _Clusters, segments: SegmentMeans, logit_variance: Float[Array, "B H"]
 ) -> SegmentMeans:
-    """Returns the cluster means where they represent the tokens, else the segment means.
+    """Returns the cluster means where they represent the tokens well, else the segment means.
 
     Examples with at most M real tokens always keep their segment means.
     """

@@ -13,9 +13,9 @@ BLOCK_ROWS = 128  # size of a TPU's matrix unit
 # On a CPU the kernel gradient takes 17 to 24 ms with 32 rows and 23 to 33 ms with 64
 # (batch 32, 2,048 tokens of 64 channels, W from 7 to 67, two cores of an AMD EPYC).
 CPU_BLOCK_ROWS = 32
-# Maximum number of weights of a kernel per channel that stay in a CPU's first cache, of 32 KB.
+# Maximum number of weights of a per-channel kernel that fit in a CPU's L1 cache, of 32 KB.
 CACHED_WEIGHTS = 8192
-# Maximum kernel width for adding shifted copies on a CPU; wider kernels use the band matrix.
+# Maximum width of a per-head kernel for shifted copies on a CPU; wider ones use the band matrix.
 MAX_SHIFTS = 65
 
 
@@ -80,7 +80,7 @@ def _shifted(
     accumulator = accum_dtype(value.dtype)
     kernel = kernel.astype(value.dtype).astype(accumulator)
     if kernel.ndim == 3 and kernel.size <= CACHED_WEIGHTS:
-        # The barrier stores the weights with the channels last and in one axis, to be read as vectors.
+        # The barrier makes XLA store all channels in the last axis, so that they are read as vectors.
         weights = list(jax.lax.optimization_barrier(jnp.moveaxis(kernel, -1, 0)).reshape(width, -1))
         value = value.reshape(*shape[:2], -1)
     else:

@@ -13,10 +13,11 @@ LEVELS = 2**16
 def dropout(rng: Array, x: Float[Array, "*shape"], rate: float) -> Float[Array, "*shape"]:
     """Zeros each element with probability `rate` and scales the others up.
 
-    The rate is rounded to a multiple of 1 / 65,536. The scale matches it and preserves the mean exactly.
+    The rate is rounded to a multiple of 1 / 65,536. The scale is that of the rounded rate, so the mean is
+    preserved exactly.
 
-    Differs from `nn.Dropout`: draws a quarter of the random words and compares integers, which is five
-    times as fast on a CPU. There, drawing the words takes a third of the paper's training step.
+    Differs from `nn.Dropout`: draws a quarter as many random words and compares integers, which is five
+    times as fast on a CPU. There `nn.Dropout` spends a third of the paper's training step on the words.
     """
     threshold = min(round(rate * LEVELS), LEVELS - 1)
     kept = random_words(rng, x.shape) >= threshold

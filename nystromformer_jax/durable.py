@@ -16,7 +16,7 @@ CANNOT_WRITE = frozenset(  # errors of a full disk or a read-only folder
 
 
 def write_files(files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Writes each file with its function of a path; renames them only after all are synced to disk.
+    """Calls each file's function with a temporary path; renames the files after all are synced to disk.
 
     Raises:
       OSError: A file cannot be written. Existing files are unchanged, and temporary files are removed.

@@ -34,9 +34,9 @@ def multi_scale_ema(
         output[l, c] = Σ_n Σ_{s ≤ l} weights[0, c, n] exp(−(l − s) / time_scales[0, c, n]) x[s, c]
                      + Σ_n Σ_{s ≥ l} weights[1, c, n] exp(−(s − l) / time_scales[1, c, n]) x[s, c]
 
-    Takes O(L C (S + N)) operations, with chunks of S = 64 tokens: inside a chunk, a Toeplitz matrix per
-    channel; between chunks, 2 N states per channel, combined in log₂(L / S) steps. Supports reverse-mode
-    and forward-mode differentiation.
+    Takes O(L C (S + N)) operations, with chunks of S = 64 tokens. Inside a chunk, each channel is multiplied
+    by a Toeplitz matrix. Between chunks, 2 N states per channel are combined in log₂(L / S) steps. Supports
+    reverse-mode and forward-mode differentiation.
 
     Args:
       x: Input, [batch, length, channels]. Padding has no effect on the output at real tokens, even if it
@@ -46,8 +46,8 @@ def multi_scale_ema(
       weights: Weights of the states.
       mask: True at real tokens. Padding counts as zeros, so padding between tokens increases their
         distance.
-      mesh: If given, the length is split over its axis `axis`. Devices exchange 2 C N numbers per example
-        each; this does not depend on the length.
+      mesh: If given, the length is split over its axis `axis`. Each device sends 2 C N numbers per example,
+        which does not depend on the length.
       axis: Name of the mesh axis.
 
     Returns:
@@ -113,7 +113,7 @@ def _moving_averages(
     weights: Float[Array, "2 C N"],
     axis: str | None,
 ) -> Float[Array, "B L C"]:
-    """Returns the moving averages; if `axis` is not None, `x` is one device's whole chunks."""
+    """Returns the moving averages; if `axis` is not None, `x` has the chunks of one device."""
     batch, length, channels = x.shape
     dtype = accum_dtype(x.dtype)
     rates, weights = 1 / time_scales.astype(dtype)[..., None], weights.astype(dtype)[..., None]
@@ -144,8 +144,8 @@ def _moving_averages(
 def _toeplitz(kernels: Float[Array, "2 C S"]) -> Float[Array, "C S S"]:
     """Returns matrices with kernels[0, :, t − s] in row t ≥ s plus kernels[1, :, s − t] in row t ≤ s.
 
-    They are built by repeating one row with a period of 2 S, as the gradient of this operation is a sum
-    instead of a scatter.
+    They are built by repeating one row with a period of 2 S, because the gradient of this operation is a
+    sum instead of a scatter.
     """
     past, future = kernels
     channels, rows = past.shape
@@ -162,10 +162,9 @@ def _states_outside(
 ) -> Float[Array, "2 C N BK"]:
     """Returns, for each chunk, the states of the past before it and those of the future after it.
 
-    The past is summed up to the last token of the previous chunk, the future from the first token of the
-    next chunk.
-    `rates` are the decay rates per chunk. The last axis of `states` contains the chunks of the first
-    example, then those of the second, and so on.
+    The past is summed up to the last token of the previous chunk, and the future from the first token of
+    the next chunk. `rates` are the decay rates per chunk. The last axis of `states` contains the chunks of
+    the first example, then those of the second, and so on.
     """
     chunks = states.reshape(*states.shape[:3], batch, -1)
     outside = _states_beside(chunks, rates[..., None])
@@ -188,7 +187,7 @@ def _states_outside(
 def _states_beside(
     states: Float[Array, "2 C N B K"], rates: Float[Array, "2 C N 1 1"]
 ) -> Float[Array, "2 C N B K"]:
-    """Returns `_states_outside` of one device, from those of pairs of chunks: O(K) operations in all."""
+    """Returns `_states_outside` on one device, recursively from pairs of chunks, in O(K) operations."""
     chunks = states.shape[4]
     if chunks == 1:
         return jnp.zeros_like(states)

@@ -38,7 +38,7 @@ class MultiScaleEma(Layer):
 
     Attributes:
       num_states: N, number of time scales per channel and direction.
-      max_time_scale: Longest initial time scale, in tokens; the length of the sequences, for example.
+      max_time_scale: Longest initial time scale, in tokens, for example the length of the sequences.
     """
 
     num_states: int = 16

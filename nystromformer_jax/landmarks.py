@@ -31,7 +31,7 @@ class TokenRanks(NamedTuple):
         return jnp.where(self.mask, (self.rank * num_landmarks) // count, num_landmarks)
 
     def segment_bounds(self, num_landmarks: int) -> Int[Array, "B N"]:
-        """Returns the first position of each segment; the last segment ends before the last bound."""
+        """Returns the first position of each segment, followed by the end of the last segment."""
         first = first_ranks(self.counts, num_landmarks)
         return (self.rank[:, None] < first[..., None]).sum(axis=-1, dtype=jnp.int32)
 
@@ -76,8 +76,8 @@ def segment_means(
     """Returns the mean of `x` over each of M segments of the sequence, and the landmark mask.
 
     Args:
-      x: Queries or keys, [batch, length, heads, head_dim]. Padding has no effect, except with
-        `layout="hf"`.
+      x: Queries or keys, [batch, length, heads, head_dim]. Values at padding have no effect, except
+        with `layout="hf"`.
       num_landmarks: M, at least 1.
       mask: True at real tokens; None means all are real.
       layout: `"real"` divides the real tokens into segments of nearly equal size. `"mlpen"` (the authors'
@@ -110,7 +110,7 @@ def segment_means(
 def _segment_means(
     x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None, num_landmarks: int, layout: Layout
 ) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
-    """Returns `segment_means` of valid arguments."""
+    """Computes `segment_means` for validated arguments."""
     batch, length = x.shape[:2]
     if layout != "hf" and mask is not None:
         x = jnp.where(mask[..., None, None], x, 0)
@@ -134,8 +134,8 @@ def _segment_means(
 def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float[Array, "B M H D"]:
     """Returns sums over the positions bounds[s] … bounds[s + 1] − 1, in at least float32.
 
-    Blocks of tokens are summed first. The sums of blocks inside a segment are then added with a 0/1 matrix,
-    and single tokens of the blocks at its bounds. `x` is read once, unlike by a 0/1 matrix for all tokens.
+    Blocks of tokens are summed first. Products with 0/1 matrices then add the blocks inside a segment and
+    the single tokens of the blocks at its bounds. This reads `x` once, unlike a 0/1 matrix for all tokens.
     """
     batch, length = x.shape[:2]
     count = -(-length // BLOCK_TOKENS)

@@ -47,7 +47,7 @@ class NystromformerConfig:
       vocab_size: V, rows of the token embedding.
       max_len: Maximum length, rows of the position embedding.
       embed_dim: E, width of the model.
-      num_types: Rows of the token type embedding (sentence A and B).
+      num_types: Rows of the token type embedding (sentences A and B).
       attention: Name of the attention. "nystrom" and "softmax" use the fields below; other attentions
         use their default options.
       num_landmarks: M of Nyström attention.
@@ -309,7 +309,7 @@ def hidden_states(
     Args:
       model: A model of this module.
       variables: {"params": …}.
-      inputs: As in `Nystromformer`, also for multiple choice.
+      inputs: Token ids [B, L], also for a multiple-choice model.
       mask: True at real tokens.
       types: 0 in the first sentence, 1 in the second.
     """

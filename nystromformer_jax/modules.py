@@ -82,7 +82,8 @@ class AttentionInputs(NamedTuple):
         """Validates the arguments of a call, and replaces NaN and infinity at padding with zero.
 
         Raises:
-          ValueError: An input is invalid, or both `inputs_kv` and `inputs_k` or `inputs_v` are given.
+          ValueError: An input is invalid, `inputs_kv` is given together with `inputs_k` or `inputs_v`, or
+            `inputs_v` without `inputs_k`.
         """
         if mask is not None and getattr(mask, "ndim", 0) == 3 and "float" in str(mask.dtype):
             raise ValueError(
@@ -133,7 +134,7 @@ def attention_features(
 
 
 def new_core(make_core: Any, **attributes: Any) -> nn.Module:
-    """Calls the factory of a core; raises ValueError unless it is a factory."""
+    """Returns a new core; raises ValueError unless `make_core` is a factory of cores."""
     if isinstance(make_core, (str, nn.Module)) or not callable(make_core):
         raise ValueError(
             "make_core must be a factory of cores, such as make_core('nystrom', num_landmarks=64) or"
@@ -172,7 +173,7 @@ def attend_in_heads(
       transform: Function of `"query"` or `"key"` and the projected heads, [B, L, H, D].
 
     Raises:
-      ValueError: A projection is missing, so only self-attention is supported, and `inputs` cross.
+      ValueError: A projection is missing, so only self-attention is supported, but `inputs.crosses` is True.
     """
     if inputs.crosses and len(names) < 3:
         raise ValueError(
@@ -269,7 +270,7 @@ class MultiHeadAttention(Layer):
         inputs_v: Float[Array, "B T E3"] | None = None,
         deterministic: bool | None = None,
     ) -> Float[Array, "B L F"]:
-        """Attends from `inputs_q` to `inputs_kv`, or to `inputs_k` and `inputs_v`; None: self-attention.
+        """Attends from `inputs_q` to `inputs_kv`, or to `inputs_k` and `inputs_v`; without them, to itself.
 
         Args:
           inputs_q: Input projected to queries, [batch, length, features].
@@ -434,7 +435,7 @@ def _dense_convolution(
     rhs_dilation: Sequence[int],
     **__: Any,
 ) -> Float[Array, "B L E"]:
-    """Computes the convolution of `nn.Conv`, which has more arguments than are needed here."""
+    """Computes a convolution for `nn.Conv`, which passes more arguments than are needed."""
     return dense_convolution(x, kernel, *rhs_dilation)
 
 

@@ -269,7 +269,7 @@ class MultiHeadAttention(nnx.Module):
         deterministic: bool | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B L F"]:
-        """Attends from `inputs_q` to `inputs_kv`, or to `inputs_k` and `inputs_v`; None: self-attention.
+        """Attends from `inputs_q` to `inputs_kv`, or to `inputs_k` and `inputs_v`; without them, to itself.
 
         Args:
           inputs_q: Input projected to queries, [batch, length, features].

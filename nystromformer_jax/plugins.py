@@ -20,7 +20,7 @@ def short_name(name: str) -> str:
 
 
 def load_plugin(name: str, kind: type, description: str) -> Any:
-    """Imports a module and returns an object of it.
+    """Imports a module and returns an object from it.
 
     Args:
       name: `module:name`.
@@ -29,7 +29,7 @@ def load_plugin(name: str, kind: type, description: str) -> Any:
 
     Raises:
       ValueError: The module or the object does not exist, or the object is not a `kind`.
-      ImportError: The module raised an error; the message is that error and its line.
+      ImportError: The module raised an error; the message contains that error and its line.
     """
     path, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in [*path.split("."), attribute]):

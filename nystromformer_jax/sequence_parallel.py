@@ -152,7 +152,7 @@ def devices_along(mesh: Any, axis: str) -> int:
 
 
 def reshard_length(x: Any, mesh: Mesh | AbstractMesh, axis: str, *, split: bool = True) -> Any:
-    """Reshards the length of `x` over `axis`, or gathers it, if the axis is Explicit."""
+    """Splits the length of `x` over an Explicit axis, or gathers it; for other axes, returns `x`."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     wanted = axis if split else None
     if x is None or types[axis] != AxisType.Explicit:

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-NUM_BEST = 20  # starts and ends that are combined, as in BERT's run_squad.py
+NUM_BEST = 20  # starts and ends to combine into spans, as in BERT's run_squad.py
 MAX_ANSWER_TOKENS = 30  # as in BERT's run_squad.py
 
 
@@ -12,8 +12,8 @@ def best_span(
 ) -> tuple[float, int, int]:
     """Returns score, first and last token of the span with the highest sum of both logits.
 
-    A span has at most `MAX_ANSWER_TOKENS` tokens, and its ends are among the `NUM_BEST` best ones. If none
-    of their pairs is a span, the result is the best single token.
+    A span has at most `MAX_ANSWER_TOKENS` tokens. Its start is one of the `NUM_BEST` best starts, and its end
+    one of the `NUM_BEST` best ends. If no such pair is a span, the result is the best single token.
     """
     starts = np.argsort(-start_logits, kind="stable")[:NUM_BEST]
     ends = np.argsort(-end_logits, kind="stable")[:NUM_BEST]

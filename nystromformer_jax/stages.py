@@ -40,8 +40,8 @@ def collect(
       key: Keys; must be finite, also at padding.
       value: Values; must be finite, also at padding.
       mask: True at real keys; None means all are real.
-      assigned: Landmark that collects the value of each key: M for none, −1 for attention. Either all
-        keys of an example are assigned or none is.
+      assigned: Landmark that collects the value of each key, or M for none. −1 for all keys of an example
+        that uses attention.
 
     Returns:
       `(values, maximum, sum)` in at least float32: Σ exp(logit − maximum) · value, the maximum of the
@@ -98,7 +98,8 @@ def distribute(
       k_landmarks: Key landmarks.
       landmark_values: pinv(kernel_2) @ kernel_3 @ value.
       landmark_mask: False at landmarks without tokens, which get weight zero.
-      assigned: Landmark whose value is the output of each query; −1 for attention.
+      assigned: Landmark whose value is the output of each query. −1 for all queries of an example that
+        uses attention.
       value: Input of the convolution; required only with `conv_kernel`.
       conv_kernel: One kernel per head or per channel, W odd.
       mask: True where `value` is real; the convolution reads zeros elsewhere.
@@ -203,7 +204,7 @@ def invert_landmarks(
     options: Options,
     precision: jax.lax.Precision | None = None,
 ) -> Landmarks:
-    """Returns the landmarks and the pseudoinverse of kernel_2; `precision` is for matrix products."""
+    """Returns the landmarks and the pseudoinverse of kernel_2; for `precision` see `iterative_pinv`."""
     q_landmarks, q_landmark_mask, _ = queries
     k_landmarks, k_landmark_mask, _ = keys
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_landmark_mask, k_landmark_mask)
@@ -221,8 +222,8 @@ def landmark_kernel(
 ) -> Float[Array, "B H M M"]:
     """Returns kernel_2 in at least float32; rows and columns of masked landmarks are zero.
 
-    Zero rows and columns stay zero in the pseudoinverse. An identity instead would be wrong if there are
-    more unmasked keys than unmasked queries.
+    Zero rows and columns stay zero in the pseudoinverse. An identity instead would be wrong if more
+    key landmarks than query landmarks are unmasked.
     """
     dtype = accum_dtype(q_landmarks.dtype)
     logits = scaled_logits(
@@ -273,7 +274,7 @@ def _rounded_softmax(logits: Float[Array, "B H L T"], dtype: jnp.dtype) -> Float
 def _rounded_softmax_jvp(
     dtype: jnp.dtype, primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
-    # The barrier keeps the compiler from computing the weights again from the logits, which are wider.
+    # The barrier keeps the compiler from recomputing the weights from the logits, which need more memory.
     weights = jax.lax.optimization_barrier(_rounded_softmax(*primals, dtype))
     wide = weights.astype(primals[0].dtype)
     product = wide * tangents[0]
@@ -291,7 +292,7 @@ def weighted_values(
 def _product(spec: str, precision: jax.lax.PrecisionLike, x: Array, y: Array) -> Array:
     """Returns the product of two arrays of one dtype in at least float32.
 
-    Its gradients are products in the dtype of `x` and `y`, too: JAX would convert both operands to float32.
+    Its gradients are products in the dtype of `x` and `y`, too. JAX's own rule would convert both to float32.
     """
     return _einsum(spec, x, y, precision=precision, preferred_element_type=accum_dtype(x.dtype))
 
@@ -311,10 +312,10 @@ def _product_jvp(
 
 
 def _einsum(spec: str, x: Array, y: Array, **options: Any) -> Array:
-    """Returns `jnp.einsum`; on a CPU, heads are moved before tokens first.
+    """Returns `jnp.einsum`; on a CPU, after moving the axis of heads before that of tokens.
 
-    XLA's CPU backend would move features before tokens, in one loop with the operation that made the array.
-    This loop takes up to as long as the product itself.
+    Otherwise XLA's CPU backend moves features before tokens, in the loop that computes the operand. This
+    makes the loop take up to as long as the product itself.
     """
     if target_device()[0] != "cpu":
         return jnp.einsum(spec, x, y, **options)

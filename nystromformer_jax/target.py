@@ -6,7 +6,7 @@ import jax
 
 
 def target_device() -> tuple[str, str]:
-    """Returns platform and kind of the target devices: of the ambient mesh, else the default ones."""
+    """Returns platform and kind of the devices of the ambient mesh, or else of the default devices."""
     mesh = jax.sharding.get_abstract_mesh()
     device = None if mesh.empty else mesh.abstract_device
     if device is not None:
