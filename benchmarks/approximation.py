@@ -153,7 +153,7 @@ def _errors(
 def make_row(
     name: str, calls: Iterable[tuple[Array, Array, Array, Array | None]]
 ) -> dict[str, Any]:
-    """Returns the errors of query, key, value and mask, averaged over calls, examples and heads."""
+    """Returns the errors for calls (query, key, value, mask), averaged over calls, examples and heads."""
     errors = [[_errors(*call, column) for column in COLUMNS] for call in calls]
     nystrom = np.mean([[one.nystrom.mean() for one in row] for row in errors], axis=0)
     mean = np.mean([row[0].mean.mean() for row in errors])
@@ -174,7 +174,7 @@ def long_examples(trained: Trained, count: int) -> list[int]:
     """Returns the first validation examples with at least `LENGTH` tokens.
 
     Raises:
-      ValueError: None of the first examples is as long.
+      ValueError: None of the first examples is that long.
     """
     split = trained.task.splits["valid"]
     batch = split.batch(np.arange(min(CANDIDATES, len(split))), trained.run.data.padding)

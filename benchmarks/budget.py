@@ -1,4 +1,4 @@
-"""Memory, kernels and cycles of attention on a TPU, by its compiler, without a TPU.
+"""Memory, kernels and cycles of attention on a TPU, estimated by its compiler without a TPU.
 
     python -m benchmarks.budget --out results/budget/tpu
 
@@ -6,8 +6,8 @@ Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. Our kernels
 form, a literal port of other implementations, and exact attention. The kernels take [B L E] from the
 projections, the others their fastest layout, [B H L D]. Times are estimates. For a kernel, the time is the
 larger of the cycles in the compiler's static profile and its bytes over the memory bandwidth. For all other
-operations it is the compiler's estimate. The floor is bandwidth alone: 7 L D numbers per head forward, 17
-with the gradient.
+operations it is the compiler's estimate. The floor is the time to read and write 7 L D numbers per head
+forward, or 17 with the gradient.
 Needs libtpu (extra `plan`). The table is rewritten after every cell; the same command resumes.
 """
 
@@ -181,7 +181,7 @@ def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
     """Returns the cycles of each kernel by libtpu's static profile, which is enabled when libtpu starts.
 
     Each kernel is compiled alone and without aliased operands, because the profile aborts the process for
-    these and for some of XLA's own operations.
+    aliased operands and for some of XLA's own operations.
     """
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_static_llo_profile_to={folder}"

@@ -1,4 +1,4 @@
-"""Memory, FLOPs and bytes of a program, by its compiler. Compiling for a TPU needs no TPU."""
+"""Memory, FLOPs and bytes of a program, reported by its compiler. Compiling for a TPU needs no TPU."""
 
 import dataclasses
 import math

@@ -1,12 +1,12 @@
-"""Kernels, bytes and memory of attention and of training steps on a GPU, by its compiler, without a GPU.
+"""Kernels, bytes and memory of attention and training steps on a GPU, by its compiler without a GPU.
 
     python -m benchmarks.gpu_budget --out results/budget/gpu
 
 The first rows are one attention (batch 8, 8 heads of 64, 64 landmarks, L = 4,096, a convolution of 33), the
 others a training step of a config in float32. Kernels are counted in the optimized program. Their bytes are
 the sizes of their operands and results, an upper bound of what they read and write. Without a GPU the
-compiler cannot time variants of kernels; on a GPU it may choose other ones. The floor is 7 L D numbers per
-head forward, and 17 with the gradient.
+compiler cannot time variants of kernels; on a GPU it may choose other ones. The floor is the bytes of
+7 L D numbers per head forward, or 17 with the gradient.
 Needs the extra `plan-gpu`. The table is rewritten after every cell; the same command resumes.
 """
 

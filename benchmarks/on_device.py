@@ -3,12 +3,12 @@
 1. The device's implementation of attention is compared with XLA in float32 on the CPU, forward and
    gradients, with and without a mask.
 2. Attention by length: ours, plain jnp, exact by XLA and by cuDNN, a literal port of other implementations,
-   and Hugging Face's module if PyTorch supports the device. Medians of several rounds in turn, each of ten
-   calls; temporaries by the compiler, and the number of kernels launched.
+   and Hugging Face's module if PyTorch supports the device. Times are medians of several rounds in turn, each
+   of ten calls. The compiler gives the size of the temporaries and the number of kernels.
 3. A training step of every config of the benchmark, compared with Hugging Face's modules.
 
 Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. FOLDER/results.json is written after
-each measurement, and the same command resumes. What cannot run has an error in its row.
+each measurement, and the same command resumes. The row of a failed measurement has the error.
 """
 
 import argparse
@@ -61,7 +61,9 @@ def main() -> int:
     file, rows = given.out / "results.json", read_rows(given.out)
     machine = {key: describe_environment()[key] for key in ("device", "versions")}
     if file.is_file() and (known := read_json(file)["machine"]) != machine:
-        parser.error(f"{file} is of another machine ({known}, here {machine}): pass another --out.")
+        parser.error(
+            f"{file} was made on another machine ({known}, here {machine}): pass another --out."
+        )
     given.out.mkdir(parents=True, exist_ok=True)
     measure: dict[str, Callable[..., Rows]] = {
         "checks": check,
@@ -88,7 +90,7 @@ def read_rows(out: Path) -> dict[str, Rows]:
 
 
 def missing(rows: dict[str, Rows], toy: bool) -> list[Measurement]:
-    """Returns the measurements without a row, in the order of their value."""
+    """Returns the measurements without a row, the most informative ones first."""
     wanted: list[Measurement] = [
         ("checks", {"dtype": dtype, "masked": masked})
         for dtype in ("float32", "bfloat16")
@@ -284,7 +286,7 @@ def _huggingface(batch: int, length: int, mode: str) -> Callable[[], Any]:
 
 
 def step(config: str, toy: bool = False) -> Rows:
-    """Times a config's training step, and that of Hugging Face's modules if PyTorch has the device."""
+    """Times a config's training step, and that of Hugging Face's modules if PyTorch has a GPU."""
     from benchmarks import tasks, training_step
     from benchmarks.timing import interleaved
     from lra import train

@@ -1,4 +1,4 @@
-"""Memory and time of training steps on TPUs, by their compiler: tables for the docs.
+"""Memory and time of training steps on TPUs, estimated by their compiler: tables for the docs.
 
     python -m benchmarks.plans --out results/plans/table
     python -m benchmarks.plans --scaling --out results/plans/scaling
@@ -6,8 +6,7 @@
 The first plans the paper's five tasks and BERT-base pretraining for three topologies, each with the
 config's own batch. The second plans ListOps on 1 to 256 chips of a v5e, once with the config's batch and
 once with 2 examples per chip. With more chips than examples, the length is split, too. Needs libtpu (extra
-`plan`) but no TPU. The table is rewritten after every cell; the same command
-resumes.
+`plan`) but no TPU. The table is rewritten after every cell; the same command resumes.
 """
 
 import argparse
@@ -149,7 +148,7 @@ def markdown(results: dict[str, Any]) -> str:
     kinds = ("params", "optimizer", "batch", "other", "temporaries", "code")
     lines = [
         "| config | chips | parameters, MiB | optimizer | batch | other | temporaries | program |"
-        " together | TFLOPs per chip | collectives, MiB | step, ms: computing + communicating | run, hours |",
+        " total | TFLOPs per chip | collectives, MiB | step, ms: computing + communicating | run, hours |",
         "|---" * 13 + "|",
     ]
     for row in results["rows"]:

@@ -71,10 +71,11 @@ def main() -> int:
 
 
 def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dict[str, Any]:
-    """Returns the row of a cell: batch, median seconds per step, memory by the compiler and of the process.
+    """Returns the row of a cell: batch, median seconds per step, compiled and peak memory.
 
-    The batch is the largest that fits by the compiler, starting from `batch_size` (0: the config's). A row
-    is printed before the step runs, because the step may need more memory than the compiler's figure.
+    The batch is the largest that fits according to the compiler, starting from `batch_size` (0: the
+    config's). A row is printed before the step runs, because the step may need more memory than the
+    compiler's figure.
     """
     volunteer()
     config = _config(task, attention)
@@ -118,7 +119,7 @@ def _config(task: str, attention: str) -> dict[str, Any]:
 
 
 def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
-    """Returns the step, a function that makes its arguments, and the bytes it needs by the compiler."""
+    """Returns the step, a function that makes its arguments, and the compiler's figure of its bytes."""
     from lra import train
     from nystromformer_jax import training
 

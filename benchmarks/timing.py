@@ -57,7 +57,7 @@ def processor() -> str:
 
 
 def available_bytes() -> int:
-    """Returns this machine's free memory, on Linux without swapping."""
+    """Returns the memory available without swapping on Linux, and this machine's total memory elsewhere."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -67,7 +67,7 @@ def available_bytes() -> int:
 
 
 def added_bytes(run: Callable[[], Any]) -> int | None:
-    """Returns by how much this process's memory grows during `run` at its peak, on Linux.
+    """Returns the peak growth of this process's memory during `run`, on Linux.
 
     Returns None on other systems, and if the kernel does not let a process reset its own peak.
     """

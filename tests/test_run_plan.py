@@ -24,13 +24,13 @@ def test_plans_for_the_devices_of_this_machine():
     assert "8 device(s), data 2 × sequence 4; batch 8, length 64; layers remat" in done.output
     assert "optimizer state" in done.output
     assert "all-reduce" in done.output
-    assert "no estimate: only a TPU's compiler makes one; pass --topology" in done.output
+    assert "no estimate for this device: pass --topology" in done.output
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--topology=v5e"], "such as v5e:1x1; got 'v5e'"),
+        (["--topology=v5e"], "such as v5e:1x1 or h200:1; got 'v5e'"),
         (["--config.mesh.data=3"], "does not match 8 device(s)"),
         (["--price=-1"], "price"),
         (["--price=1.2"], "--price needs --topology"),

@@ -9,8 +9,8 @@ CPU's compiler does not count the temporaries of fused operations (largest for e
 batch), so on a CPU the peak of the process is used if it is larger. On other devices the peak is not used,
 because it is counted for the whole process and cannot be reset.
 
-Rows `ema` and `ema-fft` are moving averages in chunks and by FFT; `block-ema` and `block` are a
-`GatedEmaBlock` with Nyström attention with and without them.
+Rows `ema` and `ema-fft` are moving averages in chunks and by FFT. Rows `block-ema` and `block` are a
+`GatedEmaBlock` with Nyström attention; only `block-ema` has moving averages.
 
 Programs that need more than `--memory_limit` are not run, and the table says so. The others of one
 length, batch and pass are timed in turn. The JSON is rewritten after every length; the same command
@@ -120,7 +120,7 @@ def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the results of an earlier run.
 
     Raises:
-      ValueError: They have other settings, or the file is not one of this program.
+      ValueError: The settings differ, or the file was not written by this program.
     """
     results: Any = read_json(file)
     ours = isinstance(results, dict) and {"settings", "commands", "rows"} <= results.keys()

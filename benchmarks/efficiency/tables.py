@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 MIB = 2**20
-# Memory and time of softmax attention over each one's; inference, one sequence, GTX 1080 Ti.
+# Memory and time of softmax attention divided by those of each attention: inference, one sequence, on a
+# GTX 1080 Ti.
 # Source: Xiong et al. 2021, arXiv:2102.03902, Table 1.
 PAPER = {
     "nystrom-64": {

@@ -2,7 +2,8 @@
 
 The folder keeps the two latest checkpoints, and for each the best checkpoint up to that step. A checkpoint's
 folder gets its final name after all files and checksums are written. Older checkpoints are deleted only then,
-so a killed run always has an intact checkpoint. Checksums detect a damaged one; the run resumes before it.
+so a killed run always has an intact checkpoint. Checksums detect a damaged checkpoint, and the run then
+resumes from an earlier one.
 """
 
 import dataclasses
@@ -137,15 +138,17 @@ def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: M
     with Checkpointer(folder, read_only=True) as checkpointer:
         if step not in checkpointer.steps():
             saved = ", ".join(map(str, checkpointer.steps())) or "none"
-            raise FileNotFoundError(f"no checkpoint of step {step} under {folder}; there: {saved}.")
+            raise FileNotFoundError(
+                f"{folder} has no checkpoint of step {step}; saved steps: {saved}."
+            )
         require_intact(folder, step)
         return checkpointer.restore_params(step, jax.eval_shape(make_params), mesh)
 
 
 def _one_replica(tree: Any) -> Any:
-    """Replaces replicated arrays by the copy on the first device, unless several processes save.
+    """Replaces replicated arrays with the copy on the first device, unless several processes save.
 
-    Orbax would save a slice from each device, for which it compiles a program per shape.
+    Otherwise Orbax saves a slice from each device, and compiles a program per shape to take it.
     """
     if jax.process_count() > 1:
         return tree

@@ -20,10 +20,10 @@ class TrainConfig:
     total_steps: int
     batch_size: int  # global batch size: examples per update on all devices
     seed: int = 0
-    accumulation: int = 1  # gradient accumulation: sequential parts of a batch; 0: by device
-    cpu_accumulation: int = 1  # used on CPUs if accumulation is 0, see `choose_accumulation`
+    accumulation: int = 1  # gradient accumulation: sequential parts of a batch; 0: chosen by device
+    cpu_accumulation: int = 1  # for CPUs and small accelerators if accumulation is 0
     remat: bool = False  # rematerialization: recompute activations in the backward pass
-    budget_steps: int = 0  # total training steps; 0: the default of the task
+    budget_steps: int = 0  # a run of fewer steps is partial; 0: the default of the task
 
     def __post_init__(self) -> None:
         _at_least("train", self, total_steps=1, batch_size=1, seed=0, accumulation=1)
@@ -36,8 +36,9 @@ class TrainConfig:
 class OptimizerConfig:
     """AdamW (decoupled weight decay) with optional clipping by global gradient norm.
 
-    With `method="muon"`, Muon updates the kernels of dense layers and dense convolutions, scaled to AdamW's
-    root mean square so that one learning rate serves both. AdamW with Nesterov momentum updates the rest.
+    With `method="muon"`, Muon updates the kernels of dense layers and dense convolutions. Its updates are
+    scaled to the root mean square of AdamW's, so that one learning rate serves both. AdamW with Nesterov
+    momentum updates the rest.
     """
 
     method: Literal["adamw", "muon"] = "adamw"
@@ -75,7 +76,7 @@ class EvalConfig:
 
     every_steps: int = 500
     max_examples: int = 0  # 0: all
-    batch_size: int = 0  # 0: four parts of a training batch, at most all
+    batch_size: int = 0  # 0: four accumulation parts, at most a training batch
 
     def __post_init__(self) -> None:
         _at_least("eval", self, every_steps=1, max_examples=0, batch_size=0)
@@ -151,8 +152,8 @@ class FitConfig:
         warmup_steps, total_steps = config.optimizer.warmup_steps, config.train.total_steps
         if warmup_steps > total_steps:
             logging.getLogger(__name__).warning(
-                "optimizer.warmup_steps=%d is more than train.total_steps=%d: the learning rate rises to"
-                " the end, and never reaches optimizer.learning_rate.",
+                "optimizer.warmup_steps=%d is more than train.total_steps=%d: the learning rate rises"
+                " until the end and never reaches optimizer.learning_rate.",
                 warmup_steps,
                 total_steps,
             )
@@ -160,7 +161,7 @@ class FitConfig:
 
     @property
     def eval_batch_size(self) -> int:
-        """Rows of an evaluation batch. Without gradients, four parts of a training batch fit."""
+        """Rows of an evaluation batch. By default four accumulation parts, which fit without gradients."""
         rows = self.train.batch_size
         return self.eval.batch_size or min(rows, 4 * rows // self.train.accumulation)
 

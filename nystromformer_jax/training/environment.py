@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 
-# Of the 16 GB of the smallest device for which an undivided batch is meant, jax allocates 12 by default.
+# An undivided batch is meant for devices of 16 GB or more. Of 16 GB, jax allocates 12 by default.
 LARGE_DEVICE_BYTES = 11 * 10**9
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns versions, device and CPU threads; runs are bitwise reproducible if they are equal."""
+    """Returns versions, device and CPU threads; runs with equal values are bitwise reproducible."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     devices = jax.devices()
     return {
@@ -41,7 +41,8 @@ def choose_accumulation(
 ) -> Mapping[str, Any]:
     """Returns `config` with `train.accumulation` chosen for the devices (default: all) if it is 0.
 
-    It is 1 on accelerators of at least 16 GB or of unknown memory, and else `train.cpu_accumulation`.
+    The chosen value is 1 on accelerators with at least 16 GB or unknown memory, and
+    `train.cpu_accumulation` on other devices.
     """
     train = config.get("train", {})
     if train.get("accumulation") != 0:
@@ -54,7 +55,7 @@ def choose_accumulation(
 
 
 def is_large(platform: str, memory: Mapping[str, int] | None) -> bool:
-    """Returns True for an accelerator whose `memory_stats()` have 16 GB or more, or are unknown."""
+    """Returns True for an accelerator with 16 GB or more by its `memory_stats()`, or with unknown memory."""
     known = (memory or {}).get("bytes_limit", LARGE_DEVICE_BYTES)
     return platform != "cpu" and known >= LARGE_DEVICE_BYTES
 

@@ -53,7 +53,7 @@ def quarantine_corrupt(checkpoints: Path) -> None:
             renamed = _unused(checkpoints / f"{step}.damaged")
             (checkpoints / str(step)).rename(renamed)
             _logger.warning(
-                "The checkpoint of step %d is damaged (%s): resuming from step %d, the one before it."
+                "The checkpoint of step %d is damaged (%s): resuming from step %d, the latest intact one."
                 " The damaged files were moved to %s.",
                 step,
                 damage,

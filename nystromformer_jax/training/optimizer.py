@@ -12,9 +12,9 @@ from nystromformer_jax.typing import Array
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """Returns the learning-rate schedule, a function of the finished updates 0 ≤ step < total_steps.
+    """Returns the learning rate as a function of `step`, the number of finished updates.
 
-    With W = warmup_steps, T = total_steps:
+    With W = warmup_steps, T = total_steps and 0 ≤ step < T:
 
     * `one_cycle`: linear from peak/25 at 0 to peak at W - 1, then linear to peak/25/10⁴ at T - 1.
     * `linear`, `cosine`: linear from 0 at 0 to peak at W, then down to 0 at T.

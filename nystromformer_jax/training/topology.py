@@ -98,7 +98,7 @@ def chip_of(topology: str) -> Chip:
     """Returns the chip of a topology such as `v5e:4x4` or `h200:1`; raises ValueError if unknown."""
     kind = topology.partition(":")[0]
     if kind not in CHIPS:
-        raise ValueError(f"Unknown TPU {kind!r}{nearest(kind, CHIPS)}")
+        raise ValueError(f"Unknown chip {kind!r}{nearest(kind, CHIPS)}")
     return CHIPS[kind]
 
 
@@ -109,7 +109,9 @@ def topology_devices(name: str) -> list[jax.Device]:
         ValueError: The compiler is not installed or does not support the topology.
     """
     if not re.fullmatch(r"\w+:[1-9]\d*(x[1-9]\d*)*", name):  # libtpu crashes on a size of 0
-        raise ValueError(f"--topology needs a TPU's kind and shape, such as v5e:1x1; got {name!r}.")
+        raise ValueError(
+            f"--topology needs a chip and a shape, such as v5e:1x1 or h200:1; got {name!r}."
+        )
     kind, _, size = name.partition(":")
     if kind in CHIPS and CHIPS[kind].gpu:
         return _gpu_devices(kind, size)

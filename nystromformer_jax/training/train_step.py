@@ -43,7 +43,7 @@ class TrainState:
 def weighted(
     values: Float[Array, " B"] | Bool[Array, " B"], weights: Float[Array, " B"]
 ) -> tuple[Any, Any]:
-    """Returns a metric of a batch: the sum of `values` over rows of weight 1, and the number of rows."""
+    """Returns a metric of a batch: the sum of `values` over rows of weight 1, and the count of these rows."""
     values = jnp.where(weights > 0, values.astype(jnp.float32), 0)  # where: 0 * NaN is NaN
     return (values * weights).sum(), weights.sum()
 

@@ -30,7 +30,8 @@ IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "tra
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # in data.json
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
-# Not compared: the first changes results only by rounding, the second is in effect as train.accumulation.
+# Not compared: the first changes results only by rounding, and the second takes effect through
+# train.accumulation.
 HOW = ("train.remat", "train.cpu_accumulation")
 
 
@@ -103,7 +104,7 @@ class Workdir:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # After an invalid command that trained nothing, the run is removed: the corrected command can start.
+        # If an invalid command trained nothing, the run is removed, so that the corrected command can start.
         invalid = kind is not None and issubclass(kind, (ValueError, OSError, ImportError))
         if self._writes and self._is_new and invalid and not self._has_begun:
             with contextlib.suppress(OSError):  # the folder may be the cause of the error
@@ -152,7 +153,7 @@ class Workdir:
         bound = read_json(file)
         if bound.get(CHANGED):
             raise ConfigDiffers(
-                f"The data changed while {self.path} was trained on them, so it will have no result:"
+                f"The data of {self.path} changed during the run, so it will have no result:"
                 " train again in another --workdir."
             )
         if (known := str(bound.get("sha256"))) != sha256:
@@ -200,7 +201,7 @@ class Workdir:
                 with writing_to(self.path):
                     write_json(self.path / "data.json", {CHANGED: True})
                 raise ConfigDiffers(
-                    f"The data changed while {self.path} was trained on them, so it has no result:"
+                    f"The data of {self.path} changed during the run, so it has no result:"
                     f" {error} Then train again in another --workdir."
                 ) from error
 
@@ -261,11 +262,11 @@ def check_folder(
 
 
 def keep_accumulation(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns `config`; if its `train.accumulation` is 0, with that of the run in `folder`, if any."""
+    """Returns `config`, with a `train.accumulation` of 0 replaced by that of an existing run in `folder`."""
     file = folder / "config.json"
     if config["train"].get("accumulation") != 0 or not file.is_file():
         return config
-    run = read_json(file)  # may be another command's, without `train.accumulation`
+    run = read_json(file)  # may be the config of another program, without `train.accumulation`
     recorded = run.get("train", {}).get("accumulation", 0)
     return {**config, "train": {**config["train"], "accumulation": recorded}}
 
@@ -305,12 +306,13 @@ def _require_same_config(
     path: Path, old: Mapping[str, Any], new: Mapping[str, Any], paths: Iterable[str]
 ) -> None:
     before, now = _identity(old, paths), _identity(new, paths)
+    # A train.accumulation of 0 is chosen by device. An option that is newer than the run may be off.
     differences = [
         f"{key}: {_format_value(before, key)} in the run, {_format_value(now, key)} now"
         for key in sorted(before.keys() | now.keys())
         if _format_value(before, key) != _format_value(now, key)
-        and not (key == "train.accumulation" and 0 in (before.get(key), now.get(key)))  # by device
-        and (key in before or now[key])  # an option newer than the run, and off
+        and not (key == "train.accumulation" and 0 in (before.get(key), now.get(key)))
+        and (key in before or now[key])
     ]
     if differences:
         raise ConfigDiffers(

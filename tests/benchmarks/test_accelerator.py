@@ -53,7 +53,7 @@ def test_results_of_another_machine_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["on_device", f"--out={tmp_path}"])
     with pytest.raises(SystemExit):
         on_device.main()
-    assert "is of another machine" in capsys.readouterr().err
+    assert "was made on another machine" in capsys.readouterr().err
 
 
 SAVES = "trap 'echo saved > saved; kill $!; exit 143' TERM; sleep 60 & wait"

@@ -274,7 +274,7 @@ def test_rejects_results_of_other_settings(tmp_path, measured, capsys):
         (["--attentions", "nystorm-64"], "Unknown attention 'nystorm-64'; did you mean nystrom-64"),
         (["--attentions", "softmax", "--lengths", "0"], "--lengths must be positive, got 0."),
         (["--attentions", "softmax", "--memory_limit", "-1"], "--memory_limit must be positive"),
-        (["--attentions", "softmax", "--topology", "v5e"], "such as v5e:1x1; got 'v5e'"),
+        (["--attentions", "softmax", "--topology", "v5e"], "such as v5e:1x1 or h200:1; got 'v5e'"),
     ],
 )
 def test_invalid_arguments_print_one_line_and_write_nothing(tmp_path, capsys, arguments, sentence):

@@ -38,7 +38,7 @@ def test_run_has_no_result_if_its_data_change(changed, tmp_path):
     config, prepared, task = changed
     with (
         Workdir(tmp_path / "run", config) as workdir,
-        pytest.raises(ConfigDiffers, match=r"changed while .*/run was trained on them") as refused,
+        pytest.raises(ConfigDiffers, match=r"data of .*/run changed during the run") as refused,
     ):
         train.train(prepared, task, workdir)
     assert f"{task.folder}/test_labels.npy was modified" in str(refused.value)

@@ -164,7 +164,7 @@ def test_report_of_a_fitting_plan_has_time_and_cost(monkeypatch):
     found, _ = report(monkeypatch, [plan_of(GIB, collectives=links)], price=3.6)
     assert found.fits
     assert "v5e:2x4: 8 device(s), data 8 × sequence 1; batch 16" in found.text
-    assert "together                                   1.00 GiB of 16.00 GiB\n" in found.text
+    assert "total                                      1.00 GiB of 16.00 GiB\n" in found.text
     # 3 million cycles at 1.5 GHz, 45 MB over a link of 45 GB/s.
     assert "3 ms by the compiler's estimate: 2 ms computing, 1 ms communicating" in found.text
     assert "30 steps, 0.1 seconds" in found.text
@@ -245,5 +245,5 @@ def test_report_has_the_largest_batch(monkeypatch, largest, sequence, words):
 
 
 def test_rejects_an_unknown_chip():
-    with pytest.raises(ValueError, match="Unknown TPU 'v5x'"):
+    with pytest.raises(ValueError, match="Unknown chip 'v5x'"):
         chip_of("v5x:2x2")

@@ -14,7 +14,7 @@ def test_an_out_of_memory_message_reports_the_temporaries():
 
 @pytest.mark.parametrize("name", ["v5e", "v5e:0x1", "v5e:1x", "", "v5e 1x1"])
 def test_rejects_invalid_topologies_before_calling_libtpu(name):
-    with pytest.raises(ValueError, match="such as v5e:1x1; got"):
+    with pytest.raises(ValueError, match="such as v5e:1x1 or h200:1; got"):
         topology.topology_devices(name)
 
 

@@ -53,7 +53,7 @@ class Plan:
     # Collectives by kind; empty for one device; None if jaxlib cannot print the program.
     collectives: Mapping[str, Collectives] | None = dataclasses.field(default_factory=dict)
     cycles: int | None = None  # see `estimated_cycles`
-    kernel_bytes: int = 0  # bytes that the Pallas kernels declare to access
+    kernel_bytes: int = 0  # bytes of memory access that the Pallas kernels declare
     launches: Launches | None = None  # of a GPU; None for other devices
     reason: str = ""  # the compiler's error if it ran out of memory
 

@@ -14,7 +14,7 @@ from nystromformer_jax.training.topology import Chip
 Config = Mapping[str, Mapping[str, Any]]
 
 UNPRINTED = "unknown: this jaxlib cannot print the compiled program; a newer one may"
-NO_TIME = "no estimate: only a TPU's compiler makes one; pass --topology, such as v5e:1x1"
+NO_TIME = "no estimate for this device: pass --topology, such as v5e:1x1 or h200:1"
 _NAMES = {
     "params": "parameters",
     "optimizer": "optimizer state",
@@ -91,7 +91,7 @@ def _memory_lines(plan: Plan, chip: Chip | None) -> Iterator[str]:
     for field in dataclasses.fields(Memory):
         yield f"  {_NAMES[field.name]:38} {_bytes(getattr(plan.memory, field.name)):>12}"
     of = "" if chip is None else f" of {_bytes(chip.memory_bytes)}"
-    yield f"  {'together':38} {_bytes(plan.memory.total):>12}{of}{'' if plan.fits else ': DOES NOT FIT'}"
+    yield f"  {'total':38} {_bytes(plan.memory.total):>12}{of}{'' if plan.fits else ': DOES NOT FIT'}"
 
 
 def _step_lines(plan: Plan) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _time_lines(spec: TrainSpec, plan: Plan, chip: Chip | None, price: float) ->
 def _what_would_fit(
     config: Config, make_spec: Callable[[Config], TrainSpec], limit: int | float
 ) -> str:
-    """Returns the smallest set of flags with which the step fits, preferring low time cost."""
+    """Returns the first flags of `_smaller` with which the step fits, or advice if none is enough."""
     spec = make_spec(config)
     for changes in _smaller(config, spec):
         changed = {name: dict(section) for name, section in config.items()}
