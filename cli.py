@@ -207,7 +207,7 @@ def _subject(config: Any) -> str:
 
 
 def start_logging(*, quiet: bool = False) -> None:
-    """Configures logging: plain lines; only warnings and errors of libraries, or of all if `quiet`."""
+    """Configures logging of plain lines. Libraries, or all code if `quiet`, log only warnings and errors."""
     level = logging.WARNING if quiet else logging.INFO
     logging.basicConfig(level=level, format="%(message)s", force=True)
     for chatty in ("jax", "orbax", "grain"):

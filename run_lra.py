@@ -28,7 +28,7 @@ MODE = flags.DEFINE_enum(
 TEST = flags.DEFINE_bool(
     "test",
     True,
-    "Evaluate the test set at the end. --notest leaves it out; the same command without it evaluates it.",
+    "Evaluate the test set at the end. --notest skips it; the same command without --notest evaluates it.",
 )
 
 

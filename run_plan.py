@@ -1,8 +1,8 @@
 """Estimates the cost of a run: `python run_plan.py --config=configs/listops.py --topology=v5e:4x4`.
 
-Compiles the training step of any config under configs/ for TPUs (`v5e:4x4`, extra `plan`) or GPUs
-(`h200:1` or `a100:1`, extra `plan-gpu`), which need not be present, or without --topology for the local
-devices, and prints memory, communication and time per step.
+Compiles the training step of any config under configs/ and prints memory, communication and time per step.
+--topology selects TPUs (`v5e:4x4`, extra `plan`) or GPUs (`h200:1` or `a100:1`, extra `plan-gpu`), which need
+not be present. Without it, the step is compiled for the local devices.
 """
 
 import os
@@ -26,7 +26,7 @@ PRICE = flags.DEFINE_float(
 EXAMPLES = flags.DEFINE_integer(
     "examples", 0, "Training examples of a fine-tuning run, whose length is in epochs.", 0
 )
-LARGEST = flags.DEFINE_boolean("largest_batch", True, "Search the largest batch that fits.")
+LARGEST = flags.DEFINE_boolean("largest_batch", True, "Search for the largest batch that fits.")
 
 
 def main(argv: list[str]) -> int:

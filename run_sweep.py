@@ -114,7 +114,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
         action="append",
         default=[],
         metavar="KEY=VALUE[,VALUE …]",
-        help="config values; the best of several on the validation set is evaluated on the test set",
+        help="config values; of several, the one with the best validation accuracy is tested",
     )
     add("--recipe", default="", help="recipe=… of all configs, such as fast")
     add("--data_dir", default="", help="folder with the files of text, retrieval and image")
@@ -128,7 +128,7 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
         "--submit",
         default="",
         choices=["slurm", "local"],
-        help="submit arrays of jobs through submitit, with parameters as --slurm.partition=gpu",
+        help="submit arrays of jobs through submitit, with parameters such as --slurm.partition=gpu",
     )
     add("--plan", action="store_true", help="only write jobs.txt")
     add("--status", action="store_true", help="print the state of all jobs, also while they run")

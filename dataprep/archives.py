@@ -27,7 +27,10 @@ class RawFiles:
     def find(
         cls, folder: Path, root: str, archive: str, subfolders: tuple[str, ...], name: str
     ) -> Self | None:
-        """Finds the folder `root` or the file `archive`: in `folder`, or `folder` itself; else None."""
+        """Finds the folder `root` or the file `archive`; returns None if there is neither.
+
+        `folder` contains the folder or the file, or is itself one of them.
+        """
         if (folder / root).is_dir():
             return cls(folder / root, root, subfolders, name)
         here = cls(folder, root, subfolders, name)

@@ -1,7 +1,7 @@
 """Cache of prepared data: written once, atomically, to hashed files under `$NYSTROMFORMER_JAX_CACHE`.
 
 A prepared folder is either complete or absent: it is built under a temporary name while holding a
-file lock, synced to disk and renamed. Opening a folder verifies the hashes of its files, except of
+file lock, synced to disk and renamed. Opening a folder verifies the hashes of its files, except for
 files larger than `ALWAYS_HASHED_BYTES` whose size and modification time are unchanged; `check`
 verifies all hashes. A long build can store finished pieces in `pieces_of(folder)` and resume from them.
 """

@@ -20,7 +20,7 @@ _BATCH_ROWS = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class PreparedByTfds:
-    """Folder of a version of a dataset, in a file format that can be read without TensorFlow."""
+    """Folder of one version of a dataset, in a file format that can be read without TensorFlow."""
 
     path: Path
 

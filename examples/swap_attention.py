@@ -1,4 +1,4 @@
-"""Replaces flax's attention in a Transformer by Nyström attention and compares the two.
+"""Replaces flax's attention in a Transformer with Nyström attention and compares the two.
 
     python examples/swap_attention.py
 
@@ -8,7 +8,7 @@ if its difference from softmax attention is much smaller.
 
 Weights and tokens are random, so that attention is nearly uniform. In a trained model attention is sharper,
 which is harder to approximate, and neighbors are more alike, which is easier. With 64 landmarks the
-difference is 8.9 % at 512 tokens and 11.9 % at 4,096, and that of uniform attention 13.8 % and 12.2 %: for
+difference is 8.9 % at 512 tokens and 11.9 % at 4,096. For uniform attention it is 13.8 % and 12.2 %, so for
 random tokens, landmarks are little better than the mean. Nyström attention was 1.7 and 18.6 times as fast
 (2 cores of an AMD EPYC with other work, float32, jax 0.10.2).
 """

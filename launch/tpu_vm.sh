@@ -57,7 +57,7 @@ case $command in
     ;;
   run)
     [[ " $* " == *" --workdir=$SHARED/"* ]] ||
-      fail "run needs --workdir=$SHARED/FOLDER, which all hosts see, behind the runner's name"
+      fail "run needs --workdir=$SHARED/FOLDER, which all hosts see, after the runner's name"
     printf -v arguments '%q ' "$@"
     on all "cd nystromformer-jax && exec env NYSTROMFORMER_JAX_CACHE=$SHARED/cache \
       .venv/bin/python -u $arguments --distributed"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains on all hosts of a TPU slice on a GKE cluster created by xpk; replaces gke_jobset.yaml by one command.
+# Trains on all hosts of a TPU slice on a GKE cluster created by xpk; replaces gke_jobset.yaml with one command.
 #
 #   export CLUSTER=my-cluster ZONE=us-west4-a PROJECT=my-project IMAGE=us-docker.pkg.dev/… STORAGE=my-share
 #   launch/xpk.sh run_lra.py --config=configs/listops.py --workdir=/shared/runs/listops
@@ -26,9 +26,9 @@ shared=${SHARED:-/shared}
 [[ ${1:-} == run_*.py ]] || fail "the first argument must be a runner, such as run_lra.py; got '${1:-}'"
 [[ " $* " == *" --workdir=$shared/"* ]] || fail "pass --workdir=$shared/FOLDER, which all hosts see"
 
-# exec: xpk forwards SIGTERM to the shell that it starts; exec replaces the shell by Python. Exit codes 1 and 134
+# exec: xpk forwards SIGTERM to the shell that it starts; exec replaces the shell with Python. Exit codes 1 and 134
 # (a lost host; 134 if jax detects it first) and 2 (hosts that did not find each other) restart the workload like
-# 143. An invalid flag also exits with 2, so it is retried as often.
+# 143. An invalid flag also exits with 2, so it is retried just as often.
 printf -v arguments '%q ' "$@"
 xpk workload create \
   --cluster="$CLUSTER" --zone="$ZONE" --project="$PROJECT" --workload="${NAME:-nystromformer}" \

@@ -50,7 +50,7 @@ class Table(NamedTuple):
 
     @classmethod
     def from_rows(cls, sections: Mapping[str, Sequence[Mapping[str, str]]]) -> "Table":
-        """Creates a table from rows, given as text by column, in sections by title.
+        """Creates a table from `sections`, which map a title to rows, each a dict of text by column.
 
         The first row must have all columns. Empty sections are omitted.
         """
@@ -100,7 +100,7 @@ class Table(NamedTuple):
 
 
 def lengths_cell(lengths: npt.NDArray[np.integer], unit: str = "length") -> dict[str, str]:
-    """Returns a table cell with percentiles and maximum of lengths, by the heading of the column."""
+    """Returns {heading: cell} of a column with percentiles and the maximum of lengths."""
     heading = f"{unit}: {', '.join(f'{p} %' for p in PERCENTILES)}, longest"
     values = [*np.percentile(lengths, PERCENTILES), lengths.max()]
     return {heading: ", ".join(f"{value:,.0f}" for value in values)}

@@ -69,7 +69,7 @@ def main(
 
     `read` returns the groups of all runs in folders, and a sentence for each run that was left out. `make` is
     called with these and a path; it writes figures to files whose names begin with that path, and returns
-    a `Report`. Its keyword arguments are the values of `flags`, which has options of argparse by name. With
+    a `Report`. Its keyword arguments are the values of `flags`, which map a name to options of argparse. With
     `html`, the report is also written as HTML. Without `default_out`, the flag `--out` is required. Returns
     the exit code.
     """

@@ -114,7 +114,7 @@ def _head(family: Family, tensors: Tensors) -> tuple[Family, Model | None, Tenso
         questions = len(tensors["qahead.weight"]) == 2  # 1 in WikiHop checkpoints
         return family, NystromformerForQuestionAnswering if questions else None, tensors
     if "sen_class.weight" in tensors:
-        # This layer was trained on sentence order and then on GLUE; it has unused classes.
+        # `sen_class` was trained on sentence order and then on GLUE; it has unused classes.
         heads = {
             **family.heads,
             NystromformerForPreTraining: {

@@ -384,7 +384,7 @@ def layout_of(model: Model, config: NystromformerConfig) -> str:
 def _head_activations(model: Model, config: NystromformerConfig) -> tuple[str, str]:
     """Returns the activation of the head, and that of Hugging Face's Nyströmformer.
 
-    "tanh" twice for a model whose head has no such activation.
+    Returns "tanh" twice for a model whose head has no such activation.
     """
     if model is NystromformerForSequenceClassification:
         return config.classifier_activation or config.activation, config.activation
@@ -452,7 +452,9 @@ def differences_upstream(model: Model, config: NystromformerConfig) -> list[str]
             f"it runs landmark attention only on unpadded inputs of exactly {config.max_len} tokens"
         )
         if config.pinv_start != "batch_max" or config.pinv_iters != 6:
-            differences.append("its pseudoinverse is 6 iterations from one maximum over the batch")
+            differences.append(
+                "its pseudoinverse takes 6 iterations and is scaled by one maximum over the batch"
+            )
     elif config.attention != "softmax":
         differences.append(f"it has no {config.attention} attention and runs exact attention")
     ours, theirs = _head_activations(model, config)

@@ -32,8 +32,8 @@ def convert(
     """Converts a checkpoint and its tokenizer to the folder `dest`; returns the model and its source.
 
     `source` is a folder that `from_pretrained` reads, or a pickled file of the authors' code or its folder,
-    with config.json in that folder or one above. `dest` must be another folder. `model_class` and `changes`
-    are passed to `from_pretrained`.
+    with config.json in that folder or the one above. `dest` must be another folder. `model_class` and
+    `changes` are passed to `from_pretrained`.
 
     Raises:
       FileNotFoundError, ValueError, ImportError: See `from_pretrained`; then nothing is written.
@@ -106,7 +106,7 @@ def _read(source: Path) -> tuple[Source, dict[str, Any]]:
 
 
 def _only_pickle(folder: Path) -> Path:
-    """Returns the file of a folder that PyTorch pickled; raises an error unless there is one."""
+    """Returns the only file in a folder that PyTorch pickled; raises an error if there is none or several."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in TORCH_SUFFIXES)
     paths = [path for path in paths if path.is_file() and path.name not in TOKENIZER_FILES]
     if not paths:

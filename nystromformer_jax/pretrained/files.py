@@ -56,7 +56,7 @@ def check_is_model(raw: Mapping[str, Any], folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """Returns all tensors of a folder, from safetensors if it has them, else pickled by PyTorch."""
+    """Returns all tensors of a folder, from safetensors files if there are any, else from pickles."""
     paths = weight_files(folder)
     if not paths:
         raise FileNotFoundError(
@@ -67,7 +67,7 @@ def read_weights(folder: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Returns the files of the weights of a folder, sharded or not; none if there are no weights."""
+    """Returns the weight files of a folder, sharded or not; an empty list if there are none."""
     for name in (WEIGHTS, TORCH_WEIGHTS):
         if (folder / name).is_file():
             return [folder / name]

@@ -166,8 +166,8 @@ class LanguageModel:
     def answer(self, question: str, context: str) -> tuple[str, float]:
         """Returns the best span of the context and its score, the sum of two logits.
 
-        A context that is longer than the model has several windows, which share a quarter of its length. If
-        some training questions had no answer (has_unanswerable in config.json), the span may be empty.
+        A context with too many tokens is read in windows of the model's length, which overlap by a quarter.
+        If some training questions had no answer (has_unanswerable in config.json), the span may be empty.
         """
         if not isinstance(self.model, NystromformerForQuestionAnswering):
             raise self._head_error("answer", NystromformerForQuestionAnswering)
@@ -311,7 +311,7 @@ class LanguageModel:
         return outputs
 
     def _batches(self, rows: list[Row]) -> Iterator[tuple[list[int], Batch]]:
-        """Yields the indices of rows and their padded batch; rows of similar length come together."""
+        """Yields the indices of rows and their padded batch; rows of similar length share a batch."""
         groups: dict[int, list[int]] = {}
         for i, row in enumerate(rows):
             groups.setdefault(self._padded_len(row), []).append(i)
@@ -410,7 +410,7 @@ def _load_tokenizer(folder: Path) -> Any:
 
 
 def _download(name: str) -> Path:
-    """Returns the folder of a model of the Hugging Face Hub, downloaded unless it is in its cache."""
+    """Returns the folder of a model of the Hugging Face Hub; downloads the model unless it is cached."""
     command = f"hf download {name} --local-dir FOLDER"
     try:
         from huggingface_hub import snapshot_download

@@ -62,7 +62,7 @@ class Family:
         return {**backbone, **self.heads.get(model, {})}
 
     def canonical(self, name: str) -> str:
-        """Returns a tensor name in the form of `modules_of`: wrapper prefixes and old suffixes replaced."""
+        """Returns a tensor name in the form of `modules_of`, without wrapper prefixes and old suffixes."""
         name = re.sub(r"^(module\.|_orig_mod\.)+", "", name)
         name = re.sub(r"\bLayerNorm\.gamma$", "LayerNorm.weight", name)
         name = re.sub(r"\bLayerNorm\.beta$", "LayerNorm.bias", name)

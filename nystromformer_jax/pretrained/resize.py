@@ -1,4 +1,4 @@
-"""Changes the number of tokens of a model."""
+"""Changes the vocabulary size of a model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def resize_token_embeddings(
     of the old rows, except for the bias of a tied decoder, which is zero.
 
     Source: `resize_token_embeddings` of transformers 5.23.
-    Differs: without its random numbers of 1e-9 times the covariance.
+    Differs: transformers adds random noise with 1e-9 times the covariance of the old rows.
 
     Raises:
       ValueError: `vocab_size` is not positive, or the parameters do not match the model.

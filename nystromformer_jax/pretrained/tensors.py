@@ -90,8 +90,8 @@ def write_tensors(
 ) -> dict[str, Tensor]:
     """Returns the tensors of `model` in a layout of `FAMILIES`.
 
-    Hugging Face's Nyströmformer always has a convolution, so a model without one gets kernels of one zero.
-    `position_offset` is the number of zero rows added before the position table.
+    Hugging Face's Nyströmformer always has a convolution, so a model without one gets zero kernels of
+    width 1. `position_offset` is the number of zero rows added before the position table.
     """
     flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(dict(params), sep="/").items()}
     shapes = param_shapes(model)
