@@ -34,8 +34,8 @@ OF_ATTENTION = (
     "mask_conv",
     "implementation",
 )
-# Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The default is
-# RoBERTa's id, also for Nyströmformers with other tokenizers.
+# Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The default
+# says nothing about the tokenizer: it is RoBERTa's id, also for Nyströmformers with other tokenizers.
 SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
     "pad_token_id": ("pad_id", 1),
     "bos_token_id": ("cls_id", 0),
@@ -63,7 +63,8 @@ class InitConfig:
             )
         if self.quirks != "none" and not self.checkpoint:
             raise ValueError(
-                f"init.quirks={self.quirks}: needs init.checkpoint, whose interpretation it selects."
+                f"init.quirks={self.quirks}: needs init.checkpoint, because it changes how a checkpoint is"
+                " read; set that, or leave init.quirks at none."
             )
 
     @property
@@ -123,8 +124,8 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
         options["attention"] = name
     elif options:
         raise ValueError(
-            f"attention.{min(options)}: needs attention.name, which is empty; empty selects the"
-            " checkpoint's attention."
+            f"attention.{min(options)}: needs attention.name. An empty name selects the checkpoint's"
+            " attention with its own options."
         )
     fields.pop("vocab_size", None)
     changes = {**model, **options, **fields}
@@ -143,7 +144,7 @@ def read_params(
 ) -> Any:
     """Returns the checkpoint's parameters in the shapes of `config`; None for random initialization.
 
-    Heads that are missing in the checkpoint are initialized.
+    Heads that are missing in the checkpoint are initialized at random from `seed`.
     """
     if not init.reads_weights:
         return None
@@ -157,8 +158,9 @@ def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: Ini
 
     Raises:
       ValueError: The tokenizer has more tokens than the embedding has rows. If the run uses the weights
-        of the checkpoint, also if there are fewer tokens (unless the rows are the number of tokens
-        rounded up), or if special tokens have different ids than in the checkpoint's config.json.
+        of the checkpoint, the error is also raised if the number of rows is neither the number of tokens
+        nor this number rounded up to a multiple of 8, 64 or 128, or if a special token has a different id
+        in the checkpoint's config.json.
     """
     size, rows = tokenizer.vocab_size, config.vocab_size
     rounded = [multiple * math.ceil(size / multiple) for multiple in (1, 8, 64, 128)]

@@ -58,7 +58,8 @@ class Vocabulary:
 
     mask_id: int
     word_starts: npt.NDArray[np.bool_]  # [V], True for tokens that begin a word
-    ordinary_ids: npt.NDArray[np.int32]  # not special: can be predicted or random replacements
+    # Ids of tokens that are not special: they can be predicted, and are drawn as random replacements.
+    ordinary_ids: npt.NDArray[np.int32]
 
     @classmethod
     def create(
@@ -81,7 +82,7 @@ class MaskedPairs:
     positions: Array  # [B K], positions of predicted tokens
     targets: Array  # [B K], original tokens at `positions`
     weights: Array  # [B K], 1 at predicted tokens, 0 at unused positions
-    num_targets: Array  # [B], `mask_rate` of the tokens; whole words may predict fewer
+    num_targets: Array  # [B], `mask_rate` of the tokens; with whole words fewer may be predicted
     order: Array  # [B], 1 if the sentences are swapped
 
 
@@ -102,7 +103,7 @@ def mask_pairs(
 
     Source: Devlin et al. 2019, arXiv:1810.04805, section 3.1 (15 %; 80, 10, 10) and BERT's later whole-word
     masking; Lan et al. 2020, arXiv:1909.11942, section 3.1 (sentence order).
-    Differs: words are masked in random order while all pieces of the word fit, so slightly fewer tokens
+    Differs: words are masked in random order until a word does not fit completely, so slightly fewer tokens
     than `mask_rate` may be predicted.
     """
 
@@ -149,7 +150,10 @@ def choose_positions(
     vocabulary: Vocabulary,
     config: ObjectiveConfig,
 ) -> tuple[Int[Array, " K"], Float[Array, " K"]]:
-    """Returns token positions in random order of words, and weights: 1 for at most `num_targets`."""
+    """Returns token positions, with the words in random order, and weights: 1 to predict, else 0.
+
+    At most `num_targets` weights are 1.
+    """
     length = tokens.shape[0]
     is_ordinary = np.zeros(len(vocabulary.word_starts), bool)
     is_ordinary[vocabulary.ordinary_ids] = True

@@ -93,7 +93,7 @@ def is_partial(run: Run, corpus: Corpus) -> bool:
 
 
 def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]:
-    """Trains or resumes a run; exports the best checkpoint on the held-out documents.
+    """Trains or resumes a run; exports the checkpoint with the lowest loss on the held-out documents.
 
     Returns:
       The content of `result.json`. A finished run is not trained again.
@@ -163,9 +163,10 @@ def make_loss(
         (Σ token losses + order_weight · Σ wanted · order loss) / Σ wanted
 
     The sums are over masked tokens and pairs of the batch; `wanted` is the number of tokens to mask in a
-    pair. The order loss is therefore a mean weighted by length. The token loss is a mean, except for a few
-    per cent of tokens that whole-word masking leaves out. Gradient accumulation sums both exactly, but masks
-    different tokens than the undivided batch, because the random numbers differ.
+    pair. The order loss is therefore a mean weighted by length. The token loss is slightly less than a mean,
+    because `wanted` includes the few per cent of tokens that whole-word masking leaves out. Gradient
+    accumulation sums both exactly, but masks different tokens than the undivided batch, because the random
+    numbers differ.
     """
 
     def loss_fn(

@@ -51,7 +51,7 @@ class Tokenizer:
         """Returns a `Tokenizer` around a `tokenizers.Tokenizer`; `origin` is for error messages."""
         backend.no_truncation()
         backend.no_padding()
-        # The text "[MASK]" becomes six characters, not a mask token.
+        # "[MASK]" in a text is split like other text; it does not become the mask token.
         backend.encode_special_tokens = True
         vocabulary = backend.get_vocab(with_added_tokens=True)
         ids = {
@@ -93,7 +93,7 @@ class Tokenizer:
     def encode_with_spans(
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Returns the token ids of each text, and begin and end of each token in characters."""
+        """Returns the token ids of each text, and the start and end of each token in characters."""
         batch = self.backend.encode_batch(texts, add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in batch]
 

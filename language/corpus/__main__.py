@@ -58,7 +58,7 @@ def _report(config: CorpusConfig, show: int) -> None:
     found = corpus.load(config)
     num_bytes = cache.check(found.folder)
     print(f"{num_bytes / 2**20:,.1f} MiB in {found.folder}, all hashes match.")
-    print(f"SHA-256 {found.sha256}, {found.tokenizer.vocab_size:,} different tokens\n")
+    print(f"SHA-256 {found.sha256}, vocabulary of {found.tokenizer.vocab_size:,} tokens\n")
     print(table(found))
     for row in range(min(show, len(found.splits["train"]))):
         pair = found.splits["train"][row]

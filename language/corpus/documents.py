@@ -30,7 +30,8 @@ _TITLE = re.compile(rb"\s*= (?!=)(?:.*[^=\s])? =\s*")
 _SECTION_MARKS = (b"==", b"= =")
 
 # Functions of a line and the following line that return True at the end of a document. A heading or a "line"
-# also begins the next document. In WikiText empty lines follow headings and some formulas look like them.
+# also begins the next document. In WikiText some formulas look like headings, but real headings are followed
+# by an empty line.
 _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
     "blank_line": lambda line, following: not line.strip(),
     "heading": lambda line, following: _TITLE.fullmatch(line),
@@ -42,7 +43,7 @@ _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """The documents of a file that begin at a byte position in [`start`, `stop`)."""
+    """The byte positions [`start`, `stop`) of a file, and their documents; see `_split_documents`."""
 
     path: Path
     start: int
@@ -96,7 +97,7 @@ class TextFiles:
                 raise ValueError(
                     f"{section.path} is truncated or corrupt ({error}): download it again."
                 ) from None
-            except OSError as error:  # without errno: not an error of the cache
+            except OSError as error:  # no errno: `cache.prepared` would misinterpret it
                 raise OSError(f"{section.path} cannot be read ({error.strerror}).") from error
 
     def _documents(self, section: Section) -> Iterator[str]:
@@ -156,7 +157,7 @@ def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[in
     """Yields the lines of each document of a section, with their positions in the file.
 
     A document belongs to the section that contains the start of the separator before the document. The first
-    document of a file belongs to the first section. Neighboring sections therefore agree.
+    document of a file belongs to the first section. Every document is therefore in exactly one section.
     """
     is_border = _BORDERS[documents]
     with _open(section.path) as file:
@@ -251,7 +252,7 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
         if source == "auto" and len(suffixes) == 2:
             raise ValueError(
                 f"{path} contains both JSON lines and other files: set data.source to jsonl or text, to"
-                " read only these."
+                " read only one kind."
             )
         is_json = source == "jsonl" or (source == "auto" and suffixes == {True})
         if path.is_dir():
@@ -297,7 +298,7 @@ def _require_lines(documents: str, kind: str) -> None:
 def _infer_documents(files: Mapping[str, Path], documents: str) -> str:
     """Infers the separator of documents from a sample of the first file; see `CorpusConfig`.
 
-    If `documents` is "heading", it only infers if headings are followed by empty lines.
+    If `documents` is "heading", only whether empty lines follow the headings is inferred.
     """
     path = next(iter(files.values()))
     with _open(path) as file:

@@ -53,14 +53,16 @@ def pack(
     """Yields pairs of at most `max_tokens` tokens, packed from the sentences of a document in order.
 
     Sentences are added while they fit. With probability `short_rate` a pair has a smaller target length,
-    at least 2, and ends when the target is reached. A pair is divided into A and B between two random
-    sentences. Every token is in exactly one pair, and no text is empty:
+    at least 2, and ends when the target is reached. A pair is divided into A and B at a random boundary
+    between sentences. Every token is in exactly one pair, and no text is empty:
 
     * A sentence that alone would fill a pair is split in the middle. The second sentence of a pair is
       split where the pair is full.
-    * A single last sentence is added to the previous pair if it fits. Otherwise it forms a pair with the
-      last sentence of the previous pair if that pair keeps two sentences, or with half of this sentence
-      if this sentence is longer. Otherwise it is split in the middle, or dropped if it is one token.
+    * A single sentence may remain at the end. The first rule that leaves no pair over `max_tokens` applies:
+      1. It is added to the previous pair.
+      2. It forms a pair with the last sentence of the previous pair, if that pair keeps two sentences.
+      3. It forms a pair with the second half of that last sentence, if that sentence is the longer one.
+      4. It is split in the middle, or dropped if it is one token.
 
     Fewer than two sentences give no pair. Sentences must not be empty, and `max_tokens` is at least 2.
     """

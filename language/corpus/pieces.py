@@ -28,7 +28,7 @@ from language.corpus.pairs import NUM_SPECIAL, SPLITS, draw_split, pack
 from language.tokenizer import Tokenizer, bert_words, load_tokenizer
 from nystromformer_jax.durable import sync
 
-MAX_WORDS = 500_000  # number of most frequent words to learn the vocabulary from
+MAX_WORDS = 500_000  # the vocabulary is learned from the most frequent words, at most this many
 
 _BATCH_CHARACTERS = 2**18  # characters tokenized in one call
 _COUNTS = "counts.json"

@@ -12,7 +12,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 # A stop, closing marks directly after it, and closing marks that are separate tokens, as in ` . " `.
-# It does not follow another stop and does not backtrack, so a long row of dots takes linear time.
+# The pattern never begins after another stop and never backtracks, so a long row of dots takes linear time.
 _STOP = re.compile(
     r"(?<![.!?…])(?<![.!?…]\ )(?P<stop>[.!?…](?:\ ?[.!?…])*+)(?P<close>[\"'”’»)\]}]*+)"
     r"(?P<apart>(?:\ (?:[\"”»)\]}]|'')(?=\s))*)(?=\s)"
