@@ -119,7 +119,7 @@ class FilesConfig:
             labels = [None]
         if not all(isinstance(label, str) for label in labels):
             raise ValueError(
-                f"data.labels: needs labels separated by commas or a JSON list of texts, got {self.labels}."
+                f"data.labels: needs labels separated by commas or a JSON list of strings, got {self.labels}."
             )
         return list(labels)
 

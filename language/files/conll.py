@@ -124,7 +124,7 @@ def open_split(
     stored, offsets, word_tags = examples.open_arrays(folder, split, "tokens", "offsets", "tags")
     found = read_json(folder / f"{split}_sentences.json")["sentences"]
     sentences = [Sentence(words, tags) for words, tags in found]
-    # A word without tokens, such as a control character, becomes the unknown token.
+    # A word without tokens, such as a control character, becomes the unknown token, or else the mask token.
     lengths = np.diff(offsets)
     empty = np.flatnonzero(lengths == 0)
     unknown = tokenizer.unk_id if tokenizer.unk_id is not None else tokenizer.mask_id

@@ -41,7 +41,7 @@ class FileFormat(Protocol):
         """Returns the different labels in order."""
 
     def content(self, record: Any) -> bytes:
-        """Returns what equal records share, to keep them in the same split."""
+        """Returns bytes that are the same for equal records, to keep them in the same split."""
 
     def make_task(self, config: FilesConfig, labels: Sequence[str], has_unanswerable: bool) -> Task:
         """Returns the task."""
@@ -166,12 +166,12 @@ def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool
 
 
 def _require_labels(config: FilesConfig, labels: Sequence[str], path: Path) -> None:
-    """Raises ValueError if a classification task has fewer than two labels."""
+    """Raises ValueError if a classification has fewer than two labels, or a multi-label task has none."""
     if config.kind in ("classification", "token_classification") and len(labels) < 2:
         column = ", or set --config.data.label to another column"
         raise ValueError(
-            f"{path} has only the label {labels[0]!r}, and {config.kind} needs two or more: add examples of"
-            f" others{column if config.kind == 'classification' else ''}."
+            f"{path} has only the label {labels[0]!r}, and {config.kind} needs two or more: add examples"
+            f" with other labels{column if config.kind == 'classification' else ''}."
         )
     if config.kind == "multi_label" and not labels:
         raise ValueError(f"{path} has no labels: some examples need one or more.")
@@ -186,7 +186,7 @@ def _hold_out(
         is_valid = held_out_share(map(own.content, every), config.valid_share, config.seed)
     except ValueError as error:
         raise ValueError(
-            f"{path}: a validation set is held out of it, which {error} Add some, or set"
+            f"{path}: a validation set is held out of it, which {error} Add examples, or set"
             " --config.data.valid_file."
         ) from None
     return {

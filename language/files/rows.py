@@ -61,7 +61,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
 
 
 def labels_of(records: Sequence[Record], config: FilesConfig) -> list[str]:
-    """Returns the different labels, integers in numerical order and others sorted."""
+    """Returns the different labels, in numerical order if all are integers, else in alphabetical order."""
     if config.kind == "regression":
         return []
     found = {label for record in records for label in _several(record.label)}
@@ -155,7 +155,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the location of each row, such as "train.csv, line 3", and its values by column."""
     if path.suffix not in SUFFIXES:
         raise ValueError(
-            f"{path} must end in {', '.join(SUFFIXES)}, which names its format: rename or convert it."
+            f"{path} must end in {' or '.join(SUFFIXES)}: rename it to match its format, or convert it."
         )
     with reading(path):
         raw = path.read_bytes()
@@ -238,7 +238,7 @@ def _label(value: Any, config: FilesConfig, where: str) -> Any:
         if not abs(score) <= float(np.finfo(np.float32).max):  # also if it is not a number
             raise ValueError(
                 f"{where}: the column {config.label!r} needs a number, not {value!r:.50}: correct it, or use"
-                " :classification for labels."
+                " --config=configs/finetune.py:classification for labels."
             )
         return score
     if config.kind == "multi_label":

@@ -70,9 +70,9 @@ def _report(args: argparse.Namespace) -> None:
     table = [{task.title: name, **row} for name, row in rows.items()]
     print(Table.from_rows({"": table}).markdown())
     shared = ", ".join(f"{name} {count:,}" for name, count in notes["shared"].items())
-    print(f"Different examples that two splits share, labels aside: {shared}.\n")
+    print(f"Number of different examples that two splits share, ignoring labels: {shared}.\n")
     for name, lines in notes["left_out"].items():
-        print(f"Torn or empty rows skipped in {name}: {len(lines):,}.\n")
+        print(f"Rows of {name} skipped as empty or split over several lines: {len(lines):,}.\n")
     for example in found.splits["train"][: args.show]:
         print(_format_example(example, task))
 

@@ -121,7 +121,11 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> TaskData:
         if not task.has_all(split, len(splits[split]))
     ]
     if small:
-        _logger.warning("%s has %s: scores are not comparable.", task.title, ", ".join(small))
+        _logger.warning(
+            "%s has %s: scores are not comparable with published ones.",
+            task.title,
+            ", ".join(small),
+        )
     if config.examples:
         rows = sample(splits["train"], config.examples, config.seed)
         splits["train"] = splits["train"].take(rows)
@@ -129,10 +133,10 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> TaskData:
 
 
 def notes_of(found: Examples) -> dict[str, Any]:
-    """Returns the counts of distinct and shared examples, and the skipped lines.
+    """Returns the counts of distinct and shared examples, and the line numbers of skipped rows.
 
     "different" has the number of distinct examples of each split, "shared" the number that two splits have
-    in common, and "left_out" the skipped lines. Labels and the order of texts in a pair are ignored.
+    in common, and "left_out" the line numbers. Labels and the order of texts in a pair are ignored.
     """
     contents = {
         name: {tuple(sorted(example.texts)) for example in examples}

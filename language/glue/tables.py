@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Examples(NamedTuple):
-    """The splits of a task, and the numbers of skipped lines in each split."""
+    """The splits of a task, and the line numbers of the rows skipped in each split."""
 
     splits: Mapping[str, list[Example]]
     left_out: Mapping[str, list[int]]
@@ -80,7 +80,7 @@ def read(task: GlueTask, source: RawFiles) -> Examples:
 
 
 def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example], list[int]]:
-    """Returns the examples of a table, and the numbers of skipped lines (rows split over lines).
+    """Returns the examples of a table, and the line numbers of skipped rows; see `GlueTask.torn_rows`.
 
     Test splits have no labels, and no rows of test splits are skipped.
     """
@@ -117,7 +117,9 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
     if not examples:
         raise ValueError(f"{table.path} has no rows: unpack {task.title} again.")
     if torn:
-        _logger.warning("%s: skipped %d torn or empty rows.", table.path, len(torn))
+        _logger.warning(
+            "%s: skipped %d rows that are empty or split over several lines.", table.path, len(torn)
+        )
     return examples, torn
 
 

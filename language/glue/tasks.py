@@ -22,8 +22,8 @@ class GlueTask(SequenceTask):
       label: Column of the label; test splits of tables have no labels.
       index: Column of the id in a submission; without it rows are counted from 0.
       headerless: Columns of files without a header.
-      torn_rows: Maximum number of training or validation rows that may be skipped because they are split
-        over several lines, as in the official files of some tasks.
+      torn_rows: Maximum number of training or validation rows that may be skipped because they are empty or
+        split over several lines, as in the official files of some tasks.
     """
 
     layout: Literal["tables", "reviews"] = "tables"
@@ -47,8 +47,8 @@ _ENTAILMENT = ("entailment", "not_entailment")
 # Source: Wang et al. 2019 (arXiv:1804.07461), Table 1, for metrics and sizes; gluebenchmark.com/faq for the
 # names of submissions. Class numbers are from huggingface/transformers, data/processors/glue.py at 00e12e7,
 # which the authors' run_glue.py uses.
-# Differs from it: with RoBERTa's tokenizer, which the authors use, transformers swaps two class numbers of
-# MNLI, for weights that were fine-tuned elsewhere.
+# Differs from it: class numbers do not depend on the tokenizer. With RoBERTa's, which the authors use,
+# transformers swaps two class numbers of MNLI, for weights that were fine-tuned elsewhere.
 TASKS: Mapping[str, GlueTask] = {
     task.name: task
     for task in (

@@ -185,7 +185,7 @@ INVALID = {
         ("x.csv", ROWS, {"label": "y"}, "data.label needs a column 'y'"),
         ("x.csv", "", {}, "x.csv has no examples"),
         ("x.csv", "text,label\n", {}, "x.csv has no examples"),
-        ("x.txt", ROWS, {}, "x.txt must end in .tsv, .csv, .jsonl"),
+        ("x.txt", ROWS, {}, "x.txt must end in .tsv or .csv or .jsonl"),
         ("x.csv", ROWS.encode("utf-16"), {}, "x.csv is not UTF-8 text: byte 1 is 0xff. Convert it"),
         ("x.csv", "text,label\na b\n", {}, "line 2, has 1 columns instead of 2"),
         ("x.csv", 'text,label\n"a" b,1\n', {}, "line 2, is not CSV"),
@@ -223,7 +223,7 @@ INVALID = {
     "token_classification": [
         ("x.txt", "a O\nb\n", {}, "line 2: needs a word and its tag"),
         ("x.txt", "\n\n", {}, "x.txt has no sentences"),
-        ("x.txt", "a O\nb O\n", {}, "token_classification needs two or more: add examples of others."),
+        ("x.txt", "a O\nb O\n", {}, "token_classification needs two or more: add examples with other"),
     ],
     "question_answering": [
         ("x.json", "{", {}, "x.json is not JSON"),

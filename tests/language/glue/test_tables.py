@@ -119,7 +119,7 @@ def test_skips_and_counts_torn_rows_of_qqp(tmp_path, caplog):
     found = read_files(task, find_files(task, tmp_path))
     assert found.splits["train"] == whole
     assert found.left_out == {"train": [4, 10]}
-    assert "skipped 2 torn or empty rows" in caplog.text
+    assert "skipped 2 rows that are empty or split" in caplog.text
 
 
 def test_rejects_more_torn_rows_than_the_release_has(tmp_path):
