@@ -1,4 +1,4 @@
-"""Heads of fine-tuning: model class, loss and outputs of each kind of task."""
+"""Heads for fine-tuning: model class, loss and outputs of each kind of task."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,12 +21,12 @@ class Losses(NamedTuple):
     """Sums over the labels of each row, [B]."""
 
     loss: Array
-    right: Array | None  # number of right predictions; None if there are none
+    right: Array | None  # number of correct predictions; None for regression
     num_labels: Array
 
 
 class Head(NamedTuple):
-    """A kind of task, with the model's outputs as `outputs`.
+    """Model, labels, losses and results of a kind of task. `outputs` are what the model returns.
 
     Attributes:
       model_class: The model.
@@ -66,7 +66,7 @@ def _tags(logits: Array, labels: Array) -> Losses:
 
 
 def _span(outputs: tuple[Array, Array], labels: Array) -> Losses:
-    """Mean of the losses of first and last token; a prediction is right if both are."""
+    """Returns the mean loss of the first and the last token; a prediction is right if both tokens are."""
     first, last = (_classes(logits, labels[:, i]) for i, logits in enumerate(outputs))
     assert first.right is not None
     assert last.right is not None

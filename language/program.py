@@ -13,7 +13,7 @@ from cli import exit_with_error
 MODES = {
     "train": "trains, or resumes a run",
     "eval": "evaluates a finished run's best checkpoint",
-    "predict": "writes --output, the predictions of a finished run for the examples in --input",
+    "predict": "writes to --output the predictions of a finished run for the examples in --input",
     "export": "writes the model as one file that needs only jax",
     "check": "only validates the config",
 }
@@ -134,13 +134,14 @@ def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
 
 
 def _configs(given: Any) -> dict[Path, dict[str, Any]]:
-    """Returns the configs by run folder: one run, one per seed, or one per batch size and rate."""
+    """Returns the configs by run folder: one run, one per seed, or one per batch size and learning rate."""
     values, config = flags.FLAGS, given.to_dict()
     first = config["train"]["seed"]
     if values.search:
         if values.seeds > 1:
             raise ValueError(
-                "--search uses one seed: leave --seeds out, or set --config.train.seed."
+                "--search uses one seed: leave --seeds out, and choose the seed with"
+                " --config.train.seed."
             )
         base = cli.run_folder(values.workdir, "-search", alone=True)
         return {

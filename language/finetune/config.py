@@ -13,7 +13,7 @@ class BudgetConfig:
 
     epochs: float  # a run with less than one epoch is partial
     batch_size: int
-    total_steps: int = 0  # if not 0, replaces `epochs`; fewer steps than `epochs` are partial
+    total_steps: int = 0  # if not 0, replaces `epochs`; a run with fewer steps is partial
     seed: int = 0
     accumulation: int = 1
     remat: bool = False

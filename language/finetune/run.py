@@ -114,13 +114,13 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     if not init.checkpoint:
         raise ValueError(
             "init.checkpoint: needs the folder of a pretrained model with its tokenizer, such as model/ in"
-            " a pretraining run's folder, or a Hugging Face folder. init.from_scratch=True uses its sizes"
-            " only."
+            " a pretraining run's folder, or a Hugging Face folder. init.from_scratch=True uses only"
+            " its sizes and tokenizer."
         )
     if isinstance(data, GlueConfig):
         task: Task = glue.TASKS[data.task]
     else:
-        # Without labels in the config, those of the files replace these two.
+        # If the config lists no labels, these two are placeholders; `with_task` sets those of the files.
         known = data if data.labels else dataclasses.replace(data, metric="")
         task = files.make_task(known, data.known_labels or ("0", "1"))
     mesh = training.make_mesh(sections["mesh"], devices)
@@ -176,7 +176,7 @@ def is_partial(run: Run, data: TaskData) -> bool:
 def _model_config(
     config: Mapping[str, Any], init: InitConfig, max_len: int, **fields: Any
 ) -> NystromformerConfig:
-    """Returns the model's config; positions are repeated for a `max_len` that the checkpoint lacks."""
+    """Returns the model's config; repeats the checkpoint's positions if they are fewer than `max_len`."""
     own = model_config(config, init, **fields)
     if max_len <= own.max_len:
         return own

@@ -144,7 +144,7 @@ def _evaluate_valid(
 ) -> tuple[Task, Outputs]:
     """Returns the task, with its threshold, and the outputs for the validation split."""
     valid = data.splits["valid"]
-    logging.getLogger(__name__).info("Evaluating the valid set.")
+    logging.getLogger(__name__).info("Evaluating the validation set.")
     outputs, _ = training.evaluate_split(spec, params, run.examples(valid), collate)
     return tuned(run, valid, outputs), outputs
 

@@ -36,7 +36,7 @@ class Gain(NamedTuple):
 
 
 def find_gains(groups: Sequence[Group]) -> list[Gain]:
-    """Returns the gain for each pair of groups with predictions that differ only in initialization.
+    """Returns the gain for each pair of groups that have predictions and differ only in initialization.
 
     Raises:
       ValueError: Predictions are invalid or belong to different examples.
@@ -97,7 +97,10 @@ def _gain(pretrained: Group, scratch: Group) -> Gain | None:
 
 
 def _correct(run: Run) -> Mapping[str, np.bool]:
-    """Returns {example id: True if correct} on the test set, if labeled, or validation set, if saved."""
+    """Returns {example id: True if correct} on the test set if it was scored, else on the validation set.
+
+    The result is empty for regression, and without a file of labeled predictions.
+    """
     task = TASKS[run.task]
     split = "test" if "test" in run.scores else "valid"
     file = Path(run.folder, "predictions", task.file_name(split))

@@ -83,7 +83,7 @@ def best(groups: Sequence[Group]) -> Group:
 
 
 def _differences(run: Run, others: Sequence[Run]) -> list[str]:
-    """Returns the values in the setting of `run` that differ between the runs `others`."""
+    """Returns `key=value` of `run` for each key of the settings whose value differs among `others`."""
     keys = sorted({key for other in others for key in other.setting})
     return [
         f"{key.rpartition('.')[2]}={run.setting.get(key, 'default')}"

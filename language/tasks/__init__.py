@@ -1,1 +1,1 @@
-"""Tasks of fine-tuning: encoded examples, predictions, metrics and files of predictions. Imports no jax."""
+"""Fine-tuning tasks: encoded examples, predictions, metrics and files of predictions. Imports no jax."""

@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnswerSplit(EncodedSplit):
-    """A split with a row for each window over a context; the labels are first and last token of the answer.
+    """A split with a row for each window over a context; a label is the answer's first and last token.
 
     The label of a window without the answer is (0, 0), the position of [CLS].
     """
@@ -46,7 +46,7 @@ class AnswerSplit(EncodedSplit):
     question_of: npt.NDArray[np.int64]  # [N], index of the question of each row
     spans: npt.NDArray[
         np.int32
-    ]  # [total, 2], begin and end of each token in characters of its text
+    ]  # [total, 2], start and end of each token in characters of its text
 
     @property
     def is_labeled(self) -> bool:
@@ -137,7 +137,7 @@ def windows(tokens: int, room: int, overlap: int) -> list[Window]:
 def answer_tokens(spans: npt.NDArray[np.int32], begin: int, end: int) -> tuple[int, int] | None:
     """Returns the first and the last token that overlap the characters `begin` to `end` - 1, or None.
 
-    `spans` [T, 2] has the begin and the end of each token.
+    `spans` [T, 2] has the start and the end of each token in characters.
     """
     inside = np.flatnonzero((spans[:, 1] > begin) & (spans[:, 0] < end))
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
@@ -149,7 +149,7 @@ def exact_match(truth: str, guess: str) -> float:
 
 
 def f1(truth: str, guess: str) -> float:
-    """Returns the F1 of the words of two texts; of an empty text and another one, 1 if both are empty."""
+    """Returns the F1 of the words of two texts. If one has no words, returns 1 if both have none, else 0."""
     ours, theirs = normalize(guess).split(), normalize(truth).split()
     if not ours or not theirs:
         return float(ours == theirs)

@@ -111,8 +111,8 @@ def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
     token first. `lengths` is [B, 1], or [B, 2] for pairs.
 
     Source: google-research/bert, run_classifier.py at eedf571, _truncate_seq_pair; here in one step.
-    Differs from the library `tokenizers`: if both texts are too long, the library gives an odd token to
-    the longer text.
+    Differs from the library `tokenizers`: if both texts are too long and the room is odd, the library gives
+    the extra token to the longer text; this function gives it to the first.
     """
     texts = lengths.shape[1]
     room = max_len - 1 - texts
@@ -149,7 +149,7 @@ def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
 def count_complete(owners: npt.NDArray[np.integer], rows: int) -> int:
     """Returns how many examples have all their rows among the first `rows`.
 
-    `owners` has the example of each row, sorted.
+    `owners` has the index of the example of each row, sorted.
     """
     return int(owners[rows]) if rows < len(owners) else int(owners[-1]) + 1
 

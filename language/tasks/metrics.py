@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 def score(task: Task, predicted: Values, labels: Values) -> dict[str, float]:
     """Returns all metrics of a task; the first one selects checkpoints.
 
-    `predicted` [N] has classes or scores, for multi-label tasks [N, C] has 1 at predicted labels.
+    `predicted` is [N] with classes or scores; for multi-label tasks it is [N, C] with 1 at predicted labels.
     """
     return {name: _score(name, predicted, labels) for name in task.metrics}
 
@@ -29,7 +29,7 @@ def standard_error(task: Task, predicted: Values, labels: Values) -> dict[str, f
     """Returns the standard errors of `score` over the examples, for one training run.
 
     Accuracy: binomial. F1, Matthews and Pearson: delta method. Spearman: Bonett and Wright. For constant
-    predictions or labels the error is 0. Macro F1 has no error.
+    predictions or labels the error is 0. Macro F1 is left out.
     """
     return {
         name: _standard_error(name, predicted, labels)
@@ -42,7 +42,7 @@ def _score(metric: Metric, predicted: Values, labels: Values) -> float:
     from scipy import stats
     from sklearn import metrics
 
-    if metric == "accuracy":  # for several labels, of the examples with all labels right
+    if metric == "accuracy":  # for several labels: share of examples with all labels right
         return float(metrics.accuracy_score(labels, predicted))
     if metric == "f1":  # of class 1
         return float(metrics.f1_score(labels, predicted, pos_label=1, zero_division=0.0))

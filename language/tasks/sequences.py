@@ -24,9 +24,9 @@ class SequenceTask(Task):
 
     Args:
       texts: Columns of the texts: one, or two for a pair.
-      threshold: Least probability of class 1 of two classes, or of each label in a multi-label task, for a
-        prediction; None: the most probable class, and 0.5 for each label.
-      clip: Least and greatest score in a file without labels.
+      threshold: Smallest probability at which class 1 of two classes, or a label of a multi-label task, is
+        predicted. None: the most probable class is predicted, and labels from a probability of 0.5.
+      clip: Smallest and largest score in a file of predictions without labels.
       submissions: File names of predictions by split, where a server requires other names.
     """
 
@@ -72,7 +72,7 @@ class SequenceTask(Task):
         """Returns the task with the threshold of the highest F1 on the labels of `split`.
 
         For several labels, this is the micro F1 of one threshold for all. The threshold is halfway between
-        two neighboring probabilities, so that it is valid for other examples, too.
+        two neighboring probabilities, not at one of them, so that it also suits other examples.
         """
         assert self.has_threshold
         assert split.labels is not None

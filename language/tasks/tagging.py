@@ -110,10 +110,10 @@ class TaggingTask(Task):
 def spans(tags: Sequence[str]) -> set[Span]:
     """Returns the entities of a sentence with tags B-KIND, I-KIND and O, or also E-KIND and S-KIND.
 
-    An entity begins at B, and at I if the word before is outside or of another kind. E ends an entity, and
-    S is an entity of one word.
+    An entity begins at B, and at I if the word before is in no entity or in one of another kind. E ends an
+    entity, and S is an entity of one word.
 
-    Source: the script conlleval of CoNLL-2000, which is also the default of the package seqeval.
+    Source: the script conlleval of CoNLL-2000. The package seqeval follows it by default.
     """
     found, kind, start = set(), "", 0
     for i, tag in enumerate([*tags, "O"]):
@@ -155,8 +155,8 @@ def entity_scores(
 def split_sentence(lengths: Sequence[int], room: int) -> list[tuple[int, int]]:
     """Returns the start and the length, in tokens, of parts of at most `room` tokens.
 
-    Each part begins with a word; `lengths` are the tokens of each word. A word with more than `room`
-    tokens keeps the first `room`.
+    Each part begins with a word; `lengths` has the number of tokens of each word. A word with more than
+    `room` tokens keeps the first `room`.
     """
     parts: list[tuple[int, int]] = []
     start = 0

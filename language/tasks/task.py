@@ -68,7 +68,7 @@ class Task(abc.ABC):
         return self.metrics[0]
 
     def has_all(self, split: str, examples: int) -> bool:
-        """Returns True if `examples` is the size of the benchmark's split, up to 0.1 % missing."""
+        """Returns True if the number `examples` is at least 99.9 % of the size of the benchmark's split."""
         return 1000 * examples >= 999 * self.sizes[split]
 
     @property
