@@ -169,7 +169,7 @@ def base(argument: str) -> ConfigDict:
 
 
 def finish(config: ConfigDict, argument: str) -> ConfigDict:
-    """Overrides values of the task by the values of `recipe=…`, then by the values of `quirks=…`.
+    """Overrides values of the task with the values of `recipe=…`, then with the values of `quirks=…`.
 
     Options of the attention that are set in `argument` are not overridden. For a task of another package,
     the budget is the config's `train.total_steps`: a run with fewer steps is partial.
@@ -196,7 +196,8 @@ def extract_options(
 
     Args:
       argument: The argument after the colon.
-      options: The allowed values of each option, the default first; for any integer, the default alone.
+      options: The allowed values of each option, the default first. An integer instead of a sequence is the
+        default of an option that allows any positive integer.
 
     Returns:
       The rest of the argument, for `base`, and the value of each option.
@@ -254,9 +255,10 @@ def _parse(argument: str) -> _Argument:
 
 
 def _plugin_options(name: str) -> tuple[dict[str, Any], Collection[str]]:
-    """Returns the options of `module:Class` with defaults that a config can contain, and all names.
+    """Returns the defaults of the options of `module:Class`, and all options by name.
 
-    The option `seed` has no value in a config: the default is the seed of the run.
+    Defaults that a config cannot contain are omitted. So is the default of `seed`, which is the seed of
+    the run.
     """
     from nystromformer_jax.cores import core_class, option_fields  # imported late: loads jax
 

@@ -94,7 +94,9 @@ def values(task: str) -> dict[str, Any]:
 
 
 def recipe(task: str, name: str) -> dict[str, Any]:
-    """Returns the values of `recipe=fast` that do not follow from others; `name` is for the message.
+    """Returns the values of `recipe=fast`, without those that `complete` adds.
+
+    `name` is the recipe that the error message names.
 
     Raises:
       ValueError: The recipe has no values for the task.

@@ -1,4 +1,4 @@
-"""MQAR, multi-query associative recall of K pairs of a key and a value. The data are generated.
+"""MQAR, multi-query associative recall of K key-value pairs. The data are generated.
 
     python run_lra.py --config=configs/mqar.py                                   # 16 pairs, 256 tokens
     python run_lra.py --config=configs/mqar.py:softmax,pairs=64,length=512
@@ -6,8 +6,8 @@
     python run_lra.py --config=configs/mqar.py:nystrom,landmark_selection=kmeans
 
 Not a task of the Long Range Arena. It measures how many tokens an attention can distinguish: each query needs
-one of K tokens. The values are random, so a model that cannot distinguish the keys has about 1/K of the
-answers right. The accuracy is that of the answers, which are the masked tokens.
+one of K tokens. The values are random, so a model that cannot distinguish the keys answers
+about 1/K of the queries correctly. The accuracy is that of the answers, which are the masked tokens.
 
 Model: 2 layers of width 64, 2 heads of 32, and a dense convolution of width 3 before the first block, which
 adds each key to its value's features. Without position embeddings and other convolutions, only the attention

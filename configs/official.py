@@ -1,11 +1,11 @@
 """`quirks=google`: model, optimizer and budget of the official benchmark, for all tasks and attentions.
 
-Source: google-research/long-range-arena at cd31e5c, `transformer_base.py` over the base config of each task,
+Source: google-research/long-range-arena at cd31e5c, `transformer_base.py` and the base config of each task,
 `models/transformer/transformer.py`, `models/layers/common_layers.py` and the `train.py` of each task.
 Differs: other validation sets and intervals between evaluations; all test examples are evaluated; the cosine
-schedule ends with the run, whereas the official one ends later by the length of the warm-up. Queries at
-padding attend to real tokens only, whereas they attend to all positions in the official code. This matters if
-padding is pooled: in the mean over all pixels, and in a class token if the first pixel is black.
+schedule ends with the run, whereas the official one ends one warm-up later. Queries at padding attend to
+real tokens only, whereas they attend to all positions in the official code. This matters if padding is
+pooled: in the mean over all pixels, and in a class token if the first pixel is black.
 """
 
 from typing import Any

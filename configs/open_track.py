@@ -1,9 +1,9 @@
 """`recipe=open` and `recipe=open_small`: moving averages and gated attention, beyond the paper's model.
 
-Both recipes use the block of MEGA (Ma et al. 2022, arXiv:2209.10655) around any attention: moving averages of
-both directions with 16 time scales per channel before queries, keys and gates (`model.block="gated_ema"`).
-Models have no position embeddings. Optimizer, stem, convolution, pooling and curriculum are as in
-`configs/fast.py`.
+Both recipes use the block of MEGA (Ma et al. 2022, arXiv:2209.10655) around any attention: queries, keys and
+gates are computed from moving averages in both directions with 16 time scales per channel
+(`model.block="gated_ema"`). Models have no position embeddings. Optimizer, stem, convolution, pooling and
+curriculum are as in `configs/fast.py`.
 
 - `open_small`: the sizes of `recipe=fast`, trained for twice as many steps; a few hours per task on two CPU
   cores.
@@ -23,7 +23,7 @@ AVERAGES: dict[str, Any] = {"model.block": "gated_ema", "model.positions": "none
 
 
 class Sizes(NamedTuple):
-    """Sizes of a model of MEGA."""
+    """Sizes of a MEGA model."""
 
     num_layers: int
     embed_dim: int
