@@ -88,14 +88,14 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     if data_config.curriculum and not task.curriculum:
         raise ValueError(
             f"data.curriculum={data_config.curriculum}: {data_config.task} has no curriculum; only Pathfinder"
-            " does. Set data.curriculum=0."
+            " has one. Set data.curriculum=0."
         )
     length = data_config.padding.padded_len
     if length > model_config.max_len:
         name = "padded_len" if data_config.padded_len else "max_len"
         raise ValueError(
-            f"model.max_len={model_config.max_len} has no position for tokens up to"
-            f" data.{name}={length}: raise the one or lower the other."
+            f"model.max_len={model_config.max_len} is less than data.{name}={length}: raise model.max_len"
+            f" or lower data.{name}."
         )
     fit_config = FitConfig.from_sections(sections)
     if 0 < data_config.curriculum < fit_config.train.batch_size:

@@ -76,7 +76,7 @@ def _report(given: argparse.Namespace) -> None:
         labels = task.splits["train"].labels[:SHEET_IMAGES].tolist()
         captions = [task.class_names[label] for label in labels]
         contact_sheet(sheet, task.first_images(SHEET_IMAGES), captions)
-        print(f"{len(labels)} training images are drawn in {sheet}.")
+        print(f"{len(labels)} training images are in {sheet}.")
     if export_dir:
         folder = tfds_source.export(task, export_dir)
         print(f"Exported for tensorflow-datasets to {folder}.")

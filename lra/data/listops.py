@@ -46,7 +46,7 @@ FORMAT = 1
 
 MAX_DEPTH = 10
 MIN_ARGS, MAX_ARGS = 2, 10
-CHUNK_TREES = 250  # takes a tenth of a second; another value gives other data
+CHUNK_TREES = 250  # takes a tenth of a second; another value changes the data
 MAX_TRIES_PER_TREE = 1_000_000  # the official lengths need 12.3 tries on average
 
 _TOKENS = tuple(VOCAB)
@@ -141,7 +141,8 @@ def evaluate(expression: str) -> int:
     Parentheses are optional, and X stands for ].
 
     Raises:
-      ValueError: The expression is malformed. The message has the token's position without parentheses.
+      ValueError: The expression is malformed. The message gives the token's position; parentheses
+        are not counted.
     """
     opened, closed = expression.count("("), expression.count(")")
     if opened != closed:
@@ -339,7 +340,7 @@ def generate_chunk(seed: int, chunk: int, min_length: int, max_length: int) -> C
         num_tries += 1
         if num_tries > MAX_TRIES_PER_TREE * (len(trees) + 1):
             raise ValueError(
-                f"ListOps has hardly any tree with {min_length} < length < {max_length}: {num_tries:,}"
+                f"ListOps has hardly any trees with {min_length} < length < {max_length}: {num_tries:,}"
                 f" tries gave {len(trees)}. Choose a wider range."
             )
         levels = _draw_levels(draw, min_length, max_length)

@@ -91,7 +91,7 @@ class Trained:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The run, its data and checkpoint, and the environment, to store beside numbers."""
+        """Description of the run, its data, its checkpoint and the environment, for a file of numbers."""
         return {
             "run": self.name,
             "task": self.task.name,
@@ -117,7 +117,10 @@ class Trained:
         return ["cls"] * (length - len(words)) + words
 
     def longest(self, count: int) -> list[int]:
-        """Returns the indices of the longest of the first test examples; pairs count their first text."""
+        """Returns the indices of the `count` longest of the first `CANDIDATES` test examples.
+
+        The length of a pair is that of its first text.
+        """
         split = self.task.splits["test"]
         batch = split.batch(np.arange(min(CANDIDATES, len(split))), self.run.data.padding)
         lengths = batch[self.run.model.batch_keys[1]].sum(axis=1)
@@ -176,7 +179,7 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
     checkpoints = folder / "checkpoints"
     if not finished and not saved_steps(checkpoints):
         raise FileNotFoundError(
-            f"{checkpoints} contains no checkpoint yet: train until checkpoint.every_steps or the end."
+            f"{checkpoints} contains no checkpoint yet: train for checkpoint.every_steps steps or to the end."
         )
     step: Any = result["best_step"] if finished else saved_steps(checkpoints)[-1]
     params = _load(checkpoints, step, run)

@@ -107,9 +107,10 @@ def _benchmark(groups: Sequence[Group], table3: Table, include_partial: bool) ->
     parts = [
         "## Comparison with published results",
         "Test accuracy at the step with the best validation accuracy. Ours: mean ± standard deviation over n"
-        ' seeds, "n = 4 of 5" if one run diverged, was not finished or is partial. The means of 5 and,'
-        " with Path-X, of 6 need all of their tasks, whole: a partial run saw fewer steps or examples than"
-        f" the benchmark has, and enters no mean. {FAILED}, no better than chance, counts as {CHANCE:.0f}."
+        ' seeds, "n = 4 of 5" if one run diverged, was not finished or is partial. The means of 5'
+        " tasks and, with Path-X, of 6 need complete runs of all these tasks. A partial run has fewer steps"
+        f" or examples than the benchmark, and no mean includes it. {FAILED}, no better than chance, counts"
+        f" as {CHANCE:.0f}."
         + ("" if include_partial else " Partial runs are shown with `--include_partial`."),
         table3.markdown(),
     ]
@@ -167,8 +168,8 @@ def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:
     ]
     if unsteady:
         parts += [
-            f"Not in the picture, because their times differ by more than {MAX_RATIO} times (over seeds, or"
-            " between the quartiles of one seed's laps), as on a machine with other load:",
+            f"Not in the picture, because their times differ by more than a factor of {MAX_RATIO} (over"
+            " seeds, or between the quartiles of one seed's laps), as happens on a machine with other load:",
             bullets(unsteady),
         ]
     return parts
@@ -178,7 +179,9 @@ def _task(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[st
     task = groups[0].task
     parts = [f"## {title_of(task)}"]
     if task not in TITLES:
-        parts.append("Not a task of the published tables; no published number compares with these.")
+        parts.append(
+            "Not a task of the published tables: these numbers cannot be compared with published ones."
+        )
     parts += [
         tables.task_groups_table(groups).markdown(),
         "Seconds per step: the median over laps, then over seeds, and in parentheses the range over seeds,"
@@ -186,13 +189,13 @@ def _task(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[st
     ]
     if not all(group.is_steady for group in groups):
         parts.append(
-            f"† Over seeds, or within one, the times differ by more than {MAX_RATIO} times: the machine"
-            " had other load, and this speed does not compare with others."
+            f"† Over seeds, or within one seed, the times differ by more than a factor of {MAX_RATIO}: the"
+            " machine had other load, so this speed cannot be compared with others."
         )
     trivial, counted = tables.baselines(groups)
     if trivial:
         where = (
-            "counted on this test set" if counted else "known for the task, not for this test set"
+            "computed on this test set" if counted else "known for the task, not for this test set"
         )
         parts.append(f"Trivial predictors: {where}.")
     for grid in grids(groups):
@@ -207,9 +210,9 @@ def _task(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[st
         tested = sum(not math.isnan(one.p) for one in comparisons)
         parts += [
             "Differences between settings of one budget. Over two or more shared seeds they are paired:"
-            " Student's t-test, its p corrected by Holm for all tests of this report"
-            f" ({tested or 'none'}). Otherwise the difference of the means with its binomial standard"
-            " error, which does not include the spread over seeds.",
+            " Student's t-test, with p corrected by Holm's method for all tests of this report"
+            f" ({tested or 'none'}). Otherwise, the table has the difference between the means with its"
+            " binomial standard error, which does not include the spread over seeds.",
             tables.comparisons_table(own).markdown(),
         ]
     return [
@@ -237,12 +240,12 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> list[str]:
     parts = [
         "## How it was measured",
         "A run trains, selects the step by validation accuracy and reads the test set once."
-        " Speed is the training's, on the device named; memory is the device's peak, or on a CPU the"
-        " process's.",
+        " Speed is measured in training, on the device named; memory is the peak of the device or, on a CPU,"
+        " of the process.",
         Table.from_rows({"": rows}).markdown(),
         "Versions:",
         bullets(version_sentences(run for group in groups for run in group.runs)),
-        "Commands (other differences from the config file change no number, and are in the run's"
+        "Commands (other differences from the config file do not change the numbers, and are in the run's"
         " config.json):",
         "\n".join(["```", *commands, "```"]),
     ]
@@ -254,8 +257,8 @@ def command(run: Run, group: Group) -> str:
 
     Code of other packages is not executed to find differences: for a config file that is not in `configs/`
     and for an attention of another package, the flags are those that the run recorded. Older runs did not
-    record them, so the command refers to the config.json of the run. For older runs without `--config`, it
-    follows from the task and the values.
+    record them, so the command refers to the config.json of the run. If a run did not record `--config`
+    either, it is derived from the task and the values.
     """
     config, options = run.config_argument, dict[str, Hashable]()
     if not config:
@@ -298,6 +301,6 @@ def _sources(others: Mapping[Source, object]) -> list[str]:
     ]
     tasks = (
         "[The tasks and their measures](https://arxiv.org/abs/2011.04006): Tay et al. 2021. The mean of 5 is"
-        f" over {', '.join(COLUMNS.values())}; that of 6 has {TITLES[PATH_X]}, too."
+        f" over {', '.join(COLUMNS.values())}; that of 6 also includes {TITLES[PATH_X]}."
     )
     return ["## Sources", bullets([*sources, tasks])]

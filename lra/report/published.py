@@ -72,7 +72,7 @@ BOARD = Source(
     "Tay et al. 2021, the official board",
     "https://github.com/google-research/long-range-arena",
     "Other sizes and budgets, chosen for each task and model; ListOps before its brackets were"
-    " mended. ✗: no better than chance. Sinkhorn's mean is as printed; its row gives 51.48.",
+    " fixed. ✗: no better than chance. Sinkhorn's mean is as printed; its row gives 51.48.",
 )
 
 TABLE: Mapping[Source, tuple[Published, ...]] = {
@@ -131,7 +131,7 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
     else:
         raise ValueError(f"--published={file} must end in .csv or .json.")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{file} must have a list of one or more rows with names of columns.")
+        raise ValueError(f"{file} must contain a list of one or more rows with column names.")
     found: dict[Source, tuple[Published, ...]] = {}
     sources: dict[str, Source] = {}
     for number, row in enumerate(rows, 1):

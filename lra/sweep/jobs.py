@@ -52,7 +52,7 @@ class Job:
 
     @property
     def is_candidate(self) -> bool:
-        """True if the run does not evaluate the test set, because its setting may not be chosen."""
+        """True if the run does not evaluate the test set unless its setting is chosen."""
         return NO_TEST in self.command
 
     @property
@@ -193,8 +193,8 @@ def merge(known: Sequence[Job], grid: Sequence[Job], folder: Path) -> list[Job]:
     """Returns the `known` jobs of a folder and the new jobs of `grid`.
 
     Raises:
-      ValueError: A known job has another command, or a new candidate would be compared after its test set
-        was evaluated for another setting.
+      ValueError: A known job has another command, or the config of a new job has other settings and its
+        test set is or will be evaluated once for them.
     """
     by_name = {job.name: job for job in known}
     for job in grid:
@@ -210,8 +210,8 @@ def merge(known: Sequence[Job], grid: Sequence[Job], folder: Path) -> list[Job]:
                 or (job.is_candidate and "test_accuracy" in (other.result or {}))
             ):
                 raise ValueError(
-                    f"{folder} has {job.config} with other values, whose test set is or will be evaluated"
-                    " once: pass another --workdir for a new choice of values."
+                    f"{folder} already has {job.config} with other values, and the test set is evaluated for"
+                    " one choice of values only: pass another --workdir for a new choice."
                 )
     return [*known, *(job for job in grid if job.name not in by_name)]
 

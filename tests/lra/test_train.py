@@ -281,7 +281,7 @@ def test_memorizes_eight_trees(tmp_path):
     [
         ({"data__task": "listop"}, "did you mean listops"),
         ({"model__vocab_size": 9}, "listops has 16 token ids"),
-        ({"model__max_len": 32}, "no position for tokens up to data.max_len=64"),
+        ({"model__max_len": 32}, "is less than data.max_len=64"),
         ({"attention__name": "nystrm"}, "did you mean nystrom"),
         ({"attention__num_landmarks": "many"}, "attention.num_landmarks: needs an int"),
         ({"attention__num_landmarks": 0}, "num_landmarks"),

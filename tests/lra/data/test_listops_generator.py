@@ -185,5 +185,5 @@ def test_all_trees_of_one_token_are_the_ten_digits():
 
 def test_rejects_impossible_lengths(monkeypatch):
     monkeypatch.setattr(listops, "MAX_TRIES_PER_TREE", 1_000)
-    with pytest.raises(ValueError, match="hardly any tree with 1 < length < 4"):
+    with pytest.raises(ValueError, match="hardly any trees with 1 < length < 4"):
         listops.generate_chunk(7, 0, 1, 4)

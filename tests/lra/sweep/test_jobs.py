@@ -91,10 +91,10 @@ def test_values_cannot_be_added_once_the_test_set_was_evaluated(tmp_path):
     jobs = expand(tmp_path, CONFIGS[:1], RATES, seeds=1)
     more = expand(tmp_path, CONFIGS[:1], {"optimizer.learning_rate": ["1e-4", "1e-3", "1e-2"]}, 1)
     assert len(merge(jobs, more, tmp_path)) == 3
-    with pytest.raises(ValueError, match="will be evaluated once"):
+    with pytest.raises(ValueError, match="one choice of values only"):
         merge(expand(tmp_path, CONFIGS[:1], {}, seeds=1), more, tmp_path)
     finish(jobs[0], 0.4, test_accuracy=0.4)
-    with pytest.raises(ValueError, match="will be evaluated once"):
+    with pytest.raises(ValueError, match="one choice of values only"):
         merge(jobs, more, tmp_path)
 
 
