@@ -18,7 +18,7 @@ def baselines(task: Task) -> dict[str, float]:
 
     "constant answer" predicts the most frequent label. "first token alone" predicts the most frequent
     label of the training examples with the same first token, which is the root operator on ListOps; it
-    is not computed for pairs and for labeled tokens.
+    is not computed for pairs or labeled tokens.
 
     "first and last k tokens" (ListOps only) is a softmax regression on the tokens at both ends, with
     separate weights for each root operator. Each token has four features: which end it is at, its value,

@@ -1,8 +1,8 @@
-"""Multi-query associative recall: pairs of a key and a value, then queries with masked answers.
+"""Multi-query associative recall: key-value pairs, then queries with masked answers.
 
     k7 v3 k2 v9 … k7 ? . . k2 ? .       the answers are v3 and v9
 
-A sequence has K distinct keys with random values. Each key occurs again once, at a random place after the
+A sequence has K distinct keys with random values. Each key occurs once more, at a random place after the
 pairs, before a masked token, whose label is the value. The data are generated from a seed.
 
 Source: Arora et al. 2023, arXiv:2312.04927, and HazyResearch/zoology, `zoology/data/multiquery_ar.py`.

@@ -244,8 +244,9 @@ def _draw_curriculum_chunk(
 ) -> _Chunk:
     """Draws chunk `number` of the curriculum; returns an empty chunk after the end of the plan.
 
-    The longest targets grow from image to image, from 2 paddles to one less than those of the task. Half
-    of the images have the longest targets so far, the others any number of paddles from 2 to that number.
+    The maximum length of targets grows from image to image, from 2 paddles to one less than in the task.
+    Half of the images have targets of the maximum length. The others have a random length from 2 paddles to
+    the maximum.
     """
     from lra.data import pathfinder_generator as generator
 

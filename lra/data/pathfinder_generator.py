@@ -114,7 +114,7 @@ def parameters(resolution: int, difficulty: str, paddles: int = 0) -> Parameters
 
     Source: the class docstrings of lra_benchmarks/data/pathfinder.py, which list the hard difficulty. The
     names of the folders give the lengths of the other difficulties. Their numbers of distractors are
-    assumed to follow from the same division.
+    assumed to follow from the same formula.
     """
     chosen = {"resolution": (resolution, RESOLUTIONS), "difficulty": (difficulty, DIFFICULTIES)}
     for name, (value, known) in chosen.items():
@@ -240,7 +240,7 @@ def _stamps(chosen: Parameters, margin: int) -> "kernels.Stamps":
 
 
 def _candidates(radius: int) -> list[tuple[int, int]]:
-    """Returns offsets (y, x) of pixels on a circle: points at a distance of one pixel, rounded down."""
+    """Returns offsets (y, x) of pixels on a circle: points one pixel apart, rounded down."""
     angles = [step / radius for step in range(math.ceil(2 * math.pi * radius))]
     points = {
         (math.floor(radius * math.sin(angle)), math.floor(radius * math.cos(angle)))
@@ -299,7 +299,9 @@ def _brightness(stamps: _Bytes, contrast: float) -> _Floats:
 
 
 def _room(occupied: _Bytes, reach: int) -> _Ints:
-    """Returns the offsets from a tail of pixels that must be free, [D, 2]: fully occupied by the stamp.
+    """Returns the offsets from a tail to the pixels that the stamp occupies fully, [D, 2].
+
+    These pixels must be free.
 
     The original crops the stamp to a square of `reach` pixels around the tail, places the tail one
     pixel below and to the right of the center, and then uses the center as the tail.
@@ -325,7 +327,7 @@ def _box(stamp: _Bytes) -> _Ints:
     return np.array([top, bottom, left, right], np.int64)
 
 
-# --- Stamps, drawn as by the original -------------------------------------------------------------
+# --- Stamps, drawn as in the original -------------------------------------------------------------
 
 
 def paddle_stamp(

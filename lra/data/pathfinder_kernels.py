@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-SEED_POSES = 360  # poses below are directions from -180 to 179 degrees, the others are candidates
+SEED_POSES = 360  # smaller poses are directions from -180 to 179 degrees, the others are candidates
 FREE = 76  # maximum occupancy, 0.3, of a pixel that is free for seeds
 PADDLE_TRIES, DISTRACTOR_TRIES = 3, 5
 # Total weight of candidates below which a path cannot grow.
@@ -44,7 +44,7 @@ class Stamps(NamedTuple):
     distractor: _Floats  # [U, S, S] brightness of paddles of distractors
     occupied: _Bytes  # [U, S, S] occupancy of the line and its margin
     box: _Ints  # [U, 4] bounding box (top, bottom, left, right) of the nonzero part; ends excluded
-    room: _Ints  # [U, D, 2] offsets from a tail that must be free; padded with copies of row 0
+    room: _Ints  # [U, D, 2] offsets from a tail to pixels that must be free; padded with copies of row 0
     room_box: _Ints  # [U, 4] minimum and maximum of y, then of x, in `room`
     has_no_seed: npt.NDArray[np.bool_]  # [U] True: for some pixel, all of `room` is off the canvas
     disc: _Ints  # [G, 2] offsets of a disc with the radius of the margin

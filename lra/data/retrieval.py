@@ -62,7 +62,7 @@ def load(config: DataConfig) -> Task:
     The files are read from the first of `release_folders` that has one of them.
 
     Raises:
-      ValueError: `dir` is empty, `source` is not the files, or a file is malformed.
+      ValueError: `dir` is empty, `source` is neither "auto" nor "files", or a file is malformed.
       FileNotFoundError: A file is missing.
     """
     paths = _official_paths(config)

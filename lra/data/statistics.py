@@ -80,7 +80,7 @@ def markdown(task: Task, num_classes: int) -> str:
 
 
 def _shares(shares: npt.NDArray[np.float64]) -> str:
-    """Returns the shares of the classes in per cent, or their range if there are many."""
+    """Returns the shares of the classes in percent, or their range if there are many."""
     if len(shares) > MAX_CLASSES:
         return f"{shares.min():.1f} to {shares.max():.1f}"
     return " ".join(f"{share:.1f}" for share in shares)

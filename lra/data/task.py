@@ -182,7 +182,7 @@ class Sequences:
 
     @classmethod
     def from_bytes(cls, contents: Sequence[bytes], *, first_id: int = 0) -> Self:
-        """Creates sequences from the bytes of each."""
+        """Creates sequences from `contents`, the bytes of each sequence."""
         offsets = np.zeros(len(contents) + 1, np.int64)
         np.cumsum([len(content) for content in contents], out=offsets[1:])
         return cls(np.frombuffer(b"".join(contents), np.uint8), offsets, first_id)
@@ -195,7 +195,7 @@ class Split:
     sequences: Sequences  # for pairs, shared by all splits
     labels: npt.NDArray[np.int32]  # [N], or [N, K] with `positions`
     pairs: npt.NDArray[np.int32] | None = None  # [N, 2] sequence indices; None: row i is sequence i
-    positions: npt.NDArray[np.int32] | None = None  # [N, K] of the labeled tokens of each sequence
+    positions: npt.NDArray[np.int32] | None = None  # [N, K] where the labeled tokens are
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -332,17 +332,16 @@ class TaskInfo:
     num_classes: int
     load: Callable[[DataConfig], Task]  # opens the task; prepares the data if they are missing
     sizes: Mapping[str, int]  # number of examples per split in the benchmark
-    total_steps: int = (
-        0  # budget if the config has no train.budget_steps; as in the paper if it has the task
-    )
+    # Budget if the config has no train.budget_steps; the paper's budget for the paper's tasks.
+    total_steps: int = 0
     pairs: bool = False  # True if an example is a pair of sequences
     images: bool = False  # True if a sequence is an image
     curriculum: bool = False  # True if `DataConfig.curriculum` may be positive
-    targets: int = 0  # K, number of labeled tokens per sequence; 0: the sequence has the label
+    targets: int = 0  # K, number of labeled tokens per sequence; 0: one label per sequence
     official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known
 
     def has_all(self, task: Task) -> bool:
-        """Returns True if a task has 99.9 % of the benchmark's examples; the releases lack a few."""
+        """Returns True if each split has at least 99.9 % of its size; the releases lack a few examples."""
         return all(1000 * len(task.splits[name]) >= 999 * size for name, size in self.sizes.items())
 
 

@@ -67,7 +67,7 @@ def random_tokens(like: QKV, seed: int) -> QKV:
 
 
 class HeadMaps(NamedTuple):
-    """Attention map of a head and the Nyström approximation as images, with relative errors."""
+    """Attention map of a head and its Nyström approximation as images, with relative errors."""
 
     exact: Floats  # [P, P], block means of the map
     approximate: Floats
@@ -130,8 +130,8 @@ def _rows_of_maps(
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"], Float[Array, "4"]]:
     """Returns rows of the exact and the approximate attention map of a head, and four sums of squares.
 
-    The sums of squares are of the difference of the maps, the exact map, the difference of the outputs
-    and the exact output. `kernel_1` must be multiplied by the pseudoinverse.
+    The squares are those of the difference between the maps, of the exact map, of the difference between
+    the outputs, and of the exact output. `kernel_1` must already be multiplied by the pseudoinverse.
     """
     exact = softmax_weights(query[None, :, None], key[None, :, None], None)[0, 0]
     approximate = _product(kernel_1, kernel_3)

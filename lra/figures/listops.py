@@ -1,4 +1,4 @@
-"""Takes the accuracy on ListOps apart: by root operator, depth, ends and length.
+"""Breaks the accuracy on ListOps down by root operator, depth, ends and length.
 
     python -m lra.figures.listops runs/listops-seed0 --out results/figures/listops
 
@@ -7,7 +7,7 @@
 
 Ends: whether the first and the last argument of the root are digits, which can be read near the ends of the
 sequence, or lists. Lengths outside of the training set are new trees; those longer than the training set
-need a model without learned positions.
+need a model that supports any length: without learned positions and not Linformer.
 """
 
 import argparse
@@ -165,7 +165,7 @@ def _by(
 
 
 def _order(group: Any) -> tuple[int, str]:
-    """Returns a sort key: ranges of lengths and depths by number, then names."""
+    """Returns a sort key: lengths and depths are sorted as numbers, other groups by name."""
     first = str(group).split()[0].replace(",", "")
     return (int(first) if first.isdigit() else -1, str(group))
 

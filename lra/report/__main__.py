@@ -7,16 +7,17 @@
 Each folder is a run folder, or contains run folders at any depth. The report consists of:
 
 <out>.md, .html      the report; the HTML is self-contained
-<out>.json, .csv     all numbers of the tables; accuracies, speed and memory with a line per setting
+<out>.json           all numbers of the tables
+<out>.csv            accuracies, speed and memory, one line per setting
 <out>.tex            Table 3 in LaTeX, for the package booktabs
-<out>-curves-TASK.png, <out>-time-TASK.png if `speed.jsonl` has the time per step, and <out>-tradeoff.png if
-at least two settings of a task were timed
+<out>-curves-TASK.png, <out>-time-TASK.png if `speed.jsonl` has the time per step, <out>-tradeoff.png if at
+least two settings of a task were timed, and <out>-recall.png for complete runs of MQAR
 
 A file of --published adds rows to Table 3. It is a CSV file with a header, or a JSON list of objects:
 
 model, source        names of the row and of its section; required
 listops, text, retrieval, image, pathfinder32, pathfinder128
-                     test accuracies in percent; at least one. ✗ in pathfinder128 is an accuracy of chance
+                     test accuracies in percent; at least one. ✗ in pathfinder128 means no better than chance
 mean_of_5            as printed in the source; by default computed if the row has the five tasks
 url, remark          link to the source, and what differs there
 """

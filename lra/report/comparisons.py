@@ -78,7 +78,7 @@ def compare(groups: Sequence[Group]) -> list[Comparison]:
 
 
 def _reference(own: Sequence[Group], groups: Sequence[Group]) -> Group:
-    """Returns the reference group: its attention ran on most tasks, then fewest options differ."""
+    """Returns the group whose attention ran on most tasks; of several, that with fewest unusual values."""
 
     def place(group: Group) -> tuple[int, int]:
         tasks = {other.task for other in groups if other.attention == group.attention}

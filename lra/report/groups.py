@@ -198,7 +198,7 @@ def task_rank(task: str) -> tuple[int, str]:
 
 
 def _known_data(runs: Sequence[Run]) -> dict[Path, str]:
-    """Returns the data hash of each run; if unknown, the only hash of other runs with the same setting."""
+    """Returns the data hash of each run; if unknown, that of other runs with its setting, if they agree."""
     keys = {run.folder: frozenset(setting_of(run.config, run.task).items()) for run in runs}
     hashes: dict[Hashable, set[str]] = {key: set() for key in keys.values()}
     for run in runs:

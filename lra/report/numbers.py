@@ -105,7 +105,7 @@ def numbers(
 
 
 def csv_of(found: Mapping[str, Any]) -> str:
-    """Returns a line per task and setting, also of published rows, from the result of `numbers`."""
+    """Converts the result of `numbers` to CSV: a line per task and setting, published rows included."""
     lines = [
         {**setting, "source": OURS, "task": task}
         for task, own in found["tasks"].items()

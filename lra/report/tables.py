@@ -39,7 +39,7 @@ TRACKS: Mapping[str, str] = {
 def table3(groups: Sequence[Group], *, include_partial: bool = False) -> str:
     """Returns Table 3 of the paper as Markdown, with rows of this code and of other publications.
 
-    With `include_partial`, it shows the accuracies of partial runs, and says so.
+    With `include_partial`, it also shows the accuracies of partial runs, marked as partial.
     """
     return benchmark_table(groups, include_partial=include_partial).markdown()
 

@@ -71,7 +71,7 @@ def tunings(groups: Sequence[Group]) -> list[Tuning]:
 
 
 def select_tested(groups: Sequence[Group]) -> list[Group]:
-    """Returns the groups without those that were not chosen, or are not tested yet."""
+    """Returns the groups, except candidates that were not chosen or are not tested yet."""
     others = [g for tuning in tunings(groups) for g in tuning.groups if not g.scored]
     return [group for group in groups if group not in others]
 

@@ -1,1 +1,1 @@
-"""Many runs of the benchmark: a file of jobs, a local queue, submission to a cluster, status. No jax here."""
+"""Sweeps, many runs of the benchmark: job file, local queue, cluster, status. No module here imports jax."""

@@ -27,7 +27,7 @@ def best_setting(accuracies: Mapping[S, Sequence[float | None]]) -> S | None:
 
 
 def due_tests(jobs: Sequence[Job]) -> list[Job]:
-    """Returns the jobs that evaluate the test set for the chosen settings, and have not done so.
+    """Returns the jobs that evaluate the test set for the chosen settings, and have not done so yet.
 
     A setting is chosen per config, once all its candidates are finished or diverged.
     """

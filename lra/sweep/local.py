@@ -43,7 +43,8 @@ class Queue:
         """Runs the jobs, then `due_tests`; a failure does not stop the others.
 
         Returns:
-          0 if all are done or diverged, 1 if any failed, 128 plus the number of a signal that stopped them.
+          0 if all are done or diverged, 1 if any failed or was stopped, and 128 plus the signal's number if a
+          signal stopped the queue.
         """
         waiting, known = deque(todo), set(todo)
         handlers = {number: signal.signal(number, self._on_signal) for number in _STOP}

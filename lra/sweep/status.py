@@ -98,7 +98,10 @@ def _left(state: State) -> str:
 
 
 def _total(states: Mapping[Job, State]) -> str:
-    """Returns a sentence with the hours left; jobs of a config take as long as the known ones on average."""
+    """Returns a sentence with the time left.
+
+    An unknown duration is estimated as the mean of the known durations of the same config.
+    """
     known: dict[str, list[float]] = {}
     for job, state in states.items():
         if state.total_seconds is not None:
