@@ -46,9 +46,11 @@ def define_hosts() -> Callable[[], dict[str, Any]]:
             False,
             "Connect to the processes that a TPU pod, SLURM or Open MPI started.",
         ),
-        flags.DEFINE_string("coordinator", "", "HOST:PORT of the first of several processes."),
+        flags.DEFINE_string("coordinator", "", "HOST:PORT of the first process of the run."),
         flags.DEFINE_integer("num_processes", None, "Number of processes; needs --coordinator.", 1),
-        flags.DEFINE_integer("process_id", None, "This process, from 0; needs --coordinator.", 0),
+        flags.DEFINE_integer(
+            "process_id", None, "Index of this process, from 0; needs --coordinator.", 0
+        ),
     ]
     return lambda: {flag.name: flag.value for flag in known}
 

@@ -50,8 +50,8 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, required=True, help="the folder of all results")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="length of the piece")
-    parser.add_argument("--data_dir", type=Path, help="the files of Text and Image")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="time limit of this piece")
+    parser.add_argument("--data_dir", type=Path, help="folder with the files of Text and Image")
     parser.add_argument("--toy", action="store_true", help="tiny sizes, to try the program")
     given = parser.parse_args()
     end = time.monotonic() + 60 * given.minutes - SAVE_SECONDS

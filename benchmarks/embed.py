@@ -76,7 +76,7 @@ def tokenize(texts: Sequence[str]) -> list[list[int]]:
 def embed(rows: Sequence[Sequence[int]], base_len: int) -> dict[str, Any]:
     """Returns embeddings, the lengths of the compiled programs, and the CPU seconds of two passes."""
     config = NystromformerConfig(vocab_size=VOCAB_SIZE, max_len=max(map(len, rows)), **SIZES)
-    model = Nystromformer(config, name=f"from_{base_len}")  # shares no program with the other
+    model = Nystromformer(config, name=f"from_{base_len}")  # so that two models share no program
     tokens = jnp.zeros((1, config.max_len), jnp.int32)
     variables = jax.jit(lambda rng: model.init(rng, tokens, deterministic=True))(jax.random.key(0))
     language_model = LanguageModel(model, variables, None, BATCH_SIZE, base_len)

@@ -1,4 +1,4 @@
-"""Kernels, bytes and memory of attention and training steps on a GPU, by its compiler without a GPU.
+"""Kernels, bytes and memory of attention and training steps on a GPU, compiled without a GPU.
 
     python -m benchmarks.gpu_budget --out results/budget/gpu
 

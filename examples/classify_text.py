@@ -5,7 +5,7 @@
 
 Texts are cut into pieces of `--length` words. Training and validation use pieces of different files.
 Without a folder, accuracy is 92.0 % on 75 pieces after a minute of processor time (Python 3.11.7's
-sources, jax 0.10.2). The constant answer has 32.0 %, and naive Bayes on word counts 98.7 %. The example
+sources, jax 0.10.2). A constant answer has 32.0 %, and naive Bayes on word counts 98.7 %. The example
 shows how to train. It does not show that the task needs attention.
 """
 
@@ -91,7 +91,7 @@ def read(folder, length):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains, and prints the accuracy after every epoch and that of the constant answer."""
+    """Trains, and prints the accuracy after every epoch and that of a constant answer."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

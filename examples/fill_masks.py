@@ -44,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", help="in Hugging Face's layout, or a model's name on its Hub")
-    parser.add_argument("--text", default=TEXT, help="with [MASK] where words are missing")
-    parser.add_argument("--layer", type=int, default=-1, help="of the row; -1 is the last")
+    parser.add_argument("folder", help="folder in Hugging Face's layout, or a model on its Hub")
+    parser.add_argument("--text", default=TEXT, help="text with [MASK] where words are missing")
+    parser.add_argument(
+        "--layer", type=int, default=-1, help="layer of the printed row; -1 is the last"
+    )
     given = parser.parse_args(arguments)
     try:
         # Hugging Face runs the published checkpoints as exact attention. This selects landmarks.

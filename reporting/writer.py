@@ -93,7 +93,7 @@ def main(
     given = parser.parse_args(arguments)
     out: Path = given.out
     if out.name in ("", ".."):
-        parser.error(f"--out={out} is a folder; pass a name in it, as {out / 'report'}")
+        parser.error(f"--out={out} is a folder; pass a path in it, such as {out / 'report'}")
 
     def report() -> None:
         groups, left_out = read(given.folders)

@@ -154,8 +154,8 @@ def _parser() -> argparse.ArgumentParser:
         "--attentions",
         nargs="+",
         default=list(ATTENTIONS),
-        help="rows of the table; any nystrom-M, or module:Class[,option=value …], and ema, ema-fft,"
-        " block-ema, block",
+        help="rows of the table; also nystrom-M for any M, module:Class[,option=value …], ema, ema-fft,"
+        " block-ema and block",
     )
     add("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     add("--batch", type=int, nargs="+", default=[1, 8], help="batch sizes")

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     show = commands.add_parser(
-        "show", help="print what a folder contains and what would be computed"
+        "show", help="print the model in a folder and the attention that it runs"
     )
     show.add_argument("folder", type=Path)
     conversion = commands.add_parser("convert", help="write a folder that from_pretrained reads")

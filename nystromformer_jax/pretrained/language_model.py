@@ -297,7 +297,7 @@ class LanguageModel:
         """Returns the names of the outputs from id2label."""
         config = self.model.config
         labels = {int(i): str(name) for i, name in (config.metadata.get("id2label") or {}).items()}
-        if len(labels) != config.num_labels:  # those of another head
+        if len(labels) != config.num_labels:  # the labels of another head
             labels = {}
         return [labels.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
 
