@@ -195,7 +195,7 @@ def test_rejects_a_folder_as_output_name(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         run(write_run(tmp_path / "run"), "--out", ".")
     assert stop.value.code == 2
-    assert "pass a name in it" in capsys.readouterr().err
+    assert "pass a path in it" in capsys.readouterr().err
 
 
 def test_a_failed_report_keeps_the_old_one(tmp_path, monkeypatch, capsys):
