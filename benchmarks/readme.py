@@ -75,6 +75,15 @@ def _control() -> str:
     return "\n".join(rows) + "\n"
 
 
+def _with_and_without_averages() -> str:
+    """Returns the errors of two models that differ in the moving averages before queries and keys."""
+    trained = {
+        f"{name} averages": _json(f"averages/{name}")["trained"]["listops"]
+        for name in ("with", "without")
+    }
+    return approximation.trained_markdown({"trained": trained})
+
+
 def _without_convolution(table: str) -> str:
     return "".join(line for line in table.splitlines(keepends=True) if "convolution" not in line)
 
@@ -100,6 +109,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "approximation": lambda: approximation.markdown(_json("approximation")),
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
+    "approximation-averages": _with_and_without_averages,
     "attention": lambda: attention.headline(_json("benchmarks/cpu")),
     "control": _control,
     "efficiency": lambda: tables.headline(_json("efficiency/cpu")),
