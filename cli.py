@@ -169,7 +169,7 @@ def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
 def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
     """Returns the config of the run in `folder`, overridden by `--config.KEY=…`.
 
-    If the command line sets `train.seed`, the seed of the config is `seed`.
+    An override of `train.seed` is replaced by `seed`, because each run folder has its own seed.
 
     Raises:
       ValueError: The folder has no config, or `--config` has another task or attention.

@@ -98,8 +98,8 @@ def distribute(
       k_landmarks: Key landmarks.
       landmark_values: pinv(kernel_2) @ kernel_3 @ value.
       landmark_mask: False at landmarks without tokens, which get weight zero.
-      assigned: Landmark whose value is the output of each query. −1 for all queries of an example that
-        uses attention.
+      assigned: For each query, the index of the landmark whose value is its output; −1 for all queries of
+        an example that attend to the landmarks.
       value: Input of the convolution; required only with `conv_kernel`.
       conv_kernel: One kernel per head or per channel, W odd.
       mask: True where `value` is real; the convolution reads zeros elsewhere.

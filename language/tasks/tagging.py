@@ -134,7 +134,8 @@ def entity_scores(
 ) -> tuple[Scores, Scores]:
     """Returns precision, recall and F1 of entities and accuracy of tags, and their standard errors.
 
-    An entity is right if its kind, its first and its last word are right. Without entities, a metric is 0.
+    An entity is right if its kind, its first and its last word are right. A ratio of nothing,
+    such as precision without predicted entities, is 0.
     """
     counts = []  # per sentence: right, predicted and true entities, right tags, words
     for tags, guesses in zip(truth, predicted, strict=True):

@@ -274,8 +274,8 @@ def _read_section(
             )
         if type(value) is not type(defaults[key]) and key != "classifier_activation":
             raise ValueError(
-                f"{SECTION}.{key} in the config.json of {where} must have the type of"
-                f" {defaults[key]!r}, got {value!r}."
+                f"{SECTION}.{key} in the config.json of {where} must be of type"
+                f" {type(defaults[key]).__name__}, got {value!r}."
             )
         fields[key] = value
     return str(section.get("model_class", ""))
