@@ -83,7 +83,7 @@ class TestConfig:
                 {"nystromformer_jax": {"pinv_itres": 6}},
                 "nystromformer_jax.pinv_itres; .*pinv_iters",
             ),
-            ({"nystromformer_jax": {"pinv_iters": "6"}}, "pinv_iters in .* the type of 6, got '6'"),
+            ({"nystromformer_jax": {"pinv_iters": "6"}}, "pinv_iters in .* of type int, got '6'"),
             ({"nystromformer_jax": {"attention": "no"}}, "attention must be one of .* got 'no'"),
             ({"nystromformer_jax": [1]}, r"nystromformer_jax in .* be a JSON object, got \[1\]"),
         ],
