@@ -97,7 +97,7 @@ def save(
         "offsets": np.cumsum([0, *lengths]),
     }
     examples.save_arrays(folder, split, arrays)
-    questions = [record._replace(context=number[record.context]) for record in records]  # type: ignore[arg-type]  # a number in the file
+    questions = [record._replace(context=number[record.context]) for record in records]  # type: ignore[arg-type]  # the file has numbers, not texts
     write_json(folder / f"{split}_questions.json", {"contexts": contexts, "questions": questions})
 
 

@@ -78,9 +78,8 @@ class Task(abc.ABC):
 
     def tuned(self, split: EncodedSplit, outputs: Outputs) -> "Task":
         """Returns the task with the decision threshold that is best for the labels of `split`."""
-        raise NotImplementedError(
-            f"{self.name} has no decision threshold."
-        )  # callers check `has_threshold`
+        name = self.name
+        raise NotImplementedError(f"{name} has no decision threshold.")  # see `has_threshold`
 
     @abc.abstractmethod
     def file_name(self, split: str) -> str:

@@ -59,6 +59,5 @@ class AttentionCore(nn.Module):
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Float[Array, "B L H D"]:
         """Returns the attention output for `tokens`."""
-        raise NotImplementedError(
-            f"{type(self).__name__} must define `attend`."
-        )  # subclasses define it
+        name = type(self).__name__
+        raise NotImplementedError(f"{name} must define `attend`.")  # subclasses define it
