@@ -173,7 +173,8 @@ def _states_outside(
     inclusive = chunks + jnp.exp(-rates[..., None]) * outside  # with the chunk itself
     of_device = jnp.stack([inclusive[0, ..., -1], inclusive[1, ..., 0]])
     num_chunks = chunks.shape[-1]
-    of_devices = jax.lax.all_gather(of_device, axis)  # [P 2 C N B]
+    # [P 2 C N B]. `tiled` and "invarying", because otherwise JAX supports no other Explicit axis here.
+    of_devices = jax.lax.all_gather(of_device[None], axis, tiled=True, to="invarying")
     distance = jax.lax.axis_index(axis) - jnp.arange(len(of_devices))
     distance = jnp.stack([distance, -distance], axis=1)[..., None, None, None]  # [P 2 1 1 1]
     decay = jnp.exp(-rates[None] * num_chunks * jnp.maximum(distance - 1, 0))

@@ -204,7 +204,9 @@ def _means(
     ):  # All segments have equal size, and each lies on one device.
         parts = x.reshape(batch, num_landmarks // devices, -1, *x.shape[2:])
         means = parts.mean(axis=2, dtype=accumulator).astype(x.dtype)
-        means = jax.lax.all_gather(means, axis, axis=1, tiled=True)
+        # JAX cannot differentiate all_gather to="varying" if another axis of the mesh is Explicit.
+        means = jax.lax.all_gather(means, axis, axis=1, tiled=True, to="invarying")
+        means = jax.lax.pcast(means, axis, to="varying")
         return SegmentMeans(means, sizes > 0, ranks)
     sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
     sums = jax.lax.psum(sums, axis)

@@ -1,10 +1,12 @@
 import functools
+import math
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 from benchmarks.efficiency.averages import fft_ema
@@ -87,31 +89,33 @@ def test_padding_between_tokens_counts_as_zeros(rngs):
     assert_close(jit_ema(x, *states, mask=mask), expected, REFERENCE)
 
 
-@pytest.mark.slow_except("8-3", "8-1024")
+@pytest.mark.slow_except("1x8-3", "2x4-1024")
 @pytest.mark.parametrize("length", [3, 130, 1024])
-@pytest.mark.parametrize("devices", [2, 8])
-def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, devices):
-    arguments = random_averages(rngs, length)
-    mesh = jax.make_mesh((devices,), ("sequence",), devices=jax.devices()[:devices])
+@pytest.mark.parametrize("shape", [(1, 2), (1, 8), (2, 4)], ids=["1x2", "1x8", "2x4"])
+def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, shape):
+    x, *states = random_averages(rngs, length)
+    explicit = 2 * (AxisType.Explicit,)
+    devices = jax.devices()[: math.prod(shape)]
+    mesh = jax.make_mesh(shape, ("data", "sequence"), explicit, devices=devices)
 
-    def run(**options):
+    def run(x, **options):
         def loss(*arguments):
             output = multi_scale_ema(*arguments, **options)
             return (output**2).mean(), output
 
-        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*arguments)
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(x, *states)
 
     with jax.set_mesh(mesh):
-        (_, output), gradient = run(mesh=mesh)
-    (_, expected), expected_gradient = run()
+        split = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+        (_, output), gradient = run(split, mesh=mesh)
+    (_, expected), expected_gradient = run(x)
     assert_close(output, expected, REFERENCE)
     assert_close(gradient, expected_gradient, REFERENCE)
 
 
 def test_a_batch_split_over_devices_stays_split():
-    auto = (jax.sharding.AxisType.Auto,)
-    mesh = jax.make_mesh((4,), ("data",), auto, devices=jax.devices()[:4])
-    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    mesh = jax.make_mesh((4,), ("data",), (AxisType.Auto,), devices=jax.devices()[:4])
+    split = NamedSharding(mesh, PartitionSpec("data"))
     x = jax.ShapeDtypeStruct((8, 300, CHANNELS), jnp.float32, sharding=split)
     states = jax.ShapeDtypeStruct((2, CHANNELS, STATES), jnp.float32)
     gradient = jax.jit(jax.grad(functools.partial(squared, multi_scale_ema), (0, 1, 2)))

@@ -211,19 +211,23 @@ def test_a_length_not_divisible_by_the_devices_is_supported(rngs, axis_type):
     assert output.sharding.is_fully_replicated
 
 
-@pytest.mark.slow_except("a length that devices do not divide-True-True")
+@pytest.mark.slow_except(
+    "a length that devices do not divide-True-True", "equal segments-True-True"
+)
 @pytest.mark.parametrize(("placed", "per_channel"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize(
-    ("length", "num_landmarks"),
+    ("length", "num_landmarks", "masked"),
     [
-        pytest.param(64, M, id="a length that devices divide"),
-        pytest.param(61, M, id="a length that devices do not divide"),
-        pytest.param(64, 67, id="no more positions than landmarks"),
+        pytest.param(64, M, True, id="a length that devices divide"),
+        pytest.param(61, M, True, id="a length that devices do not divide"),
+        pytest.param(64, 67, True, id="no more positions than landmarks"),
+        pytest.param(64, 8, False, id="equal segments"),
     ],
 )
-def test_supports_explicit_mesh_axes(rngs, length, num_landmarks, placed, per_channel):
+def test_supports_explicit_mesh_axes(rngs, length, num_landmarks, masked, placed, per_channel):
     inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
-    options = {"mask": masks_of_all_kinds(length), "num_landmarks": num_landmarks}
+    mask = masks_of_all_kinds(length) if masked else None
+    options = {"mask": mask, "num_landmarks": num_landmarks}
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
     with jax.set_mesh(mesh):
         assert_same(rngs, mesh, inputs, width=5, placed=placed, per_channel=per_channel, **options)
