@@ -213,7 +213,7 @@ def extract_options(
     for option in [option for option in options if option in rest]:
         value, allowed = rest.pop(option), options[option]
         if isinstance(allowed, int):
-            if not value.isdecimal():
+            if not value.isdecimal() or int(value) == 0:
                 raise ValueError(f"{option} must be a positive integer, got {value!r}.")
             selected[option] = int(value)
             continue

@@ -54,7 +54,7 @@ def pack(
 
     Sentences are added while they fit. With probability `short_rate` a pair has a smaller target length,
     at least 2, and ends when the target is reached. A pair is divided into A and B at a random boundary
-    between sentences. Every token is in exactly one pair, and no text is empty:
+    between sentences. Every token is in exactly one pair, except as in rule 4, and no text is empty:
 
     * A sentence that alone would fill a pair is split in the middle. The second sentence of a pair is
       split where the pair is full.

@@ -85,7 +85,9 @@ def make_core(name: str, **options: Any) -> CoreFactory:
       **options: Attributes of the core.
 
     Raises:
-      ValueError: The name or an option is unknown; the message suggests similar names.
+      ValueError: The name or an option is unknown (the message suggests similar names), or the class is
+        not a `flax.linen.Module`.
+      ImportError: The module of `module:Class` raised an error.
     """
     core = core_class(name)
     known = option_fields(core)
