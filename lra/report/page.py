@@ -99,7 +99,7 @@ def summary(groups: Sequence[Group]) -> str:
     finished = sum(run.result is not None for run in runs)
     diverged = sum(group.diverged for group in groups)
     counts = {"run": len(runs), "setting": len(groups), "task": len(tasks_of(groups))}
-    words = ", ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items())
+    words = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
     return f"{finished} finished{f' and {diverged} diverged' if diverged else ''} of {words}."
 
 
