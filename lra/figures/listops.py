@@ -33,9 +33,14 @@ from reporting.statistics import binomial_error
 
 NAMES = {VOCAB[operator]: operator[1:] for operator in OPERATORS}
 BATCH_SIZE = 16
-MULTIPLE = 256  # rows are padded to a multiple of this length
-TRAINED = (500, 2000)  # lengths of the training set, both exclusive
-OTHERS = ((100, 500), (2000, 3000))  # lengths of new trees
+MULTIPLE = (
+    256  # trees that are longer than those in training are padded to a multiple of this length
+)
+TRAINED = {"listops": 2000, "listops-short": 500}  # all trees of a task are shorter
+OTHERS = {  # lengths of new trees, both exclusive
+    "listops": ((100, 500), (2000, 3000)),
+    "listops-short": ((500, 2000), (2000, 3000)),
+}
 
 
 class Shape(NamedTuple):
@@ -83,11 +88,11 @@ def predict(trained: Trained, split: Split) -> npt.NDArray[np.int64]:
 
 
 def _padding(trained: Trained, longest: int) -> Padding:
-    """Returns the padding of a batch; longer than in training only for trees that are longer."""
+    """Returns the padding of a batch: as in training, except for trees that are longer than its trees."""
     padding = trained.run.data.padding
-    if longest > padding.max_len and longest > TRAINED[1]:
-        padding = Padding(longest, -(-longest // MULTIPLE) * MULTIPLE)
-    return padding if padding.multiple else padding._replace(multiple=MULTIPLE).for_longest(longest)
+    if longest > padding.max_len and longest > TRAINED[trained.task.name]:
+        return Padding(longest, -(-longest // MULTIPLE) * MULTIPLE)
+    return padding.for_longest(longest)
 
 
 def measure(trained: Trained, new_trees: int) -> dict[str, Any]:
@@ -124,7 +129,7 @@ def measure(trained: Trained, new_trees: int) -> dict[str, Any]:
 def _new_lengths(trained: Trained) -> Iterator[tuple[int, int]]:
     """Yields the ranges of lengths that the model supports."""
     fixed = trained.run.model.config.positions == "learned" or trained.run.attention == "linformer"
-    for shortest, longest in OTHERS:
+    for shortest, longest in OTHERS[trained.task.name]:
         if not fixed or longest <= trained.run.data.max_len:
             yield shortest, longest
 

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lra import data
 from lra.data.listops import encode
-from lra.data.task import Sequences, Split
+from lra.data.task import DataConfig, Sequences, Split
 from lra.figures import listops as parts
 from lra.figures.captured import open_run
 from lra.figures.listops import shape_of
@@ -29,8 +30,8 @@ def test_shape_of_a_tree(tree, shape):
 @pytest.mark.slow(minutes=0.1)
 def test_a_run_is_taken_apart_into_groups_that_cover_the_test_set(tmp_path, capsys, monkeypatch):
     """A model without positions also reads trees that are longer than its training trees."""
-    monkeypatch.setattr(parts, "OTHERS", ((10, 30), (60, 90)))
-    monkeypatch.setattr(parts, "TRAINED", (30, 60))
+    monkeypatch.setattr(parts, "OTHERS", {"listops-short": ((10, 30), (60, 90))})
+    monkeypatch.setattr(parts, "TRAINED", {"listops-short": 60})
     monkeypatch.setattr(parts, "MULTIPLE", 30)
     config = small_config("softmax", data__task="listops-short", model__positions="none")
     folder = write_run(tmp_path / "run", config)
@@ -57,6 +58,24 @@ def test_predictions_do_not_depend_on_batches_and_padding(tmp_path, monkeypatch)
     expected = parts.predict(trained, test)
     monkeypatch.setattr(parts, "BATCH_SIZE", 5)
     np.testing.assert_array_equal(parts.predict(trained, test), expected)
+
+
+def test_batches_are_padded_as_in_training():
+    """The mean over padded rows, and attentions such as Reformer, depend on the padded length."""
+    trained = SimpleNamespace(
+        run=SimpleNamespace(data=DataConfig(task="listops", max_len=2000, padded_len=2048)),
+        task=SimpleNamespace(name="listops"),
+    )
+    assert parts._padding(trained, 700).padded_len == 2048
+
+
+@pytest.mark.parametrize("task", list(parts.OTHERS))
+def test_new_trees_have_other_lengths_than_the_training_set(task):
+    config = DataConfig(task=task, examples=12, max_len=1, workers=1)
+    lengths = data.load(config).splits["train"].lengths
+    assert (lengths < parts.TRAINED[task]).all()
+    for shortest, longest in parts.OTHERS[task]:
+        assert ((lengths <= shortest) | (lengths >= longest)).all()
 
 
 def test_rows_have_the_accuracy_of_their_group():
