@@ -134,8 +134,8 @@ def _description(task: Task) -> dict[str, Any]:
         ("threshold", "decision_threshold"),
         ("has_unanswerable", "has_unanswerable"),
     ):
-        if (value := getattr(task, name, None)) is not None:
-            fields[key] = value
+        if hasattr(task, name):  # a threshold of None replaces that of the initial checkpoint
+            fields[key] = getattr(task, name)
     return fields
 
 

@@ -26,8 +26,14 @@ from tests.language.glue import fakes
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """The folder of a tiny model with a vocabulary, written without training."""
-    return files.checkpoint(tmp_path_factory.mktemp("model"))
+    """The folder of a tiny model with a vocabulary, written without training.
+
+    It has a decision threshold, like the model of a run with `eval.tune_threshold`.
+    """
+    folder = files.checkpoint(tmp_path_factory.mktemp("model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"decision_threshold": 0.999}))
+    return folder
 
 
 def finetuned(tmp_path, checkpoint, task="mrpc", argument="", **changes):
@@ -91,6 +97,7 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(
     logits = jax.export.deserialize(bytearray(content)).call(*arguments)
     model, variables = from_pretrained(folder / "run/model")
     assert model.config.metadata["id2label"] == {"0": "0", "1": "1"}  # MRPC's
+    assert finetune.open_trained(folder / "run").run.task.threshold is None
     apply = jax.jit(functools.partial(model.apply, deterministic=True))
     assert_close(logits, apply(variables, *arguments), OTHER_FRAMEWORK)
 
