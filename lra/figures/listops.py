@@ -33,9 +33,7 @@ from reporting.statistics import binomial_error
 
 NAMES = {VOCAB[operator]: operator[1:] for operator in OPERATORS}
 BATCH_SIZE = 16
-MULTIPLE = (
-    256  # trees that are longer than those in training are padded to a multiple of this length
-)
+MULTIPLE = 256  # trees that are longer than those in training are padded to a multiple
 TRAINED = {"listops": 2000, "listops-short": 500}  # all trees of a task are shorter
 OTHERS = {  # lengths of new trees, both exclusive
     "listops": ((100, 500), (2000, 3000)),

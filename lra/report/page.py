@@ -57,7 +57,7 @@ def make(
     others = {**TABLE, **(read_published(published) if published else {})}
     table3 = tables.benchmark_table(groups, others, include_partial=include_partial)
     colors = colors_of(labels_of(groups))
-    comparisons = compare(groups)
+    comparisons = compare(tested)  # as in the numbers, so that both correct p for the same tests
     parts = ["# Long Range Arena: results", summary(tested)]
     tasks = tasks_of(groups)
     if any(task in TITLES for task in tasks):

@@ -1,3 +1,5 @@
+import json
+
 from lra.report import recall
 from lra.report.__main__ import main
 from tests.lra.report.runs import groups_in, write_run, write_seeds
@@ -41,3 +43,15 @@ def test_report_has_one_section_for_all_tasks_of_recall(tmp_path, capsys):
     write_run(runs / "listops")
     assert main([str(runs), "--out", str(out)]) == 0
     assert (out.parent / "report-curves-listops.png").exists()
+
+
+def test_page_and_numbers_correct_p_values_for_the_same_tests(tmp_path, capsys):
+    for task in ("listops", "mqar-256-4"):
+        write_seeds(tmp_path / task / "a", [0.30, 0.31, 0.32], task=task)
+        softmax = {"name": "softmax"}
+        write_seeds(tmp_path / task / "b", [0.32, 0.34, 0.355], task=task, attention=softmax)
+    assert main([str(tmp_path), "--out", str(tmp_path / "report")]) == 0
+    tasks = json.loads((tmp_path / "report.json").read_text())["tasks"]
+    (found,) = tasks["listops"]["comparisons"]
+    assert found["p_holm"] == 2 * found["p"]
+    assert f"| {found['p']:.3f} | {found['p_holm']:.3f} |" in capsys.readouterr().out
