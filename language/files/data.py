@@ -166,15 +166,15 @@ def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool
 
 
 def _require_labels(config: FilesConfig, labels: Sequence[str], path: Path) -> None:
-    """Raises ValueError if a classification has fewer than two labels, or a multi-label task has none."""
-    if config.kind in ("classification", "token_classification") and len(labels) < 2:
-        column = ", or set --config.data.label to another column"
-        raise ValueError(
-            f"{path} has only the label {labels[0]!r}, and {config.kind} needs two or more: add examples"
-            f" with other labels{column if config.kind == 'classification' else ''}."
-        )
-    if config.kind == "multi_label" and not labels:
-        raise ValueError(f"{path} has no labels: some examples need one or more.")
+    """Raises ValueError if a task with labels has fewer than two."""
+    if config.kind in ("regression", "question_answering") or len(labels) >= 2:
+        return
+    column = ", or set --config.data.label to another column"
+    raise ValueError(
+        f"{path} has {f'only the label {labels[0]!r}' if labels else 'no labels'}, and {config.kind} needs"
+        f" two or more: add examples with other labels"
+        f"{'' if config.kind == 'token_classification' else column}."
+    )
 
 
 def _hold_out(

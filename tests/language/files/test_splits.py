@@ -218,7 +218,8 @@ INVALID = {
     ],
     "multi_label": [
         ("x.csv", "text,label\na,b|c\n", {}, "line 2: the column 'label' needs a JSON list of labels"),
-        ("x.csv", "text,label\na,[]\nb,[]\n", {}, "x.csv has no labels"),
+        ("x.csv", "text,label\na,[]\nb,[]\n", {}, "x.csv has no labels, and multi_label needs two"),
+        ("x.csv", "text,label\na,[]\nb,[2]\n", {}, "only the label '2', and multi_label needs two"),
     ],
     "token_classification": [
         ("x.txt", "a O\nb\n", {}, "line 2: needs a word and its tag"),
