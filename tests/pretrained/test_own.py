@@ -67,6 +67,12 @@ def test_every_option_is_loaded(tmp_path, changes):
     assert read_config(tmp_path) == model.config
 
 
+def test_sizes_may_be_integers_of_numpy(tmp_path, no_annotations):
+    model = Nystromformer(dataclasses.replace(CONFIG, mlp_dim=np.int64(12)))
+    save_pretrained(tmp_path, model, random_variables(model))
+    assert read_config(tmp_path) == model.config
+
+
 def test_dtype_is_chosen_when_loading(tmp_path):
     model = Nystromformer(dataclasses.replace(CONFIG, dtype="bfloat16"))
     save_pretrained(tmp_path, model, random_variables(model))
