@@ -11,6 +11,7 @@ with --status, 3 some runs are not finished.
 
 import argparse
 import ast
+import itertools
 import re
 import runpy
 import sys
@@ -146,7 +147,10 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
 
 
 def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
-    """Raises ValueError unless the task, the attention and all `values` are valid; loads no jax."""
+    """Raises ValueError unless the task, the attention and the keys and types of `values` are valid.
+
+    Values of the sections in `SCHEMAS` are validated; the runs validate the others, which needs jax.
+    """
     path, _, argument = config.partition(":")
     known = cli.config_files(lambda name: name not in cli.LANGUAGE_CONFIGS)
     is_own = Path(path).is_file() and Path(path).parent.name != cli.CONFIGS.name
@@ -163,17 +167,22 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
         raise ValueError(str(error)) from None
     name_of(own.data.task)
     keys = cli.keys_of(own.to_dict())
-    for key, items in values.items():
-        section, _, name = key.partition(".")
-        if key not in keys or not name:
+    for key in values:
+        if key not in keys or "." not in key:
             raise ValueError(f"--set: {config} has no key {key}{nearest(key, keys)}")
-        for item in items:
+    types = own.to_dict()
+    for setting in itertools.product(*values.values()):
+        for key, item in zip(values, setting, strict=True):
+            section, _, name = key.partition(".")
             try:
-                own.update_from_flattened_dict({key: _value(item, own[section][name])})
+                own.update_from_flattened_dict({key: _value(item, types[section][name])})
             except TypeError as error:
                 raise ValueError(f"--set={key}={item}: {error}.") from None
-            if section in SCHEMAS:
-                from_mapping(SCHEMAS[section], own[section].to_dict(), section)
+        for section in sorted({key.partition(".")[0] for key in values} & SCHEMAS.keys()):
+            given = own[section].to_dict()
+            if given.get("accumulation") == 0:  # chosen by device
+                given["accumulation"] = 1
+            from_mapping(SCHEMAS[section], given, section)
 
 
 def _value(text: str, old: Any) -> Any:

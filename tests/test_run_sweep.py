@@ -64,6 +64,7 @@ def wait_for(path):
         (["--set=optimizer.learning_rate=1,-1"], "needs a positive number, got -1.0"),
         (["--set=optimizer.learning_rate"], "--set needs KEY=VALUE"),
         (["--set=train.seed=1,2"], "pass --seeds instead"),
+        (["--set=attention.name=softmax"], "pass --attentions instead"),
         (["--seeds=0"], "argument --seeds: needs a positive number, got '0'"),
         (["--wrokers=2"], "unknown argument --wrokers=2; did you mean --workers"),
         (["--slurm.partition=gpu"], "--slurm.partition=gpu needs --submit=slurm"),
@@ -93,6 +94,18 @@ def test_plan_writes_a_file_that_may_be_edited(in_repository, tmp_path, capsys):
     assert "3 jobs in" in capsys.readouterr().out
     assert "# a note" in (tmp_path / "jobs.txt").read_text()
     assert run_sweep.main([f"--workdir={tmp_path}", "--status"]) == 3
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["train.batch_size=16,32"],  # train.accumulation of the config is 0: chosen by device
+        ["data.max_len=5000", "data.padded_len=5120"],  # the first alone is not valid
+    ],
+)
+def test_grid_may_set_values_that_are_valid_together(in_repository, tmp_path, values):
+    flags = ["--tasks=text", "--plan", *(f"--set={value}" for value in values)]
+    assert run_sweep.main([*flags, f"--workdir={tmp_path}"]) == 0
 
 
 @pytest.mark.usefixtures("in_repository")

@@ -115,10 +115,9 @@ def split_values(texts: Sequence[str]) -> dict[str, list[str]]:
         key, equals, items = text.partition("=")
         if not (equals and split_list(items)):
             raise ValueError(f"--set needs KEY=VALUE[,VALUE …], got {text!r}.")
-        if key in values or key == "train.seed":
-            reason = (
-                "pass --seeds instead" if key == "train.seed" else "pass all its values at once"
-            )
+        instead = {"train.seed": "--seeds", "attention.name": "--attentions"}.get(key)
+        if key in values or instead:
+            reason = f"pass {instead} instead" if instead else "pass all its values at once"
             raise ValueError(f"--set={key} is invalid: {reason}.")
         values[key] = split_list(items)
     return values
