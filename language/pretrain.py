@@ -107,7 +107,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
             if training.is_primary():
                 folder, tokenizer = workdir.path / "model", corpus.tokenizer
                 save_pretrained(folder, model, {"params": params}, more=tokenizer.token_ids)
-                tokenizer.save(folder, config.max_len)
+                tokenizer.save(folder, config.max_len, config.num_types)
         return {
             "kind": "pretrain",
             "attention": config.attention,

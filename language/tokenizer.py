@@ -121,11 +121,23 @@ class Tokenizer:
         names = ("pad_token_id", "bos_token_id", "eos_token_id")
         return dict(zip(names, (self.pad_id, self.cls_id, self.sep_id), strict=True))
 
-    def save(self, folder: Path, max_len: int | None = None) -> None:
+    def save(self, folder: Path, max_len: int | None = None, num_types: int = 2) -> None:
         """Writes `tokenizer.json` and `tokenizer_config.json`, as required by `transformers`.
 
-        `max_len` is the maximum number of tokens that the model supports.
+        The written tokenizer adds special tokens as in training, `[CLS] a [SEP] b [SEP]`, also if this
+        tokenizer adds others or none. `max_len` is the maximum number of tokens that the model supports,
+        and `num_types` its number of types.
         """
+        import tokenizers
+
+        cls, sep = map(self.backend.id_to_token, (self.cls_id, self.sep_id))
+        second = min(num_types - 1, 1)
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} $B:{second} {sep}:{second}",
+            special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
+        )
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
@@ -139,7 +151,7 @@ class Tokenizer:
         }
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in (
-            (FILE, self.backend.to_str(pretty=True)),
+            (FILE, backend.to_str(pretty=True)),
             (CONFIG, json.dumps(config, indent=2, ensure_ascii=False)),
         ):
             write_bytes(folder / name, f"{content}\n".encode())

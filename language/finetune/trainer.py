@@ -50,7 +50,7 @@ def train(
                 folder = workdir.path / "model"
                 more = {**tokenizer.token_ids, **_description(task)}
                 save_pretrained(folder, run.model, {"params": params}, more=more)
-                tokenizer.save(folder, config.max_len)
+                tokenizer.save(folder, config.max_len, config.num_types)
         predictions = workdir.path / "predictions" if training.is_primary() else None
         with training.writing_to(workdir.path):
             metrics = _evaluate_splits(run, data, spec, params, task, outputs, predictions)

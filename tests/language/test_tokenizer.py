@@ -107,6 +107,22 @@ def test_vocab_size_is_the_largest_id_plus_one():
     assert tokenizer.word_starts().shape == (tokenizer.vocab_size,)
 
 
+@pytest.mark.parametrize(("kind", "num_types"), [("roberta", 1), ("metaspace", 2)])
+def test_written_tokenizer_adds_the_special_tokens_of_training(tmp_path, kind, num_types):
+    if kind == "roberta":
+        tokenizer = load_tokenizer(write_roberta(tmp_path))
+    else:
+        tokenizer = Tokenizer.from_backend(metaspace(), "x")
+    tokenizer.save(tmp_path / "model", 29, num_types)
+    written = tokenizers.Tokenizer.from_file(str(tmp_path / "model/tokenizer.json"))
+    [ids] = tokenizer.encode(["the"])
+    before, after = [tokenizer.cls_id, *ids, tokenizer.sep_id], [*ids, tokenizer.sep_id]
+    assert written.encode("the").ids == before
+    pair = written.encode("the", "the")
+    assert pair.ids == before + after
+    assert pair.type_ids == [0] * len(before) + [num_types - 1] * len(after)
+
+
 # --- What it knows
 
 
