@@ -17,6 +17,7 @@ from nystromformer_jax.models import (
     NystromformerConfig,
     NystromformerForMultipleChoice,
     NystromformerForPreTraining,
+    NystromformerForQuestionAnswering,
     NystromformerForSequenceClassification,
 )
 from nystromformer_jax.pretrained import files
@@ -400,6 +401,8 @@ def write_config(
 
     It includes `config.metadata`, updated with `more`.
     """
+    if model is NystromformerForQuestionAnswering:  # transformers makes an output per label
+        config = dataclasses.replace(config, num_labels=2)
     layout = layout_of(model, config)
     head = "Model" if model is Nystromformer else model.__name__.removeprefix("Nystromformer")
     names = SECTION_FIELDS if layout == "nystromformer" else BERT_SECTION_FIELDS

@@ -245,7 +245,8 @@ class LanguageModel:
             if len(ids) > config.max_len:
                 raise ValueError(
                     f"{len(ids)} tokens are more than the {config.max_len} positions of this model:"
-                    f" pass truncation=True, max_length={config.max_len} to the tokenizer."
+                    " shorten the text, or pass truncation=True,"
+                    f" max_length={config.max_len} to the tokenizer."
                 )
             for values, size in ((ids, config.vocab_size), (types, config.num_types)):
                 if values.size and not 0 <= values.min() <= values.max() < size:

@@ -240,6 +240,16 @@ def test_labels_are_reset_if_their_number_changes(tmp_path):
     assert written["pad_token_id"] == 7
 
 
+def test_question_answering_is_saved_with_two_labels(tmp_path):
+    """transformers makes an output per label, and raises an error if there are other than two."""
+    config = dataclasses.replace(CONFIG, num_labels=3)
+    model = MODELS["NystromformerForQuestionAnswering"](config)
+    save_pretrained(tmp_path, model, random_variables(model))
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert read_config(tmp_path) == dataclasses.replace(config, num_labels=2)
+
+
 def test_default_pad_token_id_of_bert_is_written(tmp_path):
     config = tiny.config_of("bert", "ForMaskedLM")
     del config["pad_token_id"]
