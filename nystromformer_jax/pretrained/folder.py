@@ -141,8 +141,9 @@ def save_pretrained(
 
     Fields without a key in `transformers` are saved in the section "nystromformer_jax" of config.json.
     `from_pretrained` then returns an equal config (except dtype, sequence_axis and remat, and num_labels,
-    which is 2 for question answering) and identical parameters. For a Nyströmformer the section contains a hash of the weights. If the weights were
-    trained further in `transformers`, `from_pretrained` ignores the section with a warning.
+    which is 2 for question answering) and identical parameters. For a Nyströmformer the section contains a
+    hash of the weights. If the weights were trained further in `transformers`, `from_pretrained` ignores the
+    section with a warning.
 
     Each file is replaced atomically.
 
