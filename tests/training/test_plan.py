@@ -71,6 +71,13 @@ def spec(devices=8, **sections):
     )
 
 
+def test_length_is_that_of_the_inputs():
+    """Labels of some tokens are shorter."""
+    labels = jax.ShapeDtypeStruct((2,), jnp.int32)
+    tagger = dataclasses.replace(spec(), row={**row(), "labels": labels})
+    assert f"length {tiny.FEATURES}" in report_file._head(tagger, "")
+
+
 def test_memory_is_counted_by_kind_on_one_device():
     memory = make_plan(spec()).memory
     parameters = 4 * tiny.FEATURES * tiny.CLASSES

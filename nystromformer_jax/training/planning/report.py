@@ -68,11 +68,11 @@ def make_report(
 
 def _head(spec: TrainSpec, topology: str) -> str:
     config, shape = spec.config, spec.mesh.shape
-    lengths = sorted({leaf.shape[0] for leaf in spec.row.values() if leaf.shape})
+    length = max((leaf.shape[0] for leaf in spec.row.values() if leaf.shape), default=0)
     parts = [
         f"{topology or jax.devices()[0].device_kind}: {spec.mesh.size} device(s),"
         f" data {shape['data']} × sequence {shape['sequence']}",
-        f"batch {config.train.batch_size}, length {', '.join(f'{length:,}' for length in lengths)}",
+        f"batch {config.train.batch_size}, length {length:,}",
     ]
     if config.train.accumulation > 1:
         parts.append(f"in {config.train.accumulation} parts")
