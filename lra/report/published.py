@@ -139,7 +139,7 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
             published = _row(row)
         except ValueError as error:
             raise ValueError(f"{file}, row {number}: {error}") from None
-        source = Source(row["source"], str(row.get("url", "")), str(row.get("remark", "")))
+        source = Source(row["source"], str(row.get("url") or ""), str(row.get("remark") or ""))
         source = sources.setdefault(source.title, source)
         found[source] = (*found.get(source, ()), published)
     return found
