@@ -32,7 +32,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """Folder of the run."""
-        return Path(self._flag("workdir"))
+        return Path(self._flag("workdir")).expanduser()
 
     @property
     def name(self) -> str:

@@ -78,6 +78,11 @@ def test_rejects_an_invalid_line(tmp_path, line, words):
         read_jobs(tmp_path)
 
 
+def test_home_is_expanded_as_in_a_run(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Job(("run", "--workdir=~/a")).folder == tmp_path / "a"
+
+
 def test_a_larger_grid_adds_jobs_and_keeps_edited_files(tmp_path):
     jobs = expand(tmp_path, CONFIGS, {}, seeds=2)
     assert merge(jobs, expand(tmp_path, CONFIGS, {}, seeds=1), tmp_path) == jobs
