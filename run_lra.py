@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
 
     def act(run: train.Run, workdir: training.Workdir) -> dict[str, Any]:
         if evaluates:
-            return train.evaluate_checkpoint(run, task, workdir)
+            return train.evaluate_checkpoint(run, task, workdir, test=TEST.value)
         return train.train(run, task, workdir, test=TEST.value)
 
     results = cli.run_all(

@@ -172,8 +172,12 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     return result
 
 
-def evaluate_checkpoint(run: Run, task: Task, workdir: Workdir) -> dict[str, Any]:
-    """Evaluates a finished run's best checkpoint on the validation and test sets; writes nothing.
+def evaluate_checkpoint(
+    run: Run, task: Task, workdir: Workdir, *, test: bool = True
+) -> dict[str, Any]:
+    """Evaluates a finished run's best checkpoint; writes nothing.
+
+    With `test=False`, only the validation set is evaluated, not the test set.
 
     Raises:
       NotFinished: The run has no result yet.
@@ -182,15 +186,16 @@ def evaluate_checkpoint(run: Run, task: Task, workdir: Workdir) -> dict[str, Any
     workdir.require_data(task.sha256)
     spec = make_spec(run)
     params = load_best_params(workdir, spec)
-    scores = {name: _evaluate(run, spec, task, name, params) for name in ("valid", "test")}
-    return {
+    found = {
         "task": task.name,
         "attention": run.attention,
         "best_step": result["best_step"],
-        "valid_accuracy": scores["valid"]["accuracy"],
-        "test_accuracy": scores["test"]["accuracy"],
-        "test_examples": _scored(run, task, "test"),
+        "valid_accuracy": _evaluate(run, spec, task, "valid", params)["accuracy"],
     }
+    if test:
+        found["test_accuracy"] = _evaluate(run, spec, task, "test", params)["accuracy"]
+        found["test_examples"] = _scored(run, task, "test")
+    return found
 
 
 def sentence(result: Mapping[str, Any]) -> str:

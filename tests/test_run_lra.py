@@ -153,8 +153,9 @@ def evaluated(in_repository, monkeypatch, tmp_path):
     def load(config):
         seen["loads"] += 1
 
-    def evaluate_checkpoint(run, task, workdir):
+    def evaluate_checkpoint(run, task, workdir, *, test):
         seen["configs"].append(run.config)
+        seen["test"] = test
         return result
 
     monkeypatch.setattr(data, "load", load)
@@ -175,6 +176,9 @@ def test_evaluates_a_run_with_its_own_config(evaluated, given):
     call("run_lra", LISTOPS, "--config.eval.batch_size=8", "--mode=eval", f"--workdir={folder}")
     assert seen["configs"][1]["eval"]["batch_size"] == 8
     assert seen["configs"][1]["train"] == config["train"]
+    assert seen["test"]
+    call("run_lra", "--mode=eval", "--notest", f"--workdir={folder}")
+    assert not seen["test"]
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,10 @@ def test_a_finished_run_trains_nothing_and_reproduces_its_test_accuracy(finished
     prepared = train.prepare(config)
     with Workdir(folder, config) as workdir:
         again = train.evaluate_checkpoint(prepared, data.load(prepared.data), workdir)
+        untested = train.evaluate_checkpoint(
+            prepared, data.load(prepared.data), workdir, test=False
+        )
+    assert {name for name in again if name not in untested} == {"test_accuracy", "test_examples"}
     assert again["test_accuracy"] == first["test_accuracy"]
     assert again["valid_accuracy"] == first["valid_accuracy"]
     now = {path: path.stat().st_mtime_ns for path in folder.rglob("[!.]*")}
