@@ -150,8 +150,17 @@ def count_complete(owners: npt.NDArray[np.integer], rows: int) -> int:
     """Returns how many examples have all their rows among the first `rows`.
 
     `owners` has the index of the example of each row, sorted.
+
+    Raises:
+      ValueError: No example is complete.
     """
-    return int(owners[rows]) if rows < len(owners) else int(owners[-1]) + 1
+    count = int(owners[rows]) if rows < len(owners) else int(owners[-1]) + 1
+    if not count:
+        raise ValueError(
+            f"eval.max_examples={rows}: the first example is longer than data.max_len and has more rows:"
+            " raise it, or set it to 0 for all."
+        )
+    return count
 
 
 def save(

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from language.tasks.examples import EncodedSplit, Example, keep, open_split, sample, save
+from language.tasks.examples import (
+    EncodedSplit,
+    Example,
+    count_complete,
+    keep,
+    open_split,
+    sample,
+    save,
+)
 from tests.language.glue.fakes import Words
 
 PAD, CLS, SEP = 91, 92, 93
@@ -107,6 +115,13 @@ def test_rejects_short_rows_and_indices_out_of_range(pairs):
         keep(np.array([[3]]), 2)
     with pytest.raises(IndexError, match="has rows 0 to 60; got rows 3 to 61"):
         split_of(pairs).batch(np.array([3, 61]), 13)
+
+
+def test_examples_are_complete_with_all_their_rows():
+    owners = np.array([0, 0, 0, 1, 2, 2])
+    assert [count_complete(owners, rows) for rows in (3, 4, 5, 6)] == [1, 2, 2, 3]
+    with pytest.raises(ValueError, match=r"eval.max_examples=2: the first example .* raise it"):
+        count_complete(owners, 2)
 
 
 def test_sample_is_stratified_by_label(pairs):
