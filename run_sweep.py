@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import cli
+from dataprep.cache import user_path
 from lra.data import DataConfig, name_of
 from lra.sweep import choice, cluster, jobs, local, status
 from nystromformer_jax.spelling import nearest
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None) -> int:
     flags, parameters = parse(arguments)
-    folder = Path(flags.workdir).expanduser()
+    folder = user_path(flags.workdir)
     found = jobs.read_jobs(folder) if (folder / "jobs.txt").is_file() else []
     if flags.status:
         if not found:

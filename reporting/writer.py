@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
+from dataprep.cache import user_path
 from reporting.tables import OURS
 
 G = TypeVar("G")
@@ -80,10 +81,12 @@ def main(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folders", nargs="+", type=Path, help="runs, or folders that contain runs")
+    parser.add_argument(
+        "folders", nargs="+", type=user_path, help="runs, or folders that contain runs"
+    )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=user_path,
         required=default_out is None,
         default=default_out,
         help="output path without extension",

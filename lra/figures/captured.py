@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dataprep.cache import user_path
 from lra import data, train
 from lra.models import Model
 from nystromformer_jax import GatedEmaBlock, MultiHeadAttention
@@ -144,10 +145,10 @@ def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("run", type=user_path, help="folder of a run")
     parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
     parser.add_argument(
-        "--out", type=Path, help="prefix of the files; default results/figures/<run>"
+        "--out", type=user_path, help="prefix of the files; default results/figures/<run>"
     )
     return parser
 

@@ -7,6 +7,7 @@ Each line of the file is the command of one run. Lines may be edited, added and 
 
 import dataclasses
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +33,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """Folder of the run."""
-        return Path(self._flag("workdir")).expanduser()
+        return Path(os.path.expanduser(self._flag("workdir")))  # keeps unknown users
 
     @property
     def name(self) -> str:

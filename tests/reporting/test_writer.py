@@ -8,7 +8,7 @@ import pytest
 
 from lra.report.tables import TRACKS, benchmark_table
 from reporting.tables import Table
-from reporting.writer import STYLE, bullets, html_page, join, picture
+from reporting.writer import STYLE, Report, bullets, html_page, join, main, picture
 from tests.lra.report.runs import FIVE, groups_in, write_diverged, write_run, write_seeds
 from tests.reporting.html import check
 
@@ -94,3 +94,16 @@ def test_benchmark_table_fits_into_1400_pixels(tmp_path):
     width = sum(7.6 * letters + 26 for letters in longest)
     body = 16 * int(re.search(r"max-width: (\d+)rem; padding: 2rem", STYLE)[1])
     assert width <= min(body, 1400 - 16) - 2 * 48 - 16  # without margins and scroll bars
+
+
+def test_home_is_expanded(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    read = []
+
+    def make(groups, left_out, path):
+        return Report("# Empty", {})
+
+    arguments = ["~/runs", "--out=~/report"]
+    assert main("test", None, lambda folders: (read.extend(folders), ()), make, arguments) == 0
+    assert read == [tmp_path / "runs"]
+    assert (tmp_path / "report.md").exists()

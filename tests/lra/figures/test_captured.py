@@ -11,7 +11,7 @@ import pytest
 from lra import data, train
 from lra.data import listops
 from lra.figures import captured
-from lra.figures.captured import CoreCall, open_run
+from lra.figures.captured import CoreCall, new_parser, open_run
 from nystromformer_jax import SoftmaxAttention, nystrom_attention, softmax_attention
 from nystromformer_jax.attention import add_convolution
 from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, normal
@@ -187,3 +187,9 @@ def test_rejects_a_folder_that_is_not_a_complete_run(tmp_path, monkeypatch):
     monkeypatch.setattr(SoftmaxAttention, "shares_query_and_key", True, raising=False)
     with pytest.raises(ValueError, match="softmax attention has no separate keys"):
         open_run(folder, max_len=59)
+
+
+def test_home_is_expanded(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = new_parser("figures", None).parse_args(["~/run", "--out=~/figures/run"])
+    assert (given.run, given.out) == (tmp_path / "run", tmp_path / "figures" / "run")
