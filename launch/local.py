@@ -52,6 +52,7 @@ def main(arguments: list[str]) -> int:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",  # an undecodable byte must not stop the printing
             start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which forwards it
         )
         for number in range(count)

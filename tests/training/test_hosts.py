@@ -215,6 +215,16 @@ def test_launcher_stops_the_others_and_returns_the_first_exit_code(tmp_path, aft
     assert time.monotonic() - began < 20
 
 
+def test_output_that_is_not_text_does_not_block_a_process(tmp_path):
+    script = tmp_path / "prints.py"
+    script.write_text(
+        "import sys\nsys.stdout.buffer.write(b'\\xff\\n' * 99_999)\nprint('done', sys.argv[1])\n"
+    )
+    done = launched(1, script)
+    assert done.code == 0
+    assert "[0] done --coordinator" in done.output
+
+
 def test_a_second_signal_kills(tmp_path):
     script = tmp_path / "deaf.py"
     script.write_text(
