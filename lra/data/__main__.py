@@ -74,7 +74,7 @@ def _report(given: argparse.Namespace) -> None:
         print(_format_example(task, row))
     if sheet:
         labels = task.splits["train"].labels[:SHEET_IMAGES].tolist()
-        captions = [task.class_names[label] for label in labels]
+        captions = [task.class_names[label] if task.class_names else str(label) for label in labels]
         contact_sheet(sheet, task.first_images(SHEET_IMAGES), captions)
         print(f"{len(labels)} training images are in {sheet}.")
     if export_dir:

@@ -1,5 +1,6 @@
 """`python -m lra.data`."""
 
+import dataclasses
 import errno
 import os
 import pathlib
@@ -30,6 +31,14 @@ def test_prepares_checks_and_describes_a_task(capsys, tmp_path):
     assert "| marker distance |" in printed
     assert "Training example 1, label " in printed
     assert sheet.stat().st_size > 1000
+
+
+def test_contact_sheet_has_numbers_of_classes_without_names(tmp_path, monkeypatch):
+    load, sheet = data.load, tmp_path / "sheet.png"
+    monkeypatch.setattr(
+        data, "load", lambda config: dataclasses.replace(load(config), class_names=())
+    )
+    assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
 
 
 def test_shows_examples_as_text(capsys):
