@@ -101,9 +101,10 @@ class FilesConfig:
                 f"data.valid_share: needs a number between 0 and 1, got {self.valid_share}."
             )
         labels = self.known_labels
-        if len(set(labels)) != len(labels) or len(labels) == 1:
+        if len(set(labels)) != len(labels) or len(labels) == 1 or "" in labels:
             raise ValueError(
-                f"data.labels: needs two or more different labels, got {', '.join(labels)}."
+                "data.labels: needs two or more different labels that are not empty, got"
+                f" {', '.join(map(repr, labels))}."
             )
         if self.labels and self.kind in ("regression", "question_answering"):
             raise ValueError(f"data.labels: {self.kind} has no labels; leave it empty.")

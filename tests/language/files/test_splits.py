@@ -195,6 +195,7 @@ INVALID = {
         ("x.csv", "text,label\na,1\nb,1\n", {}, "has only the label '1', and classification needs two"),
         ("x.csv", ROWS, {"labels": "1,2"}, "line 3: the label '0' is not among the labels 1, 2"),
         ("x.csv", ROWS, {"labels": '["1"]'}, "data.labels: needs two or more different labels"),
+        ("x.csv", ROWS, {"labels": "0,1,"}, "different labels that are not empty, got '0', '1', ''."),
         ("x.csv", ROWS, {"labels": "[1, 2]"}, "data.labels: needs labels separated by commas"),
         ("x.csv", ROWS, {"metric": "f2"}, "data.metric: 'f2' is not a metric that can select"),
         ("x.csv", ROWS, {"metric": "macro_f1"}, "data.metric='macro_f1' does not suit the labels 0, 1"),
