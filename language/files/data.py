@@ -125,6 +125,7 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
     task = make_task(config, notes["labels"], notes["has_unanswerable"])
     if config.examples:
         chosen = sample(splits["train"], config.examples, config.seed)
+        notes["is_sample"] = len(chosen) < len(splits["train"])
         splits["train"] = splits["train"].take(chosen)
     _logger.info(
         "%s: %s; labels: %s.",

@@ -161,6 +161,15 @@ def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
     ]
 
 
+@pytest.mark.parametrize(("examples", "is_partial"), [(0, False), (7, True), (999, False)])
+def test_a_run_on_a_sample_of_a_file_is_partial(tmp_path, checkpoint, examples, is_partial):
+    file = fakes.write(tmp_path, "classification")
+    config = fakes.sections("classification", file, checkpoint, data={"examples": examples})
+    run = finetune.prepare(config, jax.devices()[:1])
+    data = finetune.load_data(run, finetune.open_tokenizer(run))
+    assert finetune.is_partial(run, data) == is_partial
+
+
 def test_positions_are_repeated_only_for_a_named_attention(tmp_path, checkpoint):
     def prepare(argument):
         changes = {"data": {"max_len": 61}}
