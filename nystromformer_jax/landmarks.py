@@ -58,7 +58,10 @@ def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L
 
 def first_ranks(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B N"]:
     """Returns the rank of each segment's first token, ceil(s · count / M), for s = 0 … M."""
-    return -(-jnp.arange(num_landmarks + 1)[None] * counts[:, None] // num_landmarks)
+    segment = jnp.arange(num_landmarks + 1)[None]
+    # The quotient is multiplied separately, because s · count may overflow int32.
+    quotient, rest = counts[:, None] // num_landmarks, counts[:, None] % num_landmarks
+    return segment * quotient - (-segment * rest // num_landmarks)
 
 
 def segment_sizes(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B M"]:

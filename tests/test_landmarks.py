@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from nystromformer_jax.attention import nystrom_attention
-from nystromformer_jax.landmarks import segment_ids, segment_means, segment_sums
+from nystromformer_jax.landmarks import (
+    segment_ids,
+    segment_means,
+    segment_sizes,
+    segment_sums,
+)
 from tests.helpers import HALF, HALF_GRADIENT, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
 
@@ -29,6 +34,12 @@ def test_segments_are_ordered_and_differ_by_at_most_one_token(num_landmarks):
         sizes = np.bincount(real, minlength=num_landmarks)
         assert sizes.max() - sizes.min() <= 1
         assert (row[count:] == num_landmarks).all()
+
+
+def test_sizes_of_a_million_tokens_in_thousands_of_segments():
+    sizes = segment_sizes(jnp.array([2**20 + 1]), 4096)
+    assert int(sizes.min()) == 256
+    assert int(sizes.sum()) == 2**20 + 1
 
 
 def test_means_equal_those_of_numpy_under_any_mask(rngs):
