@@ -68,13 +68,16 @@ def _chunked_attention(
     rows = min(chunk_len, length)
 
     def chunks(x: Shaped[Array, "B L *rest"]) -> Shaped[Array, "BK S *rest"]:
-        return pad_length(x, rows).reshape(-1, rows, *x.shape[2:])
+        # Split, then merge: JAX supports no single reshape that does both to an Explicit batch axis.
+        x = pad_length(x, rows).reshape(len(x), -1, rows, *x.shape[2:])
+        return x.reshape(-1, *x.shape[2:])
 
     output = softmax_attention(
         *(chunks(x) for x in (query, key, value)),
         mask=chunks(mask),
         query_mask=None if query_mask is None else chunks(query_mask),
     )
+    output = output.reshape(len(query), -1, *output.shape[1:])
     return output.reshape(len(query), -1, *query.shape[2:])[:, :length]
 
 

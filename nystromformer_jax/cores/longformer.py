@@ -9,7 +9,13 @@ from nystromformer_jax.attention import softmax_weights
 from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.stages import MASKED_LOGIT, scaled_logits, weighted_values
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
-from nystromformer_jax.validation import check_inputs, check_query_mask, check_size, zero_padding
+from nystromformer_jax.validation import (
+    check_inputs,
+    check_query_mask,
+    check_size,
+    is_integer,
+    zero_padding,
+)
 
 
 def longformer_attention(
@@ -56,9 +62,10 @@ def longformer_attention(
         )
     query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
     check_size("num_global", num_global, least=0)
-    if type(window) is not int or window < 1 or window % 2 == 0:
+    if not is_integer(window) or window < 1 or window % 2 == 0:
         raise ValueError(
-            f"window must be odd (the token itself and equally many on either side), got {window}."
+            "window must be an odd integer (the token itself and equally many on either side), got"
+            f" {window!r}."
         )
     if mask is None:
         mask = jnp.ones(query.shape[:2], jnp.bool_)
@@ -126,17 +133,18 @@ def window_attention(
 
     def reached(x: Array, of_globals: Array) -> Shaped[Array, "BK T *rest"]:
         """Returns the keys, values or mask that each block attends to, T = 3 S + G."""
-        return jnp.concatenate(
-            [flat(with_neighbors(blocks(x))), jnp.repeat(of_globals, num_blocks, axis=0)], axis=1
-        )
+        shape = (batch, num_blocks, *of_globals.shape[1:])
+        of_globals = jnp.broadcast_to(of_globals[:, None], shape)
+        return flat(jnp.concatenate([with_neighbors(blocks(x)), of_globals], axis=2))
 
     near = jnp.abs(jnp.arange(rows)[:, None] + rows - jnp.arange(3 * rows)[None, :]) <= halo
     band = jnp.pad(near, ((0, 0), (0, global_key.shape[1])), constant_values=True)
-    always = jnp.ones(global_key.shape[:2], jnp.bool_)
+    always = jnp.ones_like(global_key[..., 0, 0], jnp.bool_)
     logits = scaled_logits(flat(blocks(query)), reached(key, global_key), reached(mask, always))
     weights = jax.nn.softmax(jnp.where(band[None, None], logits, MASKED_LOGIT), axis=-1)
     output = weighted_values(weights, reached(value, global_value))
-    return output.reshape(batch, num_blocks * rows, num_heads, head_dim)[:, :length]
+    output = output.reshape(batch, num_blocks, rows, num_heads, head_dim)
+    return output.reshape(batch, -1, num_heads, head_dim)[:, :length]
 
 
 def with_neighbors(blocks: Shaped[Array, "B K S *rest"]) -> Shaped[Array, "B K T *rest"]:

@@ -12,7 +12,13 @@ from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.parameters import sampling_rng
 from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
-from nystromformer_jax.validation import accum_dtype, check_inputs, check_size, zero_padding
+from nystromformer_jax.validation import (
+    accum_dtype,
+    check_inputs,
+    check_size,
+    is_integer,
+    zero_padding,
+)
 
 # Below every logit of vectors with a finite float32 norm, but above `MASKED_LOGIT`.
 SELF_LOGIT = -1e20
@@ -71,7 +77,7 @@ def lsh_attention(
     check_size("num_hashes", num_hashes)
     check_size("chunk_len", chunk_len)
     if num_buckets is None:
-        num_buckets = 2 ** (max(2 * length // chunk_len, 2).bit_length() - 1)
+        num_buckets = 2 ** (int(max(2 * length // chunk_len, 2)).bit_length() - 1)
     rotations = draw_rotations(rng, num_hashes, query.shape[-1], num_buckets)
     return _lsh_attention(query, value, mask, rotations, num_hashes, min(chunk_len, length))
 
@@ -83,9 +89,9 @@ def draw_rotations(
 
     For more than 64 buckets there are several matrices, and `hash_buckets` combines their buckets.
     """
-    if type(num_buckets) is not int or num_buckets.bit_count() != 1 or num_buckets < 1:
+    if not is_integer(num_buckets) or num_buckets < 1 or int(num_buckets).bit_count() != 1:
         raise ValueError(f"num_buckets must be a power of two, got {num_buckets!r}.")
-    num_bits = num_buckets.bit_length() - 1
+    num_bits = int(num_buckets).bit_length() - 1
     num_factors = -(-num_bits // MAX_BUCKET_BITS)
     factors = [2 ** ((num_bits + i) // num_factors) for i in range(num_factors)]
     rngs = jax.random.split(rng, num_factors)

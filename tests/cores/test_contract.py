@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from configs.common import core_arguments
 from nystromformer_jax.convolution import depthwise_convolution
@@ -376,3 +378,19 @@ def test_residual_uses_the_landmark_layout(rngs, layout, sees):
 
     same = np.isclose(residual(0.0), residual(2.0), rtol=1e-5).all(axis=1)
     assert same.tolist() == [True, not sees, not sees]
+
+
+@pytest.mark.parametrize("name", ["chunked", "longformer"])
+def test_blocks_of_a_batch_on_an_explicit_mesh_axis(rngs, name):
+    inputs = (*random_inputs(rngs, 2, 23, HEADS, DIM), mask_of_lengths([23, 9], 23))
+    core = make_core(name, **OPTIONS[name])(parent=None)
+    variables = core.init(next(rngs), *inputs, deterministic=True)
+
+    def squares(*inputs):
+        return (core.apply(variables, *inputs, deterministic=True) ** 2).sum()
+
+    gradient = jax.jit(jax.grad(squares))
+    mesh = jax.make_mesh((2,), ("data",), (AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        split = gradient(*(jax.device_put(x, NamedSharding(mesh, P("data"))) for x in inputs))
+    assert_close(np.asarray(split), gradient(*inputs), GRADIENT)

@@ -138,10 +138,16 @@ def test_nan_at_positions_masked_by_query_mask_is_ignored(rngs):
     assert_close(call(padded, key, value, mask, mask), expected, REFERENCE, where=mask)
 
 
+def test_the_window_may_be_a_numpy_integer(rngs, no_annotations):
+    inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
+    expected = longformer_attention(*inputs, window=5)
+    assert_close(longformer_attention(*inputs, window=np.int64(5)), expected, REFERENCE)
+
+
 @pytest.mark.parametrize("window", [0, 4, -3])
 def test_rejects_an_even_window(rngs, window):
     inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
-    with pytest.raises(ValueError, match="window must be odd"):
+    with pytest.raises(ValueError, match="window must be an odd integer"):
         longformer_attention(*inputs, window=window)
 
 

@@ -226,6 +226,16 @@ def test_cost_is_linear_in_the_length(rngs):
     assert 1.9 < flops(8192) / flops(4096) <= 2.1
 
 
+def test_sizes_may_be_numpy_integers(rngs, no_annotations):
+    query, value = query_and_value(rngs)
+    for sizes in ({"chunk_len": 7}, {"num_buckets": 4}):
+        expected, actual = (
+            lsh_attention(query, value, jax.random.key(0), **jax.tree.map(kind, sizes))
+            for kind in (int, np.int64)
+        )
+        assert_close(actual, expected, SAME_ARITHMETIC)
+
+
 def test_rejects_invalid_arguments(rngs, no_annotations):
     query, value = query_and_value(rngs)
     rng = next(rngs)
