@@ -110,9 +110,16 @@ def attention_fn(
         error.
 
     Raises:
-      ValueError: The name or an option is unknown, or the attention has parameters.
+      ValueError: The name or an option is unknown, the attention has parameters, or an option enables
+        dropout or the redrawing of random features.
     """
     factory = make_core(name, **options)
+    for option in ("dropout_rate", "redraw"):
+        if options.get(option):
+            raise ValueError(
+                f"attention_fn does not support {option}, got {options[option]!r}: it has no random numbers"
+                f" of its own. Use SelfAttention or MultiHeadAttention with make_core({name!r}, …)."
+            )
     if param_shapes(factory(parent=None), num_heads=1, head_dim=1):
         raise ValueError(
             f"{name} attention with these options has parameters, which a function cannot hold: use"

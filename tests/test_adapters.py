@@ -173,6 +173,14 @@ def test_rejects_attentions_with_parameters(name, options):
         attention_fn(name, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"), [("softmax", {"dropout_rate": 0.1}), ("performer", {"redraw": True})]
+)
+def test_rejects_options_that_would_have_no_effect(name, options):
+    with pytest.raises(ValueError, match="attention_fn does not support"):
+        attention_fn(name, **options)
+
+
 def test_rejects_unknown_names():
     with pytest.raises(ValueError, match="did you mean nystrom"):
         attention_fn("nystrm")
