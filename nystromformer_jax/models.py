@@ -108,6 +108,9 @@ class NystromformerConfig:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # JSON has no NumPy scalars
+            if isinstance(value := getattr(self, field.name), np.generic):
+                object.__setattr__(self, field.name, value.item())
         for name in (
             "vocab_size",
             "max_len",
@@ -519,6 +522,8 @@ def _check_ids(name: str, ids: Any, size: int, limit: str) -> None:
     if isinstance(ids, jax.Array) and not ids.is_fully_addressable:
         return
     values = np.asarray(ids)
+    if not values.size:  # no positions
+        return
     if wrong := [int(value) for value in (values.min(), values.max()) if not 0 <= value < size]:
         raise ValueError(
             f"{name} must be from 0 to {size - 1} ({limit}), got {wrong[0]}. Use the model's own"

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import numbers
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -83,9 +84,10 @@ def fold_axes(
         key, value = (jnp.repeat(x, heads // groups, axis=-2) for x in (key, value))
     if len(batch) == 1:
         return (query, key, value, mask, query_mask), batch
-    folded = (x.reshape(-1, *x.shape[-3:]) for x in (query, key, value))
+    size = math.prod(batch)  # not -1, which is ambiguous for empty arrays
+    folded = (x.reshape(size, *x.shape[-3:]) for x in (query, key, value))
     masks = (
-        x.reshape(-1, x.shape[-1]) if hasattr(x, "shape") and x.shape[:-1] == batch else x
+        x.reshape(size, x.shape[-1]) if hasattr(x, "shape") and x.shape[:-1] == batch else x
         for x in (mask, query_mask)
     )
     return (*folded, *masks), batch
@@ -304,7 +306,7 @@ def check_choice(name: str, value: Any, literal: Any) -> None:
 
 def check_rate(name: str, rate: float) -> None:
     """Raises ValueError unless `rate`, a dropout rate, is at least 0 and below 1."""
-    if not isinstance(rate, int | float) or not 0 <= rate < 1:
+    if not isinstance(rate, numbers.Real) or not 0 <= rate < 1:
         raise ValueError(f"{name} must be at least 0 and below 1, got {rate!r}.")
 
 

@@ -539,6 +539,7 @@ def test_grouped_heads_are_those_of_jax(rngs):
         (((5, 2, 4), (1, 5, 2, 4)), "same leading axes"),
         (((1, 5, 4, 4), (1, 5, 3, 4)), "must be a multiple .* got 4 and 3"),
         (((5, 4), (5, 4)), r"\[batch, length, heads, head_dim\]"),
+        (((2, 3, 0, 2, 4), (2, 3, 0, 2, 4)), r"non-empty array .* got shape \(6, 0, 2, 4\)"),
     ],
 )
 def test_rejects_leading_axes_and_heads_that_differ(shapes, words, no_annotations):

@@ -70,3 +70,10 @@ def test_scale_at_a_rate_near_one_is_finite(rngs):
     dropped = dropout(next(rngs), x, 1 - 2**-18)
     assert 0 < (dropped > 0).mean() < 1e-3
     assert np.isfinite(dropped).all()
+
+
+def test_the_rate_may_be_a_numpy_number(rngs, no_annotations):
+    x, rng = np.ones((3, 8), np.float32), {"dropout": next(rngs)}
+    rates = (0.5, np.float32(0.5))
+    expected, actual = (Dropout(rate).apply({}, x, deterministic=False, rngs=rng) for rate in rates)
+    np.testing.assert_array_equal(actual, expected)

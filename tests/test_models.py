@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import json
 from typing import get_args
 
 import flax.linen as nn
@@ -413,3 +414,12 @@ def test_deterministic_is_an_attribute_or_an_argument(model_class):
 def test_dtype_is_stored_as_its_name():
     for dtype in ("bfloat16", jnp.bfloat16, jnp.dtype("bfloat16")):
         assert config(dtype=dtype).dtype == "bfloat16"
+
+
+def test_numpy_scalars_are_stored_as_python_numbers(no_annotations):
+    changed = config(vocab_size=np.int64(11), dropout_rate=np.float32(0.5))
+    assert json.dumps([changed.vocab_size, changed.dropout_rate]) == "[11, 0.5]"
+
+
+def test_no_positions_give_no_logits():
+    assert models._at(jnp.ones((2, 7, 3)), jnp.zeros((2, 0), int)).shape == (2, 0, 3)
