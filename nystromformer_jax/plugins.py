@@ -60,6 +60,8 @@ def _import(path: str) -> Any:
                 f"No module {missing!r} to import {path} from: install its package, or add its folder"
                 " to PYTHONPATH."
             ) from None
+        if parent not in sys.modules:  # the package itself raised the error
+            raise _of_module(path, error) from error
         package = getattr(sys.modules[parent], "__path__", [])
         known = [module.name for module in pkgutil.iter_modules(package)]
         raise ValueError(f"{parent} has no module {missing!r}{nearest(missing, known)}") from None

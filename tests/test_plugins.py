@@ -78,6 +78,13 @@ def test_an_error_of_the_module_is_shown(my_project, code, words):
         load_plugin("my_package.broken:Broken", type, "a class")
 
 
+def test_a_package_that_imports_a_missing_module_of_its_own(my_project):
+    (my_project / "my_broken").mkdir()
+    (my_project / "my_broken" / "__init__.py").write_text("import my_broken.mine")
+    with pytest.raises(ImportError, match=r"No module named 'my_broken\.mine' \(.*line 1\)"):
+        load_plugin("my_broken.mine:Mine", type, "a class")
+
+
 @pytest.mark.usefixtures("my_project")
 def test_options_are_the_fields_of_the_class():
     config = common.base(f"{COSFORMER},epsilon=1e-3")
