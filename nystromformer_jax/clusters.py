@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from nystromformer_jax.landmarks import SegmentMeans
+from nystromformer_jax.landmarks import SegmentMeans, first_ranks
 from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array, Float, Int
 from nystromformer_jax.validation import accum_dtype
@@ -127,8 +128,9 @@ def _sample(
     dtype, ranks = accum_dtype(x.dtype), segments.ranks
     if ranks is None:
         size = min(size, x.shape[1])
-        return x[:, jnp.arange(size) * x.shape[1] // size].astype(dtype)
-    wanted = jnp.arange(size)[None] * ranks.counts[:, None] // size
+        return x[:, np.arange(size) * x.shape[1] // size].astype(dtype)
+    # floor(i · count / size) for i = 0 … size − 1, as count − ceil((size − i) · count / size)
+    wanted = ranks.counts[:, None] - first_ranks(ranks.counts, size)[:, :0:-1]
     position = (ranks.rank[:, None, :] < wanted[:, :, None]).sum(axis=2)
     # If devices share the length, one device has the token, and the others add zeros.
     here = jnp.take_along_axis(jnp.where(ranks.mask, ranks.rank, -1), position, axis=1) == wanted
