@@ -135,6 +135,12 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
     add("--plan", action="store_true", help="only write jobs.txt")
     add("--status", action="store_true", help="print the state of all jobs, also while they run")
     flags, others = parser.parse_known_args(arguments)
+    of_grid = ("attentions", "seeds", "set", "recipe", "data_dir")
+    given = [f"--{name}" for name in of_grid if getattr(flags, name) != parser.get_default(name)]
+    if given and not flags.tasks:
+        raise ValueError(
+            f"{', '.join(given)}: needs --tasks. Without it, the jobs of jobs.txt run."
+        )
     parameters = {}
     for word in others:
         match = CLUSTER_PARAMETER.fullmatch(word)

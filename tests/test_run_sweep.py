@@ -52,6 +52,7 @@ def wait_for(path):
         ([], "the following arguments are required: --workdir"),
         (["--workdir=x"], "x has no jobs.txt: pass --tasks=listops"),
         (["--workdir=~nobody_here/x", "--status"], "this user does not exist"),
+        (["--workdir=x", "--seeds=3"], "--seeds: needs --tasks"),
         (["--workdir=x", "--status"], "x has no jobs.txt: pass the --workdir of a sweep"),
         (["--tasks=listop"], "--tasks: 'listop' is unknown; did you mean listops"),
         (["--tasks=glue"], "'glue' is unknown"),

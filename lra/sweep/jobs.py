@@ -210,8 +210,8 @@ def merge(known: Sequence[Job], grid: Sequence[Job], folder: Path) -> list[Job]:
                 or (job.is_candidate and "test_accuracy" in (other.result or {}))
             ):
                 raise ValueError(
-                    f"{folder} already has {job.config} with other values, and the test set is evaluated for"
-                    " one choice of values only: pass another --workdir for a new choice."
+                    f"{folder} already has {job.config} with other values or seeds, and the test set is"
+                    " evaluated for one choice of values only: pass another --workdir for a new choice."
                 )
     return [*known, *(job for job in grid if job.name not in by_name)]
 
