@@ -24,8 +24,9 @@ def iterative_pinv(
         Z ← ¼ Z (13 I − A Z (15 I − A Z (7 I − A Z))),   Z₀ = Aᵀ / (‖A‖₁ ‖A‖∞)
 
     Six iterations do not converge to the inverse. They act like ridge regularization: singular values far
-    below ‖A‖ · 3.25^-6 stay damped, which keeps attention stable. The gradient is that of the iterations,
-    not −Zᵀ dZ Zᵀ as for the exact inverse. The backward pass recomputes the iterates, except on GPUs.
+    below √(‖A‖₁ ‖A‖∞) · 3.25^-3 stay damped, which keeps attention stable. The gradient is that of the
+    iterations, not −Zᵀ dZ Zᵀ as for the exact inverse. The backward pass recomputes the iterates, except on
+    GPUs.
 
     Args:
       kernel: A. The result for a zero matrix is zero; zero rows and columns stay zero.
