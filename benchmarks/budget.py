@@ -256,14 +256,17 @@ def markdown(results: dict[str, Any]) -> str:
         kernels = found["kernels"]
         if kernels is None:
             continue
+        floor, seconds, temporaries = (
+            kernels.get(key) for key in ("floor_seconds", "seconds", "temp_bytes")
+        )
         parts = [
             topology.partition(":")[0],
             mode,
             f"{length:,}",
-            f"{1e6 * kernels['floor_seconds']:,.0f}",
-            f"{1e6 * kernels['seconds']:,.0f}",
-            f"{kernels['seconds'] / kernels['floor_seconds']:.2f}",
-            f"{kernels['temp_bytes'] / MIB:,.1f}",
+            f"{1e6 * floor:,.0f}",
+            "does not fit" if seconds is None else f"{1e6 * seconds:,.0f}",
+            "" if seconds is None else f"{seconds / floor:.2f}",
+            "" if temporaries is None else f"{temporaries / MIB:,.1f}",
             f"{kernels['kept_bytes'] / MIB:,.1f}" if mode == "gradient" else "",
         ]
         for form in FORMS[1:]:
@@ -278,8 +281,8 @@ def _time_and_memory(row: dict[str, Any] | None, kernels: dict[str, Any]) -> lis
     temporaries = "" if row["temp_bytes"] is None else f"{row['temp_bytes'] / MIB:,.0f}"
     if not row["fits"]:
         return ["does not fit", temporaries]
-    ratio = row["seconds"] / kernels["seconds"]
-    return [f"{1e6 * row['seconds']:,.0f} ({ratio:.1f}×)", temporaries]
+    ratio = f" ({row['seconds'] / kernels['seconds']:.1f}×)" if kernels["fits"] else ""
+    return [f"{1e6 * row['seconds']:,.0f}{ratio}", temporaries]
 
 
 if __name__ == "__main__":
