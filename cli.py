@@ -4,6 +4,7 @@ A program calls `define_config`, defines further flags, and calls `run(main)`. F
 `main`. If only `main` imports jax, an invalid flag is reported without loading jax.
 """
 
+import errno
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ from nystromformer_jax.durable import read_json
 from nystromformer_jax.spelling import nearest
 
 CONFIGS = Path(__file__).parent / "configs"
+DISK_FAILED = (errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS)  # exit code 1, as of a run
 LANGUAGE_CONFIGS = ("finetune", "glue", "pretrain")  # all others are configs of the benchmark
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
@@ -125,7 +127,7 @@ def run_to_end(
         return 1
     except (ValueError, OSError, ImportError) as error:
         print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, OSError) and error.errno in DISK_FAILED else 2
     except KeyboardInterrupt:
         print(f"{name}: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
         return 130

@@ -5,8 +5,8 @@
 
 The commands of the runs are written to `jobs.txt` in the folder, and may be edited. The same command resumes:
 finished runs are skipped, interrupted and failed ones start again. Exit codes: 0 all runs are done or
-diverged, or were submitted; 1 a run failed; 2 the command is invalid; 130 or 143 a signal stopped the sweep;
-with --status, 3 some runs are not finished.
+diverged, or were submitted; 1 a run failed, or the disk is full; 2 the command is invalid; 130 or 143 a
+signal stopped the sweep; with --status, 3 some runs are not finished.
 """
 
 import argparse

@@ -1,3 +1,4 @@
+import errno
 import signal
 
 import pytest
@@ -24,6 +25,7 @@ def _restored_handlers():
     [
         (ValueError("two\n  lines"), 2, "name: two lines"),
         (FileNotFoundError(2, "No such file", "here"), 2, "name: here: No such file"),
+        (OSError(errno.ENOSPC, "No space left", "here"), 1, "name: here: No space left"),
         (KeyboardInterrupt(), 130, "name: stopped by Ctrl-C; the same command starts again"),
     ],
 )
