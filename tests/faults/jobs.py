@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -109,15 +110,21 @@ def reported(folder):
 
 
 def intact_step(folder):
-    """Returns the latest checkpoint's step, or 0 without one; fails if it is damaged."""
-    from nystromformer_jax.training.integrity import HASHES, require_intact
+    """Returns the latest checkpoint's step, or 0 without one; fails if a kept checkpoint is damaged.
 
-    steps = [int(path.name) for path in folder.glob("checkpoints/*") if path.name.isdigit()]
-    for step in steps:
-        assert (folder / "checkpoints" / str(step) / HASHES).exists()
-    if steps:
-        require_intact(folder / "checkpoints", max(steps))
-    return max(steps, default=0)
+    Kept are the latest two and the best. A kill may leave older ones half deleted.
+    """
+    from nystromformer_jax.training.integrity import HASHES, require_intact, saved_steps
+
+    checkpoints = folder / "checkpoints"
+    steps = saved_steps(checkpoints)
+    if not steps:
+        return 0
+    record = json.loads((checkpoints / str(steps[-1]) / "record" / "metadata").read_text())
+    for step in {*steps[-2:], record["best_step"]} - {0}:
+        assert (checkpoints / str(step) / HASHES).exists()
+        require_intact(checkpoints, step)
+    return steps[-1]
 
 
 def no_saved_step(folder):
