@@ -28,7 +28,13 @@ class TokenRanks(NamedTuple):
     def segment_ids(self, num_landmarks: int) -> Int[Array, "B L"]:
         """Returns the segment of each position, see `segment_ids`."""
         count = jnp.maximum(self.counts, 1)[:, None]
-        return jnp.where(self.mask, (self.rank * num_landmarks) // count, num_landmarks)
+        # rank · M // count, where rank · M may overflow int32. A float quotient is off by at most one, and
+        # the remainder, which is correct modulo 2³², says by how much.
+        ratio = num_landmarks / count.astype(jnp.float32)
+        segment = (self.rank.astype(jnp.float32) * ratio).astype(jnp.int32)
+        rest = self.rank * num_landmarks - segment * count
+        segment = segment + (rest >= count).astype(jnp.int32) - (rest < 0).astype(jnp.int32)
+        return jnp.where(self.mask, segment, num_landmarks)
 
     def segment_bounds(self, num_landmarks: int) -> Int[Array, "B N"]:
         """Returns the first position of each segment, followed by the end of the last segment."""

@@ -40,6 +40,9 @@ def test_sizes_of_a_million_tokens_in_thousands_of_segments():
     sizes = segment_sizes(jnp.array([2**20 + 1]), 4096)
     assert int(sizes.min()) == 256
     assert int(sizes.sum()) == 2**20 + 1
+    ids = np.asarray(segment_ids(jnp.ones((1, 2**20 + 1), bool), 4096))[0]
+    assert (np.diff(ids) >= 0).all()
+    np.testing.assert_array_equal(np.bincount(ids), sizes[0])
 
 
 def test_means_equal_those_of_numpy_under_any_mask(rngs):
