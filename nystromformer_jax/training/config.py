@@ -304,6 +304,8 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
         if isinstance(value, str):
             hint = nearest(value, [choice for choice in arguments if isinstance(choice, str)])
             raise ValueError(f"{where}: {value!r} is not a choice{hint}")
+    elif annotation is tuple and isinstance(value, (tuple, list)):
+        return tuple(value)
     elif origin is tuple and isinstance(value, (tuple, list)):
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             arguments = (arguments[0],) * len(value)
@@ -339,5 +341,7 @@ def _describe(annotation: Any) -> str:
             return f"a tuple of {_describe(arguments[0]).split()[-1]}s"
         inside = ", ".join(_describe(argument).split()[-1] for argument in arguments)
         return f"a tuple ({inside})"
-    names = {int: "an int", float: "a float", bool: "a bool", str: "a str", type(None): "None"}
+    if annotation is type(None):
+        return "None"
+    names = {int: "an int", float: "a float", bool: "a bool", str: "a str", tuple: "a tuple"}
     return names.get(annotation, str(annotation))

@@ -19,13 +19,15 @@ class Section:
     clip: float | None = None
     events: bool = True
     name: str = ""
+    items: tuple = ()
 
 
 def test_values_have_the_annotated_types():
     values = {"learning_rate": 3, "sizes": [1, 2], "pair": (5, 6), "clip": 1, "events": False}
+    values["items"] = [1, "a"]
     section = from_mapping(Section, values, "optimizer")
     assert section == Section(
-        learning_rate=3.0, sizes=(1, 2), pair=(5, 6.0), clip=1.0, events=False
+        learning_rate=3.0, sizes=(1, 2), pair=(5, 6.0), clip=1.0, events=False, items=(1, "a")
     )
     assert [type(section.learning_rate), type(section.pair[1]), type(section.clip)] == [float] * 3
 
@@ -36,7 +38,7 @@ def test_values_have_the_annotated_types():
         ({"learning_rat": 1.0}, "x.learning_rat: no such key; did you mean x.learning_rate?"),
         (
             {"qqq": 1},
-            "x.qqq: no such key; known: clip, events, learning_rate, name, pair, schedule, sizes,"
+            "x.qqq: no such key; known: clip, events, items, learning_rate, name, pair, schedule, sizes,"
             " warmup_steps.",
         ),
         ({}, "x.learning_rate: missing; it needs a float."),
@@ -54,6 +56,7 @@ def test_values_have_the_annotated_types():
         ({"sizes": (1, 2.5)}, "x.sizes[1]: needs an int, got 2.5 (float)."),
         ({"pair": (1,)}, "x.pair: needs a tuple (int, float), got (1,) (tuple)."),
         ({"clip": "1"}, "x.clip: needs a float, got '1' (str)."),
+        ({"items": 1}, "x.items: needs a tuple, got 1 (int)."),
     ],
 )
 def test_errors_are_exact(values, message):
