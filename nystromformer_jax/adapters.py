@@ -9,7 +9,7 @@ from flax.linen.dtypes import promote_dtype
 from nystromformer_jax.cores import CoreFactory, make_core
 from nystromformer_jax.cores.parameters import param_shapes
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
-from nystromformer_jax.validation import fold_axes
+from nystromformer_jax.validation import check_output, fold_axes
 
 MASK = "a boolean or integer mask [..., 1, 1, T] that is True at real keys"
 
@@ -88,6 +88,7 @@ class AttentionFn:
             query_mask = jnp.ones(query.shape[:2], bool)
         core = self.make_core(parent=None)
         output: Any = core.apply({}, query, key, value, real, query_mask, deterministic=True)
+        check_output(output, query)
         return output.reshape(*batch, *output.shape[1:])
 
 

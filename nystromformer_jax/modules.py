@@ -12,7 +12,13 @@ from nystromformer_jax.convolution import dense_convolution
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import check_array, check_choice, check_mask, check_size
+from nystromformer_jax.validation import (
+    check_array,
+    check_choice,
+    check_mask,
+    check_output,
+    check_size,
+)
 
 Initializer = Callable[..., Array]
 Dtype = Any
@@ -173,7 +179,8 @@ def attend_in_heads(
       transform: Function of `"query"` or `"key"` and the projected heads, [B, L, H, D].
 
     Raises:
-      ValueError: A projection is missing, so only self-attention is supported, but `inputs.crosses` is True.
+      ValueError: A projection is missing, so only self-attention is supported, but `inputs.crosses` is
+        True, or the output of `attend` does not have the shape of the query.
     """
     if inputs.crosses and len(names) < 3:
         raise ValueError(
@@ -187,6 +194,7 @@ def attend_in_heads(
         heads[name] = x if name == "value" else transform(name, x)
     query = heads.get("query", heads["value"])
     output = attend(query, heads.get("key", query), heads["value"], inputs.mask, inputs.query_mask)
+    check_output(output, query)
     return output.reshape(*output.shape[:-2], -1)
 
 

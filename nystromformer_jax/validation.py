@@ -182,6 +182,16 @@ def check_inputs(
     check_mask(names[3], mask, key.shape[0], key.shape[1], "real keys, [B T]")
 
 
+def check_output(output: Any, query: Array) -> None:
+    """Raises ValueError unless the output of a core has the shape of the query."""
+    shape = getattr(output, "shape", None)
+    if shape != query.shape:
+        raise ValueError(
+            "A core must return one array of the query's shape [batch, length, heads, head_dim],"
+            f" {query.shape}, got {type(output).__name__ if shape is None else f'shape {shape}'}."
+        )
+
+
 def check_array(name: str, x: Array, axes: str) -> None:
     """Raises ValueError unless `x` has the given non-empty axes and a supported dtype."""
     if not isinstance(x, (jax.Array, np.ndarray)):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from nystromformer_jax.adapters import AttentionFn
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.convolution import depthwise_convolution
-from nystromformer_jax.cores import make_core
+from nystromformer_jax.cores import CoreFactory, make_core
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.modules import (
     ConvStem,
@@ -412,6 +413,28 @@ def test_rejects_an_invalid_factory(rngs, no_annotations, make):
     x = jnp.ones((BATCH, LENGTH, WIDTH))
     with pytest.raises(ValueError, match="make_core must be a factory of cores"):
         SelfAttention(2, make).init(next(rngs), x, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (lambda value: value.mean(axis=1, keepdims=True), "got shape"),
+        (lambda value: value.swapaxes(1, 2), "got shape"),
+        (lambda value: (value, None), "got tuple"),
+    ],
+)
+def test_rejects_the_output_of_a_core_without_the_shape_of_the_query(rngs, output, words):
+    class Mine(nn.Module):
+        @nn.compact
+        def __call__(self, query, key, value, mask=None, query_mask=None, *, deterministic):
+            return output(value)
+
+    x = jnp.ones((BATCH, LENGTH, WIDTH))
+    with pytest.raises(ValueError, match=f"must return one array of the query's shape .* {words}"):
+        SelfAttention(2, Mine).init(next(rngs), x, deterministic=True)
+    heads = x.reshape(BATCH, LENGTH, 2, -1)
+    with pytest.raises(ValueError, match="must return one array of the query's shape"):
+        AttentionFn(CoreFactory(Mine, ()), cross_attention=False)(heads, heads, heads)
 
 
 def test_rejects_arrays_of_other_libraries(rngs, no_annotations):
