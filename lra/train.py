@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax.errors import InvalidRngError, ScopeCollectionNotFound
 from jax.sharding import Mesh
 
 from dataprep import cache
@@ -18,6 +19,7 @@ from lra.data.baselines import baselines
 from lra.models import Classifier, DualEncoder, Model, ModelConfig, Tagger
 from nystromformer_jax import make_core
 from nystromformer_jax.cores import core_class, option_fields
+from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.training import (
     SECTIONS,
     Examples,
@@ -125,7 +127,9 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     # Tracing the model raises the errors of its modules, for example for an even kernel size.
     shortest = data_config.padding.for_longest(1).padded_len
     for tokens in {length, shortest}:
-        jax.eval_shape(functools.partial(_init, model, tokens))
+        params = jax.eval_shape(functools.partial(_init, model, tokens))
+    if is_plugin(attention):
+        _check_variables(model, params, shortest, attention)
     return Run(config, data_config, fit_config, mesh, attention, model)
 
 
@@ -272,11 +276,27 @@ def make_loss(model: Model) -> Any:
     return loss_fn
 
 
-def _init(model: Model, length: int, seed: int = 0) -> Any:
+def _check_variables(model: Model, params: Any, length: int, attention: str) -> None:
+    """Raises ValueError if a training step needs other variables or random streams than it has."""
+    step = functools.partial(apply_model, model)
+    try:
+        jax.eval_shape(step, params, jax.random.key(0), *_inputs(model, length))
+    except (ScopeCollectionNotFound, InvalidRngError) as error:
+        raise ValueError(
+            f"attention.name: {attention} may have no variables but parameters (so no nn.BatchNorm), and no"
+            f' random stream but "dropout": {error}'
+        ) from None
+
+
+def _inputs(model: Model, length: int) -> list[Array]:
     inputs = jnp.zeros((1, length), jnp.int32)
     mask = jnp.ones((1, length), bool)
     known = {"inputs": inputs, "mask": mask, "positions": inputs[:, :1]}
-    arrays = (known[key.rstrip("12")] for key in model.batch_keys)
+    return [known[key.rstrip("12")] for key in model.batch_keys]
+
+
+def _init(model: Model, length: int, seed: int = 0) -> Any:
+    arrays = _inputs(model, length)
     return model.init(jax.random.key(seed), *arrays, deterministic=True)["params"]
 
 

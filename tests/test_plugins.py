@@ -32,6 +32,23 @@ RESULT = {
     "total_steps": 20,
 }
 
+STATEFUL = """
+import flax.linen as nn
+import jax
+
+class Normalized(nn.Module):
+    @nn.compact
+    def __call__(self, query, key, value, mask=None, query_mask=None, *, deterministic):
+        return nn.BatchNorm(deterministic)(value)
+
+class Noisy(nn.Module):
+    @nn.compact
+    def __call__(self, query, key, value, mask=None, query_mask=None, *, deterministic):
+        if deterministic:
+            return value
+        return value + jax.random.normal(self.make_rng("noise"), value.shape)
+"""
+
 
 @pytest.mark.usefixtures("my_project")
 @pytest.mark.parametrize(
@@ -92,6 +109,18 @@ def test_options_are_the_fields_of_the_class():
     assert make_core(COSFORMER, max_len=5) == make_core(COSFORMER, max_len=5)
     fast = listops.get_config(f"{COSFORMER},recipe=fast").attention.to_dict()
     assert fast.keys() == {"name", "max_len", "epsilon"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Normalized", '"batch_stats"'), ("Noisy", 'PRNG for "noise"')],
+)
+def test_state_and_other_random_streams_are_rejected_before_training(my_project, name, words):
+    (my_project / "my_package" / "stateful.py").write_text(STATEFUL)
+    config = listops.get_config(f"my_package.stateful:{name}")
+    config.data.max_len = config.model.max_len = 8
+    with pytest.raises(ValueError, match=f"attention.name: .*no variables but parameters.*{words}"):
+        train.prepare(config.to_dict())
 
 
 @pytest.fixture
