@@ -64,7 +64,7 @@ def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L
 
 def first_ranks(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B N"]:
     """Returns the rank of each segment's first token, ceil(s · count / M), for s = 0 … M."""
-    segment = jnp.arange(num_landmarks + 1)[None]
+    segment = jnp.arange(num_landmarks + 1, dtype=counts.dtype)[None]
     # The quotient is multiplied separately, because s · count may overflow int32.
     quotient, rest = counts[:, None] // num_landmarks, counts[:, None] % num_landmarks
     return segment * quotient - (-segment * rest // num_landmarks)
@@ -155,12 +155,13 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
     totals = blocks.sum(axis=2, dtype=accum_dtype(x.dtype))
     block = bounds // BLOCK_TOKENS
     first, last = block[:, :-1, None], block[:, 1:, None]
-    index = jnp.arange(count)[None, None]
+    index = jnp.arange(count, dtype=jnp.int32)[None, None]
     inside = (first < index) & (index < last)
     # A bound after all tokens has no block, and needs none.
     at_bounds = jax.vmap(lambda blocks, index: blocks[index])(blocks, jnp.minimum(block, count - 1))
     tokens = at_bounds.astype(totals.dtype)
-    position = block[..., None] * BLOCK_TOKENS + jnp.arange(BLOCK_TOKENS)[None, None]
+    offset = jnp.arange(BLOCK_TOKENS, dtype=jnp.int32)[None, None]
+    position = block[..., None] * BLOCK_TOKENS + offset
     end = bounds[:, 1:, None]
     in_first = (bounds[:, :-1, None] <= position[:, :-1]) & (position[:, :-1] < end)
     in_last = (first < last) & (position[:, 1:] < end)

@@ -73,7 +73,7 @@ def collect_logits(
     logits = scaled_logits(q_landmarks, key, mask)
     if assigned is None:
         return logits
-    landmark = jnp.arange(logits.shape[2])[None, None, :, None]
+    landmark = jnp.arange(logits.shape[2], dtype=jnp.int32)[None, None, :, None]
     return _assigned_logits(logits, assigned[:, None, None, :], landmark)
 
 
@@ -116,7 +116,7 @@ def distribute(
     check_inputs(query, k_landmarks, landmark_values, landmark_mask, names, any_value_dim=True)
     logits = scaled_logits(query, k_landmarks, landmark_mask)
     if assigned is not None:
-        landmark = jnp.arange(logits.shape[3])[None, None, None, :]
+        landmark = jnp.arange(logits.shape[3], dtype=jnp.int32)[None, None, None, :]
         logits = _assigned_logits(logits, assigned[:, None, :, None], landmark)
     output = softmax_product(logits, landmark_values.astype(query.dtype)).astype(query.dtype)
     if conv_kernel is None:

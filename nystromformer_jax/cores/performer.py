@@ -173,4 +173,4 @@ def _scaled(x: Array) -> Array:
 
 
 def _project(x: Float[Array, "B L H D"], projection: Float[Array, "R D"]) -> Array:
-    return jnp.einsum("BLHD,RD->BLHR", x, projection)
+    return jnp.einsum("BLHD,RD->BLHR", x, projection.astype(x.dtype))

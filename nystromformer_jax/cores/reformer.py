@@ -113,7 +113,7 @@ def hash_buckets(
     for rotation in rotations:
         rotated = jnp.einsum("BHLD,NDR->NBHLR", x, rotation.astype(x.dtype))
         nearest = jnp.concatenate([rotated, -rotated], axis=-1).argmax(axis=-1)
-        buckets = buckets * (2 * rotation.shape[-1]) + nearest
+        buckets = buckets * (2 * rotation.shape[-1]) + nearest.astype(jnp.int32)
     return buckets
 
 

@@ -127,7 +127,8 @@ def test_dtypes_are_never_promoted_implicitly(core_name, dtype, length, rngs):
     mask = mask_of_lengths([length, 29], length)
     core = make_core(**arguments_of(core_name))()
     init = functools.partial(core.init, deterministic=True)
-    with jax.numpy_dtype_promotion("strict"):
+    # With x64, integers and random numbers have 64 bits unless they are given a dtype.
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
         variables = jax.eval_shape(init, next(rngs), *inputs, mask)
         for given in (None, mask):
 
