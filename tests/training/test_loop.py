@@ -291,9 +291,14 @@ def test_train_seconds_add_up_over_resumes(tmp_path):
         raise KeyError("validation")
 
     with pytest.raises(KeyError):
-        tiny.train(tmp_path, validation=tiny.examples(37, on_batch=give_up), seconds=0.2)
+        tiny.train(
+            tmp_path,
+            tiny.SAVES_OFTEN,
+            validation=tiny.examples(37, on_batch=give_up),
+            seconds=0.2,
+        )
     began = time.perf_counter()
-    outcome = tiny.train(tmp_path)
+    outcome = tiny.train(tmp_path, tiny.SAVES_OFTEN)
     assert outcome.train_seconds > time.perf_counter() - began
 
 
