@@ -208,7 +208,7 @@ def test_a_failed_report_keeps_the_old_one(tmp_path, monkeypatch, capsys):
         raise OSError(28, "No space left on device", "report.html")
 
     monkeypatch.setattr("reporting.writer.html_page", fail)
-    assert run(tmp_path, "--out", tmp_path / "out" / "report") == 2
+    assert run(tmp_path, "--out", tmp_path / "out" / "report") == 1
     assert "report.html: No space left on device" in capsys.readouterr().err
     after = {name: (tmp_path / "out" / name).read_bytes() for name in written(tmp_path / "out")}
     assert after == before
