@@ -171,8 +171,7 @@ def write_folder(
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise FileExistsError(f"{folder} must be a folder, but it is a file.") from None
-    # The sizes of a config may be NumPy's integers.
-    text = json.dumps(config, indent=2, ensure_ascii=False, default=np.generic.item) + "\n"
+    text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     write_files(
         {
             folder / WEIGHTS: lambda path: _save(tensors, path),
