@@ -42,6 +42,7 @@ class Tokenizer:
     cls_id: int
     sep_id: int
     mask_id: int
+    pair_separators: int  # separators between two texts: 1 as in BERT, 2 as in RoBERTa
     special_ids: tuple[int, ...]  # sorted
     word_mark: str  # "##" continues a word, "Ġ" and "▁" begin one; "" if every token begins one
     sha256: str
@@ -75,6 +76,7 @@ class Tokenizer:
             cls_id=ids["cls"],
             sep_id=ids["sep"],
             mask_id=ids["mask"],
+            pair_separators=2 if backend.num_special_tokens_to_add(is_pair=True) == 4 else 1,
             special_ids=tuple(sorted(special.union(ids.values()))),
             word_mark=_word_mark(json.loads(backend.to_str()), origin),
             sha256=hashlib.sha256(backend.to_str().encode()).hexdigest(),
@@ -125,8 +127,8 @@ class Tokenizer:
         """Writes `tokenizer.json` and `tokenizer_config.json`, as required by `transformers`.
 
         The written tokenizer adds special tokens as in training, `[CLS] a [SEP] b [SEP]`, also if this
-        tokenizer adds others or none. `max_len` is the maximum number of tokens that the model supports,
-        and `num_types` its number of types.
+        tokenizer adds others or none. Texts are separated by `pair_separators` of `[SEP]`. `max_len` is the
+        maximum number of tokens that the model supports, and `num_types` its number of types.
         """
         import tokenizers
 
@@ -135,7 +137,9 @@ class Tokenizer:
         backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
         backend.post_processor = tokenizers.processors.TemplateProcessing(
             single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {sep} $B:{second} {sep}:{second}",
+            pair=" ".join(
+                [cls, "$A", *[sep] * self.pair_separators, f"$B:{second}", f"{sep}:{second}"]
+            ),
             special_tokens=[(cls, self.cls_id), (sep, self.sep_id)],
         )
         config = {

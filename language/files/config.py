@@ -86,9 +86,9 @@ class FilesConfig:
                 raise ValueError(
                     f"data.{name}: needs 0 for {zero}, or a positive number, got {value}."
                 )
-        if self.overlap > self.max_len // 2:
+        if self.overlap >= self.max_len // 2:
             raise ValueError(
-                f"data.overlap={self.overlap}: needs at most half of data.max_len={self.max_len}, so that"
+                f"data.overlap={self.overlap}: needs less than half of data.max_len={self.max_len}, so that"
                 " every window has new tokens."
             )
         if self.metric and self.metric not in METRICS[self.kind]:

@@ -121,10 +121,12 @@ def open_split(
         answer = None
         if answers and begin >= 0:
             answer = answer_tokens(spans[first:end], begin, begin + len(answers[0]))
-        for start, length in windows(end - first, config.max_len - 3 - kept, config.overlap):
+        before = kept + 1 + tokenizer.pair_separators  # tokens before the context
+        room = config.max_len - before - 1
+        for start, length in windows(end - first, room, config.overlap):
             label = (0, 0)
             if answer and start <= answer[0] and answer[1] < start + length:
-                label = (answer[0] - start + kept + 2, answer[1] - start + kept + 2)
+                label = (answer[0] - start + before, answer[1] - start + before)
             starts.append((int(offsets[place]), first + start))
             lengths.append((kept, length))
             labels_of_rows.append(label)

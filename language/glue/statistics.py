@@ -20,8 +20,9 @@ def of_words(task: GlueTask, examples: Sequence[Example], different: int) -> dic
 
 def of_tokens(task: GlueTask, split: EncodedSplit, different: int, max_len: int) -> dict[str, str]:
     """Returns the table row of a tokenized split, with the fraction of examples truncated at `max_len`."""
-    lengths = split.lengths.sum(axis=1) + 1 + split.lengths.shape[1]
-    truncated = (keep(split.lengths, max_len) < split.lengths).any(axis=1)
+    lengths = split.lengths.sum(axis=1) + split.num_special
+    kept = keep(split.lengths, max_len, split.num_special)
+    truncated = (kept < split.lengths).any(axis=1)
     labels = np.array([] if split.labels is None else split.labels)
     row = _row(task, lengths, labels, different, "tokens")
     return row | {f"truncated at {max_len}": f"{100 * truncated.mean():.2f} %"}

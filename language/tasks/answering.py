@@ -86,7 +86,8 @@ class AnsweringTask(Task):
                 continue
             start_logits, end_logits = outputs["start"][row], outputs["end"][row]
             empty[question] = min(empty[question], start_logits[0] + end_logits[0])
-            offset, length = int(split.lengths[row, 0]) + 2, int(split.lengths[row, 1])
+            offset = int(split.lengths[row, 0]) + split.num_special - 1
+            length = int(split.lengths[row, 1])
             if not length:
                 continue
             context = slice(offset, offset + length)

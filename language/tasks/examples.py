@@ -56,12 +56,19 @@ class EncodedSplit:
         """Number of examples, which may be fewer than the rows."""
         return len(self)
 
+    @property
+    def num_special(self) -> int:
+        """Number of special tokens of a row."""
+        return 2 if self.lengths.shape[1] == 1 else 2 + self.tokenizer.pair_separators
+
     def padded_lengths(self, max_len: int) -> npt.NDArray[np.int64]:
         """Returns the number of tokens of each row of a batch, with special tokens; at most `max_len`."""
-        return np.minimum(self.lengths.sum(axis=1) + 1 + self.lengths.shape[1], max_len)
+        return np.minimum(self.lengths.sum(axis=1) + self.num_special, max_len)
 
     def batch(self, indices: npt.NDArray[np.integer], max_len: int) -> Batch:
         """Returns the batch of examples `indices`: `[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]`.
+
+        RoBERTa's tokenizers have two separators between the texts of a pair.
 
         Returns:
           inputs: int32 [B, L], L = `max_len`.
@@ -72,7 +79,7 @@ class EncodedSplit:
         indices = np.asarray(indices)
         cache.require_rows(indices, len(self))
         lengths = self.lengths[indices]
-        kept = keep(lengths, max_len)
+        kept = keep(lengths, max_len, self.num_special)
         positions = np.arange(max_len)
         inputs = np.full((len(indices), max_len), self.tokenizer.pad_id, np.int32)
         types = np.zeros_like(inputs)
@@ -86,9 +93,11 @@ class EncodedSplit:
             source = self.starts[indices, text, None] + rank + skipped
             inside = (rank >= 0) & (rank < room)
             inputs[inside] = self.tokens[source[inside]]
-            inputs[rank == room] = self.tokenizer.sep_id
-            types[(rank >= 0) & (rank <= room)] = text
-            begin = begin + room + 1
+            is_last = text + 1 == lengths.shape[1]
+            end = room + (1 if is_last else self.tokenizer.pair_separators)
+            inputs[(rank >= room) & (rank < end)] = self.tokenizer.sep_id
+            types[(rank >= 0) & (rank < end)] = text
+            begin = begin + end
         no_labels = np.zeros((len(indices), *self.label_shape), self.label_dtype)
         labels = no_labels if self.labels is None else self.labels[indices]
         return {"inputs": inputs, "mask": positions < begin, "types": types, "labels": labels}
@@ -104,8 +113,8 @@ class EncodedSplit:
         )
 
 
-def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
-    """Returns the number of tokens to keep of each text, so that all fit `max_len` with special tokens.
+def keep(lengths: npt.NDArray[np.int64], max_len: int, num_special: int) -> npt.NDArray[np.int64]:
+    """Returns the number of tokens to keep of each text, so that all fit `max_len` with `num_special` more.
 
     The longer text of a pair loses tokens until both fit. If both are equally long, the second loses a
     token first. `lengths` is [B, 1], or [B, 2] for pairs.
@@ -115,11 +124,11 @@ def keep(lengths: npt.NDArray[np.int64], max_len: int) -> npt.NDArray[np.int64]:
     the extra token to the longer text; this function gives it to the first.
     """
     texts = lengths.shape[1]
-    room = max_len - 1 - texts
+    room = max_len - num_special
     if room < texts:
         raise ValueError(
             f"max_len={max_len} is too small for the special tokens and one token of each text: pass"
-            f" {2 * texts + 1} or more."
+            f" {num_special + texts} or more."
         )
     if texts == 1:
         return np.minimum(lengths, room)

@@ -119,7 +119,10 @@ def test_written_tokenizer_adds_the_special_tokens_of_training(tmp_path, kind, n
     before, after = [tokenizer.cls_id, *ids, tokenizer.sep_id], [*ids, tokenizer.sep_id]
     assert written.encode("the").ids == before
     pair = written.encode("the", "the")
+    before += [tokenizer.sep_id] * (kind == "roberta")
     assert pair.ids == before + after
+    loaded = load_tokenizer(tmp_path / "model")
+    assert loaded.pair_separators == tokenizer.pair_separators == 1 + (kind == "roberta")
     assert pair.type_ids == [0] * len(before) + [num_types - 1] * len(after)
 
 

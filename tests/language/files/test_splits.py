@@ -1,5 +1,6 @@
 """Rows of own files have the tokens and labels of their texts; splits are held out by content."""
 
+import dataclasses
 import itertools
 import json
 
@@ -80,8 +81,10 @@ def test_sentences_longer_than_a_row_have_several(tmp_path, tokenizer):
     assert data.task.predict(split, {"classes": batch["labels"]}) == [split.sentences[0].tags]
 
 
-def test_labels_of_windows_are_inside_them(tmp_path, tokenizer):
+@pytest.mark.parametrize("separators", [1, 2])
+def test_labels_of_windows_are_inside_them(tmp_path, tokenizer, separators):
     """An answer of three words, at every place of a context."""
+    tokenizer = dataclasses.replace(tokenizer, pair_separators=separators)
     words = [fakes.WORDS[i % 11] for i in range(40)]
     context = " ".join(words)
     starts = [len(" ".join(words[:i])) + bool(i) for i in range(38)]
@@ -105,7 +108,9 @@ def test_labels_of_windows_are_inside_them(tmp_path, tokenizer):
     assert found == set(range(38))
 
 
-def test_windows_have_the_answer_at_their_labels(tmp_path, tokenizer):
+@pytest.mark.parametrize("separators", [1, 2])
+def test_windows_have_the_answer_at_their_labels(tmp_path, tokenizer, separators):
+    tokenizer = dataclasses.replace(tokenizer, pair_separators=separators)
     file = fakes.write_squad(tmp_path / "train.json", unanswerable=True)
     values = {"max_len": 20, "overlap": 4, "valid_file": str(file)}
     data = load(tokenizer, "question_answering", file, **values)
@@ -233,7 +238,7 @@ INVALID = {
         ("x.json", '{"data": []}', {}, "x.json has no questions"),
         ("x.json", SHIFTED, {}, "question '1': the answer is 'rome', but its context has"),
         ("x.json", TWICE, {}, "two questions have the same id"),
-        ("x.json", "{}", {"max_len": 20, "overlap": 11}, "data.overlap=11: needs at most half of"),
+        ("x.json", "{}", {"max_len": 20, "overlap": 10}, "data.overlap=10: needs less than half of"),
     ],
 }  # fmt: skip
 

@@ -66,6 +66,7 @@ class Words:
     pad_id: int = 0
     cls_id: int = 2
     sep_id: int = 3
+    pair_separators: int = 1
     sha256: str = "words"
 
     def encode(self, texts):

@@ -1,5 +1,7 @@
 """Batches equal truncation token by token; samples are stratified by label."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -16,9 +18,10 @@ from tests.language.glue.fakes import Words
 
 PAD, CLS, SEP = 91, 92, 93
 TOKENIZER = Words(pad_id=PAD, cls_id=CLS, sep_id=SEP)
+ROBERTA = dataclasses.replace(TOKENIZER, pair_separators=2)
 
 
-def split_of(texts, labels=None, truncation="head"):
+def split_of(texts, labels=None, truncation="head", tokenizer=TOKENIZER):
     """A split of examples that are lists of lists of tokens."""
     lengths = np.array([[len(text) for text in example] for example in texts])
     ends = np.cumsum(lengths.ravel()).reshape(lengths.shape)
@@ -31,7 +34,7 @@ def split_of(texts, labels=None, truncation="head"):
         labels=labels,
         label_dtype=np.int32 if labels is None else labels.dtype,
         ids=np.array([str(row) for row in range(len(texts))]),
-        tokenizer=TOKENIZER,
+        tokenizer=tokenizer,
         truncation=truncation,
     )
 
@@ -52,13 +55,17 @@ def pairs():
     ]
 
 
-@pytest.mark.parametrize("max_len", [5, 6, 13, 16, 31])
-def test_batch_of_pairs_equals_truncation_token_by_token(pairs, max_len):
-    batch = split_of(pairs).batch(np.arange(len(pairs)), max_len)
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, ROBERTA], ids=["bert", "roberta"])
+@pytest.mark.parametrize("max_len", [6, 7, 13, 16, 31])
+def test_batch_of_pairs_equals_truncation_token_by_token(pairs, max_len, tokenizer):
+    split = split_of(pairs, tokenizer=tokenizer)
+    batch = split.batch(np.arange(len(pairs)), max_len)
+    between = [SEP] * tokenizer.pair_separators
+    assert (split.padded_lengths(max_len) == batch["mask"].sum(axis=1)).all()
     for row, (first, second) in enumerate(pairs):
-        a, b = cut_pair(first, second, max_len - 3)
-        inputs = [CLS, *a, SEP, *b, SEP]
-        types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
+        a, b = cut_pair(first, second, max_len - 2 - len(between))
+        inputs = [CLS, *a, *between, *b, SEP]
+        types = [0] * (1 + len(a) + len(between)) + [1] * (len(b) + 1)
         padding = max_len - len(inputs)
         assert batch["inputs"][row].tolist() == inputs + [PAD] * padding
         assert batch["mask"][row].tolist() == [True] * len(inputs) + [False] * padding
@@ -110,9 +117,11 @@ def test_a_row_does_not_depend_on_its_batch(pairs):
 
 def test_rejects_short_rows_and_indices_out_of_range(pairs):
     with pytest.raises(ValueError, match="pass 5 or more"):
-        keep(np.array([[3, 4]]), 4)
+        keep(np.array([[3, 4]]), 4, 3)
+    with pytest.raises(ValueError, match="pass 6 or more"):
+        keep(np.array([[3, 4]]), 5, 4)
     with pytest.raises(ValueError, match="pass 3 or more"):
-        keep(np.array([[3]]), 2)
+        keep(np.array([[3]]), 2, 2)
     with pytest.raises(IndexError, match="has rows 0 to 60; got rows 3 to 61"):
         split_of(pairs).batch(np.array([3, 61]), 13)
 
