@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cli import run_to_end
+from dataprep.cache import user_path
 from lra import train
 from lra.figures.captured import Trained, open_run
 from lra.report.published import TITLES
@@ -266,10 +267,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--run", type=Path, help="folder of a run; default: random inputs")
+    parser.add_argument("--run", type=user_path, help="folder of a run; default: random inputs")
     parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
     parser.add_argument("--examples", type=int, default=8, help="number of examples of a run")
-    parser.add_argument("--out", type=Path, default=Path("results/approximation.json"))
+    parser.add_argument("--out", type=user_path, default="results/approximation.json")
     given = parser.parse_args(arguments)
     if given.examples < 1:
         parser.error(f"--examples must be 1 or more, got {given.examples}")

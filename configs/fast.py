@@ -1,4 +1,7 @@
-"""`recipe=fast`: the benchmark in about an hour per task on two CPU cores, for any attention.
+"""`recipe=fast`: a smaller budget per task, for two CPU cores and any attention.
+
+With Nyström attention, ListOps, Text and Image take about an hour on two cores of an AMD EPYC, and Pathfinder
+2.8 hours on one. Retrieval and Path-X have not been timed.
 
 Differences from the paper's recipe on all tasks:
 

@@ -6,23 +6,23 @@ import jax.numpy as jnp
 
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, check_query_mask, zero_padding
+from nystromformer_jax.validation import accum_dtype, check_query_mask, fold_axes, zero_padding
 
 
 class ApproximationError(NamedTuple):
     """Relative errors of Nyström attention and of a baseline, per example and head; 0 is exact."""
 
-    nystrom: Float[Array, "B H"]
-    mean: Float[Array, "B H"]  # error of the baseline: the mean value for every query
+    nystrom: Float[Array, "*batch H"]
+    mean: Float[Array, "*batch H"]  # error of the baseline: the mean value for every query
 
 
 def approximation_error(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    value: Float[Array, "B T H D"],
+    query: Float[Array, "*batch L H D"],
+    key: Float[Array, "*batch T Hkv D"],
+    value: Float[Array, "*batch T Hkv D"],
     *,
-    mask: Bool[Array, "B T"] | None = None,
-    query_mask: Bool[Array, "B L"] | None = None,
+    mask: Bool[Array, "*batch T"] | None = None,
+    query_mask: Bool[Array, "*batch L"] | None = None,
     **options: Any,
 ) -> ApproximationError:
     """Returns the errors of Nyström attention and of the mean value, in O(L T) memory.
@@ -46,17 +46,18 @@ def approximation_error(
         raise ValueError(
             "approximation_error compares attention alone, so conv_kernel must be None."
         )
+    (query, key, value, mask, query_mask), batch = fold_axes(query, key, value, mask, query_mask)
     masks: dict[str, Any] = {"mask": mask, "query_mask": query_mask}
     output = nystrom_attention(query, key, value, **masks, **options)
     exact = softmax_attention(query, key, value, **masks)
-    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     real = check_query_mask(query, key, mask, query_mask)
     count = (
         value.shape[1] if mask is None else jnp.maximum(mask.sum(axis=1), 1)[:, None, None, None]
     )
     values = zero_padding(value.astype(accum_dtype(value.dtype)), mask)
     mean = values.sum(axis=1, keepdims=True) / count
-    return ApproximationError(*(relative_error(x, exact, real) for x in (output, mean)))
+    errors = (relative_error(x, exact, real) for x in (output, mean))
+    return ApproximationError(*(error.reshape(*batch, query.shape[2]) for error in errors))
 
 
 def relative_error(

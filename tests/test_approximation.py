@@ -28,6 +28,18 @@ def test_equals_its_formula_per_example_and_head(rngs):
                 assert error[b, h] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_grouped_heads_and_leading_axes(rngs, batch):
+    query = normal(next(rngs), (*batch, L, 4, D))
+    key, value = (normal(next(rngs), (*batch, L, 2, D)) for _ in range(2))
+    errors = compiled_error(query, key, value, num_landmarks=7)
+    key, value = (jnp.repeat(x, 2, axis=-2).reshape(-1, L, 4, D) for x in (key, value))
+    expected = compiled_error(query.reshape(-1, L, 4, D), key, value, num_landmarks=7)
+    for error, other in zip(errors, expected, strict=True):
+        assert error.shape == (*batch, 4)
+        assert_close(error.reshape(-1, 4), other, REFERENCE)
+
+
 def test_padding_changes_nothing_whatever_it_contains(rngs):
     query, key, value = (normal(next(rngs), (1, L, H, D)) for _ in range(3))
     expected = compiled_error(query, key, value, num_landmarks=7)
