@@ -1,0 +1,137 @@
+"""What each part of `recipe=fast` adds: validation accuracies of short runs that each lack one part.
+
+    python run_lra.py --config=configs/listops.py:nystrom,recipe=fast --config.model.stem="()" --notest …
+    python -m benchmarks.ablation runs/ablation --out results/ablation.json
+
+The row of a run is the option in its command that other runs of its task do not have.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cli import run_to_end
+from dataprep.cache import user_path
+from lra.report.groups import task_rank
+from lra.report.published import title_of
+from lra.report.results import Run, find_runs
+from nystromformer_jax.durable import write_json
+from reporting.statistics import binomial_error
+from reporting.tables import NOTHING
+
+RECIPE = ("nystrom", "recipe=fast")
+CHANGES = {
+    "": "the whole recipe",
+    "model.stem=()": "no convolutions before the first block",
+    "conv_kernel_size=0": "no convolution of the values",
+    "conv_groups=head": "that convolution has one kernel per head, not per channel",
+    "optimizer.method=adamw": "AdamW, not Muon",
+    "model.pooling=mean": "mean pooling, not first, last and mean token",
+    "model.token_init=normal": "normal, not Fourier, embeddings of pixels",
+}
+
+
+def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Returns a row per run: task, change, validation accuracy in percent, and how it was measured.
+
+    Raises:
+      ValueError: A run is unfinished, its change is not in `CHANGES`, or a task has no run of the whole
+        recipe.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        changes = _changes(run, [other for other in runs if other.task == run.task])
+        if run.valid_accuracy is None:
+            raise ValueError(f"{run.folder} is not finished: resume it with the same command.")
+        if changes not in CHANGES:
+            raise ValueError(f"{run.folder} differs from the recipe in {changes}: remove the run.")
+        rows.append(
+            {
+                "task": run.task,
+                "change": changes,
+                "valid_accuracy": 100 * run.valid_accuracy,
+                "examples": run.config["eval"]["max_examples"],
+                "steps": run.done_steps,
+                "seed": run.seed,
+                "device": run.device,
+                "versions": dict(run.versions),
+                "config_sha256": run.config_sha256,
+                "data_sha256": run.data_sha256,
+            }
+        )
+    for task in {run.task for run in runs}:
+        if not any(row["task"] == task and not row["change"] for row in rows):
+            raise ValueError(f"{task} has no run of the whole recipe: add one.")
+    order = list(CHANGES)
+    return sorted(rows, key=lambda row: (task_rank(row["task"]), order.index(row["change"])))
+
+
+def _changes(run: Run, peers: Sequence[Run]) -> str:
+    """Returns the options of a run that not all runs of its task have."""
+    options = run.config_argument.partition(":")[2].split(",")
+    given = {key: _text(value) for key, value in (run.overrides or {}).items()}
+    shared = set.intersection(*(set(other.overrides or {}) for other in peers))
+    own = [f"{key}={value}" for key, value in given.items() if key not in shared]
+    return ", ".join([*(option for option in options if option not in RECIPE), *own])
+
+
+def _text(value: Any) -> str:
+    return str(tuple(value)) if isinstance(value, list) else str(value)
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a table: changes in rows, tasks in columns; accuracies, and differences from the recipe."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    found = {(row["task"], row["change"]): row for row in rows}
+    headings = []
+    for task in tasks:
+        whole = found[task, ""]
+        error = 100 * binomial_error(whole["valid_accuracy"] / 100, whole["examples"])
+        headings.append(f"{title_of(task)}, {whole['steps']:,} steps (± {error:.1f})")
+    lines = [
+        f"| validation accuracy, % | option | {' | '.join(headings)} |",
+        "|---|---|" + "---:|" * len(tasks),
+    ]
+    for change, description in CHANGES.items():
+        cells = [_cell(found.get((task, change)), found[task, ""]) for task in tasks]
+        if any(cell != NOTHING for cell in cells):
+            option = f"`{change}`" if change else ""
+            lines.append(f"| {description} | {option} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Mapping[str, Any] | None, whole: Mapping[str, Any]) -> str:
+    if row is None:
+        return NOTHING
+    accuracy = f"{row['valid_accuracy']:.1f}"
+    if not row["change"]:
+        return accuracy
+    difference = f"{row['valid_accuracy'] - whole['valid_accuracy']:+.1f}".replace("-", "−")
+    return f"{accuracy} ({difference})"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Reads the runs, writes the file, prints the table and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ablation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=user_path, help="folder that contains the runs")
+    parser.add_argument("--out", type=user_path, required=True, help="output file, .json")
+    given = parser.parse_args(arguments)
+    return run_to_end("benchmarks.ablation", lambda: _collect(given.folder, given.out))
+
+
+def _collect(folder: Path, out: Path) -> None:
+    rows = rows_of(find_runs([folder]))
+    table = markdown(rows)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, {"rows": rows})
+    print(table, end="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
