@@ -13,7 +13,8 @@ import numpy.typing as npt
 from nystromformer_jax import Encoder, EncoderBlock
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.gated_ema import GatedEmaBlock
-from nystromformer_jax.modules import Activation, ConvStem, Initializer
+from nystromformer_jax.modules import Activation, Initializer
+from nystromformer_jax.stem import ConvStem
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 from nystromformer_jax.validation import ConfigDtype, dtype_name
 
@@ -26,7 +27,7 @@ class ModelConfig:
       dropout_rate: Dropout rate of the embeddings, the attention output, and the MLP's hidden units
         and output.
       stem: Odd kernel sizes of the dense convolutions between the embedding and the first block; see
-        `nystromformer_jax.modules.ConvStem`.
+        `nystromformer_jax.stem.ConvStem`.
       stem_dilations: Distance between the taps of each convolution of the stem, in tokens; empty for 1.
       block: "transformer" is `nystromformer_jax.EncoderBlock`; "gated_ema" is
         `nystromformer_jax.gated_ema.GatedEmaBlock`, which has no attention biases.

@@ -15,7 +15,7 @@ from lra.models import (
     sinusoids,
 )
 from nystromformer_jax import Encoder, EncoderBlock, make_core
-from nystromformer_jax.modules import ConvStem
+from nystromformer_jax.stem import ConvStem
 from tests.helpers import (
     GRADIENT,
     REFERENCE,
