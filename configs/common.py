@@ -5,6 +5,7 @@ Default values come from the dataclasses that read the config; a config file ove
 
 import ast
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def parse(argument: str, default: str = "") -> tuple[str, dict[str, str]]:
     Raises:
       ValueError: An option has no value, or occurs twice.
     """
-    name, *settings = argument.split(",")
+    name, *settings = re.split(r",(?![^(]*\))", argument)  # not at the commas of a tuple
     if default and (not name or "=" in name):
         settings = [name, *settings] if name else settings
         name = default

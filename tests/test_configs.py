@@ -155,6 +155,11 @@ def test_every_task_has_recipes_with_moving_averages(name, recipe):
         train.prepare(config.to_dict(), jax.devices()[:1])
 
 
+def test_an_option_can_be_a_tuple():
+    arguments = common.core_arguments("mine:Mine,sizes=(3,5),rank=2,modes=('a',)")
+    assert arguments == {"name": "mine:Mine", "sizes": (3, 5), "rank": 2, "modes": ("a",)}
+
+
 def test_options_override_quirks():
     config = config_of("text", "nystrom,landmark_layout=real,quirks=mlpen")
     assert config.attention.landmark_layout == "real"

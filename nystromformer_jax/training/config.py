@@ -5,7 +5,7 @@ import logging
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 from nystromformer_jax.spelling import nearest
@@ -255,7 +255,9 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
             raise ValueError(f"{section}.{name}: missing; it needs {_describe(annotations[name])}.")
     return cls(
         **{
-            key: _convert(value, annotations[key], f"{section}.{key}")
+            key: None  # also for `scale: float = None`
+            if value is None and fields[key].default is None
+            else _convert(value, annotations[key], f"{section}.{key}")
             for key, value in values.items()
         }
     )
@@ -284,6 +286,8 @@ def read_sections(
 def _convert(value: Any, annotation: Any, where: str) -> Any:
     """Returns `value` converted to `annotation`, or raises ValueError."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Any:
+        return tuple(value) if isinstance(value, list) else value
     if origin is Annotated:  # the second argument is the type in config files
         return _convert(value, arguments[1], where)
     if origin in (Union, types.UnionType):
@@ -306,8 +310,8 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
             raise ValueError(f"{where}: {value!r} is not a choice{hint}")
     elif annotation is tuple and isinstance(value, (tuple, list)):
         return tuple(value)
-    elif origin is tuple and isinstance(value, (tuple, list)):
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
+    elif origin in (tuple, Sequence) and isinstance(value, (tuple, list)):
+        if origin is Sequence or arguments[1:] == (Ellipsis,):
             arguments = (arguments[0],) * len(value)
         if len(arguments) == len(value):
             pairs = enumerate(zip(value, arguments, strict=True))

@@ -2,7 +2,8 @@
 
 import dataclasses
 import re
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import pytest
 
@@ -20,6 +21,20 @@ class Section:
     events: bool = True
     name: str = ""
     items: tuple = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loose:
+    dtype: Any = None
+    scale: float = None
+    sizes: Sequence[int] = (1, 2)
+
+
+def test_loose_annotations_of_other_packages_accept_their_defaults():
+    values = {"dtype": None, "scale": None, "sizes": [1, 2]}
+    assert from_mapping(Loose, values, "attention") == Loose()
+    values = {"dtype": [1, "a"], "scale": 1, "sizes": (3,)}
+    assert from_mapping(Loose, values, "attention") == Loose(dtype=(1, "a"), scale=1.0, sizes=(3,))
 
 
 def test_values_have_the_annotated_types():
