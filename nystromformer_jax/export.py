@@ -38,6 +38,7 @@ def export_model(
             " exported model takes [B, L]. Export a NystromformerForSequenceClassification, or"
             " your own function with jax.export."
         )
+    model = model.clone(deterministic=None)  # the argument of the call replaces the attribute
     (batch,) = export.symbolic_shape("batch")
     ids = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     mask = jax.ShapeDtypeStruct((batch, length), jnp.bool_)
