@@ -55,7 +55,7 @@ def approximation_error(
         value.shape[1] if mask is None else jnp.maximum(mask.sum(axis=1), 1)[:, None, None, None]
     )
     values = zero_padding(value.astype(accum_dtype(value.dtype)), mask)
-    mean = values.sum(axis=1, keepdims=True) / count
+    mean = values.sum(axis=1, keepdims=True) / jnp.asarray(count, values.dtype)
     errors = (relative_error(x, exact, real) for x in (output, mean))
     return ApproximationError(*(error.reshape(*batch, query.shape[2]) for error in errors))
 

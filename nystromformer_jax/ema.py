@@ -175,11 +175,12 @@ def _states_outside(
     num_chunks = chunks.shape[-1]
     # [P 2 C N B]. `tiled` and "invarying", because otherwise JAX supports no other Explicit axis here.
     of_devices = jax.lax.all_gather(of_device[None], axis, tiled=True, to="invarying")
-    distance = jax.lax.axis_index(axis) - jnp.arange(len(of_devices))
+    distance = jax.lax.axis_index(axis) - jnp.arange(len(of_devices), dtype=jnp.int32)
+    distance = distance.astype(rates.dtype)
     distance = jnp.stack([distance, -distance], axis=1)[..., None, None, None]  # [P 2 1 1 1]
     decay = jnp.exp(-rates[None] * num_chunks * jnp.maximum(distance - 1, 0))
     before = jnp.where(distance > 0, decay * of_devices, 0).sum(axis=0)  # [2 C N B]
-    chunk = jnp.arange(num_chunks)
+    chunk = jnp.arange(num_chunks, dtype=rates.dtype)
     distance = jnp.stack([chunk, chunk[::-1]])[:, None, None, :]
     decay = jnp.exp(-rates * distance)[..., None, :]
     return (outside + decay * before[..., None]).reshape(states.shape)

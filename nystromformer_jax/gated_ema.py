@@ -24,7 +24,7 @@ from nystromformer_jax.modules import (
 )
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import check_array, check_size
+from nystromformer_jax.validation import accum_dtype, check_array, check_size
 
 
 class MultiScaleEma(Layer):
@@ -63,8 +63,12 @@ class MultiScaleEma(Layer):
         shape = (2, channels, self.num_states)
         # The parameter is added to the log of the initial time scale; weight decay pulls towards that scale.
         change = self.param("time_scale", nn.initializers.zeros_init(), shape, self.param_dtype)
-        offset = (jnp.arange(channels) + 0.5) / channels  # differs by channel, from 0 to 1
-        exponent = (jnp.arange(self.num_states)[None] + offset[:, None]) / self.num_states
+        dtype = accum_dtype(self.param_dtype)
+        offset = (
+            jnp.arange(channels, dtype=dtype) + 0.5
+        ) / channels  # differs by channel, from 0 to 1
+        states = jnp.arange(self.num_states, dtype=dtype)
+        exponent = (states[None] + offset[:, None]) / self.num_states
         initial = 2 * (self.max_time_scale / 2) ** exponent
         time_scales = initial[None].astype(change.dtype) * jnp.exp(change)
         init = nn.initializers.normal((2 * self.num_states) ** -0.5)

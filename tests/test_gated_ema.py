@@ -57,6 +57,15 @@ class TestMultiScaleEma:
         scales = np.sort(np.ravel(decays))
         assert_close(scales, 2 * 256 ** ((np.arange(20) + 0.5) / 20), HALF)
 
+    @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+    def test_works_without_implicit_promotion(self, rngs, dtype):
+        x, mask = random_tokens(rngs)
+        with jax.numpy_dtype_promotion("strict"):
+            output, _ = jax.jit(MultiScaleEma(dtype=dtype).init_with_output)(
+                next(rngs), x.astype(dtype), mask
+            )
+        assert output.dtype == dtype
+
     def test_averages_of_white_noise_have_unit_variance(self, rngs):
         layer = MultiScaleEma(num_states=2, max_time_scale=32)
         x = normal(next(rngs), (1, 20_000, 4))
