@@ -221,14 +221,14 @@ def _ranks(mask: Array | None, shape: tuple[int, int], length: int, axis: str) -
     batch, own = shape
     index, devices = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
     if mask is None:
-        rank = jnp.broadcast_to(index * own + jnp.arange(own)[None], (batch, own))
-        return TokenRanks(rank, rank < length, jnp.full(batch, length))
-    others = jnp.arange(devices)[None]
-    device_counts = jnp.where(others == index, mask.sum(axis=1)[:, None], 0)
+        rank = jnp.broadcast_to(index * own + jnp.arange(own, dtype=jnp.int32)[None], (batch, own))
+        return TokenRanks(rank, rank < length, jnp.full(batch, length, jnp.int32))
+    others = jnp.arange(devices, dtype=jnp.int32)[None]
+    device_counts = jnp.where(others == index, mask.sum(axis=1, dtype=jnp.int32)[:, None], 0)
     device_counts = jax.lax.psum(device_counts, axis)
-    before = jnp.where(others < index, device_counts, 0).sum(axis=1, keepdims=True)
+    before = jnp.where(others < index, device_counts, 0).sum(axis=1, keepdims=True, dtype=jnp.int32)
     rank = before + jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
-    return TokenRanks(rank, mask, device_counts.sum(axis=1))
+    return TokenRanks(rank, mask, device_counts.sum(axis=1, dtype=jnp.int32))
 
 
 def _total(x: Array, *, axis: str) -> Array:

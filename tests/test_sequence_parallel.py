@@ -167,6 +167,16 @@ def test_supports_normalized_rows(rngs):
     assert_same(rngs, mesh_of(2, 4), inputs, **masks, normalize_rows=True, pinv_start="batch_max")
 
 
+@pytest.mark.parametrize("length", [61, 64])
+def test_works_without_implicit_promotion_with_x64(rngs, length):
+    inputs = random_inputs(rngs, BATCH, length, HEADS, DIM)
+    attend = functools.partial(sharded_nystrom_attention, mesh=mesh_of(2, 4), num_landmarks=M)
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        for mask in (None, masks_of_all_kinds(length)):
+            output = jax.eval_shape(functools.partial(attend, mask=mask), *inputs)
+            assert output.dtype == jnp.float32
+
+
 @pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize("length", [64, 43])
 def test_finds_the_same_clusters(rngs, length):
