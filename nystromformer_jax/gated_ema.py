@@ -64,9 +64,8 @@ class MultiScaleEma(Layer):
         # The parameter is added to the log of the initial time scale; weight decay pulls towards that scale.
         change = self.param("time_scale", nn.initializers.zeros_init(), shape, self.param_dtype)
         dtype = accum_dtype(self.param_dtype)
-        offset = (
-            jnp.arange(channels, dtype=dtype) + 0.5
-        ) / channels  # differs by channel, from 0 to 1
+        # The offset differs by channel, from 0 to 1.
+        offset = (jnp.arange(channels, dtype=dtype) + 0.5) / channels
         states = jnp.arange(self.num_states, dtype=dtype)
         exponent = (states[None] + offset[:, None]) / self.num_states
         initial = 2 * (self.max_time_scale / 2) ** exponent

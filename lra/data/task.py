@@ -340,6 +340,12 @@ class TaskInfo:
     targets: int = 0  # K, number of labeled tokens per sequence; 0: one label per sequence
     official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known
 
+    def __post_init__(self) -> None:
+        if self.pairs and self.targets:
+            raise ValueError(
+                "A task has either pairs of sequences or labeled tokens: set pairs or targets."
+            )
+
     def has_all(self, task: Task) -> bool:
         """Returns True if each split has at least 99.9 % of its size; the releases lack a few examples."""
         return all(1000 * len(task.splits[name]) >= 999 * size for name, size in self.sizes.items())

@@ -246,7 +246,13 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
     for key in values:
         if key not in fields:
             raise ValueError(f"{section}.{key}: no such key{nearest(key, fields, f'{section}.')}")
-    annotations = typing.get_type_hints(cls, include_extras=True)
+    try:
+        annotations = typing.get_type_hints(cls, include_extras=True)
+    except NameError as error:  # imported under TYPE_CHECKING only
+        raise ValueError(
+            f"{section}: an annotation of {cls.__name__} cannot be read ({error}). Import its"
+            " type at run time."
+        ) from None
     for name, field in fields.items():
         required = (
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

@@ -37,6 +37,12 @@ def test_loose_annotations_of_other_packages_accept_their_defaults():
     assert from_mapping(Loose, values, "attention") == Loose(dtype=(1, "a"), scale=1.0, sizes=(3,))
 
 
+def test_rejects_an_annotation_that_does_not_exist_at_run_time():
+    cls = dataclasses.make_dataclass("Lazy", [("size", "Missing", 3)])
+    with pytest.raises(ValueError, match=r"an annotation of Lazy cannot be read \(name 'Missing'"):
+        from_mapping(cls, {"size": 3}, "attention")
+
+
 def test_values_have_the_annotated_types():
     values = {"learning_rate": 3, "sizes": [1, 2], "pair": (5, 6), "clip": 1, "events": False}
     values["items"] = [1, "a"]

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from lra.data.task import DataConfig, Padding, Sequences, Split, image_to_text
+from lra.data.task import DataConfig, Padding, Sequences, Split, TaskInfo, image_to_text
 
 FIVE = Padding(max_len=5, padded_len=5)
 SEQUENCES = [[3, 0, 5], [7], [1, 2, 3, 4, 5, 6, 7], []]
@@ -235,6 +235,11 @@ def test_rejects_an_inconsistent_source(source, dir, other, message):
     config = DataConfig(task="text", max_len=7, source=source, dir=dir)
     with pytest.raises(ValueError, match=message):
         config.choose_source("Text", other, "the reviews")
+
+
+def test_rejects_a_task_with_pairs_and_labeled_tokens():
+    with pytest.raises(ValueError, match="set pairs or targets"):
+        TaskInfo(vocab_size=3, num_classes=2, load=None, sizes={}, pairs=True, targets=2)
 
 
 def test_a_character_shows_the_mean_brightness_of_two_rows():
