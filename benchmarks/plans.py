@@ -169,6 +169,27 @@ def markdown(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def cost_markdown(results: dict[str, Any]) -> str:
+    """Returns a table: configs and topologies in rows; memory, time and chip-hours in columns."""
+    lines = [
+        "| config | chips | memory per chip, GiB | step, ms | steps | run, hours | chip-hours |",
+        "|---|---|" + "---:|" * 5,
+    ]
+    for row in results["rows"]:
+        hours = row["steps"] * _seconds(row) / 3600
+        cells_ = [
+            f"`{row['config']}`",
+            f"{row['topology']} ({row['devices']})",
+            f"{row['memory_bytes'] / 2**30:,.1f}",
+            f"{1e3 * _seconds(row):,.0f}",
+            f"{row['steps']:,}",
+            f"{hours:.2f}",
+            f"{row['devices'] * hours:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells_)} |")
+    return "\n".join(lines) + "\n"
+
+
 def scaling_markdown(results: dict[str, Any]) -> str:
     """Returns a table: batch rule and chips in rows; FLOPs, bytes and times per chip in columns."""
     lines = [

@@ -129,6 +129,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "language-cost": lambda: language.markdown(_json("language/cost")),
     "language-v5e": lambda: language.markdown(_json("language/v5e")),
     "plans": lambda: plans.markdown(_json("plans/table")),
+    "plans-open": lambda: plans.cost_markdown(_json("plans/open")),
     "scaling": lambda: plans.scaling_markdown(_json("plans/scaling")),
     "budget": lambda: budget.markdown(_json("budget/tpu")),
     "gpu-budget": lambda: gpu_budget.markdown(_json("budget/gpu")),

@@ -37,6 +37,13 @@ def test_unknown_numbers_are_empty_cells():
     assert table.endswith(" |  |  |\n")
 
 
+@pytest.mark.usefixtures("results")
+def test_chip_hours_are_those_of_all_devices():
+    known = {"steps": 7200, "devices": 8, "compute_seconds": 0.4, "link_seconds": 0.1}
+    table = plans.cost_markdown({"rows": [rows_of("open.json")[0] | known]})
+    assert table.endswith(" | 500 | 7,200 | 1.00 | 8.00 |\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
