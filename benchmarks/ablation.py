@@ -1,4 +1,4 @@
-"""What each part of `recipe=fast` adds: validation accuracies of short runs that each lack one part.
+"""What each part of a recipe adds: validation accuracies of short runs that each differ in one part.
 
     python run_lra.py --config=configs/listops.py:nystrom,recipe=fast --config.model.stem="()" --notest …
     python -m benchmarks.ablation runs/ablation --out results/ablation.json
@@ -21,7 +21,6 @@ from nystromformer_jax.durable import write_json
 from reporting.statistics import binomial_error
 from reporting.tables import NOTHING
 
-RECIPE = ("nystrom", "recipe=fast")
 CHANGES = {
     "": "the whole recipe",
     "model.stem=()": "no convolutions before the first block",
@@ -30,6 +29,12 @@ CHANGES = {
     "optimizer.method=adamw": "AdamW, not Muon",
     "model.pooling=mean": "mean pooling, not first, last and mean token",
     "model.token_init=normal": "normal, not Fourier, embeddings of pixels",
+    "model.ema_states=0": "no moving averages",
+    "none": "no attention",
+    "chunked": "softmax attention in chunks of 128 tokens",
+    "num_landmarks=16": "16 landmarks, not 32",
+    "num_landmarks=64": "64 landmarks",
+    "num_landmarks=128": "128 landmarks",
 }
 
 
@@ -74,7 +79,8 @@ def _changes(run: Run, peers: Sequence[Run]) -> str:
     given = {key: _text(value) for key, value in (run.overrides or {}).items()}
     shared = set.intersection(*(set(other.overrides or {}) for other in peers))
     own = [f"{key}={value}" for key, value in given.items() if key not in shared]
-    return ", ".join([*(option for option in options if option not in RECIPE), *own])
+    options = [x for x in options if x != "nystrom" and not x.startswith("recipe=")]
+    return ", ".join([*options, *own])
 
 
 def _text(value: Any) -> str:
