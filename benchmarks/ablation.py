@@ -1,4 +1,4 @@
-"""What each part of a recipe adds: validation accuracies of short runs that each differ in one part.
+"""Compares short runs that each lack one part of a recipe, by their validation accuracy.
 
     python run_lra.py --config=configs/listops.py:nystrom,recipe=fast --config.model.stem="()" --notest …
     python -m benchmarks.ablation runs/ablation --out results/ablation.json
@@ -32,7 +32,7 @@ CHANGES = {
     "model.ema_states=0": "no moving averages",
     "none": "no attention",
     "chunked": "softmax attention in chunks of 128 tokens",
-    "num_landmarks=16": "16 landmarks, not 32",
+    "num_landmarks=16": "16 landmarks",
     "num_landmarks=64": "64 landmarks",
     "num_landmarks=128": "128 landmarks",
 }
@@ -55,6 +55,7 @@ def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "task": run.task,
+                "recipe": next((x for x in _options(run) if x.startswith("recipe=")), ""),
                 "change": changes,
                 "valid_accuracy": 100 * run.valid_accuracy,
                 "examples": run.config["eval"]["max_examples"],
@@ -67,20 +68,29 @@ def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
             }
         )
     for task in {run.task for run in runs}:
-        if not any(row["task"] == task and not row["change"] for row in rows):
+        own = [row for row in rows if row["task"] == task]
+        if not any(not row["change"] for row in own):
             raise ValueError(f"{task} has no run of the whole recipe: add one.")
+        for key in ("recipe", "steps", "examples", "seed"):
+            if len({row[key] for row in own}) > 1:
+                raise ValueError(f"The runs of {task} differ in {key}: keep those with one value.")
+        if len({row["change"] for row in own}) < len(own):
+            raise ValueError(f"{task} has two runs with the same options: remove one.")
     order = list(CHANGES)
     return sorted(rows, key=lambda row: (task_rank(row["task"]), order.index(row["change"])))
 
 
 def _changes(run: Run, peers: Sequence[Run]) -> str:
     """Returns the options of a run that not all runs of its task have."""
-    options = run.config_argument.partition(":")[2].split(",")
     given = {key: _text(value) for key, value in (run.overrides or {}).items()}
     shared = set.intersection(*(set(other.overrides or {}) for other in peers))
     own = [f"{key}={value}" for key, value in given.items() if key not in shared]
-    options = [x for x in options if x != "nystrom" and not x.startswith("recipe=")]
+    options = [x for x in _options(run) if x != "nystrom" and not x.startswith("recipe=")]
     return ", ".join([*options, *own])
+
+
+def _options(run: Run) -> list[str]:
+    return run.config_argument.partition(":")[2].split(",")
 
 
 def _text(value: Any) -> str:

@@ -176,15 +176,16 @@ def cost_markdown(results: dict[str, Any]) -> str:
         "|---|---|" + "---:|" * 5,
     ]
     for row in results["rows"]:
-        hours = row["steps"] * _seconds(row) / 3600
+        hours = row["steps"] * _seconds(row) / 3600 if _milliseconds(row) else None
+        size = f"{row['memory_bytes'] / 2**30:,.1f}" if row["memory_bytes"] else ""
         cells_ = [
             f"`{row['config']}`",
             f"{row['topology']} ({row['devices']})",
-            f"{row['memory_bytes'] / 2**30:,.1f}",
-            f"{1e3 * _seconds(row):,.0f}",
+            size if row["fits"] else f"{size} does not fit",
+            "" if hours is None else f"{1e3 * _seconds(row):,.0f}",
             f"{row['steps']:,}",
-            f"{hours:.2f}",
-            f"{row['devices'] * hours:.2f}",
+            "" if hours is None else f"{hours:.2f}",
+            "" if hours is None else f"{row['devices'] * hours:.2f}",
         ]
         lines.append(f"| {' | '.join(cells_)} |")
     return "\n".join(lines) + "\n"

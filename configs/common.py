@@ -77,7 +77,7 @@ def parse(argument: str, default: str = "") -> tuple[str, dict[str, str]]:
     Raises:
       ValueError: An option has no value, or occurs twice.
     """
-    name, *settings = re.split(r",(?![^(]*\))", argument)  # not at the commas of a tuple
+    name, *settings = re.split(r",(?![^(\[]*[)\]])", argument)  # not inside a tuple
     if default and (not name or "=" in name):
         settings = [name, *settings] if name else settings
         name = default

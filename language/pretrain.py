@@ -105,7 +105,9 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         with training.sync_errors(), training.writing_to(workdir.path):
             if training.is_primary():
-                folder, tokenizer = workdir.path / "model", corpus.tokenizer
+                folder = workdir.path / "model"
+                # Pairs of pretraining have one separator, whatever the tokenizer.
+                tokenizer = dataclasses.replace(corpus.tokenizer, pair_separators=1)
                 save_pretrained(folder, model, {"params": params}, more=tokenizer.token_ids)
                 tokenizer.save(folder, config.max_len, config.num_types)
         return {

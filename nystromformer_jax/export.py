@@ -38,7 +38,8 @@ def export_model(
             " exported model takes [B, L]. Export a NystromformerForSequenceClassification, or"
             " your own function with jax.export."
         )
-    model = model.clone(deterministic=None)  # the argument of the call replaces the attribute
+    if hasattr(model, "deterministic"):  # the argument of the call replaces the attribute
+        model = model.clone(deterministic=None)
     (batch,) = export.symbolic_shape("batch")
     ids = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     mask = jax.ShapeDtypeStruct((batch, length), jnp.bool_)

@@ -86,7 +86,7 @@ class FilesConfig:
                 raise ValueError(
                     f"data.{name}: needs 0 for {zero}, or a positive number, got {value}."
                 )
-        if self.overlap >= self.max_len // 2:
+        if 2 * self.overlap >= self.max_len:
             raise ValueError(
                 f"data.overlap={self.overlap}: needs less than half of data.max_len={self.max_len}, so that"
                 " every window has new tokens."

@@ -50,6 +50,16 @@ def size_of(task: str) -> tuple[int, int] | None:
     return length, pairs
 
 
+def most_frequent(pairs: int) -> float:
+    """Returns the expected accuracy of answering all queries with the most frequent value, by simulation."""
+    values = np.sort(np.random.default_rng(0).integers(NUM_CLASSES, size=(10_000, pairs)))
+    run = best = np.ones(len(values), int)  # length of the current and of the longest run
+    for column in range(1, pairs):
+        run = np.where(values[:, column] == values[:, column - 1], run + 1, 1)
+        best = np.maximum(best, run)
+    return float(best.mean() / pairs)
+
+
 def load(config: DataConfig, *, length: int, pairs: int) -> Task:
     """Opens a task; generates the data if they are missing.
 

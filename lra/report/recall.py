@@ -25,8 +25,8 @@ def markdown(groups: Sequence[Group], path: Path) -> list[str]:
     plot(groups, file)
     return [
         "## Associative recall (MQAR)",
-        "Accuracy of the answers on the test set by number of pairs K, in percent. A random value of the"
-        " sequence is right in 1/K of the cases.",
+        "Accuracy of the answers on the test set by number of pairs, in percent. The dotted line is the"
+        " accuracy of the most frequent value of the sequence.",
         table(groups).markdown(),
         picture(file, "Accuracy on MQAR against the number of pairs."),
     ]
@@ -72,8 +72,8 @@ def plot(groups: Sequence[Group], path: Path) -> None:
             draw_curve(panel, curve.steps, curve, color=colors[label], label=label,
                        linestyle=style[0], marker=style[1], markersize=4)  # fmt: skip
         sizes = sorted({_size(group)[1] for group in own})
-        chance = [100 / size for size in sizes]
-        panel.plot(sizes, chance, ":", color=GREY, label="random value of the sequence")
+        trivial = [100 * mqar.most_frequent(size) for size in sizes]
+        panel.plot(sizes, trivial, ":", color=GREY, label="most frequent value")
         panel.set_xscale("log", base=2)
         panel.set_xticks(sizes, [str(size) for size in sizes])
         panel.minorticks_off()

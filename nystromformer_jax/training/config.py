@@ -314,7 +314,7 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
         if isinstance(value, str):
             hint = nearest(value, [choice for choice in arguments if isinstance(choice, str)])
             raise ValueError(f"{where}: {value!r} is not a choice{hint}")
-    elif annotation is tuple and isinstance(value, (tuple, list)):
+    elif annotation in (tuple, Sequence) and isinstance(value, (tuple, list)):
         return tuple(value)
     elif origin in (tuple, Sequence) and isinstance(value, (tuple, list)):
         if origin is Sequence or arguments[1:] == (Ellipsis,):
@@ -351,6 +351,8 @@ def _describe(annotation: Any) -> str:
             return f"a tuple of {_describe(arguments[0]).split()[-1]}s"
         inside = ", ".join(_describe(argument).split()[-1] for argument in arguments)
         return f"a tuple ({inside})"
+    if origin is Sequence:
+        return f"a tuple of {_describe(arguments[0]).split()[-1]}s"
     if annotation is type(None):
         return "None"
     names = {int: "an int", float: "a float", bool: "a bool", str: "a str", tuple: "a tuple"}

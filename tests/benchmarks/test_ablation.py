@@ -1,5 +1,7 @@
 """A row of the ablation is the option in which a run differs from the others of its task."""
 
+import shutil
+
 import pytest
 
 from benchmarks import ablation
@@ -11,7 +13,8 @@ SHARED = {"train.seed": 0, "train.total_steps": 20}
 
 def write(folder, name, accuracy, *options, task="listops", overrides=None):
     """Writes a run that is not tested; `options` follow the recipe in its argument."""
-    argument = ",".join(["configs/x.py:nystrom", "recipe=fast", *options])
+    recipe = () if "recipe=open" in options else ("recipe=fast",)
+    argument = ",".join(["configs/x.py:nystrom", *recipe, *options])
     config = {
         "command": {"config": argument, "overrides": SHARED | (overrides or {})},
         "eval": {"max_examples": 1000},
@@ -49,6 +52,14 @@ def test_rejects_runs_without_a_row(tmp_path, capsys):
     assert ablation.main([str(tmp_path), "--out", str(tmp_path / "x.json")]) == 2
     assert "listops has no run of the whole recipe: add one." in capsys.readouterr().err
     assert not (tmp_path / "x.json").exists()
+    write(tmp_path, "whole", 0.4)
+    write(tmp_path, "other", 0.4, "recipe=open")
+    with pytest.raises(ValueError, match="The runs of listops differ in recipe: keep those"):
+        ablation.rows_of(ablation.find_runs([tmp_path]))
+    shutil.rmtree(tmp_path / "other")
+    write(tmp_path, "again", 0.4)
+    with pytest.raises(ValueError, match="listops has two runs with the same options: remove one"):
+        ablation.rows_of(ablation.find_runs([tmp_path]))
     write(tmp_path, "c", 0.4, "num_landmarks=7")
     with pytest.raises(ValueError, match="c differs from the recipe in num_landmarks=7: remove"):
         ablation.rows_of(ablation.find_runs([tmp_path]))

@@ -28,13 +28,17 @@ class Loose:
     dtype: Any = None
     scale: float = None
     sizes: Sequence[int] = (1, 2)
+    names: Sequence = ()
 
 
 def test_loose_annotations_of_other_packages_accept_their_defaults():
     values = {"dtype": None, "scale": None, "sizes": [1, 2]}
     assert from_mapping(Loose, values, "attention") == Loose()
-    values = {"dtype": [1, "a"], "scale": 1, "sizes": (3,)}
-    assert from_mapping(Loose, values, "attention") == Loose(dtype=(1, "a"), scale=1.0, sizes=(3,))
+    values = {"dtype": [1, "a"], "scale": 1, "sizes": (3,), "names": ["b"]}
+    expected = Loose(dtype=(1, "a"), scale=1.0, sizes=(3,), names=("b",))
+    assert from_mapping(Loose, values, "attention") == expected
+    with pytest.raises(ValueError, match=r"attention\.sizes: needs a tuple of ints, got 3"):
+        from_mapping(Loose, {"sizes": 3}, "attention")
 
 
 def test_rejects_an_annotation_that_does_not_exist_at_run_time():

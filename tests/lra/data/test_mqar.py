@@ -66,3 +66,8 @@ def test_rejects_files(options):
 def test_rejects_a_length_that_truncates_answers(task):
     with pytest.raises(ValueError, match="max_len=40 truncates labeled tokens: pass at least 128"):
         task.splits["train"].batch(np.arange(3), Padding(40, 40))
+
+
+def test_the_most_frequent_of_two_values_is_right_in_half_of_the_cases_unless_they_are_equal():
+    assert mqar.most_frequent(1) == 1
+    assert mqar.most_frequent(2) == pytest.approx(1 / 128 + 0.5 * 127 / 128, abs=3e-3)
