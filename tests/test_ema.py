@@ -105,7 +105,7 @@ def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, shape)
 
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(x, *states)
 
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh), jax.numpy_dtype_promotion("strict"):
         split = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
         (_, output), gradient = run(split, mesh=mesh)
     (_, expected), expected_gradient = run(x)
