@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import approximation, budget, gpu_budget, language, plans, tasks
+from benchmarks import ablation, approximation, budget, gpu_budget, language, plans, tasks
 from benchmarks import report as attention
 from benchmarks.efficiency import tables
 from lra import report
@@ -106,6 +106,7 @@ def _by_iteration(numbers: Any) -> str:
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
+    "ablation": lambda: ablation.markdown(_json("ablation")["rows"]),
     "approximation": lambda: approximation.markdown(_json("approximation")),
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
