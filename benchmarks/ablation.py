@@ -25,7 +25,7 @@ CHANGES = {
     "": "the whole recipe",
     "model.stem=()": "no convolutions before the first block",
     "conv_kernel_size=0": "no convolution of the values",
-    "conv_groups=head": "that convolution has one kernel per head, not per channel",
+    "conv_groups=head": "one convolution kernel per head, not per channel",
     "optimizer.method=adamw": "AdamW, not Muon",
     "model.pooling=mean": "mean pooling, not first, last and mean token",
     "model.token_init=normal": "normal, not Fourier, embeddings of pixels",
@@ -42,14 +42,18 @@ def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Returns a row per run: task, change, validation accuracy in percent, and how it was measured.
 
     Raises:
-      ValueError: A run is unfinished, its change is not in `CHANGES`, or a task has no run of the whole
-        recipe.
+      ValueError: A run is unfinished or uses all validation examples, its change is not in `CHANGES`, the
+        runs of a task differ in more than the change, or none has the whole recipe.
     """
     rows: list[dict[str, Any]] = []
     for run in runs:
         changes = _changes(run, [other for other in runs if other.task == run.task])
         if run.valid_accuracy is None:
             raise ValueError(f"{run.folder} is not finished: resume it with the same command.")
+        if not run.config["eval"]["max_examples"]:
+            raise ValueError(
+                f"{run.folder} needs --config.eval.max_examples=1000, a short validation."
+            )
         if changes not in CHANGES:
             raise ValueError(f"{run.folder} differs from the recipe in {changes}: remove the run.")
         rows.append(

@@ -11,13 +11,13 @@ from tests.lra.report.runs import write_run
 SHARED = {"train.seed": 0, "train.total_steps": 20}
 
 
-def write(folder, name, accuracy, *options, task="listops", overrides=None):
+def write(folder, name, accuracy, *options, task="listops", overrides=None, max_examples=1000):
     """Writes a run that is not tested; `options` follow the recipe in its argument."""
     recipe = () if "recipe=open" in options else ("recipe=fast",)
     argument = ",".join(["configs/x.py:nystrom", *recipe, *options])
     config = {
         "command": {"config": argument, "overrides": SHARED | (overrides or {})},
-        "eval": {"max_examples": 1000},
+        "eval": {"max_examples": max_examples},
     }
     result = {"state": "validated", "valid_accuracy": accuracy, "test_accuracy": None}
     return write_run(folder / name, task=task, config=config, result=result)
@@ -59,6 +59,10 @@ def test_rejects_runs_without_a_row(tmp_path, capsys):
     shutil.rmtree(tmp_path / "other")
     write(tmp_path, "again", 0.4)
     with pytest.raises(ValueError, match="listops has two runs with the same options: remove one"):
+        ablation.rows_of(ablation.find_runs([tmp_path]))
+    shutil.rmtree(tmp_path / "again")
+    write(tmp_path, "long", 0.4, max_examples=0)
+    with pytest.raises(ValueError, match=r"long needs --config\.eval\.max_examples"):
         ablation.rows_of(ablation.find_runs([tmp_path]))
     write(tmp_path, "c", 0.4, "num_landmarks=7")
     with pytest.raises(ValueError, match="c differs from the recipe in num_landmarks=7: remove"):
