@@ -5,7 +5,7 @@
     python run_lra.py --config=configs/pathfinder.py:nystrom,resolution=64
     python run_lra.py --config=configs/pathfinder.py:nystrom,difficulty=easy  # easy, intermediate or hard
     python run_lra.py --config=configs/pathfinder.py --config.data.dir=FOLDER # files of the release
-    python run_lra.py --config=configs/pathfinder.py:nystrom,recipe=fast      # an hour on two cores
+    python run_lra.py --config=configs/pathfinder.py:nystrom,recipe=fast      # 2.8 hours on one core
 
 FOLDER is where https://storage.googleapis.com/long-range-arena/lra_release.gz was unpacked, or its
 folder lra_release or pathfinder32.

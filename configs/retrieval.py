@@ -2,8 +2,8 @@
 
     python run_lra.py --config=configs/retrieval.py --config.data.dir=FOLDER  # Nyström, 64 landmarks
     python run_lra.py --config=configs/retrieval.py:softmax --config.data.dir=FOLDER
-    python run_lra.py … --config.data.max_len=1000 --config.data.padded_len=1024   # shorter texts
-    python run_lra.py --config=configs/retrieval.py:nystrom,recipe=fast --config.data.dir=FOLDER  # an hour
+    python run_lra.py --config=configs/retrieval.py --config.data.max_len=1000 --config.data.padded_len=1024 …
+    python run_lra.py --config=configs/retrieval.py:nystrom,recipe=fast --config.data.dir=FOLDER
 
 FOLDER is tsv_data of https://storage.googleapis.com/long-range-arena/lra_release.gz, with the files
 new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv.

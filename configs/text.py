@@ -2,7 +2,7 @@
 
     python run_lra.py --config=configs/text.py --config.data.dir=FOLDER       # Nyström, 64 landmarks
     python run_lra.py --config=configs/text.py:softmax --config.data.dir=FOLDER
-    python run_lra.py … --config.data.max_len=1000 --config.data.padded_len=1024   # shorter texts
+    python run_lra.py --config=configs/text.py --config.data.max_len=1000 --config.data.padded_len=1024 …
     python run_lra.py --config=configs/text.py --config.data.source=tfds      # prepared imdb_reviews
     python run_lra.py --config=configs/text.py:nystrom,recipe=fast --config.data.dir=FOLDER  # an hour
 

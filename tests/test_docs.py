@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 LRA = DOCS / "lra.md"
 README = ROOT / "README.md"
 PAGES = sorted(DOCS.rglob("*.md"))
+CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 
 # A block of Python, and its output if a block of text follows.
 PYTHON = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
@@ -75,12 +76,13 @@ def numbers_of(text):
 
 
 def commands_of(page):
-    """Yields every command of a page, from shell blocks and from inline code, as a list of words."""
-    text = page.read_text()
-    lines = [
-        line for block in BASH.findall(text) for line in block.replace("\\\n", " ").split("\n")
-    ]
-    for line in [*lines, *INLINE.findall(text)]:
+    """Yields every command of a page, or of the docstring of a config, as a list of words."""
+    text = page.read_text().replace("\\\n", " ")
+    if page.suffix == ".py":
+        lines = re.findall(r"^    python .*$", ast.get_docstring(ast.parse(text)), re.MULTILINE)
+    else:
+        lines = [*"\n".join(BASH.findall(text)).split("\n"), *INLINE.findall(text)]
+    for line in lines:
         for placeholder, value in PLACEHOLDERS.items():
             line = line.replace(placeholder, value)
         line = re.sub(r"\[(--[^]]*)\]", r"\1", line)  # optional flags
@@ -95,7 +97,7 @@ def commands_of(page):
 @pytest.mark.filterwarnings(
     r"ignore:the load_module\(\) method:DeprecationWarning"
 )  # ml-collections
-@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=relative)
+@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES, *CONFIGS], ids=relative)
 def test_programs_configs_and_flags_of_commands_exist(page, my_project, monkeypatch):
     monkeypatch.chdir(ROOT)
     for words in commands_of(page):
