@@ -52,7 +52,7 @@ class TruncationWarning(UserWarning):
 class LanguageModel:
     """A model, its variables and its tokenizer.
 
-    `embed` and `classify` take texts, or a tokenizer's output by name:
+    `embed`, `classify` and `regress` take texts, or a tokenizer's output by name:
     `embed(**tokenizer(texts, padding=True))`. Results are in the order of the input.
 
     Each batch has `batch_size` rows. Its length is `base_len` times a power of two, or `max_len`, and one
