@@ -4,7 +4,6 @@ A program calls `define_config`, defines further flags, and calls `run(main)`. F
 `main`. If only `main` imports jax, an invalid flag is reported without loading jax.
 """
 
-import errno
 import logging
 import os
 import re
@@ -20,11 +19,10 @@ from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
 from launch import huge_pages
-from nystromformer_jax.durable import read_json
+from nystromformer_jax.durable import DISK_FAILED, read_json
 from nystromformer_jax.spelling import nearest
 
 CONFIGS = Path(__file__).parent / "configs"
-DISK_FAILED = (errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS)  # exit code 1, as of a run
 LANGUAGE_CONFIGS = ("finetune", "glue", "pretrain")  # all others are configs of the benchmark
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."

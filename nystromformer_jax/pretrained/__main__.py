@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nystromformer_jax.durable import DISK_FAILED
 from nystromformer_jax.models import NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import Source, differences_upstream, read_source
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{args.dest} contains a {type(model).__name__}; {_sizes(model.config)}.")
     except (ValueError, OSError, ImportError) as error:
         print(f"nystromformer_jax.pretrained: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, OSError) and error.errno in DISK_FAILED else 2
     return 0
 
 

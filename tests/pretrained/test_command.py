@@ -1,11 +1,13 @@
 """python -m nystromformer_jax.pretrained, without torch."""
 
+import errno
 import json
+import os
 
 import pytest
 
 from nystromformer_jax.models import NystromformerForTokenClassification
-from nystromformer_jax.pretrained import from_pretrained
+from nystromformer_jax.pretrained import files, from_pretrained
 from nystromformer_jax.pretrained.__main__ import main
 from tests.pretrained import tiny
 from tests.pretrained.tiny import same_bits
@@ -119,6 +121,16 @@ def test_a_corrupt_tokenizer_config_leaves_no_files(tmp_path, capsys):
     assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours"), "--max_len=26"]) == 2
     assert "tokenizer_config.json cannot be read as JSON" in capsys.readouterr().err
     assert not (tmp_path / "ours").exists()
+
+
+def test_a_full_disk_ends_the_conversion_with_exit_code_1(tmp_path, capsys, monkeypatch):
+    def write_files(written):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
+    monkeypatch.setattr(files, "write_files", write_files)
+    assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "ours")]) == 1
+    assert "No space left" in capsys.readouterr().err
 
 
 def test_rejects_the_folder_of_a_run(tmp_path, capsys):
