@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pytest
@@ -73,16 +72,6 @@ def test_control_names_the_seeds_of_both_means(monkeypatch):
 def test_numbers_equal_the_stored_results(page):
     """To update: python -m benchmarks.readme."""
     assert readme.filled(page.read_text()) == page.read_text()
-
-
-def test_differences_from_no_attention_are_those_of_the_table():
-    table = (DOCS / "results.md").read_text().partition("<!-- numbers: control -->")[2]
-    row = re.compile(r"^\| (\w+) \|.*\| −([\d.]+) \| ± ([\d.]+),", re.MULTILINE)
-    found = row.findall(table.partition("<!-- end -->")[0])
-    assert [task for task, *_ in found] == ["ListOps", "Image", "Pathfinder"]
-    for task, *numbers in found:
-        tenth = (Decimal(number).quantize(Decimal("0.1"), ROUND_HALF_UP) for number in numbers)
-        assert re.search(rf"{' ± '.join(map(str, tenth))}(?: points)? better on {task}", README)
 
 
 def test_language_results_equal_their_report(results):
