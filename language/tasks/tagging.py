@@ -13,6 +13,8 @@ from language.tasks.task import Outputs, Scores, Task, ratio_error
 from nystromformer_jax.durable import write_bytes
 
 IGNORED = -1  # label of tokens that do not begin a word
+# Prefixes of the schemes BMES and BILOU, and those of IOBES with the same meaning.
+_IOBES = {"M": "I", "L": "E", "U": "S"}
 
 
 class Sentence(NamedTuple):
@@ -111,13 +113,14 @@ def spans(tags: Sequence[str]) -> set[Span]:
     """Returns the entities of a sentence with tags B-KIND, I-KIND and O, or also E-KIND and S-KIND.
 
     An entity begins at B, and at I if the word before is in no entity or in one of another kind. E ends an
-    entity, and S is an entity of one word.
+    entity, and S is an entity of one word. M, L and U (of BMES and BILOU) are read as I, E and S.
 
     Source: the script conlleval of CoNLL-2000. The package seqeval follows it by default.
     """
     found, kind, start = set(), "", 0
     for i, tag in enumerate([*tags, "O"]):
         prefix, _, own = tag.partition("-")
+        prefix = _IOBES.get(prefix, prefix)
         if kind and (prefix not in ("I", "E") or own != kind):
             found.add(Span(kind, start, i))
             kind = ""

@@ -18,6 +18,8 @@ from language.tasks.tagging import Span, entity_scores, spans, split_sentence
         ("B-PER E-PER S-LOC S-LOC", [("PER", 0, 2), ("LOC", 2, 3), ("LOC", 3, 4)]),  # IOBES
         ("B-PER I-PER I-PER E-PER I-PER", [("PER", 0, 4), ("PER", 4, 5)]),
         ("B-PER S-PER E-LOC", [("PER", 0, 1), ("PER", 1, 2), ("LOC", 2, 3)]),
+        ("B-PER L-PER U-LOC O B-A I-A L-A", [("PER", 0, 2), ("LOC", 2, 3), ("A", 4, 7)]),  # BILOU
+        ("B-PER M-PER E-PER S-LOC", [("PER", 0, 3), ("LOC", 3, 4)]),  # BMES
         ("O O", []),
         ("", []),
     ],
