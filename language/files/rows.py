@@ -66,7 +66,7 @@ def labels_of(records: Sequence[Record], config: FilesConfig) -> list[str]:
         return []
     found = {label for record in records for label in _several(record.label)}
     integers = all(label.removeprefix("-").isdecimal() for label in found)
-    return sorted(found, key=int) if integers else sorted(found)
+    return sorted(found, key=lambda label: (int(label), label)) if integers else sorted(found)
 
 
 def content(record: Record) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from dataprep.holdout import held_out_share
 from language import files
-from language.files import FilesConfig
+from language.files import FilesConfig, rows
 from language.tasks.tagging import IGNORED
 from language.tokenizer import load_tokenizer
 from tests.language.files import fakes
@@ -267,6 +267,13 @@ def test_labels_that_only_validation_has_are_an_error(tmp_path, tokenizer):
     labels = "0,1,maybe"
     data = load(tokenizer, "classification", train, valid_file=str(valid), labels=labels)
     assert data.splits["valid"].labels.tolist() == [1, 2]
+
+
+def test_labels_of_equal_numbers_have_a_fixed_order():
+    """Their order is not that of a set, which differs between processes."""
+    labels = ["0" * (9 - i) + "1" for i in range(9)]
+    records = [rows.Record("", ("a",), label) for label in [*labels[::-1], "-5"]]
+    assert rows.labels_of(records, FilesConfig(kind="classification")) == ["-5", *labels]
 
 
 def test_quotes_are_text_in_tsv_and_quotes_in_csv(tmp_path, tokenizer):
