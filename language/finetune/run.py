@@ -75,6 +75,8 @@ class Run:
         """Returns the examples of a split for the input pipeline."""
         max_len = self.data.max_len
         groups = isinstance(self.data, FilesConfig) and self.data.group_by_length
+        # With other layouts, outputs depend on the padded length, which must be a multiple of M.
+        groups &= self.model.config.landmark_layout == "real"
         lengths = None
         if groups and training.sequence_axis(self.mesh) is None:
             lengths = split.padded_lengths(max_len)

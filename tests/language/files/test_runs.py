@@ -161,6 +161,23 @@ def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
     ]
 
 
+def test_layouts_that_depend_on_the_length_are_padded_to_max_len(tmp_path):
+    """Hugging Face's layout needs a length that is a multiple of the number of landmarks."""
+    checkpoint = fakes.checkpoint(tmp_path / "checkpoint", max_len=150)
+    file = fakes.write(tmp_path, "classification")
+    changes = {"data": {"max_len": 150}, "init": {"quirks": "hf"}}
+    config = fakes.sections("classification", file, checkpoint, ",attention=nystrom", **changes)
+    config["attention"]["num_landmarks"] = 15
+    run = finetune.prepare(config)
+    split = finetune.load_data(run, finetune.open_tokenizer(run)).splits["train"]
+    assert run.model.config.landmark_layout == "hf"
+    assert run.examples(split).lengths is None
+    batch = run.examples(split).fetch(np.arange(3))
+    spec = finetune.make_spec(run, len(split))
+    weights = {"weights": np.ones(3, np.float32)}
+    spec.compiled_eval_step(jax.jit(spec.make_params)(), {**batch, **weights})
+
+
 @pytest.mark.parametrize(("examples", "is_partial"), [(0, False), (7, True), (999, False)])
 def test_a_run_on_a_sample_of_a_file_is_partial(tmp_path, checkpoint, examples, is_partial):
     file = fakes.write(tmp_path, "classification")
