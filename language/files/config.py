@@ -26,6 +26,14 @@ METRICS: Mapping[Kind, tuple[Metric, ...]] = {
     "token_classification": ("f1", "precision", "recall", "accuracy"),
     "question_answering": ("f1", "exact_match"),
 }
+# Keys without an effect.
+UNUSED: Mapping[Kind, tuple[str, ...]] = {
+    "classification": ("separator", "overlap"),
+    "regression": ("separator", "overlap", "labels"),
+    "multi_label": ("overlap",),
+    "token_classification": ("text", "text_pair", "label", "separator", "overlap", "truncation"),
+    "question_answering": ("text", "text_pair", "label", "separator", "labels", "truncation"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +84,12 @@ class FilesConfig:
     workers: int = 0
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.name in UNUSED[self.kind] and getattr(self, field.name) != field.default:
+                raise ValueError(
+                    f"data.{field.name}={getattr(self, field.name)!r}: {self.kind} does not use this key;"
+                    f" leave it at {field.default!r}."
+                )
         least = LEAST[self.kind] + (2 if self.text_pair else 0)
         if self.max_len < least:
             raise ValueError(
@@ -107,8 +121,6 @@ class FilesConfig:
                 "data.labels: needs two or more different labels that are not empty, got"
                 f" {', '.join(map(repr, labels))}."
             )
-        if self.labels and self.kind in ("regression", "question_answering"):
-            raise ValueError(f"data.labels: {self.kind} has no labels; leave it empty.")
 
     @property
     def known_labels(self) -> list[str]:

@@ -32,7 +32,8 @@ def load(tokenizer, kind, file, **values):
 @pytest.mark.parametrize("kind", ["classification", "multi_label"])
 def test_every_format_gives_the_same_rows(tmp_path, tokenizer, suffix, kind):
     file = fakes.write_rows(tmp_path / f"rows{suffix}", kind, pair=True)
-    values = {"text_pair": "second", "separator": "|", "max_len": 31, "valid_file": str(file)}
+    values = {"text_pair": "second", "max_len": 31, "valid_file": str(file)}
+    values |= {"separator": "|"} if kind == "multi_label" else {}
     data = load(tokenizer, kind, file, **values)
     labels = data.task.labels
     assert labels == {"classification": ("neg", "pos"), "multi_label": ("fun", "odd", "sad")}[kind]
@@ -205,6 +206,7 @@ INVALID = {
         ("x.csv", ROWS, {"metric": "f2"}, "data.metric: 'f2' is not a metric that can select"),
         ("x.csv", ROWS, {"metric": "macro_f1"}, "data.metric='macro_f1' does not suit the labels 0, 1"),
         ("x.csv", "text,label\na,1\na,0\n", {}, "x.csv: a validation set is held out of it, which needs"),
+        ("x.csv", ROWS, {"overlap": 3}, "data.overlap=3: classification does not use this key; leave it"),
         ("x.csv", ROWS, {"max_len": 2}, "data.max_len=2: an example for classification needs at least 3"),
         ("x.csv", ROWS, {"train_file": ""}, "data.train_file: needs the path of the training examples"),
         ("x.csv", ROWS, {"valid_file": "none.csv"}, "data.valid_file: none.csv does not exist"),
@@ -220,7 +222,7 @@ INVALID = {
         ("x.csv", "text,label\nb,good\n", {}, "line 2: the column 'label' needs a number, not 'good'"),
         ("x.csv", "text,label\nb,1e39\n", {}, "line 2: the column 'label' needs a number, not '1e39'"),
         ("x.jsonl", '{"text": "a", "label": 1%s}' % ("0" * 400), {}, "line 1: the column 'label' needs a"),
-        ("x.csv", ROWS, {"labels": "1,2"}, "data.labels: regression has no labels"),
+        ("x.csv", ROWS, {"labels": "1,2"}, "data.labels='1,2': regression does not use this key"),
     ],
     "multi_label": [
         ("x.csv", "text,label\na,b|c\n", {}, "line 2: the column 'label' needs a JSON list of labels"),
@@ -230,6 +232,7 @@ INVALID = {
     "token_classification": [
         ("x.txt", "a O\nb\n", {}, "line 2: needs a word and its tag"),
         ("x.txt", "\n\n", {}, "x.txt has no sentences"),
+        ("x.txt", "a O\n", {"text_pair": "b"}, "data.text_pair='b': token_classification does not use"),
         ("x.txt", "a O\nb O\n", {}, "token_classification needs two or more: add examples with other"),
     ],
     "question_answering": [
