@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import operator
+import types
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 
 from language import corpus, pretrain
 from language.masking import ObjectiveConfig, mask_pairs
+from language.tokenizer import load_tokenizer
 from nystromformer_jax import NystromformerForPreTraining, training
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import ConfigDiffers, NotFinished, Workdir
@@ -132,6 +134,24 @@ def test_run_writes_a_result_and_a_model_folder(finished):
     assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == result["parameters"]
     again, _ = runs.pretrained(folder / "text", folder / "run")
     assert again == result
+
+
+def test_the_models_tokenizer_separates_pairs_as_in_training(finished, tmp_path, monkeypatch):
+    """Pairs of pretraining have one separator, also with a tokenizer of RoBERTa, which has two."""
+    config, data = runs.pretrain_sections(tmp_path), finished[2]
+    data = dataclasses.replace(
+        data, tokenizer=dataclasses.replace(data.tokenizer, pair_separators=2)
+    )
+    run = pretrain.prepare(config, jax.devices()[:1])
+
+    def end_at_once(workdir, spec, *, report, **_):
+        params = jax.jit(spec.make_params)()
+        return report(types.SimpleNamespace(best_metrics={"mlm_loss": 1.0}), params)
+
+    monkeypatch.setattr(training, "train_to_result", end_at_once)
+    with Workdir(tmp_path / "run", config, paths=pretrain.PATHS) as workdir:
+        pretrain.train(run, data, workdir)
+    assert load_tokenizer(tmp_path / "run/model").pair_separators == 1
 
 
 def test_run_is_partial_with_fewer_pairs_or_steps(finished, tmp_path):
