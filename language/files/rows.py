@@ -201,16 +201,22 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     else:
         reader = csv.reader(lines, strict=True)
     header: list[str] = []
+    empty = ""  # place of an empty line below the header
     try:
         for cells in reader:
             where = f"{path}, line {reader.line_num}"
             if not cells:
+                empty = where if header else ""
                 continue
             if not header:
                 header = cells
                 if len(set(header)) != len(header):
                     raise ValueError(f"{where}: two columns have the same name: rename one.")
                 continue
+            if empty and len(header) == 1:  # it may be an empty text
+                raise ValueError(
+                    f"{empty}: the column {header[0]!r} needs a text, not an empty line."
+                )
             if len(cells) != len(header):
                 raise ValueError(
                     f"{where}, has {len(cells)} columns instead of {len(header)}: quote texts that contain"

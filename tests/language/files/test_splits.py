@@ -272,6 +272,20 @@ def test_labels_that_only_validation_has_are_an_error(tmp_path, tokenizer):
     assert data.splits["valid"].labels.tolist() == [1, 2]
 
 
+def test_an_empty_line_between_texts_is_an_error(tmp_path):
+    """If it was skipped, the predictions of the following texts would have other indices."""
+    config, file = FilesConfig(kind="classification"), tmp_path / "new.csv"
+    file.write_text("\ntext\na\n\nb\n")
+    with pytest.raises(
+        ValueError, match=r"new.csv, line 4: the column 'text' needs a text, not an"
+    ):
+        rows.read(file, config, labeled=False)
+    file.write_text("\ntext\na\nb\n\n\n")
+    assert [record.texts for record in rows.read(file, config, labeled=False)] == [("a",), ("b",)]
+    file.write_text("text,other\na,1\n\nb,2\n")
+    assert len(rows.read(file, config, labeled=False)) == 2
+
+
 def test_labels_of_equal_numbers_have_a_fixed_order():
     """Their order is not that of a set, which differs between processes."""
     labels = ["0" * (9 - i) + "1" for i in range(9)]
