@@ -24,6 +24,7 @@ from language.initial import (
 )
 from language.tasks.data import TaskData
 from language.tasks.examples import EncodedSplit
+from language.tasks.sequences import SequenceTask
 from language.tasks.task import Task
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, training
@@ -148,10 +149,17 @@ def open_tokenizer(run: Run) -> Tokenizer:
 
     Raises:
       FileNotFoundError: The checkpoint has no tokenizer.
-      ValueError: The tokenizer does not match the model of the checkpoint.
+      ValueError: The tokenizer does not match the model of the checkpoint, or `data.max_len` is too small
+        for its special tokens.
     """
     tokenizer = load_tokenizer(run.init.folder)
     check_tokenizer(tokenizer, run.model.config, run.init)
+    least = 4 + tokenizer.pair_separators  # [CLS], [SEP] at the end, and one token of each text
+    if isinstance(run.task, SequenceTask) and len(run.task.texts) == 2 and run.data.max_len < least:
+        raise ValueError(
+            f"data.max_len={run.data.max_len}: a pair of texts needs at least {least} tokens with the"
+            f" tokenizer of {run.init.checkpoint}, the special ones and one of each text."
+        )
     return tokenizer
 
 

@@ -16,6 +16,7 @@ from language.heads import HEADS
 from language.initial import InitConfig, read_params
 from language.tasks.answering import f1
 from language.tasks.tagging import entity_scores
+from language.tokenizer import load_tokenizer
 from nystromformer_jax.pretrained import from_pretrained, load
 from nystromformer_jax.training import NotFinished, Workdir
 from tests.helpers import OTHER_FRAMEWORK, assert_close
@@ -176,6 +177,23 @@ def test_layouts_that_depend_on_the_length_are_padded_to_max_len(tmp_path):
     spec = finetune.make_spec(run, len(split))
     weights = {"weights": np.ones(3, np.float32)}
     spec.compiled_eval_step(jax.jit(spec.make_params)(), {**batch, **weights})
+
+
+def test_two_separators_need_room_before_data_is_read(tmp_path):
+    folder = fakes.checkpoint(tmp_path / "checkpoint")
+    dataclasses.replace(load_tokenizer(folder), pair_separators=2).save(folder)
+
+    def open_tokenizer(max_len):
+        data = {"text_pair": "second", "max_len": max_len}
+        return finetune.open_tokenizer(
+            finetune.prepare(fakes.sections("classification", "none.csv", folder, data=data))
+        )
+
+    assert open_tokenizer(6).pair_separators == 2
+    with pytest.raises(
+        ValueError, match=r"data.max_len=5: a pair of texts needs at least 6 tokens"
+    ):
+        open_tokenizer(5)
 
 
 @pytest.mark.parametrize(("examples", "is_partial"), [(0, False), (7, True), (999, False)])
