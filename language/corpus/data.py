@@ -35,8 +35,9 @@ class CorpusConfig:
 
     Args:
       dir: A file, or a folder that is searched recursively.
-      source: Format. "text"; "jsonl": one JSON object per line, with a document as `text`; "tfds": folder
-        of a data set prepared by tensorflow-datasets; "auto": inferred from the file names.
+      source: Format. "text"; "jsonl": one JSON object per line, with a document as `text`, in files
+        .jsonl or .json, also with .gz; "tfds": folder of a data set prepared by tensorflow-datasets;
+        "auto": inferred from the file names.
       documents: Separator of documents. "blank_line": empty lines. "heading": lines like
         `= Title =`, as in WikiText; lines like `= = Section = =` are dropped. "file": one document per
         file. "line": one document per line, as always for JSON and tfds. "auto": headings if the text

@@ -21,7 +21,7 @@ PIECE_BYTES = 2**23
 EXAMPLES_PER_PIECE = 4_000
 MAX_DOCUMENT_BYTES = 2**26
 SAMPLE_BYTES = 2**20  # bytes of the first file, to infer the separator of documents
-JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
+JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 
 _BOM = b"\xef\xbb\xbf"  # byte-order mark
 
@@ -262,7 +262,7 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
                 if name.endswith(JSON_SUFFIXES) == is_json
             }
         if not files:
-            kind = "JSON lines (.jsonl)" if is_json else "text file"
+            kind = "JSON lines (.jsonl or .json)" if is_json else "text file"
             raise FileNotFoundError(
                 f"{path} contains no {kind}: set --config.data.dir to another file or folder."
             )

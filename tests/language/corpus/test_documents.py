@@ -103,7 +103,7 @@ def test_source_selects_text_or_json_of_one_folder(tmp_path):
     assert read(tmp_path, "jsonl") == ["Json."]
     assert read(tmp_path / "b.jsonl", "text", "line")[0] == '{"text": "Json."}'
     (tmp_path / "b.jsonl").rename(tmp_path / "b.json")
-    assert read(tmp_path / "b.json", "jsonl") == ["Json."]
+    assert read(tmp_path, "jsonl") == read(tmp_path / "b.json") == ["Json."]
 
 
 def test_stamp_depends_on_text_and_separator(tmp_path):
@@ -227,7 +227,7 @@ def test_rejects_a_missing_corpus(tmp_path):
     with pytest.raises(FileNotFoundError, match="contains no text file"):
         open_source(str(tmp_path))
     texts.write(tmp_path / "a.txt", "Text.")
-    with pytest.raises(FileNotFoundError, match=r"contains no JSON lines \(\.jsonl\)"):
+    with pytest.raises(FileNotFoundError, match=r"contains no JSON lines \(\.jsonl or \.json\)"):
         open_source(str(tmp_path), "jsonl")
     with pytest.raises(FileNotFoundError, match=r"Pretraining needs .* by tensorflow-datasets"):
         open_source(str(tmp_path), "tfds")
