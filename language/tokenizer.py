@@ -168,7 +168,8 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
       path: A `tokenizer.json`, BERT's `vocab.txt`, RoBERTa's `vocab.json` or `merges.txt` (both files in
         one folder), or a folder with one of these, such as the folder of a Hugging Face model.
       lowercase: Convert text to lower case for a `vocab.txt`, unless `do_lower_case` is set in
-        `tokenizer_config.json` of the same folder.
+        `tokenizer_config.json` of the same folder. `strip_accents` and `tokenize_chinese_chars` are read
+        from this file, too.
 
     Raises:
       FileNotFoundError: The tokenizer is missing.
@@ -190,7 +191,7 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
 
 def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
     """Splits strings as BERT's pre-tokenizer does; returns word counts from string counts."""
-    backend = _bert({"[UNK]": 0}, lowercase)
+    backend = _bert({"[UNK]": 0}, lowercase=lowercase)
     words: Counter[str] = Counter()
     for raw, count in counts.items():
         normalized = backend.normalizer.normalize_str(raw)
@@ -210,7 +211,7 @@ def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool)
         raise ValueError("Training a tokenizer needs text, but the text is empty.")
     special = [names[0] for names in SPECIAL_TOKENS.values()]
     vocabulary = wordpiece.learn(counts, vocab_size, special)
-    backend = _bert({token: i for i, token in enumerate(vocabulary)}, lowercase)
+    backend = _bert({token: i for i, token in enumerate(vocabulary)}, lowercase=lowercase)
     return Tokenizer.from_backend(backend, "that was trained")
 
 
@@ -227,7 +228,7 @@ def _open_backend(path: Path, lowercase: bool) -> Any:
         if path.name.endswith(name):
             return _roberta(path.parent, path.name.removesuffix(name))
     if path.name.endswith(".txt"):
-        return _bert(_bert_vocabulary(path), _is_lowercase(path.parent, lowercase))
+        return _bert(_bert_vocabulary(path), **_normalizer_options(path.parent, lowercase))
     content = path.read_bytes()
     try:
         return tokenizers.Tokenizer.from_buffer(content)
@@ -235,8 +236,8 @@ def _open_backend(path: Path, lowercase: bool) -> Any:
         raise _invalid(path, str(error)) from None
 
 
-def _bert(vocabulary: dict[str, int], lowercase: bool) -> Any:
-    """Returns BERT's WordPiece tokenizer."""
+def _bert(vocabulary: dict[str, int], **options: Any) -> Any:
+    """Returns BERT's WordPiece tokenizer; `options` are those of the normalizer."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -244,7 +245,7 @@ def _bert(vocabulary: dict[str, int], lowercase: bool) -> Any:
         vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS
     )
     backend = tokenizers.Tokenizer(model)
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.normalizer = normalizers.BertNormalizer(**options)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(wordpiece.PREFIX)
     _add_special_tokens(
@@ -331,13 +332,20 @@ def _bert_vocabulary(path: Path) -> dict[str, int]:
     return vocabulary
 
 
-def _is_lowercase(folder: Path, default: bool) -> bool:
-    """Returns `do_lower_case` from tokenizer_config.json in `folder`, or the default."""
+def _normalizer_options(folder: Path, lowercase: bool) -> dict[str, Any]:
+    """Returns options of BERT's normalizer from tokenizer_config.json in `folder`, or the defaults."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        return bool(config.get("do_lower_case", default))
-    except (OSError, ValueError, AttributeError):
-        return default
+    except (OSError, ValueError):
+        config = {}
+    if not isinstance(config, dict):
+        config = {}
+    accents = config.get("strip_accents")
+    return {
+        "lowercase": bool(config.get("do_lower_case", lowercase)),
+        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
+        "strip_accents": accents if accents is None else bool(accents),  # None: if lowercase
+    }
 
 
 def _invalid(path: Path, reason: str) -> ValueError:

@@ -76,6 +76,18 @@ def test_bert_vocabulary_keeps_capitals_if_configured(tmp_path):
     assert tokens(load_tokenizer(tmp_path), "A a") == ["[UNK]", "a"]
 
 
+def test_bert_vocabulary_has_the_configured_normalizer(tmp_path):
+    texts.write(tmp_path / "vocab.txt", "\n".join([*BERT[:5], "é", "e", "中文"]))
+    file = tmp_path / "tokenizer_config.json"
+    assert tokens(load_tokenizer(tmp_path), "É 中文") == ["e", "[UNK]", "[UNK]"]
+    texts.write(file, '{"strip_accents": null}')
+    assert tokens(load_tokenizer(tmp_path), "É") == ["e"]
+    texts.write(file, '{"strip_accents": false, "tokenize_chinese_chars": false}')
+    assert tokens(load_tokenizer(tmp_path), "É 中文") == ["é", "中文"]
+    texts.write(file, "[]")
+    assert tokens(load_tokenizer(tmp_path), "É") == ["e"]
+
+
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "", "x.vocab.json", "x.merges.txt"])
 def test_reads_a_byte_level_vocabulary(tmp_path, name):
     write_roberta(tmp_path, "x." if name.startswith("x.") else "")
