@@ -57,6 +57,9 @@ def define(form: str, example: str, names: tuple[str, ...]) -> Callable[[list[st
             return _predict(argv, hosts())
         if values.input or values.output:
             return exit_with_error("--input and --output need --mode=predict")
+        for name in ("batch_sizes", "learning_rates"):
+            if flags.FLAGS[name].present and not values.search:
+                return exit_with_error(f"--{name} needs --search")
         if wrong := cli.check_arguments(argv, config, example):
             return exit_with_error(wrong)
         return _run(config.value, values.mode, hosts())
@@ -117,6 +120,11 @@ def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
     values = flags.FLAGS
     if len(argv) > 1:
         return exit_with_error(f"unexpected argument {argv[1]!r}")
+    for name in ("config", "seeds", "search"):
+        if flags.FLAGS[name].present:
+            return exit_with_error(
+                f"--mode=predict uses the model and the config in --workdir: leave --{name} out"
+            )
     if not (values.workdir and values.input and values.output):
         return exit_with_error(
             "--mode=predict needs --workdir=RUN of a finished run, --input=FILE and --output=FILE"

@@ -59,6 +59,23 @@ def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(t
         (["--config=configs/finetune.py:clasification"], "did you mean classification or"),
         (["--config=configs/finetune.py:regression"], "init.checkpoint: needs the folder"),
         (["--config=configs/finetune.py:regression", "--input=x"], "need --mode=predict"),
+        (
+            ["--config=configs/finetune.py:regression", "--batch_sizes=8"],
+            "--batch_sizes needs --search",
+        ),
+        (
+            ["--mode=predict", "--workdir=x", "--input=x", "--output=y", "--seeds=2"],
+            "--mode=predict uses the model and the config in --workdir: leave --seeds out",
+        ),
+        (
+            [
+                "--mode=predict",
+                "--config=configs/finetune.py:regression",
+                "--input=x",
+                "--output=y",
+            ],
+            "leave --config out",
+        ),
         (["--mode=predict", "--input=x"], "needs --workdir=RUN of a finished run, --input=FILE"),
         (
             ["--mode=predict", "--input=x", "--output=y", "--workdir=none"],
