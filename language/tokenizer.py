@@ -85,9 +85,8 @@ class Tokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text, without special tokens except the unknown token."""
         batch = self.backend.encode_batch_fast(texts, add_special_tokens=False)
-        reserved = frozenset((self.pad_id, self.cls_id, self.sep_id, self.mask_id))
+        reserved = self._reserved
         return [
-            # A word-level vocabulary may contain "[MASK]" as a word.
             ids if reserved.isdisjoint(ids) else [id for id in ids if id not in reserved]
             for ids in (encoding.ids for encoding in batch)
         ]
@@ -95,9 +94,20 @@ class Tokenizer:
     def encode_with_spans(
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Returns the token ids of each text, and the start and end of each token in characters."""
+        """Returns the tokens of `encode`, and the start and end of each token in characters."""
         batch = self.backend.encode_batch(texts, add_special_tokens=False)
-        return [(encoding.ids, encoding.offsets) for encoding in batch]
+        reserved = self._reserved
+        found = []
+        for encoding in batch:
+            pairs = zip(encoding.ids, encoding.offsets, strict=True)
+            kept = [(id, span) for id, span in pairs if id not in reserved]
+            found.append(([id for id, _ in kept], [span for _, span in kept]))
+        return found
+
+    @property
+    def _reserved(self) -> frozenset[int]:
+        """Special tokens that a text must not contain; "[MASK]" may be a word of a vocabulary."""
+        return frozenset((self.pad_id, self.cls_id, self.sep_id, self.mask_id))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of token ids, including special tokens."""

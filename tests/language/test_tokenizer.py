@@ -160,10 +160,14 @@ def test_no_text_encodes_to_special_tokens(tmp_path, kind, trained):
     elif kind != "trained":
         write = {"bert": write_bert, "roberta": write_roberta}[kind]
         tokenizer = load_tokenizer(write(tmp_path))
-    encoded = tokenizer.encode(["a [MASK] b", "[CLS]the[SEP]", "<s> <mask></s><pad>", "[PAD]"])
+    written = ["a [MASK] b", "[CLS]the[SEP]", "<s> <mask></s><pad>", "[PAD]", "the the"]
+    encoded = tokenizer.encode(written)
     special = {*tokenizer.special_ids} - {tokenizer.unk_id}
     assert special.isdisjoint(id for ids in encoded for id in ids)
     assert encoded[1]
+    with_spans = tokenizer.encode_with_spans(written)
+    assert [ids for ids, _ in with_spans] == encoded
+    assert with_spans[-1][1][-1][1] == len("the the")
 
 
 def test_name_of_a_special_token_is_encoded_as_text(tmp_path):
