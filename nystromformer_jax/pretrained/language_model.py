@@ -141,7 +141,8 @@ class LanguageModel:
     def tag(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """Returns the tag of each word of each text; a text is a list of words.
 
-        The tag of a word is that of its first token. Names are those of id2label in config.json.
+        The tag of a word is that of its first token. A word without tokens has the tag O, or the first one
+        if there is no O. Names are those of id2label in config.json.
         """
         if not isinstance(self.model, NystromformerForTokenClassification):
             raise self._head_error("tag", NystromformerForTokenClassification)
@@ -154,7 +155,8 @@ class LanguageModel:
         ]
         tokens = {"input_ids": [own.ids for own in found]}
         rows = self._rows(None, {**tokens, "token_type_ids": [own.type_ids for own in found]})
-        tags = [[names[0]] * len(words) for words in texts]  # for words without tokens
+        outside = "O" if "O" in names else names[0]
+        tags = [[outside] * len(words) for words in texts]  # for words without tokens
         for chunk, batch in self._batches(rows):
             classes = np.asarray(_apply(self.model, self.variables, *batch)).argmax(axis=-1)
             for i, own in zip(chunk, classes, strict=False):

@@ -178,6 +178,18 @@ def test_classes_have_the_names_of_config_json(make, kind):
     assert_close(probabilities, activation(logits), REFERENCE)
 
 
+def test_a_word_without_tokens_is_outside_of_entities(make):
+    def tag(names, words):
+        metadata = {"id2label": {str(i): name for i, name in enumerate(names)}}
+        options = {"num_labels": len(names), "metadata": metadata}
+        return make("NystromformerForTokenClassification", **options).tag([words])[0]
+
+    first, empty, last = tag(["B-X", "I-X", "O"], ["a", " ", "cat"])
+    assert empty == "O"
+    assert [first, last] == tag(["B-X", "I-X", "O"], ["a", "cat"])
+    assert tag(["X", "Y"], [" "]) == ["X"]
+
+
 def test_long_texts_are_truncated_with_one_warning(make):
     language_model = make()
     long = "cat " * 50
