@@ -16,12 +16,7 @@ from language.files import FilesConfig
 from language.finetune.config import SECTIONS
 from language.glue import GlueConfig
 from language.heads import HEADS, Head
-from language.initial import (
-    InitConfig,
-    check_tokenizer,
-    model_config,
-    require_packages,
-)
+from language.initial import InitConfig, check_tokenizer, model_config, require_packages
 from language.tasks.data import TaskData
 from language.tasks.examples import EncodedSplit
 from language.tasks.sequences import SequenceTask

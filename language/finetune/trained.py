@@ -12,9 +12,7 @@ from language.files import FilesConfig
 from language.finetune.run import Run, prepare
 from language.finetune.spec import collate, make_spec
 from language.glue import GlueConfig
-from language.initial import (
-    read_params,
-)
+from language.initial import read_params
 from language.tasks.sequences import SequenceTask
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import training

@@ -10,10 +10,7 @@ from dataprep import cache
 from language.finetune.run import Run, is_partial
 from language.finetune.spec import collate, make_spec, tuned
 from language.glue import GlueConfig
-from language.initial import (
-    check_tokenizer,
-    read_params,
-)
+from language.initial import check_tokenizer, read_params
 from language.tasks.data import TaskData
 from language.tasks.sequences import SequenceTask
 from language.tasks.task import Outputs, Task
