@@ -262,43 +262,55 @@ def run_folder(flag: str | None, suffix: str, *, alone: bool) -> Path:
 def _parse(argv: list[str]) -> list[str]:
     """Parses the flags; an invalid flag ends the program with a one-line message."""
     try:
-        if unknown := _unknown_key(argv):
-            sys.exit(exit_with_error(unknown))
+        _check_config(argv)
         return flags.FLAGS(argv)
-    except Exception as error:  # any error of ml-collections or a config file
-        text = str(error)
-        if "Error whilst parsing config file" in text:  # followed by a traceback
-            text = text.rstrip().rpartition("\n")[2].partition(": ")[2]
-        sys.exit(exit_with_error(text))
+    except Exception as error:  # any error of ml-collections
+        sys.exit(exit_with_error(sentence_of(error)))
 
 
-def _unknown_key(argv: list[str]) -> str | None:
-    """Returns an error message for a missing config file or key, for which ml-collections raises KeyError."""
-    index = next((i for i, item in enumerate(argv) if re.match(r"--?config(=|$)", item)), None)
-    if index is None:
-        return None
-    _, equals, value = argv[index].partition("=")
+def _check_config(argv: list[str]) -> None:
+    """Raises ValueError for a missing or invalid config file, or an unknown key.
+
+    ml-collections would raise other errors, without similar names and with a traceback in the message.
+    """
+    places = [i for i, item in enumerate(argv) if re.match(r"--?config(=|$)", item)]
+    if not places:
+        return
+    _, equals, value = argv[places[-1]].partition("=")
     if not equals:
-        value = " ".join(argv[index + 1 : index + 2])
+        value = " ".join(argv[places[-1] + 1 : places[-1] + 2])
     path, colon, argument = value.partition(":")
     if not Path(path).is_file():
         known = config_files(_is_ours)
-        return f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}"
-    try:
-        get_config = runpy.run_path(path)["get_config"]
-        config = get_config(*([argument] if colon else []))
-    except KeyError:
-        return f"{path} has no function get_config, which a config file needs."
-    except Exception:  # parsing the flag reports errors in the config file
-        return None
-    if not isinstance(config, ConfigDict):
-        return f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
-    keys = keys_of(config.to_dict())
+        raise ValueError(f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}")
+    keys = keys_of(load_config(path, *([argument] if colon else [])).to_dict())
     for item in argv:
         key = re.match(r"--?(?:no)?config\.([^=]*)", item)
         if key and key[1] not in keys:
-            return f"unknown config key --config.{key[1]}{nearest(key[1], keys)}"
-    return None
+            raise ValueError(f"unknown config key --config.{key[1]}{nearest(key[1], keys)}")
+
+
+def load_config(path: str, *argument: str) -> ConfigDict:
+    """Returns the config of a file, given the argument after the colon if there is one.
+
+    Raises:
+      ValueError: The file has no function `get_config`, or the function failed or returned something else.
+      ImportError: A module of the file or of its attention cannot be imported.
+    """
+    try:
+        found = runpy.run_path(path)
+        if "get_config" not in found:
+            raise ValueError(f"{path} has no function get_config, which a config file needs.")
+        config = found["get_config"](*argument)
+    except (ValueError, ImportError, OSError):
+        raise
+    except Exception as error:  # a user's file may raise anything
+        raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not isinstance(config, ConfigDict):
+        raise ValueError(
+            f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
+        )
+    return config
 
 
 def config_files(is_ours: Callable[[str], bool]) -> list[str]:

@@ -13,7 +13,6 @@ import argparse
 import ast
 import itertools
 import re
-import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS, from_mapping
 
 SCHEMAS: Mapping[str, type] = {**SECTIONS, "data": DataConfig}
+BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 CLUSTER_PARAMETER = re.compile(r"--(\w+)\.(\w+)=(.*)", re.DOTALL)
 
 
@@ -166,13 +166,11 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
         raise ValueError(
             f"--tasks: {Path(path).stem!r} is unknown{nearest(Path(path).stem, tasks)}"
         )
-    try:
-        own = runpy.run_path(path)["get_config"](argument)
-    except KeyError:
-        raise ValueError(f"{path} has no function get_config, which a config file needs.") from None
-    except ImportError as error:
-        raise ValueError(str(error)) from None
-    name_of(own.data.task)
+    own = cli.load_config(path, argument)
+    task = own.get("data", {}).get("task")
+    if task is None:
+        raise ValueError(f"{path}: data.task is missing.")
+    name_of(task)
     keys = cli.keys_of(own.to_dict())
     for key in values:
         if key not in keys or "." not in key:
@@ -196,12 +194,13 @@ def _value(text: str, old: Any) -> Any:
     """Parses a value as the flags of run_lra.py do."""
     if isinstance(old, str):
         return text
-    if isinstance(old, bool) and text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    if isinstance(old, bool):
+        return BOOLS.get(text.lower(), text)
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (SyntaxError, ValueError):
         return text
+    return (value,) if isinstance(old, tuple) and not isinstance(value, tuple | list) else value
 
 
 def _positive(text: str) -> int:

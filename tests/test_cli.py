@@ -1,5 +1,6 @@
-"""The folder of a run, with and without --workdir."""
+"""Config files, and the folder of a run with and without --workdir."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,24 @@ def test_rejects_a_folder_without_a_name_for_several_seeds(flag):
         ValueError, match=r"no folder name to which -seed3 can be added: pass a path such as "
     ):
         cli.run_folder(flag, "-seed3", alone=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("def get_config(argument): return {}['task']", "cannot be loaded: KeyError: 'task'"),
+        ("def get_config(): pass", "cannot be loaded: TypeError: get_config() takes 0"),
+        (
+            "def get_config(argument)",
+            "cannot be loaded: SyntaxError: expected ':' (own.py, line 1)",
+        ),
+        ("def get_config(argument): return {}", "must return a ConfigDict, not a dict"),
+        ("get_confg = None", "has no function get_config"),
+    ],
+)
+def test_an_invalid_config_file_is_one_sentence(tmp_path, body, words):
+    file = tmp_path / "own.py"
+    file.write_text(body)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(file))}|^get_config") as error:
+        cli.load_config(str(file), "nystrom")
+    assert words in str(error.value)

@@ -103,11 +103,26 @@ def test_plan_writes_a_file_that_may_be_edited(in_repository, tmp_path, capsys):
     [
         ["train.batch_size=16,32"],  # train.accumulation of the config is 0: chosen by device
         ["data.max_len=5000", "data.padded_len=5120"],  # the first alone is not valid
+        ["train.remat=1,F", "model.stem=3,(5,5)"],  # as flags of run_lra.py
     ],
 )
 def test_grid_may_set_values_that_are_valid_together(in_repository, tmp_path, values):
     flags = ["--tasks=text", "--plan", *(f"--set={value}" for value in values)]
     assert run_sweep.main([*flags, f"--workdir={tmp_path}"]) == 0
+
+
+def test_a_config_file_of_the_user_may_be_invalid(in_repository, tmp_path, capsys):
+    file = tmp_path / "own.py"
+    for body, words in {
+        "def get_config(argument): return undefined": "NameError",
+        "from configs.common import base as get_config": "data.task is missing",
+    }.items():
+        file.write_text(body)
+        assert run_sweep.main([f"--tasks={file}", f"--workdir={tmp_path}/sweep"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"run_sweep.py: {file}")
+        assert words in said
+        assert said.count("\n") == 1
 
 
 @pytest.mark.usefixtures("in_repository")
