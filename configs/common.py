@@ -5,7 +5,6 @@ Default values come from the dataclasses that read the config; a config file ove
 
 import ast
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from ml_collections import ConfigDict
 
 from configs import fast, official, open_track
 from nystromformer_jax.plugins import is_plugin
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.spelling import nearest, split_commas
 from nystromformer_jax.training.config import SECTIONS
 
 # Options of each attention with their defaults. For Nyström, softmax, Reformer and Linformer, the values are
@@ -77,7 +76,7 @@ def parse(argument: str, default: str = "") -> tuple[str, dict[str, str]]:
     Raises:
       ValueError: An option has no value, or occurs twice.
     """
-    name, *settings = re.split(r",(?![^(\[]*[)\]])", argument)  # not inside a tuple
+    name, *settings = split_commas(argument)
     if default and (not name or "=" in name):
         settings = [name, *settings] if name else settings
         name = default

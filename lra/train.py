@@ -113,7 +113,8 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         raise ValueError(f"attention.name: {error}") from None
     if "seed" in option_fields(core):
         options.setdefault("seed", fit_config.train.seed)  # for sampling at initialization
-    from_mapping(core, options, "attention")  # validates the options
+    converted = from_mapping(core, options, "attention")
+    options = {option: getattr(converted, option) for option in options}
     mesh = make_mesh(sections["mesh"], devices)
     if attention == "nystrom":  # XLA shards the sequence axis of the other attentions
         options["sequence_axis"] = sequence_axis(mesh)

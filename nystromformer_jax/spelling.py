@@ -1,4 +1,4 @@
-"""Suggests known names for an unknown one."""
+"""Splits lists of a command line, and suggests known names for an unknown one."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,3 +11,15 @@ def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     if close:
         return f"; did you mean {' or '.join(prefix + near for near in close)}?"
     return f"; known: {', '.join(names)}." if names else "; there are none."
+
+
+def split_commas(text: str) -> list[str]:
+    """Splits at commas that are not inside brackets: `1,((2,3),4)` has the items `1` and `((2,3),4)`."""
+    items, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += character
+    return items

@@ -156,8 +156,13 @@ def test_every_task_has_recipes_with_moving_averages(name, recipe):
 
 
 def test_an_option_can_be_a_tuple():
-    arguments = common.core_arguments("mine:Mine,sizes=(3,5),rank=2,modes=['a','b']")
-    assert arguments == {"name": "mine:Mine", "sizes": (3, 5), "rank": 2, "modes": ["a", "b"]}
+    arguments = common.core_arguments("mine:Mine,sizes=((3,5),(7,)),rank=2,modes=['a','b']")
+    assert arguments == {
+        "name": "mine:Mine",
+        "sizes": ((3, 5), (7,)),
+        "rank": 2,
+        "modes": ["a", "b"],
+    }
 
 
 def test_options_override_quirks():

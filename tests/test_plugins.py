@@ -111,6 +111,30 @@ def test_options_are_the_fields_of_the_class():
     assert fast.keys() == {"name", "max_len", "epsilon"}
 
 
+TUPLES = """
+import flax.linen as nn
+
+class Value(nn.Module):
+    pairs: tuple[tuple[int, int], ...] = ((1, 2), (3, 4))
+    plain: tuple = ((1, 2),)
+    other: object = ()
+
+    @nn.compact
+    def __call__(self, query, key, value, mask=None, query_mask=None, *, deterministic):
+        return value
+"""
+
+
+def test_tuples_are_the_same_options_after_a_round_trip_through_config_json(my_project):
+    (my_project / "my_package" / "tuples.py").write_text(TUPLES)
+    config = listops.get_config("my_package.tuples:Value,pairs=((5,6),(7,8)),other=((9,),)")
+    config.data.max_len = config.model.max_len = 8
+    written = json.loads(json.dumps(config.to_dict()))
+    model, read_back = (train.prepare(one).model for one in (config.to_dict(), written))
+    assert dict(model.make_core.options)["pairs"] == ((5, 6), (7, 8))
+    assert (read_back, hash(read_back)) == (model, hash(model))
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [("Normalized", '"batch_stats"'), ("Noisy", 'PRNG for "noise"')],

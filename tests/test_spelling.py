@@ -1,6 +1,12 @@
-"""An unknown name gives the nearest known names, or all of them."""
+"""Lists of a command line; an unknown name gives the nearest known names, or all of them."""
 
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.spelling import nearest, split_commas
+
+
+def test_splits_at_commas_outside_brackets_at_any_depth():
+    assert split_commas("a=((1,2),(3,4)),b=[5,(6,)],c") == ["a=((1,2),(3,4))", "b=[5,(6,)]", "c"]
+    assert split_commas("(3,5") == ["(3,5"]
+    assert split_commas("") == [""]
 
 
 def test_suggests_the_nearest_names_or_all_or_none():

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nystromformer_jax.durable import read_json, write_bytes
+from nystromformer_jax.spelling import split_commas
 
 FROM_FILES = ("text", "retrieval", "image")  # tasks whose data are not generated
 NO_TEST = "--notest"
@@ -87,8 +88,8 @@ def is_diverged(result: Mapping[str, Any]) -> bool:
 
 
 def split_list(text: str) -> list[str]:
-    """Splits at commas that are not inside brackets: `1,(2,3)` has the items `1` and `(2,3)`."""
-    return [item.strip() for item in re.findall(r"(?:[^,(\[]|\([^)]*\)|\[[^]]*\])+", text)]
+    """Returns the items of `split_commas` without white space around them, and without empty items."""
+    return [item.strip() for item in split_commas(text) if item.strip()]
 
 
 def split_names(text: str) -> list[str]:

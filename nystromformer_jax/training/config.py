@@ -292,8 +292,8 @@ def read_sections(
 def _convert(value: Any, annotation: Any, where: str) -> Any:
     """Returns `value` converted to `annotation`, or raises ValueError."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation is Any:
-        return tuple(value) if isinstance(value, list) else value
+    if annotation in (Any, object):
+        return _as_tuple(value)
     if origin is Annotated:  # the second argument is the type in config files
         return _convert(value, arguments[1], where)
     if origin in (Union, types.UnionType):
@@ -315,7 +315,7 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
             hint = nearest(value, [choice for choice in arguments if isinstance(choice, str)])
             raise ValueError(f"{where}: {value!r} is not a choice{hint}")
     elif annotation in (tuple, Sequence) and isinstance(value, (tuple, list)):
-        return tuple(value)
+        return _as_tuple(value)
     elif origin in (tuple, Sequence) and isinstance(value, (tuple, list)):
         if origin is Sequence or arguments[1:] == (Ellipsis,):
             arguments = (arguments[0],) * len(value)
@@ -337,6 +337,11 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
     raise ValueError(
         f"{where}: needs {_describe(annotation)}, got {value!r} ({type(value).__name__})."
     )
+
+
+def _as_tuple(value: Any) -> Any:
+    """Converts lists to tuples, at any depth."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, (tuple, list)) else value
 
 
 def _describe(annotation: Any) -> str:
