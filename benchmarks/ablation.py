@@ -8,13 +8,14 @@ The row of a run is the option in its command that other runs of its task do not
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cli import run_to_end
 from dataprep.cache import user_path
 from lra.report.groups import task_rank
+from lra.report.labels import affecting_results
 from lra.report.published import title_of
 from lra.report.results import Run, find_runs
 from nystromformer_jax.durable import write_json
@@ -85,20 +86,19 @@ def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _changes(run: Run, peers: Sequence[Run]) -> str:
-    """Returns the options of a run that not all runs of its task have."""
-    given = {key: _text(value) for key, value in (run.overrides or {}).items()}
-    shared = set.intersection(*(set(other.overrides or {}) for other in peers))
-    own = [f"{key}={value}" for key, value in given.items() if key not in shared]
+    """Returns the options of a run, and its flags that not all runs of the task have with this value."""
+    shared = set.intersection(*(set(_flags(other)) for other in peers))
+    flags = [f"{key}={value}" for key, value in _flags(run) if (key, value) not in shared]
     options = [x for x in _options(run) if x != "nystrom" and not x.startswith("recipe=")]
-    return ", ".join([*options, *own])
+    return ", ".join([*options, *flags])
+
+
+def _flags(run: Run) -> Collection[tuple[str, Hashable]]:
+    return affecting_results(run.overrides or {}).items()
 
 
 def _options(run: Run) -> list[str]:
     return run.config_argument.partition(":")[2].split(",")
-
-
-def _text(value: Any) -> str:
-    return str(tuple(value)) if isinstance(value, list) else str(value)
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

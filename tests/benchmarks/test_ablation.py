@@ -67,3 +67,10 @@ def test_rejects_runs_without_a_row(tmp_path, capsys):
     write(tmp_path, "c", 0.4, "num_landmarks=7")
     with pytest.raises(ValueError, match="c differs from the recipe in num_landmarks=7: remove"):
         ablation.rows_of(ablation.find_runs([tmp_path]))
+
+
+def test_a_flag_with_another_value_is_a_change(tmp_path):
+    write(tmp_path, "a", 0.4, overrides={"model.dropout_rate": 0.0, "data.dir": "x"})
+    write(tmp_path, "b", 0.5, overrides={"model.dropout_rate": 0.1, "model.stem": []})
+    with pytest.raises(ValueError, match=r"a differs from the recipe in model\.dropout_rate=0\.0"):
+        ablation.rows_of(ablation.find_runs([tmp_path]))
