@@ -87,6 +87,11 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             f"model.vocab_size={model_config.vocab_size} is too small: {data_config.task} has"
             f" {task.vocab_size} token ids."
         )
+    if data_config.max_len < task.min_len:
+        raise ValueError(
+            f"data.max_len={data_config.max_len} truncates labeled tokens of {data_config.task}: pass at"
+            f" least {task.min_len}."
+        )
     if data_config.curriculum and not task.curriculum:
         raise ValueError(
             f"data.curriculum={data_config.curriculum}: {data_config.task} has no curriculum; only Pathfinder"

@@ -112,6 +112,7 @@ def describe(task: str) -> TaskInfo:
             mqar.SIZES,
             total_steps=mqar.TOTAL_STEPS,
             targets=pairs,
+            min_len=length,
         )
     return TASKS[name_of(task)]
 

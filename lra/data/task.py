@@ -338,6 +338,7 @@ class TaskInfo:
     images: bool = False  # True if a sequence is an image
     curriculum: bool = False  # True if `DataConfig.curriculum` may be positive
     targets: int = 0  # K, number of labeled tokens per sequence; 0: one label per sequence
+    min_len: int = 0  # smallest `DataConfig.max_len` that truncates no labeled token, if known
     official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known
 
     def __post_init__(self) -> None:

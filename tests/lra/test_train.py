@@ -309,6 +309,10 @@ def test_memorizes_eight_trees(tmp_path):
             {"data__task": "pathfinder32", "model__vocab_size": 257, "data__curriculum": 7},
             "less than one batch",
         ),
+        (
+            {"data__task": "mqar-128-4", "model__vocab_size": 256},
+            "data.max_len=64 truncates labeled tokens of mqar-128-4: pass at least 128",
+        ),
         ({"attention__conv_groups": "heads"}, "attention.conv_groups"),
         ({"train__seed": 2**32}, r"below 2\*\*32"),
         ({"optimizer__learning_rate": "fast"}, "optimizer.learning_rate: needs a float"),
