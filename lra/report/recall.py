@@ -5,31 +5,35 @@ from pathlib import Path
 
 from lra.data import mqar
 from lra.report.groups import Group, labels_of
+from lra.report.tables import shortfalls
 from reporting.plotting import GREY, add_legend, colors_of, draw_curve, new_figure, seeds_together
 from reporting.tables import NOTHING, Table, format_spread
-from reporting.writer import picture
+from reporting.writer import bullets, picture
 
 
 def split(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
-    """Returns the complete groups of MQAR, and all groups of other tasks."""
+    """Returns the groups of MQAR and the groups of other tasks."""
     recall = [group for group in groups if mqar.size_of(group.task)]
-    others = [group for group in groups if not mqar.size_of(group.task)]
-    return [group for group in recall if group.state == "whole"], others
+    return recall, [group for group in groups if not mqar.size_of(group.task)]
 
 
 def markdown(groups: Sequence[Group], path: Path) -> list[str]:
     """Draws the figure and returns the section of the report; empty without groups."""
     if not groups:
         return []
-    file = path.with_name(f"{path.name}-recall.png")
-    plot(groups, file)
-    return [
-        "## Associative recall (MQAR)",
-        "Accuracy of the answers on the test set by number of pairs, in percent. The dotted line is the"
-        " accuracy of the most frequent value of the sequence.",
-        table(groups).markdown(),
-        picture(file, "Accuracy on MQAR against the number of pairs."),
-    ]
+    parts = ["## Associative recall (MQAR)"]
+    if whole := [group for group in groups if group.state == "whole"]:
+        file = path.with_name(f"{path.name}-recall.png")
+        plot(whole, file)
+        parts += [
+            "Accuracy of the answers on the test set by number of pairs, in percent. The dotted line is the"
+            " accuracy of the most frequent value of the sequence.",
+            table(whole).markdown(),
+            picture(file, "Accuracy on MQAR against the number of pairs."),
+        ]
+    if short := shortfalls(groups):
+        parts += ["Incomplete runs, which are not shown:", bullets(short)]
+    return parts
 
 
 def table(groups: Sequence[Group]) -> Table:

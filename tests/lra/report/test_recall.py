@@ -22,7 +22,8 @@ def write_recall(folder):
 def test_table_has_attentions_by_number_of_pairs_and_length(tmp_path):
     recalled, others = recall.split(groups_in(write_recall(tmp_path)))
     assert not others
-    assert recall.table(recalled).markdown().splitlines() == [
+    _, _, table, _, title, short = recall.markdown(recalled, tmp_path / "report")
+    assert table.splitlines() == [
         "| attention | 4 pairs | 16 pairs |",
         "| --- | ---: | ---: |",
         "| **256 tokens** |  |  |",
@@ -31,6 +32,8 @@ def test_table_has_attentions_by_number_of_pairs_and_length(tmp_path):
         "| **512 tokens** |  |  |",
         "| none | 30.0 ± 14.1 | – |",
     ]
+    assert title == "Incomplete runs, which are not shown:"
+    assert short == "* mqar-256-4, linear, seed 3: 20 of 600 steps, not finished."
 
 
 def test_report_has_one_section_for_all_tasks_of_recall(tmp_path, capsys):
