@@ -67,6 +67,7 @@ def wait_for(path):
         (["--set=optimizer.learning_rate"], "--set needs KEY=VALUE"),
         (["--set=train.seed=1,2"], "pass --seeds instead"),
         (["--set=attention.name=softmax"], "pass --attentions instead"),
+        (["--data_dir=x"], "pass --set=data.dir=x for other tasks"),
         (["--seeds=0"], "argument --seeds: needs a positive number, got '0'"),
         (["--wrokers=2"], "unknown argument --wrokers=2; did you mean --workers"),
         (["--slurm.partition=gpu"], "--slurm.partition=gpu needs --submit=slurm"),

@@ -136,7 +136,15 @@ def expand(
 
     `configs` are values of `--config`. With several combinations of `values`, the jobs do not evaluate the
     test set. `data_dir` is passed to the tasks of `FROM_FILES`.
+
+    Raises:
+      ValueError: No task takes `data_dir`.
     """
+    tasks = {Path(config.partition(":")[0]).stem for config in configs}
+    if data_dir and tasks.isdisjoint(FROM_FILES):
+        raise ValueError(
+            f"--data_dir is for {', '.join(FROM_FILES)}: pass --set=data.dir={data_dir} for other tasks."
+        )
     jobs = []
     settings = list(itertools.product(*values.values()))
     for config, setting, seed in itertools.product(configs, settings, range(seeds)):
