@@ -30,11 +30,7 @@ class Run:
     metrics: Sequence[Mapping[str, float]]  # lines of metrics.jsonl
     device: str  # from `format_device`
     versions: Mapping[str, str]  # version by package name
-
-    @property
-    def name(self) -> str:
-        """Name of the folder."""
-        return self.folder.name
+    name: str = ""  # set by `find_runs`; the name of the folder, unless other runs have the same
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
         """Returns the steps and values of a metric."""
@@ -69,7 +65,22 @@ def find_runs(
                 f"{folder} contains no {description}; pass --workdir's folder, or one above it."
             )
         found |= {run.folder: run for run in runs}
-    return [found[folder] for folder in sorted(found)]
+    names = unique_names(sorted(found))
+    return [dataclasses.replace(found[folder], name=name) for folder, name in names.items()]
+
+
+def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
+    """Returns the last parts of each path, as many as are needed to tell it from the others."""
+    names = {}
+    for folder in folders:
+        others = [other.parts for other in folders if other != folder]
+        count = next(
+            count
+            for count in range(1, 1 + len(folder.parts))
+            if not any(parts[-count:] == folder.parts[-count:] for parts in others)
+        )
+        names[folder] = "/".join(folder.parts[-count:])
+    return names
 
 
 def group_by_setting(

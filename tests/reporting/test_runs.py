@@ -12,6 +12,7 @@ from reporting.runs import (
     finite,
     format_device,
     read_metrics,
+    unique_names,
     version_sentences,
 )
 
@@ -65,7 +66,7 @@ def test_only_cpus_are_described_with_threads():
 def test_most_common_versions_come_first_and_once():
     def run(name, versions):
         values = {"task": "", "seed": 0, "config": {}, "metrics": [], "device": ""}
-        return Run(folder=Path(name), versions=versions, **values)
+        return Run(folder=Path(name), name=name, versions=versions, **values)
 
     new = {"python": "3.12", "jax": "0.11"}
     all_new = [run("a", new), run("b", new)]
@@ -76,3 +77,8 @@ def test_most_common_versions_come_first_and_once():
         "a: jax 0.10.",
         "c: versions not known.",
     ]
+
+
+def test_names_have_as_many_folders_as_are_needed_to_differ():
+    folders = [Path(path) for path in ("/fast/a", "/fast/b", "/slow/b", "/x/u/c", "/y/u/c")]
+    assert list(unique_names(folders).values()) == ["a", "fast/b", "slow/b", "x/u/c", "y/u/c"]

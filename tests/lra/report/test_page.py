@@ -133,6 +133,15 @@ def test_runs_with_and_without_a_recorded_command_are_grouped(tmp_path):
     assert (group.label, len(group.runs)) == ("nystrom-64", 4)
 
 
+def test_commands_of_runs_in_folders_of_the_same_name_have_different_folders(tmp_path):
+    write_run(tmp_path / "a", seed=0)
+    write_run(tmp_path / "wide model" / "b", seed=1)
+    write_run(tmp_path / "small" / "b", seed=2)
+    (group,) = groups_in(tmp_path)
+    folders = [shlex.split(command(run, group), comments=True)[-1] for run in group.runs]
+    assert folders == ["--workdir=a", "--workdir=wide model-b", "--workdir=small-b"]
+
+
 def test_tuples_in_a_command_are_quoted(tmp_path):
     write_run(tmp_path / "run", config=config("nystrom,recipe=fast", model={"stem": (3, 3)}))
     (group,) = groups_in(tmp_path / "run")
