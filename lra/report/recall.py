@@ -1,12 +1,21 @@
 """Accuracy on associative recall (MQAR) by number of pairs: a table and a figure of all its tasks."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 from lra.data import mqar
 from lra.report.groups import Group, labels_of
 from lra.report.tables import shortfalls
-from reporting.plotting import GREY, add_legend, colors_of, draw_curve, new_figure, seeds_together
+from reporting.plotting import (
+    COLORS,
+    GREY,
+    add_legend,
+    colors_of,
+    draw_curve,
+    new_figure,
+    seeds_together,
+)
 from reporting.tables import NOTHING, Table, format_spread
 from reporting.writer import bullets, picture
 
@@ -56,12 +65,14 @@ def table(groups: Sequence[Group]) -> Table:
 def plot(groups: Sequence[Group], path: Path) -> None:
     """Draws the accuracy against the number of pairs, a panel per length and a line per attention.
 
-    Lines of Nyström attention are solid and those of other attentions dashed; each kind has its own colors.
+    Lines of Nyström attention are solid and those of other attentions dashed; each kind has its own colors,
+    in opposite order, so that the last lines of both, which are often equal, differ in color.
     """
     lengths = sorted({_size(group)[0] for group in groups})
     labels = labels_of(groups)
     nystrom = [label for label in labels if label.startswith("nystrom")]
-    colors = colors_of(nystrom) | colors_of([label for label in labels if label not in nystrom])
+    others = [label for label in labels if label not in nystrom]
+    colors = colors_of(nystrom) | dict(zip(others, itertools.cycle(reversed(COLORS)), strict=False))
     figure = new_figure(max(7.5, 5 * len(lengths)), 5)
     panels = figure.subplots(1, len(lengths), sharey=True, squeeze=False)[0]
     for panel, length in zip(panels, lengths, strict=True):
