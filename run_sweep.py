@@ -160,7 +160,7 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
     """
     path, _, argument = config.partition(":")
     known = cli.config_files(lambda name: name not in cli.LANGUAGE_CONFIGS)
-    is_own = Path(path).is_file() and Path(path).parent.name != cli.CONFIGS.name
+    is_own = Path(path).is_file() and not Path(path).resolve().is_relative_to(cli.CONFIGS.resolve())
     if path not in known and not is_own:
         tasks = [Path(file).stem for file in known]
         raise ValueError(

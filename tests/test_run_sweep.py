@@ -140,6 +140,9 @@ def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path, c
     ]
     assert run_sweep.main([tasks, "--attentions=no_package:Mean", *flags[1:]]) == 2
     assert "No module 'no_package'" in capsys.readouterr().err
+    (my_project / "configs").mkdir()
+    own = (my_project / "majority.py").rename(my_project / "configs" / "majority.py")
+    assert run_sweep.main([f"--tasks={own}", "--plan", f"--workdir={tmp_path}/own"]) == 0
 
 
 def test_sigterm_stops_all_runs_and_the_same_command_resumes(tmp_path):
