@@ -123,7 +123,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
         "binomial error",
         "95 % interval",
     ),
-    "mqar": lambda: recall.table(recall.split(_groups())[0]).markdown(),
+    "mqar": lambda: recall.table(recall.complete(_groups())).markdown(),
     "speed": lambda: _without_convolution(attention.headline(_json("benchmarks/cpu"))),
     "table3": lambda: _table3(),
     "table3-paper": _table3_of_paper,

@@ -26,12 +26,17 @@ def split(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
     return recall, [group for group in groups if not mqar.size_of(group.task)]
 
 
+def complete(groups: Sequence[Group]) -> list[Group]:
+    """Returns the complete groups of MQAR."""
+    return [group for group in split(groups)[0] if group.state == "whole"]
+
+
 def markdown(groups: Sequence[Group], path: Path) -> list[str]:
     """Draws the figure and returns the section of the report; empty without groups."""
     if not groups:
         return []
     parts = ["## Associative recall (MQAR)"]
-    if whole := [group for group in groups if group.state == "whole"]:
+    if whole := complete(groups):
         file = path.with_name(f"{path.name}-recall.png")
         plot(whole, file)
         parts += [
