@@ -74,11 +74,11 @@ def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
     names = {}
     for folder in folders:
         others = [other.parts for other in folders if other != folder]
-        count = next(
-            count
-            for count in range(1, 1 + len(folder.parts))
-            if not any(parts[-count:] == folder.parts[-count:] for parts in others)
-        )
+        count = 1
+        while count < len(folder.parts) and any(
+            parts[-count:] == folder.parts[-count:] for parts in others
+        ):
+            count += 1
         names[folder] = "/".join(folder.parts[-count:])
     return names
 

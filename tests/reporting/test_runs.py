@@ -82,3 +82,5 @@ def test_most_common_versions_come_first_and_once():
 def test_names_have_as_many_folders_as_are_needed_to_differ():
     folders = [Path(path) for path in ("/fast/a", "/fast/b", "/slow/b", "/x/u/c", "/y/u/c")]
     assert list(unique_names(folders).values()) == ["a", "fast/b", "slow/b", "x/u/c", "y/u/c"]
+    relative = [Path("x"), Path("runs/x")]  # one is the end of the other
+    assert list(unique_names(relative).values()) == ["x", "runs/x"]
