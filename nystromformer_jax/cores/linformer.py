@@ -104,5 +104,6 @@ class LinformerAttention(AttentionCore):
             )
         shape = (num_heads, self.projection_size, columns)
         # 0.02 as in the authors' code, for any length.
-        projection: jax.Array = self.param("projection", nn.initializers.normal(0.02), shape)
+        init = nn.initializers.normal(0.02)
+        projection: jax.Array = self.param("projection", init, shape, jnp.float32)
         return projection[:, :, :length]

@@ -41,7 +41,9 @@ def conv_kernel_param(
     shape, channels = (
         ((num_heads, width), ()) if groups == "head" else ((num_heads, head_dim, width), (1,))
     )
-    kernel: jax.Array = core.param("conv_kernel", conv_init(batch_axis=channels), shape)
+    kernel: jax.Array = core.param(
+        "conv_kernel", conv_init(batch_axis=channels), shape, jnp.float32
+    )
     return kernel.astype(query.dtype)
 
 
@@ -91,9 +93,12 @@ def _init(
 def sampling_rng(core: nn.Module, seed: int, *, redraw: bool) -> Array:
     """Returns a random key for `core` that differs between layers.
 
-    With `redraw` the key comes from the stream "dropout"; otherwise it is the same in every call.
+    With `redraw` the key comes from the stream "dropout". Otherwise it depends on `seed` and the core's path,
+    so it is the same in every call, and layers of one `nn.scan` or `nn.vmap` share it.
     """
     if redraw:
         return core.make_rng("dropout")
     path = "/".join(core.path)
-    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(path.encode()))
+    # Random features are part of a trained model, so they do not depend on `jax_default_prng_impl`.
+    rng = jax.random.key(seed, impl="threefry2x32")
+    return jax.random.fold_in(rng, zlib.crc32(path.encode()))

@@ -27,7 +27,8 @@ RELU_EPSILON = 1e-3
 class PerformerAttention(AttentionCore):
     """Performer attention with random features, in O(L + T). Supports L ≠ T.
 
-    All heads and examples of a layer share one random projection; layers have different projections.
+    All heads and examples of a layer share one random projection. Layers have different projections, except
+    those of one `nn.scan` or `nn.vmap`.
 
     Attributes:
       num_features: R; the Nyströmformer authors use 256 on LRA.
@@ -136,10 +137,10 @@ def random_projection(
     check_size("num_features (R)", num_features)
     check_size("head_dim (D)", dim)
     normal_rng, block_rng = jax.random.split(rng)
-    normal = jax.random.normal(normal_rng, (num_features, dim))
+    normal = jax.random.normal(normal_rng, (num_features, dim), jnp.float32)
     if not orthogonal:
         return normal
-    blocks = jax.random.normal(block_rng, (-(-num_features // dim), dim, dim))
+    blocks = jax.random.normal(block_rng, (-(-num_features // dim), dim, dim), jnp.float32)
     directions = orthonormal_columns(blocks).reshape(-1, dim)[
         :num_features
     ]  # rows are orthonormal, too

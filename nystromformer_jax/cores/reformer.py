@@ -96,7 +96,7 @@ def draw_rotations(
     factors = [2 ** ((num_bits + i) // num_factors) for i in range(num_factors)]
     rngs = jax.random.split(rng, num_factors)
     return [
-        jax.random.normal(rng, (num_hashes, head_dim, factor // 2))
+        jax.random.normal(rng, (num_hashes, head_dim, factor // 2), jnp.float32)
         for rng, factor in zip(rngs, factors, strict=True)
     ]
 

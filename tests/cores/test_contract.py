@@ -139,6 +139,31 @@ def test_dtypes_are_never_promoted_implicitly(core_name, dtype, length, rngs):
             jax.eval_shape(jax.grad(total, argnums=(1, 2, 3)), variables, *inputs)
 
 
+def test_parameters_are_float32_with_x64(core_name, rngs):
+    if is_plugin(core_name):
+        pytest.skip("a rule of this repository")
+    inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
+    core = make_core(**arguments_of(core_name))()
+    with jax.enable_x64(True):
+        variables = jax.eval_shape(
+            functools.partial(core.init, deterministic=True), next(rngs), *inputs
+        )
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
+
+
+@pytest.mark.parametrize("name", ["performer", "reformer"])
+@pytest.mark.parametrize(
+    "setting", [jax.default_prng_impl("rbg"), jax.enable_x64(True)], ids=["rbg", "x64"]
+)
+def test_random_features_are_the_same_under_any_setting(name, setting, rngs):
+    inputs = random_inputs(rngs, 1, LENGTH, HEADS, DIM)
+    core = make_core(name, **OPTIONS[name])()
+    expected = core.apply({}, *inputs, deterministic=True)
+    with setting:
+        actual = core.apply({}, *inputs, deterministic=True)
+    assert_close(actual, expected, SAME_ARITHMETIC)
+
+
 def test_padding_at_the_ends_changes_nothing(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
