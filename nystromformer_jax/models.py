@@ -274,17 +274,7 @@ class Nystromformer(nn.Module):
             counts from the end of the table.
         """
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
-        for name, ids in (("inputs", inputs), ("types", types)):
-            if ids is not None and (
-                ids.shape != inputs.shape
-                or ids.ndim != 2
-                or 0 in ids.shape
-                or not jnp.issubdtype(ids.dtype, jnp.integer)
-            ):
-                raise ValueError(
-                    f"{name} must be a non-empty integer array [B L], and types must have the shape of"
-                    f" inputs; got shape {ids.shape} of {ids.dtype}."
-                )
+        _check_tokens(inputs, types, "B L")
         if inputs.shape[1] > self.config.max_len:
             raise ValueError(
                 f"The inputs have {inputs.shape[1]} tokens, but this model supports at most"
@@ -349,11 +339,11 @@ class MaskedTokenHead(nn.Module):
         config = self.config
         x = ACTIVATIONS[config.activation](_dense(config, config.embed_dim, "dense")(hidden))
         norm = nn.LayerNorm(epsilon=config.layer_norm_epsilon, dtype=config.dtype, name="norm")
-        bias = self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,))
+        bias = self.param("bias", nn.initializers.zeros_init(), (config.vocab_size,), jnp.float32)
         attend = self.attend
         if not config.tie_word_embeddings:
             shape = (config.vocab_size, config.embed_dim)
-            table = self.param("decoder", _kernel_init(config), shape)
+            table = self.param("decoder", _kernel_init(config), shape, jnp.float32)
             attend = functools.partial(_token_logits, table=table)
         return attend(norm(x)) + bias[None, None]
 
@@ -491,6 +481,12 @@ class NystromformerForMultipleChoice(nn.Module):
         """Returns one logit per choice, in float32."""
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         config = self.config
+        _check_tokens(inputs, types, "B N L")
+        if mask is not None and getattr(mask, "shape", None) != inputs.shape:
+            raise ValueError(
+                f"mask must be an array of the shape of inputs, {inputs.shape}, and True at real tokens; got"
+                f" {_shape_or_type(mask)}."
+            )
         mask, types = (None if x is None else x.reshape(-1, x.shape[-1]) for x in (mask, types))
         hidden = Nystromformer(config, name="nystromformer")(
             inputs.reshape(-1, inputs.shape[-1]), mask, types, deterministic=deterministic
@@ -508,8 +504,41 @@ def _at(
     """Returns the hidden states at `positions`, or all hidden states if `positions` is None."""
     if positions is None:
         return hidden
+    if (
+        not isinstance(positions, (jax.Array, np.ndarray))
+        or positions.ndim != 2
+        or positions.shape[0] != hidden.shape[0]
+        or not jnp.issubdtype(positions.dtype, jnp.integer)
+    ):
+        raise ValueError(
+            f"positions must be an integer array [B P] with B = {hidden.shape[0]}; got"
+            f" {_shape_or_type(positions)}."
+        )
     _check_ids("positions", positions, hidden.shape[1], "the length of inputs")
     return jnp.take_along_axis(hidden, positions[..., None], axis=1)
+
+
+def _check_tokens(inputs: Any, types: Any, axes: str) -> None:
+    """Raises ValueError unless token ids are an integer array with these axes, and types have its shape."""
+    for name, ids in (("inputs", inputs), ("types", types)):
+        if name == "types" and ids is None:
+            continue
+        if (
+            not isinstance(ids, (jax.Array, np.ndarray))
+            or ids.shape != inputs.shape
+            or ids.ndim != len(axes.split())
+            or 0 in ids.shape
+            or not jnp.issubdtype(ids.dtype, jnp.integer)
+        ):
+            raise ValueError(
+                f"{name} must be a non-empty integer array [{axes}], and types must have the shape of"
+                f" inputs; got {_shape_or_type(ids)}."
+            )
+
+
+def _shape_or_type(x: Any) -> str:
+    """Describes an array, or any other value, for error messages."""
+    return f"shape {x.shape} of {x.dtype}" if hasattr(x, "shape") else f"a {type(x).__name__}"
 
 
 def _check_ids(name: str, ids: Any, size: int, limit: str) -> None:

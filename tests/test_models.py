@@ -183,6 +183,14 @@ class TestHeads:
             assert [output.shape for output in outputs] == expected
             assert {output.dtype for output in outputs} == {jnp.dtype("float32")}
 
+    def test_parameters_and_logits_are_float32_with_x64(self, rngs):
+        model = NystromformerForMaskedLM(dataclasses.replace(ONE_LAYER, tie_word_embeddings=False))
+        init = functools.partial(model.init_with_output, deterministic=True)
+        inputs = tokens(rngs, BATCH, LENGTH)
+        with jax.enable_x64(True):
+            leaves = jax.tree.leaves(jax.eval_shape(init, next(rngs), inputs))
+        assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
+
     def test_choices_equal_separate_sequences(self, rngs):
         model = NystromformerForMultipleChoice(ONE_LAYER)
         inputs = tokens(rngs, BATCH, 3, LENGTH)
@@ -360,6 +368,45 @@ class TestIds:
                 model.apply(
                     variables_of(model), convert(inputs), None, convert(types), deterministic=True
                 )
+
+    @pytest.mark.parametrize(
+        ("kind", "arguments", "sentence"),
+        [
+            (Nystromformer, {"inputs": [[1, 2]]}, r"inputs must be a .* \[B L\].*; got a list"),
+            (
+                NystromformerForMultipleChoice,
+                {"inputs": np.ones((2, 7), int)},
+                r"inputs must be a non-empty integer array \[B N L\].*; got shape \(2, 7\) of int64",
+            ),
+            (
+                NystromformerForMultipleChoice,
+                {"inputs": np.ones((2, 3, 7), int), "mask": np.ones((3, 2, 7), bool)},
+                r"mask must .*, \(2, 3, 7\), .*; got shape \(3, 2, 7\) of bool",
+            ),
+            (
+                NystromformerForMultipleChoice,
+                {"inputs": np.ones((2, 3, 7), int), "types": np.ones((3, 2, 7), int)},
+                r"types must have the shape of inputs; got shape \(3, 2, 7\)",
+            ),
+            *(
+                (
+                    NystromformerForMaskedLM,
+                    {"inputs": np.ones((2, 7), int), "positions": positions},
+                    r"positions must be an integer array \[B P\] with B = 2; got",
+                )
+                for positions in (
+                    np.ones(3, int),
+                    np.ones((3, 1), int),
+                    np.ones((2, 1)),
+                    [[1], [2]],
+                )
+            ),
+        ],
+    )
+    def test_rejects_arrays_of_other_shapes(self, no_annotations, kind, arguments, sentence):
+        init = functools.partial(kind(ONE_LAYER).init, jax.random.key(0), deterministic=True)
+        with pytest.raises(ValueError, match=sentence):
+            jax.eval_shape(lambda: init(**arguments))
 
     def test_rejects_positions_outside_the_table(self, rngs):
         model = NystromformerForMaskedLM(config(num_layers=1))
