@@ -43,8 +43,16 @@ def rotary_embedding(
     check_dtype("x", x)
     length, _, dim = x.shape[-3:]
     positions = jnp.arange(length) if positions is None else jnp.asarray(positions)
-    if positions.shape[-1:] != (length,) or positions.ndim > x.ndim - 2:
-        raise ValueError(f"positions must be [..., {length}], got {positions.shape}.")
+    leading = zip(positions.shape[-2::-1], x.shape[-4::-1], strict=False)
+    if (
+        positions.shape[-1:] != (length,)
+        or positions.ndim > x.ndim - 2
+        or any(given not in (1, size) for given, size in leading)
+    ):
+        raise ValueError(
+            f"positions must be [..., {length}], got {positions.shape}; leading axes must be 1 or those of"
+            f" x, {x.shape[:-3]}."
+        )
     accumulator = accum_dtype(x.dtype)
     rates = base ** (-jnp.arange(0, dim, 2, dtype=accumulator) / dim)
     positions = positions.reshape(*[1] * (x.ndim - 2 - positions.ndim), *positions.shape, 1, 1)

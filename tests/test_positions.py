@@ -57,3 +57,6 @@ def test_rejects_an_odd_head_dim_and_other_positions():
         rotary_embedding(jnp.ones((B, L, H, 5)))
     with pytest.raises(ValueError, match=r"positions must be \[..., 13\], got \(2, 1\)"):
         rotary_embedding(jnp.ones((B, L, H, D)), jnp.ones((B, 1), int))
+    for batch in (B, 1):
+        with pytest.raises(ValueError, match=r"leading axes must be 1 or those of x, \(\d,\)"):
+            rotary_embedding(jnp.ones((batch, L, H, D)), jnp.ones((B + 1, L), int))
