@@ -463,6 +463,7 @@ def load_linen(module: nnx.Module, variables: Mapping[str, Any]) -> None:
     Args:
       module: Module of this package, or any NNX Module with the same tree of parameters.
       variables: `{"params": …}`, as returned by `init` of the linen Module. Other collections are ignored.
+        The dtypes of the arrays are kept.
 
     Raises:
       ValueError: A parameter is missing, is unexpected or has a different shape.
