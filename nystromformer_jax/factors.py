@@ -80,7 +80,9 @@ def _nystrom_factors(
     if options.landmark_layout == "real":
         assignment = assign_landmarks(num_landmarks, k_ranks, q_ranks)
     elif query.shape[1] == key.shape[1] == num_landmarks:  # each position is a landmark
-        positions = jnp.broadcast_to(jnp.arange(num_landmarks)[None], query.shape[:2])
+        positions = jnp.broadcast_to(
+            jnp.arange(num_landmarks, dtype=jnp.int32)[None], query.shape[:2]
+        )
         assignment = Assignment(None, positions, jnp.ones(len(query), bool))
     else:
         return NystromFactors(kernel_1, inverse, kernel_3)
@@ -103,7 +105,7 @@ def _one_hot_rows(
     """Sets the weights of tokens that have an assigned landmark to a one-hot row; −1: no landmark."""
     if assigned is None:
         return weights
-    landmark = jnp.arange(weights.shape[3])[None, None, None]
+    landmark = jnp.arange(weights.shape[3], dtype=jnp.int32)[None, None, None]
     assigned = assigned[:, None, :, None]
     return jnp.where(assigned < 0, weights, (assigned == landmark).astype(weights.dtype))
 
@@ -121,7 +123,8 @@ def nystrom_attention_rows(
     Args:
       query: All queries, because landmarks depend on all of them.
       key: All keys.
-      rows: R query positions for each example. A position out of range gives NaN.
+      rows: R query positions for each example. Negative positions count from the end. A position out of
+        range gives NaN.
       **options: Arguments of `nystrom_factors`.
 
     Returns:

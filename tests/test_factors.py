@@ -108,3 +108,18 @@ def test_ignores_the_content_of_padding(rngs):
     assert_close(actual.kernel_1[:, :, :23], expected.kernel_1, SAME_ARITHMETIC)
     assert_close(actual.inverse, expected.inverse, REFERENCE)
     assert_close(actual.kernel_3[..., :23], expected.kernel_3, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize("layout", ["real", "hf"])
+@pytest.mark.parametrize("length", [7, 35])
+def test_dtypes_are_never_promoted_implicitly(layout, length, rngs):
+    query, key, _ = random_inputs(rngs, 2, length, HEADS, DIM, dtype=jnp.bfloat16)
+    rows = jnp.zeros((2, 1), jnp.int32)
+    options = {
+        "num_landmarks": 7,
+        "landmark_layout": layout,
+        "mask": mask_of_lengths([7, 5], length),
+    }
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        of_rows = functools.partial(nystrom_attention_rows, rows=rows, **options)
+        assert jax.eval_shape(of_rows, query, key).dtype == jnp.float32
