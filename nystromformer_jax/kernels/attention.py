@@ -36,7 +36,9 @@ def unsupported(inputs: Inputs, options: Options) -> str:
     for name, supported in SUPPORTED.items():
         if (given := getattr(options, name)) != supported:
             return f"they do not support {name}={given!r}"
-    num_heads, head_dim = query.shape[2:]
+    batch, _, num_heads, head_dim = query.shape
+    if not isinstance(batch, int):  # symbolic, in `jax.export`
+        return "they need a fixed batch size"
     if query.dtype not in (jnp.float32, jnp.bfloat16):
         return f"they support float32 and bfloat16, not {query.dtype}"
     if head_dim not in HEAD_DIMS:

@@ -117,6 +117,13 @@ def test_unsupported_devices_fall_back_to_xla(caplog, mesh, reason):
     assert reason in caplog.records[0].getMessage()
 
 
+def test_a_batch_of_any_size_falls_back_to_xla(caplog, no_annotations):
+    (batch,) = jax.export.symbolic_shape("batch")
+    with caplog.at_level(logging.WARNING), tpus(data=1):
+        assert "pallas_call" not in traced((batch, 300, 2, 64))
+    assert "they need a fixed batch size" in caplog.records[0].getMessage()
+
+
 def test_mixed_dtypes_fall_back_to_xla(caplog, rngs):
     query, key, value = random_inputs(rngs, 1, 140, 2, 32)
     with caplog.at_level(logging.WARNING):
