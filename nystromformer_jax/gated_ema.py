@@ -171,10 +171,10 @@ class GatedEmaBlock(Layer):
         def project(name: str, x: Array) -> Array:
             if name == "value":
                 return nn.silu(dense("value", features, x))
-            init = nn.initializers.normal(1.0), nn.initializers.zeros_init()
+            inits = {"scale": nn.initializers.normal(1.0), "shift": nn.initializers.zeros_init()}
             scale, shift = (
                 self.param(f"{name}_{kind}", init, (features,), self.param_dtype)
-                for kind, init in zip(("scale", "shift"), init, strict=True)
+                for kind, init in inits.items()
             )
             x, scale, shift = nn.dtypes.promote_dtype(x, scale, shift, dtype=self.dtype)
             return scale[None, None] * x + shift[None, None]

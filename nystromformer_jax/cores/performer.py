@@ -141,10 +141,8 @@ def random_projection(
     if not orthogonal:
         return normal
     blocks = jax.random.normal(block_rng, (-(-num_features // dim), dim, dim), jnp.float32)
-    directions = orthonormal_columns(blocks).reshape(-1, dim)[
-        :num_features
-    ]  # rows are orthonormal, too
-    return directions * jnp.linalg.norm(normal, axis=-1, keepdims=True)
+    directions = orthonormal_columns(blocks).reshape(-1, dim)  # rows are orthonormal, too
+    return directions[:num_features] * jnp.linalg.norm(normal, axis=-1, keepdims=True)
 
 
 def orthonormal_columns(blocks: Float[Array, "N D D"]) -> Float[Array, "N D D"]:
