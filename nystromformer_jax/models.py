@@ -22,10 +22,13 @@ from nystromformer_jax.validation import (
     Selection,
     Start,
     check_choice,
+    check_ids,
     check_mask,
     check_rate,
     check_size,
+    check_tokens,
     dtype_name,
+    shape_or_type,
 )
 
 AttentionName = Literal[
@@ -274,15 +277,15 @@ class Nystromformer(nn.Module):
             counts from the end of the table.
         """
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
-        _check_tokens(inputs, types, "B L")
+        check_tokens(inputs, types, "B L")
         if inputs.shape[1] > self.config.max_len:
             raise ValueError(
                 f"The inputs have {inputs.shape[1]} tokens, but this model supports at most"
                 f" {self.config.max_len}: truncate them, or load the model with a larger max_len."
             )
         check_mask("mask", mask, inputs.shape[0], inputs.shape[1], "real tokens, [B L]")
-        _check_ids("inputs", inputs, self.config.vocab_size, "vocab_size")
-        _check_ids("types", types, self.config.num_types, "num_types")
+        check_ids("inputs", inputs, self.config.vocab_size, "vocab_size")
+        check_ids("types", types, self.config.num_types, "num_types")
         x = self.embeddings(inputs, types, mask, deterministic=deterministic)
         return self.encoder(x, mask, deterministic=deterministic)
 
@@ -481,11 +484,11 @@ class NystromformerForMultipleChoice(nn.Module):
         """Returns one logit per choice, in float32."""
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         config = self.config
-        _check_tokens(inputs, types, "B N L")
+        check_tokens(inputs, types, "B N L")
         if mask is not None and getattr(mask, "shape", None) != inputs.shape:
             raise ValueError(
                 f"mask must be an array of the shape of inputs, {inputs.shape}, and True at real tokens; got"
-                f" {_shape_or_type(mask)}."
+                f" {shape_or_type(mask)}."
             )
         mask, types = (None if x is None else x.reshape(-1, x.shape[-1]) for x in (mask, types))
         hidden = Nystromformer(config, name="nystromformer")(
@@ -512,49 +515,7 @@ def _at(
     ):
         raise ValueError(
             f"positions must be an integer array [B P] with B = {hidden.shape[0]}; got"
-            f" {_shape_or_type(positions)}."
+            f" {shape_or_type(positions)}."
         )
-    _check_ids("positions", positions, hidden.shape[1], "the length of inputs")
+    check_ids("positions", positions, hidden.shape[1], "the length of inputs")
     return jnp.take_along_axis(hidden, positions[..., None], axis=1)
-
-
-def _check_tokens(inputs: Any, types: Any, axes: str) -> None:
-    """Raises ValueError unless token ids are an integer array with these axes, and types have its shape."""
-    for name, ids in (("inputs", inputs), ("types", types)):
-        if name == "types" and ids is None:
-            continue
-        if (
-            not isinstance(ids, (jax.Array, np.ndarray))
-            or ids.shape != inputs.shape
-            or ids.ndim != len(axes.split())
-            or 0 in ids.shape
-            or not jnp.issubdtype(ids.dtype, jnp.integer)
-        ):
-            raise ValueError(
-                f"{name} must be a non-empty integer array [{axes}], and types must have the shape of"
-                f" inputs; got {_shape_or_type(ids)}."
-            )
-
-
-def _shape_or_type(x: Any) -> str:
-    """Describes an array, or any other value, for error messages."""
-    return f"shape {x.shape} of {x.dtype}" if hasattr(x, "shape") else f"a {type(x).__name__}"
-
-
-def _check_ids(name: str, ids: Any, size: int, limit: str) -> None:
-    """Raises ValueError unless all ids are from 0 to `size` - 1; `limit` is the name of `size`.
-
-    Traced ids and ids on other processes are not checked.
-    """
-    if ids is None or isinstance(ids, jax.core.Tracer):
-        return
-    if isinstance(ids, jax.Array) and not ids.is_fully_addressable:
-        return
-    values = np.asarray(ids)
-    if not values.size:  # no positions
-        return
-    if wrong := [int(value) for value in (values.min(), values.max()) if not 0 <= value < size]:
-        raise ValueError(
-            f"{name} must be from 0 to {size - 1} ({limit}), got {wrong[0]}. Use the model's own"
-            " tokenizer; at padding set the mask to False and the id to 0."
-        )

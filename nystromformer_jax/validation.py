@@ -1,4 +1,4 @@
-"""Types and validation of attention arguments, masking of padding, and accumulation dtypes."""
+"""Types and validation of arguments, masking of padding, and accumulation dtypes."""
 
 import contextlib
 import dataclasses
@@ -294,6 +294,48 @@ def check_pinv(num_iters: int, start: str) -> None:
     if not is_integer(num_iters) or not 0 <= num_iters <= MAX_PINV_ITERS:
         raise ValueError(
             f"pinv_iters must be an integer from 0 to {MAX_PINV_ITERS}, got {num_iters!r}."
+        )
+
+
+def check_tokens(inputs: Any, types: Any, axes: str) -> None:
+    """Raises ValueError unless token ids are an integer array with these axes, and types have its shape."""
+    for name, ids in (("inputs", inputs), ("types", types)):
+        if name == "types" and ids is None:
+            continue
+        if (
+            not isinstance(ids, (jax.Array, np.ndarray))
+            or ids.shape != inputs.shape
+            or ids.ndim != len(axes.split())
+            or 0 in ids.shape
+            or not jnp.issubdtype(ids.dtype, jnp.integer)
+        ):
+            raise ValueError(
+                f"{name} must be a non-empty integer array [{axes}], and types must have the shape of"
+                f" inputs; got {shape_or_type(ids)}."
+            )
+
+
+def shape_or_type(x: Any) -> str:
+    """Describes an array, or any other value, for error messages."""
+    return f"shape {x.shape} of {x.dtype}" if hasattr(x, "shape") else f"a {type(x).__name__}"
+
+
+def check_ids(name: str, ids: Any, size: int, limit: str) -> None:
+    """Raises ValueError unless all ids are from 0 to `size` - 1; `limit` is the name of `size`.
+
+    Traced ids and ids on other processes are not checked.
+    """
+    if ids is None or isinstance(ids, jax.core.Tracer):
+        return
+    if isinstance(ids, jax.Array) and not ids.is_fully_addressable:
+        return
+    values = np.asarray(ids)
+    if not values.size:  # no positions
+        return
+    if wrong := [int(value) for value in (values.min(), values.max()) if not 0 <= value < size]:
+        raise ValueError(
+            f"{name} must be from 0 to {size - 1} ({limit}), got {wrong[0]}. Use the model's own"
+            " tokenizer; at padding set the mask to False and the id to 0."
         )
 
 
