@@ -153,6 +153,15 @@ class LanguageModel:
         found = [
             backend.encode([f" {word}" for word in words], is_pretokenized=True) for words in texts
         ]
+        longest, max_len = (
+            max((len(own.ids) for own in found), default=0),
+            self.model.config.max_len,
+        )
+        if longest > max_len:
+            raise ValueError(
+                f"A text has {longest} tokens, but this model supports at most {max_len}: split it between"
+                " words."
+            )
         tokens = {"input_ids": [own.ids for own in found]}
         rows = self._rows(None, {**tokens, "token_type_ids": [own.type_ids for own in found]})
         outside = "O" if "O" in names else names[0]

@@ -243,6 +243,8 @@ def test_errors_say_what_to_do(make, tmp_path):
         make("NystromformerForSequenceClassification").regress(["a"])
     with pytest.raises(ValueError, match=r"tag takes lists of words, such as \[text"):
         make("NystromformerForTokenClassification").tag(["a cat"])
+    with pytest.raises(ValueError, match="at most 13: split it between words"):
+        make("NystromformerForTokenClassification").tag([["cat"] * 12])
     with pytest.raises(ValueError, match="answer needs a NystromformerForQuestionAnswering"):
         language_model.answer("who", "a cat")
     (tmp_path / "tokenizer.json").write_text("{}")
