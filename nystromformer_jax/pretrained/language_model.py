@@ -294,7 +294,11 @@ class LanguageModel:
         length = self.base_len
         while length < len(row[0]):
             length *= 2
-        return min(length, self.model.config.max_len)
+        config = self.model.config
+        longest = config.max_len
+        if config.landmark_layout != "real":  # needs a multiple of M
+            longest -= longest % config.num_landmarks
+        return min(length, max(longest, len(row[0])))
 
     def _backend(self) -> Any:
         """Returns the `tokenizers.Tokenizer` of the tokenizer, without truncation and padding."""

@@ -104,6 +104,15 @@ def test_embeddings_of_an_earlier_layer(make):
         language_model.embed(["a cat"], layer=3)
 
 
+def test_layouts_other_than_real_are_padded_to_a_multiple_of_m(make, tmp_path):
+    make(num_landmarks=4)
+    language_model = load(tmp_path, batch_size=1, base_len=8, quirks="hf")
+    text = TEXTS[2]  # 11 tokens, padded to 12; the model has 13 positions
+    batch = (x[:, :12] for x in padded([text]))
+    hidden = np.asarray(last_hidden_states(language_model, batch))
+    assert_close(language_model.embed([text])[0], hidden[0, :11].mean(axis=0), REFERENCE)
+
+
 def test_order_of_the_texts_is_kept(make):
     language_model = make()
     order = [4, 0, 5, 3, 2, 1]
