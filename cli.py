@@ -302,7 +302,7 @@ def load_config(path: str, *argument: str) -> ConfigDict:
         if "get_config" not in found:
             raise ValueError(f"{path} has no function get_config, which a config file needs.")
         config = found["get_config"](*argument)
-    except (ValueError, ImportError, OSError):
+    except (ValueError, ImportError):
         raise
     except Exception as error:  # a user's file may raise anything
         raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error

@@ -167,15 +167,14 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
             f"--tasks: {Path(path).stem!r} is unknown{nearest(Path(path).stem, tasks)}"
         )
     own = cli.load_config(path, argument)
-    task = own.get("data", {}).get("task")
-    if task is None:
+    types = own.to_dict()
+    keys = cli.keys_of(types)
+    if "data.task" not in keys:
         raise ValueError(f"{path}: data.task is missing.")
-    name_of(task)
-    keys = cli.keys_of(own.to_dict())
+    name_of(own.data.task)
     for key in values:
         if key not in keys or "." not in key:
             raise ValueError(f"--set: {config} has no key {key}{nearest(key, keys)}")
-    types = own.to_dict()
     for setting in itertools.product(*values.values()):
         for key, item in zip(values, setting, strict=True):
             section, _, name = key.partition(".")

@@ -19,6 +19,7 @@ from lra.report.labels import affecting_results
 from lra.report.published import title_of
 from lra.report.results import Run, find_runs
 from nystromformer_jax.durable import write_json
+from nystromformer_jax.spelling import split_commas
 from reporting.statistics import binomial_error
 from reporting.tables import NOTHING
 
@@ -98,7 +99,7 @@ def _flags(run: Run) -> Collection[tuple[str, Hashable]]:
 
 
 def _options(run: Run) -> list[str]:
-    return run.config_argument.partition(":")[2].split(",")
+    return split_commas(run.config_argument.partition(":")[2])
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

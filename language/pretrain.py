@@ -236,7 +236,7 @@ def baselines(corpus: Corpus) -> dict[str, float]:
     train, valid = (corpus.splits[name].token_counts() for name in ("train", "valid"))
     train[special] = valid[special] = 0
     probability = (train + 1) / (train + 1).sum()
-    count = max(valid.sum(), 1)
+    count = max(int(valid.sum()), 1)
     return {
         "mlm_accuracy": float(valid[np.argmax(train)] / count),
         "mlm_loss": float(-(valid * np.log(probability)).sum() / count),

@@ -53,13 +53,13 @@ def define(form: str, example: str, names: tuple[str, ...]) -> Callable[[list[st
     def main(argv: list[str]) -> int:
         """Runs the mode; returns the exit code."""
         values = flags.FLAGS
+        for name in ("batch_sizes", "learning_rates"):
+            if flags.FLAGS[name].present and not values.search:
+                return exit_with_error(f"--{name} needs --search")
         if values.mode == "predict":
             return _predict(argv, hosts())
         if values.input or values.output:
             return exit_with_error("--input and --output need --mode=predict")
-        for name in ("batch_sizes", "learning_rates"):
-            if flags.FLAGS[name].present and not values.search:
-                return exit_with_error(f"--{name} needs --search")
         if wrong := cli.check_arguments(argv, config, example):
             return exit_with_error(wrong)
         return _run(config.value, values.mode, hosts())

@@ -13,7 +13,12 @@ from typing import Any
 CANNOT_WRITE = frozenset(  # errors of a full disk or a read-only folder
     (errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS)
 )
-DISK_FAILED = (errno.EDQUOT, errno.EIO, errno.ENOSPC, errno.EROFS)  # exit code 1, as of a run
+DISK_FAILED = (
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ENOSPC,
+    errno.EROFS,
+)  # errors of the disk: programs exit with 1
 
 
 def write_files(files: Mapping[Path, Callable[[Path], object]]) -> None:

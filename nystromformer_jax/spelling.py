@@ -17,7 +17,7 @@ def split_commas(text: str) -> list[str]:
     """Splits at commas that are not inside brackets: `1,((2,3),4)` has the items `1` and `((2,3),4)`."""
     items, depth = [""], 0
     for character in text:
-        depth += (character in "([") - (character in ")]")
+        depth = max(0, depth + (character in "([") - (character in ")]"))
         if character == "," and depth == 0:
             items.append("")
         else:

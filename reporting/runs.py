@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -30,7 +31,7 @@ class Run:
     metrics: Sequence[Mapping[str, float]]  # lines of metrics.jsonl
     device: str  # from `format_device`
     versions: Mapping[str, str]  # version by package name
-    name: str = ""  # set by `find_runs`; the name of the folder, unless other runs have the same
+    name: str = ""  # set by `find_runs`: the last parts of the path that no other run has
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
         """Returns the steps and values of a metric."""
@@ -71,15 +72,13 @@ def find_runs(
 
 def unique_names(folders: Sequence[Path]) -> dict[Path, str]:
     """Returns the last parts of each path, as many as are needed to tell it from the others."""
+    counts = Counter(
+        folder.parts[-count:] for folder in folders for count in range(1, 1 + len(folder.parts))
+    )
     names = {}
     for folder in folders:
-        others = [other.parts for other in folders if other != folder]
-        count = 1
-        while count < len(folder.parts) and any(
-            parts[-count:] == folder.parts[-count:] for parts in others
-        ):
-            count += 1
-        names[folder] = "/".join(folder.parts[-count:])
+        ends = (folder.parts[-count:] for count in range(1, 1 + len(folder.parts)))
+        names[folder] = "/".join(next((end for end in ends if counts[end] == 1), folder.parts))
     return names
 
 

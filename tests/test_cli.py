@@ -45,6 +45,7 @@ def test_rejects_a_folder_without_a_name_for_several_seeds(flag):
     ("body", "words"),
     [
         ("def get_config(argument): return {}['task']", "cannot be loaded: KeyError: 'task'"),
+        ("def get_config(argument): open('missing')", "cannot be loaded: FileNotFoundError:"),
         ("def get_config(): pass", "cannot be loaded: TypeError: get_config() takes 0"),
         (
             "def get_config(argument)",

@@ -59,6 +59,7 @@ def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(t
         (["--config=configs/finetune.py:clasification"], "did you mean classification or"),
         (["--config=configs/finetune.py:regression"], "init.checkpoint: needs the folder"),
         (["--config=configs/finetune.py:regression", "--input=x"], "need --mode=predict"),
+        (["--mode=predict", "--learning_rates=1e-4"], "--learning_rates needs --search"),
         (
             ["--config=configs/finetune.py:regression", "--batch_sizes=8"],
             "--batch_sizes needs --search",

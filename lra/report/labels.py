@@ -14,6 +14,7 @@ from typing import Any
 
 from lra.data import mqar
 from nystromformer_jax.plugins import is_plugin, short_name
+from nystromformer_jax.spelling import split_commas
 from reporting.runs import NEUTRAL_SECTIONS
 
 Setting = Mapping[str, Hashable]
@@ -278,7 +279,7 @@ def preset_of(setting: Setting, config_argument: str = "") -> str:
     that the run lacks have the value of the paper's recipe.
     """
     if config_argument:
-        given = config_argument.partition(":")[2].split(",")
+        given = split_commas(config_argument.partition(":")[2])
         return next(
             one for one in reversed(PRESETS) if set(filter(None, one.split(","))) <= {*given}
         )

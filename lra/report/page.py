@@ -271,7 +271,7 @@ def command(run: Run, group: Group) -> str:
     usual = config_values(Path(path).stem, given) if Path(path).parent == Path("configs") else {}
     if not run.config_argument:  # the config file may not support the attention
         usual = usual or standard(run.task, str(group.setting["attention.name"]))
-    folder = run.name.replace("/", "-")  # not a folder of a finished run
+    folder = run.name.replace("/", "-")  # a new folder below the current one
     seed = f"--config.train.seed={run.seed} {shlex.quote(f'--workdir={folder}')}"
     if usual.get("data.task") == run.task:
         changes = {

@@ -70,8 +70,8 @@ def table(groups: Sequence[Group]) -> Table:
 def plot(groups: Sequence[Group], path: Path) -> None:
     """Draws the accuracy against the number of pairs, a panel per length and a line per attention.
 
-    Lines of Nyström attention are solid and those of other attentions dashed; each kind has its own colors,
-    in opposite order, so that the last lines of both, which are often equal, differ in color.
+    Lines of Nyström attention are solid and those of other attentions dashed. Both have the same colors, in
+    opposite order, so that nystrom-128 and softmax, whose lines are often equal, differ in color.
     """
     lengths = sorted({_size(group)[0] for group in groups})
     labels = labels_of(groups)

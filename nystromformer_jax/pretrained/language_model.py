@@ -58,7 +58,7 @@ class LanguageModel:
     Each batch has `batch_size` rows. Its length is `base_len` times a power of two, or `max_len`, and one
     program is compiled per length. Longer texts are truncated, with one `TruncationWarning`. A result does
     not depend on its batch or on the padding, except with quirks="hf": as in Hugging Face's code, landmarks
-    then include padding, and one maximum over the batch scales the pseudoinverse.
+    then include padding, lengths are multiples of M, and one maximum over the batch scales the pseudoinverse.
 
     Args:
       model: A model of `nystromformer_jax.models`.
@@ -153,10 +153,7 @@ class LanguageModel:
         found = [
             backend.encode([f" {word}" for word in words], is_pretokenized=True) for words in texts
         ]
-        longest, max_len = (
-            max((len(own.ids) for own in found), default=0),
-            self.model.config.max_len,
-        )
+        longest, max_len = max((len(own.ids) for own in found), default=0), self._max_len
         if longest > max_len:
             raise ValueError(
                 f"A text has {longest} tokens, but this model supports at most {max_len}: split it between"
@@ -182,7 +179,7 @@ class LanguageModel:
         """
         if not isinstance(self.model, NystromformerForQuestionAnswering):
             raise self._head_error("answer", NystromformerForQuestionAnswering)
-        backend, max_len = self._backend(), self.model.config.max_len
+        backend, max_len = self._backend(), self._max_len
         room = max_len - len(backend.encode(question, "").ids)
         if room < 4:
             raise ValueError(
@@ -253,11 +250,11 @@ class LanguageModel:
         config = self.model.config
         rows = _read_tokens(**(tokens if texts is None else self._tokenize(list(texts))))
         for ids, types in rows:
-            if len(ids) > config.max_len:
+            if len(ids) > self._max_len:
                 raise ValueError(
-                    f"{len(ids)} tokens are more than the {config.max_len} positions of this model:"
+                    f"{len(ids)} tokens are more than the {self._max_len} positions of this model:"
                     " shorten the text, or pass truncation=True,"
-                    f" max_length={config.max_len} to the tokenizer."
+                    f" max_length={self._max_len} to the tokenizer."
                 )
             for values, size in ((ids, config.vocab_size), (types, config.num_types)):
                 if values.size and not 0 <= values.min() <= values.max() < size:
@@ -272,7 +269,7 @@ class LanguageModel:
         """Returns ids and types of texts; truncates long texts, with one warning."""
         if not texts:
             return {"input_ids": []}
-        max_len = self.model.config.max_len
+        max_len = self._max_len
         tokens = self.tokenizer(texts)
         columns = {name: list(tokens[name]) for name in TOKEN_NAMES if name in tokens}
         long = [i for i, ids in enumerate(columns["input_ids"]) if len(ids) > max_len]
@@ -294,11 +291,20 @@ class LanguageModel:
         length = self.base_len
         while length < len(row[0]):
             length *= 2
+        return min(length + -length % self._multiple, self._max_len)
+
+    @property
+    def _max_len(self) -> int:
+        """Largest padded length, and largest number of tokens of a text."""
+        max_len: int = self.model.config.max_len
+        return max_len - max_len % self._multiple
+
+    @property
+    def _multiple(self) -> int:
+        """M, which divides padded lengths, for landmark layouts other than "real"; otherwise 1."""
         config = self.model.config
-        longest = config.max_len
-        if config.landmark_layout != "real":  # needs a multiple of M
-            longest -= longest % config.num_landmarks
-        return min(length, max(longest, len(row[0])))
+        divides = config.attention == "nystrom" and config.landmark_layout != "real"
+        return config.num_landmarks if divides else 1
 
     def _backend(self) -> Any:
         """Returns the `tokenizers.Tokenizer` of the tokenizer, without truncation and padding."""

@@ -169,11 +169,11 @@ class FitConfig:
         """Raises ValueError unless the data axis of `mesh` divides the batch sizes."""
         train, shards = self.train, mesh.shape["data"]
         if train.batch_size % (shards * train.accumulation):
-            whole = "" if train.batch_size % shards else ", or train.accumulation=1"
+            hint = "" if train.batch_size % shards else ", or train.accumulation=1"
             raise ValueError(
                 f"train.batch_size={train.batch_size} is not divisible by mesh.data={shards}"
                 f" * {train.accumulation} parts (train.accumulation, or train.cpu_accumulation on a CPU):"
-                f" pass a multiple of {shards * train.accumulation}{whole}."
+                f" pass a multiple of {shards * train.accumulation}{hint}."
             )
         if self.eval_batch_size % shards:
             raise ValueError(

@@ -104,13 +104,23 @@ def test_embeddings_of_an_earlier_layer(make):
         language_model.embed(["a cat"], layer=3)
 
 
-def test_layouts_other_than_real_are_padded_to_a_multiple_of_m(make, tmp_path):
-    make(num_landmarks=4)
-    language_model = load(tmp_path, batch_size=1, base_len=8, quirks="hf")
-    text = TEXTS[2]  # 11 tokens, padded to 12; the model has 13 positions
-    batch = (x[:, :12] for x in padded([text]))
-    hidden = np.asarray(last_hidden_states(language_model, batch))
-    assert_close(language_model.embed([text])[0], hidden[0, :11].mean(axis=0), REFERENCE)
+@pytest.mark.parametrize(
+    ("num_tokens", "base_len", "padded_len"), [(11, 8, 12), (12, 6, 12), (4, 6, 8), (32, 8, 12)]
+)
+def test_layouts_other_than_real_are_padded_to_a_multiple_of_m(
+    make, tmp_path, num_tokens, base_len, padded_len
+):
+    make(num_landmarks=4)  # 13 positions
+    language_model = load(tmp_path, batch_size=1, base_len=base_len, quirks="hf")
+    text = "cat " * (num_tokens - 2)
+    kept = min(num_tokens, 12)
+    inputs = np.zeros((1, padded_len), int)
+    inputs[0, :kept] = [2, *[WORDS.index("cat")] * (kept - 2), 3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TruncationWarning)
+        found = language_model.embed([text])
+    hidden = last_hidden_states(language_model, (inputs, inputs > 0, np.zeros_like(inputs)))
+    assert_close(found[0], np.asarray(hidden)[0, :kept].mean(axis=0), REFERENCE)
 
 
 def test_order_of_the_texts_is_kept(make):
