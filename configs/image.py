@@ -4,7 +4,7 @@
     python run_lra.py --config=configs/image.py:softmax --config.data.dir=FOLDER
     python run_lra.py --config=configs/image.py --config.data.source=tfds     # prepared cifar10
     python run_lra.py --config=configs/image.py:nystrom,quirks=mlpen --config.data.dir=FOLDER
-    python run_lra.py --config=configs/image.py:nystrom,recipe=fast --config.data.dir=FOLDER  # 1.6 hours
+    python run_lra.py --config=configs/image.py:nystrom,recipe=fast --config.data.dir=FOLDER  # 1.8 hours
 
 FOLDER holds cifar-10-binary.tar.gz (https://www.cs.toronto.edu/~kriz/cifar.html) or cifar-10-batches-bin/.
 

@@ -4,7 +4,7 @@
     python run_lra.py --config=configs/text.py:softmax --config.data.dir=FOLDER
     python run_lra.py --config=configs/text.py --config.data.max_len=1000 --config.data.padded_len=1024 …
     python run_lra.py --config=configs/text.py --config.data.source=tfds      # prepared imdb_reviews
-    python run_lra.py --config=configs/text.py:nystrom,recipe=fast --config.data.dir=FOLDER  # 0.6 hours
+    python run_lra.py --config=configs/text.py:nystrom,recipe=fast --config.data.dir=FOLDER  # 0.7 hours
 
 FOLDER holds aclImdb_v1.tar.gz (https://ai.stanford.edu/~amaas/data/sentiment) or its folder aclImdb/.
 
