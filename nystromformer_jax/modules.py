@@ -236,8 +236,8 @@ class MultiHeadAttention(Layer):
     """Multi-head attention: projections to query, key and value, a core, and an output projection.
 
     With a core that has `shares_query_and_key`, there is no key projection. With `reads_value_only`, there
-    are no query and key projections. Other attributes are as in `nn.MultiHeadDotProductAttention`;
-    `precision` and `param_dtype` do not apply to the core.
+    are no query and key projections. Other attributes are as in `nn.MultiHeadDotProductAttention`,
+    but `precision` and `param_dtype` do not apply to the core.
 
     Attributes:
       num_heads: H.

@@ -141,8 +141,8 @@ class LanguageModel:
     def tag(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """Returns the tag of each word of each text; a text is a list of words.
 
-        The tag of a word is that of its first token. A word without tokens has the tag O, or the first one
-        if there is no O. Names are those of id2label in config.json.
+        The tag of a word is that of its first token. A word without tokens has the tag O, or the first tag
+        of the model if it has no O. The names of the tags are id2label of config.json.
         """
         if not isinstance(self.model, NystromformerForTokenClassification):
             raise self._head_error("tag", NystromformerForTokenClassification)
