@@ -94,8 +94,8 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         )
     if data_config.curriculum and not task.curriculum:
         raise ValueError(
-            f"data.curriculum={data_config.curriculum}: {data_config.task} has no curriculum; only Pathfinder"
-            " has one. Set data.curriculum=0."
+            f"data.curriculum={data_config.curriculum}: {data_config.task} has no curriculum; only ListOps"
+            " and Pathfinder have one. Set data.curriculum=0."
         )
     length = data_config.padding.padded_len
     if length > model_config.max_len:

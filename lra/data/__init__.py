@@ -26,7 +26,12 @@ _logger = logging.getLogger(__name__)
 
 TASKS: Mapping[str, TaskInfo] = {
     "listops": TaskInfo(
-        len(listops.VOCAB), listops.NUM_CLASSES, listops.load, listops.SIZES, total_steps=5_000
+        len(listops.VOCAB),
+        listops.NUM_CLASSES,
+        listops.load,
+        listops.SIZES,
+        total_steps=5_000,
+        curriculum=True,
     ),
     "listops-short": TaskInfo(
         len(listops.VOCAB),
@@ -34,6 +39,7 @@ TASKS: Mapping[str, TaskInfo] = {
         listops.load_short,
         listops.SIZES,
         total_steps=3_000,
+        curriculum=True,
     ),
     "text": TaskInfo(
         text.VOCAB_SIZE,

@@ -47,6 +47,8 @@ FORMAT = 1
 MAX_DEPTH = 10
 MIN_ARGS, MAX_ARGS = 2, 10
 CHUNK_TREES = 250  # takes a tenth of a second; another value changes the data
+# The shortest trees of each stage of the curriculum; a list of two digits has 4 tokens.
+STAGES = (4, 16, 32, 64, 128, 256)
 MAX_TRIES_PER_TREE = 1_000_000  # the official lengths need 12.3 tries on average
 
 _TOKENS = tuple(VOCAB)
@@ -64,8 +66,9 @@ def load(
     """Opens the task ListOps; prepares the data if they are missing.
 
     `source` is "files", "generated", or "auto" (files if `dir` is set). If `examples` is set, only that
-    many examples per split are generated or read. Generated trees have more than `min_length` and fewer
-    than `max_length` tokens, brackets included.
+    many examples per split and of the curriculum are generated or read. Generated trees have more than
+    `min_length` and fewer than `max_length` tokens, brackets included. Trees of the curriculum have fewer
+    than `min_length`.
 
     Raises:
       ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
@@ -94,7 +97,44 @@ def load(
             f"ListOps: {sum(sizes.values()):,} trees, seed {config.seed},"
             f" {config.num_processes} processes"
         )
-    return Task.open(name, cache.prepared(name, fingerprint, build, description), decode)
+    return Task.open(
+        name,
+        cache.prepared(name, fingerprint, build, description),
+        decode,
+        curriculum=(
+            functools.partial(_curriculum, config, name, min_length) if config.curriculum else None
+        ),
+    )
+
+
+def _curriculum(config: DataConfig, task: str, max_length: int) -> Split:
+    """Opens the short trees; generates them if they are missing."""
+    name = f"{task}-curriculum"
+    count = min(config.curriculum, config.examples or config.curriculum)
+    num_chunks = -(-count // CHUNK_TREES)
+    draw = functools.partial(draw_short_trees, count=count, seed=config.seed, max_length=max_length)
+
+    def build(folder: Path) -> None:
+        processes = min(config.num_processes, num_chunks)
+        with (
+            contextlib.closing(parallel.in_order(draw, processes)) as chunks,
+            tqdm(desc="ListOps, short trees", total=count, unit=" trees", disable=None) as progress,
+        ):
+            trees = []
+            for chunk in itertools.islice(chunks, num_chunks):
+                trees += chunk
+                progress.update(len(chunk))
+        _save(folder, "train", [tree.tokens for tree in trees], [tree.label for tree in trees])
+
+    fingerprint = {
+        "task": name,
+        "format": FORMAT,
+        "seed": config.seed,
+        "examples": count,
+        "max_length": max_length,
+    }
+    description = f"ListOps: {count:,} short trees, seed {config.seed}"
+    return Split.open(cache.prepared(name, fingerprint, build, description).folder, "train")
 
 
 def load_short(config: DataConfig) -> Task:
@@ -347,6 +387,30 @@ def generate_chunk(seed: int, chunk: int, min_length: int, max_length: int) -> C
         if levels is not None:
             trees.append(_assemble(levels))
     return Chunk(trees, num_tries)
+
+
+def draw_short_trees(chunk: int, *, count: int, seed: int, max_length: int) -> list[Tree]:
+    """Draws the trees of a chunk of a curriculum; returns an empty list after the last of `count` trees.
+
+    The trees of stage k have at least `STAGES[k]` tokens, and fewer than in the next stage or than
+    `max_length`. All stages have equally many trees. Half of the trees have a length of their stage. The
+    others have a length of a random stage up to theirs. Trees may occur twice.
+    """
+    starts = [start for start in STAGES if start < max_length]
+    bounds = list(itertools.pairwise([*starts, max_length]))
+    digest = hashlib.sha256(f"listops curriculum {seed} {chunk}".encode()).digest()
+    draw = random.Random(int.from_bytes(digest, "big")).random
+    trees = []
+    for number in range(chunk * CHUNK_TREES, min((chunk + 1) * CHUNK_TREES, count)):
+        stage = number * len(bounds) // count
+        if draw() < 0.5:
+            stage = int(draw() * (stage + 1))
+        start, stop = bounds[stage]
+        levels = None
+        while levels is None:
+            levels = _draw_levels(draw, start - 1, stop)
+        trees.append(_assemble(levels))
+    return trees
 
 
 def _draw_levels(

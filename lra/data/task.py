@@ -30,7 +30,7 @@ class DataConfig:
       zero_is_padding: Masks tokens of id 0. In the authors' code, black pixels are padding.
       curriculum: Number of easier examples that a run trains on first, once, from the easiest to the
         hardest; at most `examples`, if that is set. They are generated, in addition to the benchmark's
-        training set. Only Pathfinder has them.
+        training set. Only ListOps and Pathfinder have them.
       workers: Number of processes that prepare data; 0 for one per usable core. The data do not
         depend on it.
     """

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import logging
 import pathlib
 import sys
@@ -175,6 +176,48 @@ def test_data_depend_on_seed_and_examples_but_not_on_workers():
         return data.load(dataclasses.replace(CONFIG, **changes)).sha256
 
     assert len({sha256(), sha256(seed=1), sha256(examples=21), sha256(workers=2)}) == 3
+
+
+# --- The curriculum
+
+
+def short_trees(count, seed=0):
+    chunks = range(-(-count // listops.CHUNK_TREES))
+    drawn = [listops.draw_short_trees(i, count=count, seed=seed, max_length=500) for i in chunks]
+    return list(itertools.chain(*drawn))
+
+
+def test_a_curriculum_has_shorter_trees_than_the_task():
+    config = dataclasses.replace(CONFIG, examples=60, curriculum=70)
+    task = data.load(config)
+    curriculum = task.curriculum()
+    assert len(curriculum) == 60
+    assert curriculum.lengths.min() >= 4
+    assert curriculum.lengths.max() < 500 < task.splits["train"].lengths.min()
+    assert all(listops.evaluate(task.decode(tokens)) == label for tokens, label in curriculum)
+    assert task.sha256 == data.load(dataclasses.replace(config, curriculum=0)).sha256
+    short = data.load(dataclasses.replace(config, task="listops-short"))
+    assert short.curriculum().lengths.max() < 100
+
+
+def test_the_trees_of_a_curriculum_grow():
+    """Six stages: at least half of the trees have the lengths of their stage, and none are longer."""
+    lengths = np.array([len(tree.tokens) for tree in short_trees(6_000)])
+    for stage, (start, stop) in enumerate(itertools.pairwise((4, 16, 32, 64, 128, 256, 500))):
+        own = lengths[1_000 * stage : 1_000 * (stage + 1)]
+        assert start < own.max() < stop
+        assert abs(np.mean(own >= start) - (0.5 + 0.5 / (stage + 1))) < 0.05
+        assert abs(np.mean(own < 16) - (0.5 / (stage + 1) if stage else 1)) < 0.05
+
+
+def test_a_curriculum_depends_on_the_seed_but_not_on_workers():
+    def trees(**changes):
+        config = dataclasses.replace(CONFIG, examples=600, curriculum=600, **changes)
+        return [(bytes(tokens.tolist()), label) for tokens, label in data.load(config).curriculum()]
+
+    assert trees() == trees(workers=2) == short_trees(600)
+    assert trees(seed=1) == short_trees(600, seed=1) != short_trees(600)
+    assert not listops.draw_short_trees(3, count=600, seed=0, max_length=500)
 
 
 # --- Official files
