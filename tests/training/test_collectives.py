@@ -165,11 +165,14 @@ def test_bytes_are_summed_over_all_result_arrays(operation, kind, nbytes):
             256,
         ),
         ("collective-permute", "(f32[], f32[], u32[], u32[])", "f32[]", 4),
+        ("all-to-all", "((f32[14]{0}), f32[14]{0})", "f32[14]{0}", 56),
+        ("reduce-scatter", "((f32[14]{0}), f32[2]{0})", "f32[2]{0}", 56),
     ],
 )
 def test_start_and_done_count_once(kind, start, result, nbytes):
+    groups = "replica_groups={{0,1,2,3,4,5,6}}"
     text = program(
-        f"%start = {start} {kind}-start(%p), channel_id=1, to_apply=%add",
+        f"%start = {start} {kind}-start(%p), channel_id=1, {groups}, to_apply=%add",
         f"ROOT %done = {result} {kind}-done(%start)",
     )
     assert find_collectives(text) == {kind: Collectives(1, nbytes)}

@@ -92,7 +92,7 @@ def find_collectives(text: str) -> dict[str, Collectives]:
                 continue
             in_fusions.add(identity)
         types = operation[: operation.index(f" {name}(")]
-        if name.endswith("-start") and kind in ("all-gather", "collective-permute"):
+        if name.endswith("-start") and kind != "all-reduce":  # all-reduce-start has results only
             sizes = _sizes(types.replace("u32[]", ""))  # (operands …, results …) without contexts
             sizes = sizes[len(sizes) // 2 :]
         else:
