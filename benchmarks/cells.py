@@ -1,14 +1,17 @@
 """Measures tables cell by cell, each cell in its own process. The same command resumes."""
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nystromformer_jax.training import write_json
+from cli import run_to_end
+from nystromformer_jax.durable import write_json
 
 
 def collect(
@@ -38,50 +41,80 @@ def collect(
         line: Returns a line of progress for a row.
     """
     file = Path(f"{out}.json")
-    results: dict[str, Any] = {**settings, "rows": []}
-    if file.is_file():
+    failed = False
+
+    def measure_missing() -> None:
+        nonlocal failed
+        results, done = _stored(file, settings, axes)
+        file.parent.mkdir(parents=True, exist_ok=True)
+
+        def write_markdown() -> None:
+            Path(f"{out}.md").write_text(markdown(results), encoding="utf-8")
+
+        for cell in cells:
+            if cell in done:
+                continue
+            row = _measure(program, arguments, cell, again)
+            if row is None:
+                failed = True
+                return
+            results["rows"].append(row)
+            print(line(row), flush=True)
+            write_json(file, results)
+            write_markdown()
+        write_markdown()  # also if no cell was missing
+
+    return run_to_end(program, measure_missing) or int(failed)
+
+
+def _stored(
+    file: Path, settings: Mapping[str, Any], axes: tuple[str, ...]
+) -> tuple[dict[str, Any], set[tuple[str, ...]]]:
+    """Returns the stored results, or results without rows if there are none, and their cells.
+
+    Raises:
+        ValueError: The file is corrupt, or was made with other settings.
+    """
+    if not file.is_file():
+        return {**settings, "rows": []}, set()
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+        others = [name for name in settings if results[name] != settings[name]]
+        done = {tuple(str(row[axis]) for axis in axes) for row in results["rows"]}
+        wrong = f"was made with other settings ({', '.join(others)})" if others else ""
+    except (ValueError, KeyError, TypeError):
+        wrong = "is corrupt"
+    if wrong:
+        raise ValueError(f"{file} {wrong}; pass another --out, or move it away.")
+    return results, done
+
+
+def _measure(
+    program: str,
+    arguments: Iterable[str],
+    cell: tuple[str, ...],
+    again: Callable[[dict[str, Any]], list[str]],
+) -> dict[str, Any] | None:
+    """Returns the row of a cell, or None after an error message if its process failed."""
+    more: list[str] = []
+    while True:
+        code, printed = _run([sys.executable, "-m", program, *arguments, *more, "--cell", *cell])
+        if code and not (code == -signal.SIGKILL and printed):
+            print(f"{program}: {' '.join(cell)} ended with {code}.", file=sys.stderr)
+            return None
+        row: dict[str, Any] = json.loads(printed[-1])
+        if not (more := again(row)):
+            return row
+
+
+def _run(command: Sequence[str]) -> tuple[int, list[str]]:
+    """Returns the exit code and the lines that a command printed; a signal to this process kills it."""
+    # In its own process group, so that Ctrl-C interrupts only this process.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as child:
         try:
-            results = json.loads(file.read_text(encoding="utf-8"))
-            others = [name for name in settings if results[name] != settings[name]]
-            done = {tuple(str(row[axis]) for axis in axes) for row in results["rows"]}
-            wrong = f"was made with other settings ({', '.join(others)})" if others else ""
-        except (ValueError, KeyError, TypeError):
-            wrong = "is corrupt"
-        if wrong:
-            print(
-                f"{program}: {file} {wrong}; pass another --out, or move it away.", file=sys.stderr
-            )
-            return 2
-    else:
-        done = set()
-    file.parent.mkdir(parents=True, exist_ok=True)
-
-    def write_markdown() -> None:
-        Path(f"{out}.md").write_text(markdown(results), encoding="utf-8")
-
-    for cell in cells:
-        if cell in done:
-            continue
-        more: list[str] = []
-        while True:
-            child = subprocess.run(
-                [sys.executable, "-m", program, *arguments, *more, "--cell", *cell],
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
-            printed = child.stdout.splitlines()
-            if child.returncode and not (child.returncode == -signal.SIGKILL and printed):
-                print(
-                    f"{program}: {' '.join(cell)} ended with {child.returncode}.", file=sys.stderr
-                )
-                return 1
-            row = json.loads(printed[-1])
-            if not (more := again(row)):
-                break
-        results["rows"].append(row)
-        print(line(row), flush=True)
-        write_json(file, results)
-        write_markdown()
-    write_markdown()  # also if no cell was missing
-    return 0
+            printed, _ = child.communicate()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):  # it may have ended
+                os.killpg(child.pid, signal.SIGKILL)  # also processes that it has started
+            raise
+    return child.returncode, printed.splitlines()

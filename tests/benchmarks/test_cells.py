@@ -1,18 +1,24 @@
 """Cells run in their own processes, and are measured again with other options if memory runs out."""
 
 import json
+import os
+import signal
 
 import pytest
 
 from benchmarks import cells
 
 PROGRAM = """
-import json, os, signal, sys
+import json, os, pathlib, signal, sys, time
 
 size = next((int(word[7:]) for word in sys.argv if word.startswith("--size=")), 8)
 name = sys.argv[sys.argv.index("--cell") + 1]
 if name == "broken":
     sys.exit(3)
+if name.startswith("SIG"):
+    pathlib.Path(os.environ["PYTHONPATH"], "pid").write_text(str(os.getpid()))
+    os.kill(os.getppid(), signal.Signals[name])
+    time.sleep(60)
 if name == "silent":
     os.kill(os.getpid(), signal.SIGKILL)
 print(json.dumps({"name": name, "size": size, "fits": False}), flush=True)
@@ -60,4 +66,26 @@ def test_stops_with_the_exit_code_of_a_cell_without_output(
 ):
     assert collect(tmp_path, monkeypatch, "one", name, "two") == 1
     assert capsys.readouterr().err == f"cellprogram: {name} ended with {code}.\n"
+    assert len(json.loads((tmp_path / "out/table.json").read_text())["rows"]) == 1
+
+
+@pytest.fixture
+def _handlers():
+    """Default handlers, which workers of pytest may lack."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(numbers[0], signal.default_int_handler), signal.getsignal(numbers[1])]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_signal_ends_the_cell_and_keeps_the_rows(tmp_path, monkeypatch, capsys):
+    assert collect(tmp_path, monkeypatch, "one", "SIGINT") == 130
+    assert capsys.readouterr().err.startswith("cellprogram: stopped by Ctrl-C")
+    with pytest.raises(SystemExit) as ended:
+        collect(tmp_path, monkeypatch, "one", "SIGTERM")
+    assert ended.value.code == 143
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
     assert len(json.loads((tmp_path / "out/table.json").read_text())["rows"]) == 1
