@@ -67,7 +67,7 @@ def main() -> int:
     except (KeyboardInterrupt, SystemExit):  # the same as the end of the piece
         print("stopped", flush=True)
     rows = on_device.read_rows(given.out)
-    print(f"\ndone: {'; '.join(_done(given.out, rows, given.toy)) or 'nothing'}")
+    print(f"\ndone: {'; '.join(_done(given.out, rows)) or 'nothing'}")
     left = [
         job.name + "".join(f" ({why})" for why in (failed.get(job.name), job.missing) if why)
         for job in jobs(given)
@@ -125,7 +125,7 @@ def _stop(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def _done(out: Path, rows: dict[str, on_device.Rows], toy: bool) -> Iterator[str]:
+def _done(out: Path, rows: dict[str, on_device.Rows]) -> Iterator[str]:
     """Yields what exists: rows of each part, and the state of each run."""
     for part, known in rows.items():
         if known:

@@ -14,7 +14,6 @@ each measurement, and the same command resumes. The row of a failed measurement 
 import argparse
 import importlib
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,9 +26,6 @@ CALLS = 10  # per timing, so that the device is not idle between calls
 LENGTHS = (4096, 1024, 16_384, 512, 2048, 8192)  # the most informative ones first
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder")
 FORMS = ("ours", "plain", "literal", "exact", "cudnn")
-LAUNCHES = re.compile(
-    r" (?:fusion|custom-call|copy|convolution|dot|reduce|transpose|while|conditional)\("
-)
 PARTS = ("checks", "attention", "steps")
 TOY: dict[str, int] = {  # the sizes of steps and runs with --toy
     "data.examples": 60,
@@ -223,15 +219,15 @@ def _compiled(
 
     from benchmarks.compiled import compile_ahead
     from benchmarks.gradient import with_gradient
+    from nystromformer_jax.training.planning.hlo import find_launches
 
     function = with_gradient(_forward(form)) if mode == "gradient" else _forward(form)
     compiled = compile_ahead(function, arguments, jax.devices()[0])
     if (program := compiled.run) is None:
         raise MemoryError(compiled.figures["reason"])
-    text = program.as_text() or ""
     figures = {
         "temp_bytes": compiled.figures["temp_bytes"],
-        "kernels": len(LAUNCHES.findall(text[text.index("\nENTRY") :])),
+        "kernels": find_launches(program.as_text() or "").count,
     }
     return figures, lambda: [program(*arguments) for _ in range(CALLS)][-1]
 

@@ -5,14 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import jax
 import pytest
 
-from benchmarks import accelerator, on_device
+from benchmarks import accelerator, compiled, on_device
 from benchmarks.literal import literal_attention
 from nystromformer_jax import nystrom_attention
 from nystromformer_jax.training import write_json
+from tests.benchmarks.test_gpu_budget import PROGRAM
 from tests.helpers import OTHER_FRAMEWORK, assert_close, normal, random_inputs
 from tests.programs import ROOT
 
@@ -46,6 +48,14 @@ def test_a_form_that_does_not_fit_leaves_the_others(monkeypatch):
     assert "seconds" not in rows["exact"]
     assert rows["ours"]["kernels"] == 7
     assert rows["ours"]["seconds"] >= 0
+
+
+def test_kernels_in_loops_count_once_per_iteration(monkeypatch):
+    program = SimpleNamespace(as_text=lambda: PROGRAM)
+    made = compiled.Compiled({"temp_bytes": 3}, program)
+    monkeypatch.setattr(compiled, "compile_ahead", lambda *_: made)
+    figures, _ = on_device._compiled("ours", "forward", ())
+    assert figures == {"temp_bytes": 3, "kernels": 6}
 
 
 def test_results_of_another_machine_are_refused(tmp_path, monkeypatch, capsys):
