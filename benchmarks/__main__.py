@@ -4,12 +4,12 @@ import argparse
 import importlib
 import importlib.metadata
 import json
-import os
 import platform
 import sys
 from pathlib import Path
 from typing import Any
 
+from dataprep.parallel import num_processes
 from launch import huge_pages
 
 # For the training step. Retrieval is missing: Hugging Face has no classifier of pairs.
@@ -31,6 +31,8 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="output path without extension")
     given = parser.parse_args()
+    if min(given.repeats, *given.lengths) < 1:
+        parser.error("--repeats and --lengths must be 1 or more")
     try:
         import torch  # first, so that a missing package gives a short error
 
@@ -41,20 +43,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    import jax
-
-    from benchmarks.timing import processor
-
     results: dict[str, Any] = {
-        "machine": {
-            "processor": processor(),
-            "huge_pages": huge_pages.in_use(),
-            "cores": os.cpu_count(),
-            "device": jax.devices()[0].device_kind,
-            "torch_threads": torch.get_num_threads(),
-            "python": platform.python_version(),
-            "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-        },
+        "machine": describe_machine() | {"torch_threads": torch.get_num_threads()},
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
     }
     if given.only != "attention":
@@ -70,6 +60,22 @@ def main() -> int:
     if given.out is not None:
         write(results, given.out)
     return 0
+
+
+def describe_machine() -> dict[str, Any]:
+    """Returns the processor, the cores that this process may use, the device and the versions."""
+    import jax
+
+    from benchmarks.timing import processor
+
+    return {
+        "processor": processor(),
+        "huge_pages": huge_pages.in_use(),
+        "cores": num_processes(0),
+        "device": jax.devices()[0].device_kind,
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+    }
 
 
 def write(results: dict[str, Any], out: Path) -> None:

@@ -17,6 +17,21 @@ def test_rejects_a_config_without_another_implementation(config, monkeypatch, ca
     assert f"invalid choice: '{config}' (choose from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("argument", ["--repeats=0", "--lengths=0"])
+def test_rejects_numbers_below_one(argument, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["benchmarks", argument])
+    with pytest.raises(SystemExit) as stop:
+        benchmarks.main()
+    assert stop.value.code == 2
+    assert "--repeats and --lengths must be 1 or more" in capsys.readouterr().err
+
+
+def test_only_usable_cores_are_counted(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
+    monkeypatch.setattr(benchmarks, "PACKAGES", ("jax",))
+    assert benchmarks.describe_machine()["cores"] == 3
+
+
 def test_output_name_may_contain_a_dot(tmp_path):
     machine = dict.fromkeys(("cores", "processor", "huge_pages", "python"), 2) | {"versions": {}}
     times = {name: {"median": 0.5} for name in ("ours", "Hugging Face")}
