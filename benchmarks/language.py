@@ -47,7 +47,13 @@ def main() -> int:
     if given.topology:  # nothing runs on the TPU, which only one process may hold
         import jax
 
+        from nystromformer_jax.training.topology import topology_devices
+
         jax.config.update("jax_platforms", "cpu")
+        try:
+            topology_devices(given.topology)
+        except ValueError as error:
+            parser.error(str(error))
     if given.cell:
         length, attention = int(given.cell[0]), given.cell[1]
         measured = (
@@ -59,6 +65,8 @@ def main() -> int:
         return 0
     if given.out is None:
         parser.error("pass a path without extension, such as --out=results/language/cost")
+    if given.memory <= 0:
+        parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
     return cells.collect(
         "benchmarks.language",
         given.out,

@@ -111,3 +111,22 @@ def test_a_step_of_the_real_model_runs(monkeypatch):
     assert needed > 0
     assert np.isfinite(losses).all()
     assert int(state.step) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--topology=v9:1x1"], "no such TPU"),
+        (["--memory=0"], "--memory must be a positive number of GiB, got 0.0"),
+    ],
+)
+def test_invalid_arguments_print_one_line(monkeypatch, capsys, tmp_path, arguments, words):
+    def topology_devices(name):
+        raise ValueError("no such TPU")
+
+    monkeypatch.setattr("nystromformer_jax.training.topology.topology_devices", topology_devices)
+    monkeypatch.setattr("sys.argv", ["language", f"--out={tmp_path / 'cost'}", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        language.main()
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
