@@ -9,6 +9,7 @@ compilation. Tokenization is not timed.
 """
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Sequence
@@ -41,9 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--documents", type=int, default=1_000)
     given = parser.parse_args(arguments)
     lists = [sorted(folder.glob("*.txt")) for folder in given.folders]
-    paths = [path for group in zip(*lists, strict=False) for path in group][: given.documents]
-    if not paths:
+    if given.documents < 1:
+        parser.error(f"--documents must be 1 or more, got {given.documents}")
+    if not all(lists):
         parser.error(f"no text files in one of {', '.join(map(str, given.folders))}")
+    in_turn = itertools.chain(*itertools.zip_longest(*lists))
+    paths = [path for path in in_turn if path is not None][: given.documents]
     rows = tokenize([path.read_text(encoding="utf-8") for path in paths])
     lengths = [len(row) for row in rows]
     print(f"{processor()}, {jax.devices()[0].device_kind}, jax {jax.__version__}")

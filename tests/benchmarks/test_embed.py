@@ -24,3 +24,23 @@ def test_prints_one_program_per_length_and_a_small_difference(tmp_path, monkeypa
     with pytest.raises(SystemExit):
         embed.main([str(tmp_path / "none")])
     assert "no text files in one of" in capsys.readouterr().err
+
+
+def test_documents_are_taken_in_turn_from_folders_of_different_sizes(tmp_path, monkeypatch):
+    for name in ("a/1", "a/2", "a/3", "b/1"):
+        file = tmp_path / f"{name}.txt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(name)
+    read = []
+
+    class Stop(Exception):
+        pass
+
+    def tokenize(texts):
+        read.extend(texts)
+        raise Stop
+
+    monkeypatch.setattr(embed, "tokenize", tokenize)
+    with pytest.raises(Stop):
+        embed.main([str(tmp_path / "a"), str(tmp_path / "b"), "--documents", "9"])
+    assert read == ["a/1", "b/1", "a/2", "a/3"]
