@@ -280,6 +280,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(given: argparse.Namespace, command: str) -> None:
     results = read_json(given.out) if given.out.is_file() else {"random": {}, "trained": {}}
+    if not {"random", "trained"} <= results.keys():
+        raise ValueError(
+            f"{given.out} contains no results of benchmarks.approximation: pass another --out."
+        )
     part = {
         "command": command,
         **describe_environment(),

@@ -95,6 +95,16 @@ def test_each_command_replaces_its_own_part(tmp_path, small, monkeypatch, capsys
     assert approximation.markdown(results) in capsys.readouterr().out
 
 
+def test_a_file_with_other_results_is_not_changed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(approximation, "open_run", None)
+    out = tmp_path / "ablation.json"
+    out.write_text('{"rows": []}')
+    for run in ([], ["--run", "runs/listops"]):
+        assert approximation.main(["--out", str(out), *run]) == 2
+        assert "contains no results of benchmarks.approximation: pass" in capsys.readouterr().err
+    assert out.read_text() == '{"rows": []}'
+
+
 class FakeRun:
     class task:
         name = "listops"
