@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import readme
+from benchmarks import budget, gpu_budget, language, plans, readme, report, tasks
+from benchmarks.efficiency import tables
 from language.report import page as report_page
 from language.report.groups import read_groups
 
@@ -72,6 +73,28 @@ def test_control_names_the_seeds_of_both_means(monkeypatch):
 def test_numbers_equal_the_stored_results(page):
     """To update: python -m benchmarks.readme."""
     assert readme.filled(page.read_text()) == page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "markdown"),
+    [
+        ("benchmarks/cpu", report.markdown),
+        ("budget/gpu", gpu_budget.markdown),
+        ("budget/tpu", budget.markdown),
+        ("efficiency/cpu", tables.markdown),
+        ("efficiency/cpu-small-pages", tables.markdown),
+        ("efficiency/ema", tables.markdown),
+        ("language/cost", language.markdown),
+        ("language/v5e", language.markdown),
+        ("plans/open", plans.markdown),
+        ("plans/scaling", plans.scaling_markdown),
+        ("plans/table", plans.markdown),
+        ("tasks/cpu", tasks.markdown),
+    ],
+)
+def test_stored_tables_are_those_of_their_numbers(results, name, markdown):
+    numbers = json.loads((results / f"{name}.json").read_text())
+    assert (results / f"{name}.md").read_text() == markdown(numbers)
 
 
 def test_language_results_equal_their_report(results):
