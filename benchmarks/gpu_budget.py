@@ -13,7 +13,6 @@ Needs the extra `plan-gpu`. The table is rewritten after every cell; the same co
 import argparse
 import importlib
 import importlib.metadata
-import importlib.util
 import itertools
 import json
 import sys
@@ -120,8 +119,8 @@ def attention(gpu: str, dtype: str, case: str, mode: str) -> tuple[Any, int]:
     arguments = [tokens, tokens, tokens, kernel]
     masks = [jax.ShapeDtypeStruct(shape[:2], bool)] if case == "masked" else []
 
-    def forward(*arguments: Any) -> Any:
-        return attend(*arguments[1:], *arguments[0])
+    def forward(masks: Any, *arguments: Any) -> Any:
+        return attend(*arguments, *masks)
 
     def gradient(masks: Any, *arguments: Any) -> Any:
         return with_gradient(lambda *x: attend(*x, *masks))(*arguments)

@@ -76,7 +76,10 @@ def main() -> int:
     return cells.collect(
         "benchmarks.plans",
         given.out,
-        {"versions": describe_environment()["versions"], "libtpu": _libtpu_version()},
+        {
+            "versions": describe_environment()["versions"],
+            "libtpu": importlib.metadata.version("libtpu"),
+        },
         ("fixed", "chips") if given.scaling else ("config", "topology"),
         wanted,
         arguments=["--scaling"] if given.scaling else [],
@@ -222,11 +225,6 @@ def _milliseconds(row: dict[str, Any]) -> str:
     if row["compute_seconds"] is None:
         return ""
     return f"{1e3 * row['compute_seconds']:.3g} + {1e3 * row['link_seconds']:.3g}"
-
-
-def _libtpu_version() -> str:
-    distribution: str = importlib.metadata.version("libtpu")
-    return distribution
 
 
 if __name__ == "__main__":

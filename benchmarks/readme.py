@@ -125,7 +125,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     ),
     "mqar": lambda: recall.table(recall.complete(_groups())).markdown(),
     "speed": lambda: _without_convolution(attention.headline(_json("benchmarks/cpu"))),
-    "table3": lambda: _table3(),
+    "table3": _table3,
     "table3-paper": _table3_of_paper,
     "language-cost": lambda: language.markdown(_json("language/cost")),
     "language-v5e": lambda: language.markdown(_json("language/v5e")),

@@ -192,7 +192,7 @@ def _band(
     style: str,
     label: str,
 ) -> None:
-    """Draws the median against `places`, and the quartiles as a band if `style` is a solid line."""
+    """Draws the median against `places`, and the quartiles as a band if `style` has a line."""
     lower, median, upper = ([row[name] for row in rows] for name in ("lower", "median", "upper"))
     axis.plot(places, median, style, color=color, label=label, markersize=4)
     if "-" in style:
