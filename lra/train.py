@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax.errors import InvalidRngError, ScopeCollectionNotFound
+from flax.errors import InvalidRngError, ScopeCollectionNotFound, ScopeParamShapeError
 from jax.sharding import Mesh
 
 from dataprep import cache
@@ -132,7 +132,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         check_length(mesh, data_config.pad_to_multiple_of, "data.pad_to_multiple_of")
     # Tracing the model raises the errors of its modules, for example for an even kernel size.
     shortest = data_config.padding.for_longest(1).padded_len
-    for tokens in {length, shortest}:
+    for tokens in sorted({shortest, length}):  # training initializes the parameters with `length`
         params = jax.eval_shape(functools.partial(_init, model, tokens))
     if is_plugin(attention):
         _check_variables(model, params, shortest, attention)
@@ -283,7 +283,7 @@ def make_loss(model: Model) -> Any:
 
 
 def _check_variables(model: Model, params: Any, length: int, attention: str) -> None:
-    """Raises ValueError if a training step needs other variables or random streams than it has."""
+    """Raises ValueError unless a training step at `length` can use `params` and its random streams."""
     step = functools.partial(apply_model, model)
     try:
         jax.eval_shape(step, params, jax.random.key(0), *_inputs(model, length))
@@ -291,6 +291,11 @@ def _check_variables(model: Model, params: Any, length: int, attention: str) -> 
         raise ValueError(
             f"attention.name: {attention} may have no variables but parameters (so no nn.BatchNorm), and no"
             f' random stream but "dropout": {error}'
+        ) from None
+    except ScopeParamShapeError as error:
+        raise ValueError(
+            f"attention.name: {attention} has parameters whose shapes depend on the length of the input, so"
+            f" all batches must have one length: set data.pad_to_multiple_of=0. {error}"
         ) from None
 
 

@@ -47,6 +47,12 @@ class Noisy(nn.Module):
         if deterministic:
             return value
         return value + jax.random.normal(self.make_rng("noise"), value.shape)
+
+class Biased(nn.Module):
+    @nn.compact
+    def __call__(self, query, key, value, mask=None, query_mask=None, *, deterministic):
+        bias = self.param("bias", nn.initializers.zeros_init(), value.shape[1:2])
+        return value + bias[None, :, None, None]
 """
 
 
@@ -144,6 +150,17 @@ def test_state_and_other_random_streams_are_rejected_before_training(my_project,
     config = listops.get_config(f"my_package.stateful:{name}")
     config.data.max_len = config.model.max_len = 8
     with pytest.raises(ValueError, match=f"attention.name: .*no variables but parameters.*{words}"):
+        train.prepare(config.to_dict())
+
+
+@pytest.mark.parametrize(("max_len", "multiple"), [(8, 2), (13, 5)])
+def test_parameters_for_one_length_need_batches_of_one_length(my_project, max_len, multiple):
+    (my_project / "my_package" / "stateful.py").write_text(STATEFUL)
+    config = listops.get_config("my_package.stateful:Biased")
+    config.data.max_len = config.model.max_len = max_len
+    train.prepare(config.to_dict())
+    config.data.pad_to_multiple_of = multiple
+    with pytest.raises(ValueError, match=r"depend on the length.*data\.pad_to_multiple_of=0"):
         train.prepare(config.to_dict())
 
 
