@@ -121,7 +121,8 @@ def attention_fn(
                 f"attention_fn does not support {option}, got {options[option]!r}: it has no random numbers"
                 f" of its own. Use SelfAttention or MultiHeadAttention with make_core({name!r}, …)."
             )
-    if param_shapes(factory(parent=None), num_heads=1, head_dim=1):
+    # Cores of other packages may need an even head_dim, for example for rotations.
+    if param_shapes(factory(parent=None), num_heads=1, head_dim=64):
         raise ValueError(
             f"{name} attention with these options has parameters, which a function cannot hold: use"
             f" SelfAttention or MultiHeadAttention with make_core({name!r}, …)."

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from configs import common, listops
@@ -16,7 +18,7 @@ from lra.data.task import DataConfig
 from lra.figures.__main__ import main as figures
 from lra.report.groups import read_groups
 from lra.report.page import command, make
-from nystromformer_jax import make_core, training
+from nystromformer_jax import attention_fn, make_core, training
 from nystromformer_jax.plugins import load_plugin
 from tests.lra.report.runs import write_run
 from tests.programs import ROOT, call, finish, start, wait_for_lines
@@ -162,6 +164,25 @@ def test_parameters_for_one_length_need_batches_of_one_length(my_project, max_le
     config.data.pad_to_multiple_of = multiple
     with pytest.raises(ValueError, match=r"depend on the length.*data\.pad_to_multiple_of=0"):
         train.prepare(config.to_dict())
+
+
+ROTATED = """
+import flax.linen as nn
+from nystromformer_jax import rotary_embedding, softmax_attention
+
+class Rotated(nn.Module):
+    @nn.compact
+    def __call__(self, query, key, value, mask=None, query_mask=None, *, deterministic):
+        query, key = rotary_embedding(query), rotary_embedding(key)
+        return softmax_attention(query, key, value, mask=mask, query_mask=query_mask)
+"""
+
+
+def test_an_attention_with_rotations_runs_in_flax(my_project):
+    (my_project / "my_package" / "rotated.py").write_text(ROTATED)
+    attend = attention_fn("my_package.rotated:Rotated")
+    x = jnp.ones((2, 7, 3, 4))
+    assert jax.eval_shape(attend, x, x, x).shape == x.shape
 
 
 @pytest.fixture
