@@ -38,9 +38,10 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.model.stem = (3,)
     config.model.positions = "none"
     config.model.dropout_rate = 0.0
-    for option in ("conv_kernel_size", "dropout_rate"):
-        if option in config.attention and f"{option}=" not in argument:
-            config.attention[option] = 0 if option == "conv_kernel_size" else 0.0
+    _, given = common.parse(argument)
+    for option, off in {"conv_kernel_size": 0, "dropout_rate": 0.0}.items():
+        if option in config.attention and option not in given:
+            config.attention[option] = off
     config.optimizer.method = "muon"
     config.optimizer.learning_rate = 2e-3
     config.optimizer.schedule = "linear"

@@ -62,7 +62,7 @@ def softmax_attention(
         queries are real otherwise. Rows of masked queries are finite but otherwise unspecified.
 
     Raises:
-      ValueError: Shapes or dtypes do not agree, or a mask is not boolean.
+      ValueError: Shapes do not agree, a dtype is unsupported, or a mask is not boolean.
     """
     folded, batch = fold_axes(query, key, value, mask, query_mask)
     query, key, value, mask, query_mask = folded

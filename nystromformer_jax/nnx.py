@@ -74,7 +74,9 @@ class Stochastic(nnx.Module):
         if deterministic is not None:
             self.deterministic = deterministic
 
-    def draw(self, deterministic: bool | None, rngs: nnx.Rngs | None) -> tuple[bool, Array | None]:
+    def draw(
+        self, deterministic: bool | None, rngs: nnx.Rngs | nnx.RngStream | None
+    ) -> tuple[bool, Array | None]:
         """Returns the mode of a call, and a random key if the call needs one.
 
         Arguments of a call take precedence over attributes.
@@ -82,7 +84,8 @@ class Stochastic(nnx.Module):
         deterministic = self.deterministic if deterministic is None else deterministic
         if deterministic or self.rngs is None:
             return deterministic, None
-        return deterministic, (self.rngs if rngs is None else rngs["dropout"])()
+        stream = self.rngs if rngs is None else rngs
+        return deterministic, (stream["dropout"] if isinstance(stream, nnx.Rngs) else stream)()
 
 
 class Dropout(Stochastic):
@@ -98,7 +101,7 @@ class Dropout(Stochastic):
         x: Float[Array, "*shape"],
         *,
         deterministic: bool | None = None,
-        rngs: nnx.Rngs | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Float[Array, "*shape"]:
         """Applies dropout, unless the mode is deterministic or the rate is 0."""
         _, rng = self.draw(deterministic, rngs)
@@ -148,7 +151,7 @@ class Core(Stochastic):
         query_mask: Bool[Array, "B L"] | None = None,
         *,
         deterministic: bool | None = None,
-        rngs: nnx.Rngs | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Float[Array, "B L H D"]:
         """Returns the attention output; see `AttentionCore`."""
         deterministic, rng = self.draw(deterministic, rngs)
@@ -267,7 +270,7 @@ class MultiHeadAttention(nnx.Module):
         inputs_k: Float[Array, "B T E2"] | None = None,
         inputs_v: Float[Array, "B T E2"] | None = None,
         deterministic: bool | None = None,
-        rngs: nnx.Rngs | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Float[Array, "B L F"]:
         """Attends from `inputs_q` to `inputs_kv`, or to `inputs_k` and `inputs_v`; without them, to itself.
 
@@ -279,7 +282,8 @@ class MultiHeadAttention(nnx.Module):
           inputs_k: Input projected to keys, instead of `inputs_kv`.
           inputs_v: Input projected to values, of the same length as `inputs_k`; None for `inputs_k`.
           deterministic: If True, dropout is disabled; None for the mode of the Module.
-          rngs: Source of the stream "dropout"; None for the stream of the Module.
+          rngs: Random numbers of dropout: a stream, or `nnx.Rngs` with the stream "dropout"; None for the
+            stream of the Module.
 
         Raises:
           ValueError: An input is invalid.
@@ -309,7 +313,7 @@ class SelfAttention(MultiHeadAttention):
         mask: Bool[Array, "B L"] | None = None,
         *,
         deterministic: bool | None = None,
-        rngs: nnx.Rngs | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Float[Array, "B L F"]:
         """Applies self-attention to `x`; `mask` is True at real tokens."""
         return super().__call__(x, None, mask, deterministic=deterministic, rngs=rngs)
@@ -356,7 +360,7 @@ class MlpBlock(nnx.Module):
         x: Float[Array, "B L E"],
         *,
         deterministic: bool | None = None,
-        rngs: nnx.Rngs | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Float[Array, "B L E"]:
         """Applies the block to each token."""
         check_array("x", x, TOKENS)
@@ -438,7 +442,7 @@ class EncoderBlock(nnx.Module):
         mask: Bool[Array, "B L"] | None = None,
         *,
         deterministic: bool | None = None,
-        rngs: nnx.Rngs | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Float[Array, "B L E"]:
         """Applies the block; `mask` is True at real tokens."""
         check_array("x", x, TOKENS)

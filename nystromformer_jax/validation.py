@@ -163,7 +163,7 @@ def check_inputs(
     *,
     any_value_dim: bool = False,
 ) -> None:
-    """Raises ValueError unless the shapes and dtypes of query, key, value and key mask agree.
+    """Raises ValueError unless query, key, value and key mask have suitable shapes and supported dtypes.
 
     `names` are the argument names for messages. With `any_value_dim`, head_dim of values may differ.
     """

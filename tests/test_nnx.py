@@ -112,7 +112,7 @@ def test_dropout_follows_the_mode_and_the_arguments_of_a_call(rngs):
     @nnx.jit
     def calls(block, x):
         own = [block(x), block(x), block.attention(x), block.attention(x)]
-        given = [block(x, rngs=nnx.Rngs(dropout=3)) for _ in range(2)]
+        given = [block(x, rngs=nnx.Rngs(dropout=3)), block(x, rngs=nnx.Rngs(dropout=3).dropout)]
         return own, given, block(x, deterministic=True)
 
     (one, two, three, four), given, still = calls(block, x)
