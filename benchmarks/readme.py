@@ -48,9 +48,11 @@ def _table3() -> str:
 
 
 def _table3_of_paper() -> str:
-    """Returns the header of Table 3 and the sections of this code and of the paper."""
+    """Returns the header of Table 3 and the sections of our recipes and of the paper."""
     header, *sections = re.split(r"^(?=\| \*\*)", _table3(), flags=re.MULTILINE)
-    return header + "".join(x for x in sections if re.match(r"\| \*\*(This code|Xiong)", x))
+    return header + "".join(
+        x for x in sections if re.match(r"\| \*\*(This code, (?!other)|Xiong)", x)
+    )
 
 
 def _control() -> str:

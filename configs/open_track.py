@@ -5,11 +5,12 @@ gates are computed from moving averages in both directions with 16 time scales p
 (`model.block="gated_ema"`). Models have no position embeddings. Optimizer, stem, convolution, pooling and
 curriculum are as in `configs/fast.py`.
 
-- `open_small`: the sizes of `recipe=fast`, trained for twice as many steps; a few hours per task on two CPU
-  cores.
+- `open_small`: the sizes of `recipe=fast`, trained for twice as many steps with a curriculum twice as long; a
+  few hours per task on two CPU cores.
 - `open`: sizes of MEGA's models, for an accelerator: layers, width and MLP from its repository
   (facebookresearch/mega, `fairseq/models/lra/model.py` at aeaa4b4), and 128 landmarks. Steps, batch
-  size, warm-up and evaluations are those of the paper's recipe. Differs from MEGA: layer norm on all tasks,
+  size, warm-up and evaluations are those of the paper's recipe; a curriculum takes at most half of the steps.
+  Differs from MEGA: layer norm on all tasks,
   two heads of 64 for queries, keys and values, Muon instead of Adam.
 
 Splits, test protocol and one-dimensional sequences are the same as in the benchmark.
@@ -20,6 +21,10 @@ from typing import Any, NamedTuple
 from configs import fast
 
 AVERAGES: dict[str, Any] = {"model.block": "gated_ema", "model.positions": "none"}
+
+
+# Examples of the curriculum of `recipe=open`: half of the steps on ListOps, 3,000 steps on Pathfinder.
+CURRICULA = {"listops": 80_000, "pathfinder32": 768_000}
 
 
 class Sizes(NamedTuple):
@@ -46,7 +51,10 @@ def small(task: str) -> dict[str, Any]:
       ValueError: The recipe has no values for the task.
     """
     values = fast.recipe(task, "open_small")
-    return fast.complete(values | AVERAGES | {"train.total_steps": 2 * values["train.total_steps"]})
+    lengths = ("train.total_steps", "data.curriculum")
+    return fast.complete(
+        values | AVERAGES | {key: 2 * values[key] for key in lengths if key in values}
+    )
 
 
 def values(task: str) -> dict[str, Any]:
@@ -57,7 +65,10 @@ def values(task: str) -> dict[str, Any]:
     """
     budget = ("train.batch_size", "train.total_steps")
     found = fast.recipe(task, "open")
-    layers, width, mlp = SIZES[task.partition("-")[0]]
+    family = task.partition("-")[0]
+    if family in CURRICULA:
+        found["data.curriculum"] = CURRICULA[family]
+    layers, width, mlp = SIZES[family]
     return {
         **{key: value for key, value in found.items() if key not in budget},
         **AVERAGES,

@@ -151,6 +151,9 @@ def test_every_task_has_recipes_with_moving_averages(name, recipe):
     steps = 2 * fast.train.total_steps if paper is None else paper.total_steps
     assert config.train.total_steps == steps
     assert config.train.batch_size == (fast.train if paper is None else paper).batch_size
+    if recipe == "open_small":
+        assert config.data.curriculum == 2 * fast.data.curriculum
+    assert 3 * config.data.curriculum <= 2 * steps * config.train.batch_size
     if name == "listops":
         train.prepare(config.to_dict(), jax.devices()[:1])
 

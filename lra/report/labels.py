@@ -82,11 +82,11 @@ def setting_of(
 ) -> dict[str, Hashable]:
     """Returns the setting of a config; equal for runs that differ only in seed, paths or devices.
 
-    Keys that an older run lacks have the value of the config file. See `preset_of` for `config_argument`.
+    Keys that an older run lacks have the value of the paper's recipe. See `preset_of` for `config_argument`.
     """
     own = {**flat(config), "data.task": task, "data.sha256": data_sha256}
     preset = preset_of(own, config_argument)
-    return {**standard(task, str(own["attention.name"]), preset), **own, PRESET: preset}
+    return {**standard(task, str(own["attention.name"])), **own, PRESET: preset}
 
 
 def label_settings(

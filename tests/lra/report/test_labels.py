@@ -72,6 +72,17 @@ def test_an_older_config_without_a_key_is_the_same_setting():
     assert setting_of(old, "listops") == setting("nystrom")
 
 
+def test_a_run_that_is_older_than_a_key_of_its_recipe_differs_from_newer_runs():
+    old = config("nystrom,recipe=fast")
+    del old["data"]["curriculum"]
+    found = setting_of(old, "listops", config_argument="configs/listops.py:nystrom,recipe=fast")
+    assert unusual(found) == {"data.curriculum": 0}
+    assert labels(found, setting("nystrom,recipe=fast")) == [
+        "nystrom-32, no curriculum, recipe=fast",
+        "nystrom-32, recipe=fast",
+    ]
+
+
 @pytest.mark.parametrize("task", CONFIGS)
 @pytest.mark.parametrize("attention", ["nystrom", "softmax"])
 @pytest.mark.parametrize("preset", PRESETS)
