@@ -1,6 +1,6 @@
 """Compares short runs that each lack one part of a recipe, by their validation accuracy.
 
-    python run_lra.py --config=configs/listops.py:nystrom,recipe=fast --config.model.stem="()" --notest …
+    python run_lra.py --config=configs/text.py:nystrom,recipe=fast --config.model.stem="()" --notest …
     python -m benchmarks.ablation runs/ablation --out results/ablation.json
 
 The row of a run is the option in its command that other runs of its task do not have.

@@ -17,7 +17,7 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config = listops.get_config(argument)
     config.data.task = "listops-short"
     config.data.max_len = 512
-    config.data.curriculum = 0  # that of `recipe=fast` is longer than this run
+    config.data.curriculum = 0  # the curriculum of a recipe can be longer than this run
     config.model.max_len = 512
     config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_steps = 300

@@ -9,9 +9,9 @@ curriculum are as in `configs/fast.py`.
   few hours per task on two CPU cores.
 - `open`: sizes of MEGA's models, for an accelerator: layers, width and MLP from its repository
   (facebookresearch/mega, `fairseq/models/lra/model.py` at aeaa4b4), and 128 landmarks. Steps, batch
-  size, warm-up and evaluations are those of the paper's recipe; a curriculum takes at most half of the steps.
-  Differs from MEGA: layer norm on all tasks,
-  two heads of 64 for queries, keys and values, Muon instead of Adam.
+  size, warm-up and evaluations are those of the paper's recipe. A curriculum takes at most half of the steps.
+  Differs from MEGA: layer norm on all tasks, two heads of 64 for queries, keys and values, Muon instead of
+  Adam.
 
 Splits, test protocol and one-dimensional sequences are the same as in the benchmark.
 """
@@ -22,8 +22,8 @@ from configs import fast
 
 AVERAGES: dict[str, Any] = {"model.block": "gated_ema", "model.positions": "none"}
 
-
-# Examples of the curriculum of `recipe=open`: half of the steps on ListOps, 3,000 steps on Pathfinder.
+# Examples of the curriculum of `recipe=open`: 2,500 of 5,000 steps on ListOps, 3,000 of 62,400 on Pathfinder.
+# Larger images have as many examples as in `recipe=fast`.
 CURRICULA = {"listops": 80_000, "pathfinder32": 768_000}
 
 

@@ -110,6 +110,13 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             f"data.curriculum={data_config.curriculum} is less than one batch of"
             f" train.batch_size={fit_config.train.batch_size}: raise it, or set it to 0."
         )
+    easier_steps = data_config.num_easier // fit_config.train.batch_size
+    if easier_steps >= fit_config.train.total_steps:
+        raise ValueError(
+            f"data.curriculum={data_config.curriculum} takes {easier_steps:,} steps, but train.total_steps is"
+            f" {fit_config.train.total_steps:,}, so the run would see no example of the benchmark: lower"
+            " data.curriculum, or set it to 0."
+        )
     options = dict(config["attention"])
     attention = options.pop("name", None)
     try:

@@ -67,8 +67,8 @@ def load(
 
     `source` is "files", "generated", or "auto" (files if `dir` is set). If `examples` is set, only that
     many examples per split and of the curriculum are generated or read. Generated trees have more than
-    `min_length` and fewer than `max_length` tokens, brackets included. Trees of the curriculum have fewer
-    than `min_length`.
+    `min_length` and fewer than `max_length` tokens, brackets included. Trees of the curriculum are always
+    generated and have fewer than `min_length`.
 
     Raises:
       ValueError: The source is unknown or contradicts `dir`, or a file is malformed.
@@ -110,7 +110,7 @@ def load(
 def _curriculum(config: DataConfig, task: str, max_length: int) -> Split:
     """Opens the short trees; generates them if they are missing."""
     name = f"{task}-curriculum"
-    count = min(config.curriculum, config.examples or config.curriculum)
+    count = config.num_easier
     num_chunks = -(-count // CHUNK_TREES)
     draw = functools.partial(draw_short_trees, count=count, seed=config.seed, max_length=max_length)
 

@@ -110,7 +110,7 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
 def _curriculum(config: DataConfig, resolution: int, difficulty: str) -> Split:
     """Opens the images with shorter targets; generates them if they are missing."""
     name = f"{task_name(resolution, difficulty)}-curriculum"
-    count, seed = min(config.curriculum, config.examples or config.curriculum), config.seed
+    count, seed = config.num_easier, config.seed
     plan = _plan_chunks(0, count, resolution)
     draw = functools.partial(
         _draw_curriculum_chunk,

@@ -66,6 +66,11 @@ class DataConfig:
         return Padding(self.max_len, padded_len, self.zero_is_padding, self.pad_to_multiple_of)
 
     @property
+    def num_easier(self) -> int:
+        """Number of examples of the curriculum: `curriculum`, at most `examples` if that is set."""
+        return min(self.curriculum, self.examples or self.curriculum)
+
+    @property
     def num_processes(self) -> int:
         """Number of processes that prepare data: `workers`, or the number of usable cores."""
         return parallel.num_processes(self.workers)

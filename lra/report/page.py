@@ -169,7 +169,8 @@ def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:
     if unsteady:
         parts += [
             f"Not in the picture, because their times differ by more than a factor of {MAX_RATIO} (over"
-            " seeds, or between the quartiles of one seed's laps), as happens on a machine with other load:",
+            " seeds, or between the quartiles of one seed's laps), as happens on a machine with other load, or"
+            " with a curriculum of shorter sequences:",
             bullets(unsteady),
         ]
     return parts
@@ -190,7 +191,8 @@ def _task(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[st
     if not all(group.is_steady for group in groups):
         parts.append(
             f"† Over seeds, or within one seed, the times differ by more than a factor of {MAX_RATIO}: the"
-            " machine had other load, so this speed cannot be compared with others."
+            " machine had other load, or a curriculum has shorter sequences (`data.curriculum`). This speed"
+            " cannot be compared with others."
         )
     trivial, counted = tables.baselines(groups)
     if trivial:

@@ -16,7 +16,7 @@ name = sys.argv[sys.argv.index("--cell") + 1]
 if name == "broken":
     sys.exit(3)
 if name.startswith("SIG"):
-    pathlib.Path(os.environ["PYTHONPATH"], "pid").write_text(str(os.getpid()))
+    pathlib.Path(os.environ["PYTHONPATH"], name).write_text(str(os.getpid()))
     os.kill(os.getppid(), signal.Signals[name])
     time.sleep(60)
 if name == "silent":
@@ -86,6 +86,7 @@ def test_a_signal_ends_the_cell_and_keeps_the_rows(tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit) as ended:
         collect(tmp_path, monkeypatch, "one", "SIGTERM")
     assert ended.value.code == 143
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+    for name in ("SIGINT", "SIGTERM"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / name).read_text()), 0)
     assert len(json.loads((tmp_path / "out/table.json").read_text())["rows"]) == 1

@@ -313,6 +313,10 @@ def test_memorizes_eight_trees(tmp_path):
             "less than one batch",
         ),
         (
+            {"data__curriculum": 50, "data__examples": 0},
+            "data.curriculum=50 takes 6 steps, but train.total_steps is 6, so .* no example",
+        ),
+        (
             {"data__task": "mqar-128-4", "model__vocab_size": 256},
             "data.max_len=64 truncates labeled tokens of mqar-128-4: pass at least 128",
         ),
