@@ -169,7 +169,7 @@ def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:
     if unsteady:
         parts += [
             f"Not in the picture, because their times differ by more than a factor of {MAX_RATIO} (over"
-            " seeds, or between the quartiles of one seed's laps), as happens on a machine with other load, or"
+            " seeds, or between the quartiles of one seed's laps), as happens on a machine with other load or"
             " with a curriculum of shorter sequences:",
             bullets(unsteady),
         ]
