@@ -235,8 +235,8 @@ class Layer(nn.Module, kw_only=True):
 class MultiHeadAttention(Layer):
     """Multi-head attention: projections to query, key and value, a core, and an output projection.
 
-    With a core that has `shares_query_and_key`, there is no key projection. With `reads_value_only`, there
-    are no query and key projections. Other attributes are as in `nn.MultiHeadDotProductAttention`,
+    A core with `shares_query_and_key` has no key projection, and one with `reads_value_only` has neither a
+    query nor a key projection. Other attributes are as in `nn.MultiHeadDotProductAttention`,
     but `precision` and `param_dtype` do not apply to the core.
 
     Attributes:
