@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,6 @@ class Tokenizer:
         """Returns a `Tokenizer` around a `tokenizers.Tokenizer`; `origin` is for error messages."""
         backend.no_truncation()
         backend.no_padding()
-        # "[MASK]" in a text is split like other text; it does not become the mask token.
-        backend.encode_special_tokens = True
         vocabulary = backend.get_vocab(with_added_tokens=True)
         ids = {
             name: next(vocabulary[token] for token in tokens if token in vocabulary)
@@ -68,6 +66,12 @@ class Tokenizer:
                 " pass the tokenizer of a BERT-style model, or leave data.tokenizer empty to train one."
             )
         special = {id for id, token in backend.get_added_tokens_decoder().items() if token.special}
+        special.update(ids.values())
+        # "[MASK]" in a text is split like other text; it does not become the mask token. Other special
+        # tokens, such as markers of entities that a user added, remain tokens.
+        as_text = set(itertools.chain.from_iterable(SPECIAL_TOKENS.values()))
+        backend = _mark_special(backend, lambda token: token["content"] in as_text)
+        backend.encode_special_tokens = True
         return cls(
             backend=backend,
             vocab_size=max(vocabulary.values()) + 1,
@@ -77,13 +81,13 @@ class Tokenizer:
             sep_id=ids["sep"],
             mask_id=ids["mask"],
             pair_separators=2 if backend.num_special_tokens_to_add(is_pair=True) == 4 else 1,
-            special_ids=tuple(sorted(special.union(ids.values()))),
+            special_ids=tuple(sorted(special)),
             word_mark=_word_mark(json.loads(backend.to_str()), origin),
             sha256=hashlib.sha256(backend.to_str().encode()).hexdigest(),
         )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of each text, without special tokens except the unknown token."""
+        """Returns the token ids of each text; names in `SPECIAL_TOKENS` are read as text."""
         batch = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         reserved = self._reserved
         return [
@@ -144,7 +148,7 @@ class Tokenizer:
 
         cls, sep = map(self.backend.id_to_token, (self.cls_id, self.sep_id))
         second = min(num_types - 1, 1)
-        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend = _mark_special(self.backend, lambda token: token["id"] in self.special_ids)
         backend.post_processor = tokenizers.processors.TemplateProcessing(
             single=f"{cls} $A {sep}",
             pair=" ".join(
@@ -283,6 +287,16 @@ def _roberta(folder: Path, prefix: str) -> Any:
     single, pair = "<s> $A </s>", "<s> $A </s> </s> $B </s>"
     _add_special_tokens(backend, backend.get_vocab(), single=single, pair=pair)
     return backend
+
+
+def _mark_special(backend: Any, is_special: Callable[[Mapping[str, Any]], bool]) -> Any:
+    """Returns a copy of a backend, in which the added tokens with `is_special(token)` are special."""
+    import tokenizers
+
+    description = json.loads(backend.to_str())
+    for token in description["added_tokens"]:
+        token["special"] = is_special(token)
+    return tokenizers.Tokenizer.from_str(json.dumps(description))
 
 
 def _add_special_tokens(

@@ -175,6 +175,21 @@ def test_name_of_a_special_token_is_encoded_as_text(tmp_path):
     assert tokens(bert, "a[MASK]b") == ["a", "[", "[UNK]", "]", "b"]
 
 
+def test_special_tokens_that_a_user_added_remain_tokens(tmp_path):
+    """Markers of entities are tokens in training, as they are for `load` and transformers."""
+    backend = load_tokenizer(write_bert(tmp_path)).backend
+    backend.add_special_tokens(["<e1>"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokens(tokenizer, "a<e1>b[MASK]") == ["a", "<e1>", "b", "[", "[UNK]", "]"]
+    assert len(BERT) in tokenizer.special_ids  # it is not masked in pretraining
+    tokenizer.save(tmp_path)
+    saved = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert saved.get_added_tokens_decoder()[len(BERT)].special
+    assert saved.encode("a<e1>").tokens == ["[CLS]", "a", "<e1>", "[SEP]"]
+    assert load_tokenizer(tmp_path).sha256 != load_tokenizer(tmp_path / "vocab.txt").sha256
+
+
 def test_other_tokenizers_have_other_hashes(tmp_path, trained):
     path = write_bert(tmp_path)
     hashes = {load_tokenizer(path).sha256, load_tokenizer(path, lowercase=False).sha256}
