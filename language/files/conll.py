@@ -1,5 +1,6 @@
 """Token classification from CoNLL files: a word per line, its tag last, an empty line after a sentence."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +34,7 @@ class Record(NamedTuple):
 
 
 def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Record]:
-    """Returns the sentences of a file. Columns are separated by tabs, or else by whitespace.
+    """Returns the sentences of a file. Columns are separated by tabs, or else by spaces.
 
     If `labeled` is None, tags are read if the lines have two or more columns; if it is False, they are not.
 
@@ -46,8 +47,9 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     records: list[Record] = []
     is_new = True
     for number, line in enumerate(text.split("\n"), 1):
-        cells = line.strip().split("\t") if "\t" in line.strip() else line.split()
-        if not cells or not cells[0] or cells[0] == DOCUMENT:
+        line = line.strip(" \t\r")  # a no-break space is part of a word
+        cells = re.split("\t" if "\t" in line else " +", line)
+        if cells[0] in ("", DOCUMENT):
             is_new = True
             continue
         if labeled is None:

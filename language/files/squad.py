@@ -165,7 +165,7 @@ def _question(entry: Any, context: Any, path: Path, *, labeled: bool) -> Questio
     answers = [] if entry.get("is_impossible") else entry["answers"]
     for answer in answers:
         text, begin = answer["text"], answer["answer_start"]
-        if not text or context[begin : begin + len(text)] != text:
+        if not text or begin < 0 or context[begin : begin + len(text)] != text:
             raise ValueError(
                 f"{where}: the answer is {text!r}, but its context has"
                 f" {context[begin : begin + len(text)]!r} at character {begin}: correct answer_start."

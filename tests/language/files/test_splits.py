@@ -9,7 +9,7 @@ import pytest
 
 from dataprep.holdout import held_out_share
 from language import files
-from language.files import FilesConfig, rows
+from language.files import FilesConfig, conll, rows
 from language.tasks.tagging import IGNORED
 from language.tokenizer import load_tokenizer
 from tests.language.files import fakes
@@ -67,6 +67,16 @@ def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
     assert data.task.predict(split, {"classes": classes}) == [s.tags for s in split.sentences]
     first_only = data.task.predict(split, {"classes": classes[:1]})
     assert first_only == [split.sentences[0].tags]
+
+
+def test_no_break_spaces_are_parts_of_words(tmp_path):
+    file = tmp_path / "x.conll"
+    file.write_text("10\u00a0000  X O\r\n\u00a0\tO\n \nrome B-LOC \n")
+    records = conll.read(file, FilesConfig(kind="token_classification"), labeled=True)
+    assert [record.sentence for record in records] == [
+        (["10\u00a0000", "\u00a0"], ["O", "O"]),
+        (["rome"], ["B-LOC"]),
+    ]
 
 
 def test_sentences_longer_than_a_row_have_several(tmp_path, tokenizer):
@@ -181,6 +191,7 @@ SQUAD = {
 
 
 SHIFTED = json.dumps(SQUAD).replace("13", "12")
+NEGATIVE = json.dumps(SQUAD).replace("13", "-5").replace("in rome", "in rome.")
 TWICE = json.dumps({"data": SQUAD["data"] * 2})
 # Name, content, values of the config, and a part of the message.
 INVALID = {
@@ -240,6 +251,7 @@ INVALID = {
         ("x.json", '{"data": [{}]}', {}, "x.json is not in SQuAD's format"),
         ("x.json", '{"data": []}', {}, "x.json has no questions"),
         ("x.json", SHIFTED, {}, "question '1': the answer is 'rome', but its context has"),
+        ("x.json", NEGATIVE, {}, "'rome' at character -5: correct answer_start"),
         ("x.json", TWICE, {}, "two questions have the same id"),
         ("x.json", "{}", {"max_len": 20, "overlap": 10}, "data.overlap=10: needs less than half of"),
     ],
