@@ -96,6 +96,15 @@ def test_predicting_with_the_folder_of_a_model_is_an_error(in_repository, tmp_pa
     assert "is not the config of a run: pass the folder of a finished run" in answer.errors
 
 
+def test_predicting_with_an_unfinished_run_is_an_error(in_repository, tmp_path):
+    config = {"data": {}, "train": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
+    answer = programs.call("run_finetune", "--mode=predict", *arguments)
+    programs.assert_refused(answer, "run_finetune")
+    assert f"{tmp_path} has no folder model, because its run is not finished" in answer.errors
+
+
 def test_a_threshold_that_does_not_exist_is_an_error_before_training(in_repository, tmp_path):
     model = fakes.checkpoint(tmp_path / "model")
     arguments = flags(tmp_path, tmp_path / "mine", model, "regression")

@@ -44,6 +44,11 @@ def open_trained(folder: Path) -> Trained:
             f"{folder / 'config.json'} is not the config of a run: pass the folder of a finished run, not"
             " that of a model."
         )
+    if not (folder / "model").is_dir():
+        raise FileNotFoundError(
+            f"{folder} has no folder model, because its run is not finished: resume the run with the"
+            " command that started it."
+        )
     config = {
         **config,
         "init": {"checkpoint": str(folder / "model")},
@@ -90,6 +95,8 @@ def predict(trained: Trained, source: Path, output: Path) -> int:
         )
     if source.resolve() == output.resolve():
         raise ValueError(f"--output: {output} is also the input; pass another file.")
+    if output.is_dir():
+        raise ValueError(f"--output: {output} is a folder; pass the path of a file.")
     with tempfile.TemporaryDirectory() as folder:
         split = files.open_input(data, run.task, source, trained.tokenizer, Path(folder))
         spec = make_spec(run, examples=1)

@@ -124,6 +124,8 @@ def test_a_run_learns_and_predicts_again(tmp_path, checkpoint, kind, no_annotati
     else:
         assert own == ours
     same_from_python(load(tmp_path / "run/model"), data.splits["test"], kind, own)
+    with pytest.raises(ValueError, match=r"--output: .*new is a folder; pass the path of a file"):
+        finetune.predict(trained, tests, output.parent)
     before = output.read_bytes()
     tests.write_text("")
     with pytest.raises(ValueError, match=r"test\.\w+ (has no|is not JSON)"):
