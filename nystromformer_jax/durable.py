@@ -57,7 +57,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must contain a JSON object, not a {type(found).__name__}.")

@@ -45,6 +45,7 @@ def test_reads_only_json_objects(tmp_path):
     for content, words in (
         (b'{"a": ', "cannot be read as JSON"),
         (b"\xff", "cannot be read as JSON"),
+        (b"[" * 10**5, "cannot be read as JSON: maximum recursion depth"),
         (b"[1]", "must contain a JSON object, not a list"),
     ):
         file.write_bytes(content)

@@ -170,7 +170,7 @@ def read_source(
     fields: dict[str, Any] = {ours: number(name) for name, ours in SIZE_FIELDS.items()}
     fields.update({ours: number(name, kind=float) for name, ours in _FLOAT_FIELDS.items()})
     activation = values["hidden_act"]
-    if activation not in _READ_ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _READ_ACTIVATIONS:
         raise ValueError(
             f"The config.json of {where} has an unsupported hidden_act,"
             f" {activation!r}{nearest(str(activation), _READ_ACTIVATIONS)}"
@@ -183,7 +183,15 @@ def read_source(
             " it must be true or false."
         )
     labels = raw.get("id2label")
-    fields["num_labels"] = len(labels) if isinstance(labels, Mapping) else number("num_labels")
+    if labels is None:
+        fields["num_labels"] = number("num_labels")
+    elif isinstance(labels, Mapping) and all(key.isdecimal() for key in labels):
+        fields["num_labels"] = len(labels)
+    else:
+        raise ValueError(
+            f"id2label in the config.json of {where} must give the name of each class by its number, such"
+            f' as {{"0": "no", "1": "yes"}}, got {labels!r:.80}.'
+        )
     fields["metadata"] = {key: raw[key] for key in raw if key not in _NOT_METADATA}
     if kind == "nystromformer":
         return _read_nystromformer(raw, values, where, fields, weights)
@@ -231,6 +239,10 @@ def _read_nystromformer(
     is_ours = raw.get(SECTION) is not None and not is_stale
     if is_ours:
         name = _read_section(raw, where, fields, (*SECTION_FIELDS, "conv_kernel_size"))
+        if "attention" not in fields:
+            raise ValueError(
+                f"{SECTION} in the config.json of {where} must have the key attention."
+            )
         if name:
             architecture, model = name, find_model(name)
     else:

@@ -70,6 +70,9 @@ class TestConfig:
             ({"model_type": None}, "model_type, None; known: bert, camembert, nystromformer"),
             ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no' .* must be true or false"),
             ({"hidden_act": "swish"}, "hidden_act, 'swish'; known: gelu, "),
+            ({"hidden_act": ["gelu"]}, r"hidden_act, \['gelu'\]; did you mean gelu"),
+            ({"id2label": ["no", "yes"]}, r"id2label in .* by its number, .* got \['no', 'yes'\]"),
+            ({"id2label": {"no": 0}}, r"id2label in .* by its number, .* got {'no': 0}"),
             ({"hidden_size": "12"}, "hidden_size = '12' in its config.json; it must be an integer"),
             ({"layer_norm_eps": None}, "layer_norm_eps = None .* must be a number"),
             ({"num_attention_heads": 5}, "embed_dim must be a multiple of num_heads, got 6 and 5"),
@@ -85,6 +88,7 @@ class TestConfig:
             ),
             ({"nystromformer_jax": {"pinv_iters": "6"}}, "pinv_iters in .* of type int, got '6'"),
             ({"nystromformer_jax": {"attention": "no"}}, "attention must be one of .* got 'no'"),
+            ({"nystromformer_jax": {}}, "nystromformer_jax in .* must have the key attention"),
             ({"nystromformer_jax": [1]}, r"nystromformer_jax in .* be a JSON object, got \[1\]"),
         ],
     )
