@@ -76,7 +76,7 @@ class SequenceTask(Task):
         """
         assert self.has_threshold
         assert split.labels is not None
-        probabilities = self._probabilities(outputs["logits"]).ravel().astype(np.float64)
+        probabilities = self._probabilities(outputs["logits"]).ravel()
         order = np.argsort(-probabilities, kind="stable")
         ranked, labels = probabilities[order], split.labels[: len(outputs["logits"])].ravel()[order]
         # F1 if the first k are predicted is 2 TP / (k + number of true labels).
@@ -94,6 +94,7 @@ class SequenceTask(Task):
 
     def _probabilities(self, logits: Values) -> Values:
         """Returns the probability of class 1 of two classes, [N], or of each label, [N, C]."""
+        logits = logits.astype(np.float64)  # in float32 different probabilities near 1 become equal
         difference = logits if self.kind == "multi_label" else logits[:, 1] - logits[:, 0]
         return np.exp(-np.logaddexp(0, -difference))
 

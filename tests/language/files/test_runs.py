@@ -222,12 +222,14 @@ def test_positions_are_repeated_only_for_a_named_attention(tmp_path, checkpoint)
     np.testing.assert_array_equal(table[29:58], table[:29])
 
 
-def test_tuned_threshold_has_the_best_f1(tmp_path):
+@pytest.mark.parametrize("shift", [0, 19])  # 19: all probabilities are near 1
+def test_tuned_threshold_has_the_best_f1(shift):
     from language.tasks.sequences import SequenceTask
 
     rng = np.random.default_rng(0)
     labels = (rng.random(101) < 0.2).astype(np.int32)
-    logits = np.stack([np.zeros(101), labels - 2 + rng.normal(size=101).round(1)], 1)
+    scores = labels - 2 + rng.normal(size=101).round(1) + shift
+    logits = np.stack([np.zeros(101), scores], 1).astype(np.float32)
 
     class Split:
         labels = None
