@@ -269,6 +269,9 @@ class LanguageModel:
         """Returns ids and types of texts; truncates long texts, with one warning."""
         if not texts:
             return {"input_ids": []}
+        for i, text in enumerate(texts):
+            if not isinstance(text, str):  # such as NaN, a missing value in a table
+                raise ValueError(f"Texts must be strings; number {i} is {text!r:.50}.")
         max_len = self._max_len
         tokens = self.tokenizer(texts)
         columns = {name: list(tokens[name]) for name in TOKEN_NAMES if name in tokens}

@@ -237,7 +237,7 @@ def test_every_model_gives_embeddings(make, name):
     assert np.isfinite(make(name).embed(["a cat"])).all()
 
 
-def test_errors_say_what_to_do(make, tmp_path):
+def test_errors_say_what_to_do(make, tmp_path, no_annotations):
     language_model = make()
     with pytest.raises(ValueError, match="classify needs a NystromformerForSequenceClassification"):
         language_model.classify(["a cat"])
@@ -246,6 +246,8 @@ def test_errors_say_what_to_do(make, tmp_path):
     for texts, tokens in (("a cat", {}), (None, {}), (["a"], {"input_ids": [[1]]})):
         with pytest.raises(ValueError, match="Pass a list of texts or"):
             language_model.embed(texts, **tokens)
+    with pytest.raises(ValueError, match=r"Texts must be strings; number 1 is nan\.$"):
+        language_model.embed(["a cat", float("nan")])
     with pytest.raises(ValueError, match="14 tokens are more than the 13 positions"):
         language_model.embed(input_ids=[[5] * 14])
     with pytest.raises(ValueError, match=r"from 0 to 10 in this model.*the model's own tokenizer"):
