@@ -219,6 +219,24 @@ def start_logging(*, quiet: bool = False) -> None:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
 
 
+def first_seed(config: ConfigDict) -> int:
+    """Returns `train.seed` of a config that is not validated yet; by default that of `TrainConfig`.
+
+    Raises:
+      ValueError: The section is missing, or the seed is not a whole number.
+    """
+    from nystromformer_jax.training.config import (
+        TrainConfig,
+    )  # imported late: needs the extra `lra`
+
+    if "train" not in config:
+        raise ValueError("train: this section is missing from the config.")
+    seed = config.train.get("seed", TrainConfig.seed)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ValueError(f"train.seed: needs an int, got {seed!r} ({type(seed).__name__}).")
+    return seed
+
+
 def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:
     """Converts a config to plain sections, with this `train.seed`.
 
@@ -294,7 +312,7 @@ def load_config(path: str, *argument: str) -> ConfigDict:
     """Returns the config of a file, given the argument after the colon if there is one.
 
     Raises:
-      ValueError: The file has no function `get_config`, or the function failed or returned something else.
+      ValueError: The file has no function `get_config`, or the function failed or did not return sections.
       ImportError: A module of the file or of its attention cannot be imported.
     """
     try:
@@ -310,6 +328,9 @@ def load_config(path: str, *argument: str) -> ConfigDict:
         raise ValueError(
             f"get_config in {path} must return a ConfigDict, not a {type(config).__name__}."
         )
+    for name, section in config.items():
+        if not isinstance(section, ConfigDict):
+            raise ValueError(f"{path}: {name} must be a section (a ConfigDict), not {section!r}.")
     return config
 
 

@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     from lra import data, train
     from nystromformer_jax import training
 
-    first = 0 if own_config else CONFIG.value.train.seed
+    first = 0 if own_config else cli.first_seed(CONFIG.value)
     seeds, alone = range(first, first + SEEDS.value), SEEDS.value == 1
     folders = {cli.run_folder(WORKDIR.value, f"-seed{seed}", alone=alone): seed for seed in seeds}
     if evaluates:

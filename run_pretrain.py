@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     from nystromformer_jax import training
 
     config = CONFIG.value.to_dict()
-    folder = cli.run_folder(WORKDIR.value, f"-seed{config['train']['seed']}", alone=True)
+    folder = cli.run_folder(WORKDIR.value, f"-seed{cli.first_seed(CONFIG.value)}", alone=True)
     run = pretrain.prepare(training.keep_accumulation(config, folder))
     if MODE.value == "check":
         pretrain.open_tokenizer(run)

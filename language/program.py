@@ -144,7 +144,7 @@ def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
 def _configs(given: Any) -> dict[Path, dict[str, Any]]:
     """Returns the configs by run folder: one run, one per seed, or one per batch size and learning rate."""
     values, config = flags.FLAGS, given.to_dict()
-    first = config["train"]["seed"]
+    first = cli.first_seed(given)
     if values.search:
         if values.seeds > 1:
             raise ValueError(

@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from ml_collections import ConfigDict
 
 import cli
+from tests.programs import assert_refused, call
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +54,10 @@ def test_rejects_a_folder_without_a_name_for_several_seeds(flag):
             "cannot be loaded: SyntaxError: expected ':' (own.py, line 1)",
         ),
         ("def get_config(argument): return {}", "must return a ConfigDict, not a dict"),
+        (
+            "from ml_collections import ConfigDict\ndef get_config(argument): return ConfigDict({'data': 3})",
+            "own.py: data must be a section (a ConfigDict), not 3",
+        ),
         ("get_confg = None", "has no function get_config"),
     ],
 )
@@ -61,3 +67,26 @@ def test_an_invalid_config_file_is_one_sentence(tmp_path, body, words):
     with pytest.raises(ValueError, match=f"^{re.escape(str(file))}|^get_config") as error:
         cli.load_config(str(file), "nystrom")
     assert words in str(error.value)
+
+
+def test_the_first_seed_is_that_of_the_config_or_zero():
+    assert cli.first_seed(ConfigDict({"train": {"seed": 5}})) == 5
+    assert cli.first_seed(ConfigDict({"train": {"total_steps": 20}})) == 0
+    for config, words in (
+        ({}, "train: this section is missing"),
+        ({"train": {"seed": "one"}}, "train.seed: needs an int, got 'one' (str)"),
+        ({"train": {"seed": True}}, "train.seed: needs an int, got True (bool)"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            cli.first_seed(ConfigDict(config))
+
+
+@pytest.mark.parametrize("program", ["run_lra", "run_pretrain", "run_finetune"])
+def test_a_config_without_sections_is_one_sentence(in_repository, tmp_path, program):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from ml_collections import ConfigDict\ndef get_config(): return ConfigDict({'data': {}})"
+    )
+    answer = call(program, f"--config={file}")
+    assert_refused(answer, program)
+    assert "train: this section is missing" in answer.errors

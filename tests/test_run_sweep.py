@@ -118,7 +118,7 @@ def test_a_config_file_of_the_user_may_be_invalid(in_repository, tmp_path, capsy
         "def get_config(argument): return undefined": "NameError",
         "from configs.common import base as get_config": "data.task is missing",
         "from ml_collections import ConfigDict\ndef get_config(argument): return ConfigDict({'data': 3})": (
-            "data.task is missing"
+            "data must be a section (a ConfigDict), not 3"
         ),
     }.items():
         file.write_text(body)
