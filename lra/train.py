@@ -155,7 +155,14 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
       The content of `result.json`. If the run is finished, nothing is trained.
     """
     spec = make_spec(run)
-    easier = None if task.curriculum is None else _examples(run, task.curriculum())
+
+    def open_curriculum() -> Split | None:
+        """Opens the easier examples and verifies their hashes; returns None without a curriculum."""
+        return task.curriculum() if run.data.curriculum and task.curriculum else None
+
+    def check_data() -> None:
+        cache.require_unchanged(task.folder, task.sha256)
+        open_curriculum()
 
     def on_test(params: Any) -> dict[str, Any]:
         return {
@@ -173,13 +180,16 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
             "partial": is_partial(run, task),
         }
 
+    training = _examples(run, task.splits["train"])
+    if easier := open_curriculum():
+        training = dataclasses.replace(training, curriculum=_examples(run, easier))
     result = train_to_result(
         workdir,
         spec,
-        training=dataclasses.replace(_examples(run, task.splits["train"]), curriculum=easier),
+        training=training,
         validation=_examples(run, task.splits["valid"]),
         data_sha256=task.sha256,
-        check_data=lambda: cache.require_unchanged(task.folder, task.sha256),
+        check_data=check_data,
         report=report,
     )
     if test and result.get("state") == VALIDATED:

@@ -124,9 +124,18 @@ def describe(task: str) -> TaskInfo:
 
 
 def load(config: DataConfig) -> Task:
-    """Opens the task of a config; prepares the data if they are missing."""
+    """Opens the task of a config; prepares the data if they are missing.
+
+    Raises:
+      ValueError: `curriculum` is positive, and the task has none.
+      Any exception of `TaskInfo.load`.
+    """
     info = describe(config.task)
     task = info.load(config)
+    if config.curriculum and task.curriculum is None:
+        raise ValueError(
+            f"data.curriculum={config.curriculum}: {task.name} has no curriculum. Set data.curriculum=0."
+        )
     if not info.has_all(task) and not config.examples:
         _logger.warning(
             "%s has %s examples here and %s in the benchmark: accuracies are not comparable.",

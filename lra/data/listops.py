@@ -101,9 +101,7 @@ def load(
         name,
         cache.prepared(name, fingerprint, build, description),
         decode,
-        curriculum=(
-            functools.partial(_curriculum, config, name, min_length) if config.curriculum else None
-        ),
+        curriculum=functools.partial(_curriculum, config, name, min_length),
     )
 
 

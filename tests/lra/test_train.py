@@ -270,6 +270,30 @@ def test_batches_decode_to_the_generated_trees(tmp_path):
     assert listops.evaluate(text) == batch["labels"][0]
 
 
+def test_a_run_reads_its_curriculum_first_and_checks_its_files(monkeypatch, tmp_path):
+    given = {}
+    monkeypatch.setattr(train, "train_to_result", lambda *_, **options: given.update(options) or {})
+    for curriculum in (16, 0):
+        config = small_config(data__curriculum=curriculum)
+        prepared = train.prepare(config)
+        task = data.load(prepared.data)
+        train.train(prepared, task, tmp_path)
+        if not curriculum:
+            assert given["training"].curriculum is None
+            continue
+        easier = given["training"].curriculum
+        rows, padding = np.arange(8), prepared.data.padding
+        assert easier.count == 16
+        np.testing.assert_array_equal(
+            easier.fetch(rows)["inputs"], task.curriculum().batch(rows, padding)["inputs"]
+        )
+        given["check_data"]()
+        (labels,) = task.folder.parent.glob("listops-curriculum-*/train_labels.npy")
+        labels.write_bytes(labels.read_bytes()[:-1] + b"x")
+        with pytest.raises(ValueError, match=r"train_labels\.npy was modified"):
+            given["check_data"]()
+
+
 @pytest.mark.slow(minutes=0.3)
 def test_memorizes_eight_trees(tmp_path):
     config = small_config(
