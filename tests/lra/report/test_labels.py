@@ -203,6 +203,8 @@ def test_labels_contain_warm_up_if_nothing_else_differs():
             "nystrom-64, max len 128, batch 8",
         ),
         ("nystrom", {"optimizer": {"clip_norm": 1.0}}, "nystrom-64, clip norm 1.0"),
+        # An own attention may have an option of the same name and another type.
+        ("nystrom", {"attention": {"pinv_iters": [2, 6]}}, "nystrom-64, iterations (2, 6)"),
         (
             "nystrom",
             {"train": {"total_steps": 10, "budget_steps": 10}},
