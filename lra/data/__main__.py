@@ -95,7 +95,8 @@ def _format_example(task: Task, row: int) -> str:
     """Returns the training example in `row` as text."""
     split = task.splits["train"]
     *sequences, label = split[row]
-    name = f" ({task.class_names[label]})" if task.class_names else ""
+    names = [task.class_names[one] for one in np.ravel(label)] if task.class_names else []
+    name = f" ({', '.join(names)})" if names else ""
     texts = [task.decode(sequence) for sequence in sequences]
     if not task.image_shape:
         texts = [text if len(text) <= 400 else f"{text[:400]} …" for text in texts]

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -39,6 +40,17 @@ def test_contact_sheet_has_numbers_of_classes_without_names(tmp_path, monkeypatc
         data, "load", lambda config: dataclasses.replace(load(config), class_names=())
     )
     assert command.main([*EASY, f"--contact_sheet={sheet}"]) == 0
+
+
+def test_labeled_tokens_may_have_class_names(monkeypatch, capsys):
+    load, names = data.load, tuple(f"class {number}" for number in range(128))
+    monkeypatch.setattr(
+        data, "load", lambda config: dataclasses.replace(load(config), class_names=names)
+    )
+    assert command.main(["mqar-16-2", "--examples=3", "--show=1"]) == 0
+    printed = capsys.readouterr().out
+    first, second = re.search(r"example 0, label \[(\d+), (\d+)\]", printed).groups()
+    assert f"label [{first}, {second}] (class {first}, class {second}):" in printed
 
 
 def test_shows_examples_as_text(capsys):
