@@ -3,13 +3,13 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lra.sweep.choice import due_tests
 from lra.sweep.jobs import Job, is_diverged
 from lra.sweep.log import failure, is_running
 from nystromformer_jax.durable import read_json
-from reporting.runs import curve_of, read_metrics
+from reporting.runs import check_kinds, curve_of, read_metrics
 
 Kind = Literal["done", "diverged", "running", "failed", "waiting"]
 LAPS = 10  # number of laps whose median is the current time per step
@@ -30,8 +30,12 @@ def log_of(folder: Path, job: Job) -> Path:
 
 
 def state_of(folder: Path, job: Job) -> State:
-    """Returns the state of a job of the sweep in `folder`."""
-    log, result = log_of(folder, job), job.result
+    """Returns the state of a job of the sweep in `folder`.
+
+    Raises:
+      ValueError: A file of the run is invalid.
+    """
+    log, result = log_of(folder, job), _result_of(job)
     progress, left, total = _progress(job.folder)
     if is_running(log):
         if result is not None:
@@ -51,11 +55,28 @@ def state_of(folder: Path, job: Job) -> State:
     return State("waiting", f"stopped at {progress}" if progress else "", left, total)
 
 
+def _result_of(job: Job) -> dict[str, Any] | None:
+    """Returns the result of a job; raises ValueError if a value that the state needs is invalid."""
+    result, file = job.result, job.folder / "result.json"
+    if result is None:
+        return None
+    if is_diverged(result):
+        check_kinds(file, result, {"step": "a whole number"}, required=True)
+    else:
+        check_kinds(file, result, {"valid_accuracy": "a number"}, required=True)
+        check_kinds(file, result, {"test_accuracy": "a number"})
+    return result
+
+
 def _progress(folder: Path) -> tuple[str, float | None, float | None]:
     """Returns "step N of M", the seconds left and the seconds of the whole run, as far as they are known."""
-    if not (folder / "config.json").is_file():
+    file = folder / "config.json"
+    if not file.is_file():
         return "", None, None
-    total_steps = read_json(folder / "config.json")["train"]["total_steps"]
+    config = read_json(file)
+    check_kinds(file, config, {"train": "an object"}, required=True)
+    check_kinds(file, config["train"], {"total_steps": "a whole number"}, required=True)
+    total_steps = config["train"]["total_steps"]
     metrics = read_metrics(folder / "metrics.jsonl")
     step = int(metrics[-1]["step"]) if metrics else 0
     laps = curve_of(read_metrics(folder / "speed.jsonl"), "step_seconds")[1][-LAPS:]

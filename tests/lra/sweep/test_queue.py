@@ -96,6 +96,24 @@ def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("result", "{}", "valid_accuracy is missing"),
+        ("result", '{"valid_accuracy": "0.4"}', "valid_accuracy must be a number"),
+        ("result", '{"state": "diverged"}', "step is missing"),
+        ("config", "{}", "train is missing"),
+        ("config", '{"train": {}}', "total_steps is missing"),
+    ],
+)
+def test_status_names_a_file_that_is_not_of_a_run(tmp_path, name, content, words):
+    one = job(tmp_path, "one")
+    one.folder.mkdir()
+    (one.folder / f"{name}.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"{name}\.json.*{words}"):
+        table(tmp_path, [one])
+
+
+@pytest.mark.parametrize(
     ("variables", "workers", "expected"),
     [
         ({"CUDA_VISIBLE_DEVICES": "4,6"}, 0, ["4", "6"]),
