@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dataprep.archives import decode
 from nystromformer_jax.plugins import short_name
 from nystromformer_jax.spelling import nearest
 
@@ -115,9 +116,9 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
 
     Raises:
       OSError: The file cannot be read.
-      ValueError: A row is invalid; the message has its number.
+      ValueError: The file is not UTF-8, or a row is invalid; the message has its number.
     """
-    text = file.read_text(encoding="utf-8-sig")
+    text = decode(file.read_bytes(), str(file), "Save it as UTF-8.").removeprefix("\ufeff")
     if file.suffix == ".csv":
         rows: Any = [
             {key: value for key, value in row.items() if value not in ("", None)}

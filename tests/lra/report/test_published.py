@@ -58,6 +58,17 @@ def test_rows_of_a_file_have_means_if_they_are_complete(tmp_path):
     assert read_published(tmp_path / "rows.json") == {("Ours", "", ""): (mine,)}
 
 
+def test_encoding_of_a_file_is_utf_8_with_or_without_a_byte_order_mark(tmp_path):
+    file, rows = tmp_path / "rows.csv", "model,source,text\nNyströmformer,B,1\n"
+    for encoding in ("utf-8", "utf-8-sig"):
+        file.write_text(rows, encoding=encoding)
+        ((published,),) = read_published(file).values()
+        assert published.model == "Nyströmformer"
+    file.write_text(rows, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"rows\.csv is not UTF-8 text: byte 24 is 0xf6\. Save it"):
+        read_published(file)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
