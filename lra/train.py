@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from dataprep import cache
 from lra import data
-from lra.data import DataConfig, Split, Task
+from lra.data import DataConfig, Split, Task, TaskInfo
 from lra.data.baselines import baselines
 from lra.models import Classifier, DualEncoder, Model, ModelConfig, Tagger
 from nystromformer_jax import make_core
@@ -25,6 +25,7 @@ from nystromformer_jax.training import (
     Examples,
     FitConfig,
     FitResult,
+    TrainConfig,
     TrainSpec,
     Workdir,
     apply_model,
@@ -81,42 +82,9 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     own = {"data": DataConfig, "model": ModelConfig}
     sections = read_sections(config, own | SECTIONS, plain=["attention"])
     data_config, model_config = sections["data"], sections["model"]
-    task = data.describe(data_config.task)
-    if task.vocab_size > model_config.vocab_size:
-        raise ValueError(
-            f"model.vocab_size={model_config.vocab_size} is too small: {data_config.task} has"
-            f" {task.vocab_size} token ids."
-        )
-    if data_config.max_len < task.min_len:
-        raise ValueError(
-            f"data.max_len={data_config.max_len} truncates labeled tokens of {data_config.task}: pass at"
-            f" least {task.min_len}."
-        )
-    if data_config.curriculum and not task.curriculum:
-        raise ValueError(
-            f"data.curriculum={data_config.curriculum}: {data_config.task} has no curriculum; only ListOps"
-            " and Pathfinder have one. Set data.curriculum=0."
-        )
-    length = data_config.padding.padded_len
-    if length > model_config.max_len:
-        name = "padded_len" if data_config.padded_len else "max_len"
-        raise ValueError(
-            f"model.max_len={model_config.max_len} is less than data.{name}={length}: raise model.max_len"
-            f" or lower data.{name}."
-        )
     fit_config = FitConfig.from_sections(sections)
-    if 0 < data_config.curriculum < fit_config.train.batch_size:
-        raise ValueError(
-            f"data.curriculum={data_config.curriculum} is less than one batch of"
-            f" train.batch_size={fit_config.train.batch_size}: raise it, or set it to 0."
-        )
-    easier_steps = data_config.num_easier // fit_config.train.batch_size
-    if easier_steps >= fit_config.train.total_steps:
-        raise ValueError(
-            f"data.curriculum={data_config.curriculum} takes {easier_steps:,} steps, but train.total_steps is"
-            f" {fit_config.train.total_steps:,}, so the run would see no example of the benchmark: lower"
-            " data.curriculum, or set it to 0."
-        )
+    task = data.describe(data_config.task)
+    _check_task(task, data_config, model_config, fit_config.train)
     options = dict(config["attention"])
     attention = options.pop("name", None)
     try:
@@ -134,6 +102,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     make = make_core(attention, **options)
     model = kind(model_config, make, task.num_classes, remat=fit_config.train.remat)
     fit_config.check_batches(mesh)
+    length = data_config.padding.padded_len
     check_length(mesh, length, "data.padded_len" if data_config.padded_len else "data.max_len")
     if data_config.pad_to_multiple_of:
         check_length(mesh, data_config.pad_to_multiple_of, "data.pad_to_multiple_of")
@@ -144,6 +113,44 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     if is_plugin(attention):
         _check_variables(model, params, shortest, attention)
     return Run(config, data_config, fit_config, mesh, attention, model)
+
+
+def _check_task(task: TaskInfo, config: DataConfig, model: ModelConfig, train: TrainConfig) -> None:
+    """Raises ValueError unless the lengths, the vocabulary and the curriculum suit the task."""
+    if task.vocab_size > model.vocab_size:
+        raise ValueError(
+            f"model.vocab_size={model.vocab_size} is too small: {config.task} has"
+            f" {task.vocab_size} token ids."
+        )
+    if config.max_len < task.min_len:
+        raise ValueError(
+            f"data.max_len={config.max_len} truncates labeled tokens of {config.task}: pass at"
+            f" least {task.min_len}."
+        )
+    if config.curriculum and not task.curriculum:
+        raise ValueError(
+            f"data.curriculum={config.curriculum}: {config.task} has no curriculum; only ListOps"
+            " and Pathfinder have one. Set data.curriculum=0."
+        )
+    length = config.padding.padded_len
+    if length > model.max_len:
+        name = "padded_len" if config.padded_len else "max_len"
+        raise ValueError(
+            f"model.max_len={model.max_len} is less than data.{name}={length}: raise model.max_len"
+            f" or lower data.{name}."
+        )
+    if 0 < config.curriculum < train.batch_size:
+        raise ValueError(
+            f"data.curriculum={config.curriculum} is less than one batch of"
+            f" train.batch_size={train.batch_size}: raise it, or set it to 0."
+        )
+    easier_steps = config.num_easier // train.batch_size
+    if easier_steps >= train.total_steps:
+        raise ValueError(
+            f"data.curriculum={config.curriculum} takes {easier_steps:,} steps, but train.total_steps is"
+            f" {train.total_steps:,}, so the run would see no example of the benchmark: lower"
+            " data.curriculum, or set it to 0."
+        )
 
 
 def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[str, Any]:
