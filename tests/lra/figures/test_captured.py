@@ -103,6 +103,13 @@ def test_opens_a_run_of_another_machine(tmp_path):
         train.prepare(config)
 
 
+def test_opens_a_run_with_a_curriculum(tmp_path):
+    # 4 steps of the run's batches, and 9 of one example per device.
+    config = small_config(data__examples=80, data__curriculum=72, train__batch_size=16)
+    folder = write_run(tmp_path / "run", config)
+    assert open_run(folder, max_len=100).run.config["data"]["curriculum"] == 72
+
+
 def test_longest_examples_are_truncated_to_the_shortest_of_them(tmp_path):
     config = small_config(model__num_layers=2)
     trained = open_run(write_run(tmp_path / "run", config), max_len=100)
