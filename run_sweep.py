@@ -169,8 +169,9 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
     own = cli.load_config(path, argument)
     types = own.to_dict()
     keys = cli.keys_of(types)
-    if "data.task" not in keys:
-        raise ValueError(f"{path}: data.task is missing.")
+    for key in ("data.task", "train.seed"):  # each job sets its seed
+        if key not in keys:
+            raise ValueError(f"{path}: {key} is missing.")
     name_of(own.data.task)
     for key in values:
         if key not in keys or "." not in key:

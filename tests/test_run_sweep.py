@@ -114,12 +114,12 @@ def test_grid_may_set_values_that_are_valid_together(in_repository, tmp_path, va
 
 def test_a_config_file_of_the_user_may_be_invalid(in_repository, tmp_path, capsys):
     file = tmp_path / "own.py"
+    returning = "from ml_collections import ConfigDict\ndef get_config(argument): return ConfigDict"
     for body, words in {
         "def get_config(argument): return undefined": "NameError",
         "from configs.common import base as get_config": "data.task is missing",
-        "from ml_collections import ConfigDict\ndef get_config(argument): return ConfigDict({'data': 3})": (
-            "data must be a section (a ConfigDict), not 3"
-        ),
+        returning + "({'data': 3})": "data must be a section (a ConfigDict), not 3",
+        returning + "({'data': {'task': 'text'}})": "train.seed is missing",
     }.items():
         file.write_text(body)
         assert run_sweep.main([f"--tasks={file}", f"--workdir={tmp_path}/sweep"]) == 2
