@@ -225,9 +225,7 @@ def first_seed(config: ConfigDict) -> int:
     Raises:
       ValueError: The section is missing, or the seed is not a whole number.
     """
-    from nystromformer_jax.training.config import (
-        TrainConfig,
-    )  # imported late: needs the extra `lra`
+    from nystromformer_jax.training.config import TrainConfig  # needs the extra `lra`
 
     if "train" not in config:
         raise ValueError("train: this section is missing from the config.")
