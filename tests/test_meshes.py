@@ -184,6 +184,14 @@ def test_softmax_attention_is_split_by_the_compiler(one_device):
     assert_close(own_params, params, REFERENCE)
 
 
+def test_parts_of_fewer_examples_than_devices_train_equally(one_device):
+    """On one device the batch of 8 has parts of 2, which 8 devices cannot split."""
+    losses, params, _ = one_device(lra_job, "listops", accumulation=4)
+    own_losses, own_params, _ = trained(*lra_job("listops", None, {"data": 8}, accumulation=4))
+    assert_close(own_losses, losses, REFERENCE)
+    assert_close(own_params, params, REFERENCE)
+
+
 @pytest.mark.slow(minutes=0.3)
 def test_accumulation_remat_and_sharded_parameters_work_together(one_device):
     """Without dropout, because accumulated parts drop other elements."""

@@ -20,7 +20,9 @@ class TrainConfig:
     total_steps: int
     batch_size: int  # global batch size: examples per update on all devices
     seed: int = 0
-    accumulation: int = 1  # gradient accumulation: sequential parts of a batch; 0: chosen by device
+    accumulation: int = (
+        1  # gradient accumulation: parts of a batch, see `num_parts`; 0: chosen by device
+    )
     cpu_accumulation: int = 1  # for CPUs and small accelerators if accumulation is 0
     remat: bool = False  # rematerialization: recompute activations in the backward pass
     budget_steps: int = 0  # a run of fewer steps is partial; 0: the default of the task
@@ -159,27 +161,36 @@ class FitConfig:
             )
         return config
 
-    @property
-    def eval_batch_size(self) -> int:
-        """Rows of an evaluation batch. By default four accumulation parts, which fit without gradients."""
+    def eval_batch_size(self, num_shards: int) -> int:
+        """Returns the rows of an evaluation batch. By default four parts, which fit without gradients."""
         rows = self.train.batch_size
-        return self.eval.batch_size or min(rows, 4 * rows // self.train.accumulation)
+        parts = num_parts(self.train.accumulation, rows, num_shards)
+        return self.eval.batch_size or min(rows, 4 * rows // parts)
 
     def check_batches(self, mesh: Any) -> None:
-        """Raises ValueError unless the data axis of `mesh` divides the batch sizes."""
+        """Raises ValueError unless the batch sizes are divisible by the data axis of `mesh` and the parts."""
         train, shards = self.train, mesh.shape["data"]
-        if train.batch_size % (shards * train.accumulation):
-            hint = "" if train.batch_size % shards else ", or train.accumulation=1"
+        if train.batch_size % train.accumulation:
             raise ValueError(
-                f"train.batch_size={train.batch_size} is not divisible by mesh.data={shards}"
-                f" * {train.accumulation} parts (train.accumulation, or train.cpu_accumulation on a CPU):"
-                f" pass a multiple of {shards * train.accumulation}{hint}."
+                f"train.batch_size={train.batch_size} is not divisible by {train.accumulation} parts"
+                " (train.accumulation, or train.cpu_accumulation on a CPU): pass a multiple of"
+                f" {train.accumulation}."
             )
-        if self.eval_batch_size % shards:
-            raise ValueError(
-                f"eval.batch_size={self.eval_batch_size} is not divisible by mesh.data={shards}:"
-                f" pass a multiple of {shards}."
-            )
+        for name, rows in (("train", train.batch_size), ("eval", self.eval.batch_size)):
+            if rows % shards:
+                raise ValueError(
+                    f"{name}.batch_size={rows} is not divisible by mesh.data={shards}: pass a multiple"
+                    f" of {shards}."
+                )
+
+
+def num_parts(accumulation: int, batch_size: int, num_shards: int) -> int:
+    """Returns the number of sequential parts of a batch that is split over `num_shards` devices.
+
+    It is `accumulation`, or a divisor of it if a part would otherwise have no examples for some devices. A
+    device then processes at most as many examples at once as a single device would.
+    """
+    return math.gcd(accumulation, batch_size // num_shards)
 
 
 SECTIONS: dict[str, type] = typing.get_type_hints(FitConfig)

@@ -292,7 +292,7 @@ def _evaluate(
     shard, num_shards = data_shard(spec.mesh)
     batches = evaluation_batches(
         examples,
-        batch_size=spec.config.eval_batch_size,
+        batch_size=spec.config.eval_batch_size(spec.mesh.shape["data"]),
         limit=spec.config.eval.max_examples,
         host=shard,
         hosts=num_shards,

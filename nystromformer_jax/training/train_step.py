@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from nystromformer_jax.training.config import num_parts
 from nystromformer_jax.training.mesh import (
     batch_sharding,
     on_mesh,
@@ -86,7 +87,8 @@ def make_train_step(
 
     `state` and `metric_sums` are donated. The metrics of the batch are added to `metric_sums`, with
     `grad_norm`, the global gradient norm before clipping. The summed loss is divided by the denominator of
-    the full batch, so gradient accumulation gives the same update as one undivided batch.
+    the full batch, so gradient accumulation gives the same update as one undivided batch. `num_parts` chooses
+    the number of parts.
 
     With `shard_params` the state is sharded by `state_sharding`: parameters are gathered for the loss, and
     the gradient and the update are sharded.
@@ -100,11 +102,13 @@ def make_train_step(
     ) -> tuple[TrainState, Sums, Array]:
         dropout_rng = jax.random.fold_in(jax.random.key(seed), state.step)
         params = constrain(state.params, shard=False)
-        if accumulation == 1:
+        batch_size = len(next(iter(batch.values())))
+        parts = num_parts(accumulation, batch_size, mesh.shape["data"])
+        if parts == 1:
             gradient_sum, sums = _gradient(loss_fn, params, batch, dropout_rng)
         else:
-            parts = _split(batch, accumulation, mesh)
-            gradient_sum, sums = _accumulate(loss_fn, params, parts, dropout_rng)
+            split = _split(batch, parts, mesh)
+            gradient_sum, sums = _accumulate(loss_fn, params, split, dropout_rng)
         gradient_sum = constrain(gradient_sum, shard=shard_params)
         loss_sum, count = sums["loss"]
         gradient = jax.tree.map(lambda leaf: leaf / count, gradient_sum)

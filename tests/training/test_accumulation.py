@@ -2,12 +2,15 @@
 
 import json
 
+import hypothesis
 import jax
 import pytest
+from hypothesis import strategies as st
 
 from configs import image
 from lra import train
 from nystromformer_jax.training import ConfigDiffers, Workdir, environment, keep_accumulation
+from nystromformer_jax.training.config import num_parts
 from nystromformer_jax.training.environment import is_large
 
 
@@ -69,10 +72,19 @@ def test_accumulation_is_kept_only_if_both_configs_have_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("batch", "accumulation", "given", "rows"),
-    [(16, 1, 0, 16), (16, 2, 0, 16), (16, 8, 0, 8), (16, 8, 3, 3)],
+    ("batch", "accumulation", "given", "shards", "rows"),
+    [(16, 1, 0, 1, 16), (16, 2, 0, 1, 16), (16, 8, 0, 1, 8), (16, 8, 3, 1, 3), (16, 8, 0, 16, 16)],
 )
-def test_evaluation_batches_have_four_parts(batch, accumulation, given, rows):
+def test_evaluation_batches_have_four_parts(batch, accumulation, given, shards, rows):
     values = config(batch_size=batch, accumulation=accumulation)
     values["eval"]["batch_size"] = given
-    assert train.prepare(values, jax.devices()[:1]).fit.eval_batch_size == rows
+    assert train.prepare(values, jax.devices()[:1]).fit.eval_batch_size(shards) == rows
+
+
+@hypothesis.given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.booleans())
+def test_a_device_has_at_most_as_many_examples_at_once_as_a_single_one(a, b, shards, finer):
+    batch_size, accumulation = a * b * shards, a * b if finer else a
+    parts = num_parts(accumulation, batch_size, shards)
+    assert accumulation % parts == 0
+    assert batch_size % (parts * shards) == 0
+    assert batch_size // (parts * shards) <= batch_size // accumulation

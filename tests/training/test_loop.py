@@ -313,11 +313,11 @@ def test_trains_for_a_single_step(tmp_path):
     [
         (
             {"batch_size": 12, "accumulation": 2},
-            r"train.batch_size=12 is not divisible by mesh.data=8 .*: pass a multiple of 16\.$",
+            r"train.batch_size=12 is not divisible by mesh.data=8: pass a multiple of 8\.$",
         ),
         (
-            {"batch_size": 8, "accumulation": 2},
-            r"mesh.data=8 \* 2 parts .*: pass a multiple of 16, or train.accumulation=1\.$",
+            {"batch_size": 8, "accumulation": 3},
+            r"train.batch_size=8 is not divisible by 3 parts .*: pass a multiple of 3\.$",
         ),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from nystromformer_jax.training.config import num_parts
 from nystromformer_jax.training.planning.estimate import Memory, Plan, largest_batch, make_plan
 from nystromformer_jax.training.spec import TrainSpec
 from nystromformer_jax.training.topology import Chip
@@ -74,13 +75,18 @@ def _head(spec: TrainSpec, topology: str) -> str:
         f" data {shape['data']} × sequence {shape['sequence']}",
         f"batch {config.train.batch_size}, length {length:,}",
     ]
-    if config.train.accumulation > 1:
-        parts.append(f"in {config.train.accumulation} parts")
+    if (count := _num_parts(spec)) > 1:
+        parts.append(f"in {count} parts")
     if config.train.remat:
         parts.append("layers rematerialized")
     if config.mesh.shard_params:
         parts.append("parameters sharded")
     return "; ".join(parts)
+
+
+def _num_parts(spec: TrainSpec) -> int:
+    train = spec.config.train
+    return num_parts(train.accumulation, train.batch_size, spec.mesh.shape["data"])
 
 
 def _memory_lines(plan: Plan, chip: Chip | None) -> Iterator[str]:
@@ -164,7 +170,7 @@ def _smaller(config: Config, spec: TrainSpec) -> Iterator[dict[str, Any]]:
         changes["mesh.shard_params"] = True
         yield dict(changes)
     rows = spec.config.train.batch_size // data
-    for parts in range(spec.config.train.accumulation + 1, rows + 1):
+    for parts in range(_num_parts(spec) + 1, rows + 1):
         if rows % parts == 0:
             yield {**changes, "train.accumulation": parts}
 
