@@ -109,11 +109,15 @@ def _with_half(row: dict[str, Any]) -> list[str]:
 
 
 def _config(task: str, attention: str) -> dict[str, Any]:
-    """Returns the task's config without accumulation, which would make larger batches fit."""
+    """Returns the task's config without accumulation, which would make larger batches fit.
+
+    Without a curriculum either, which would take more steps than the run has if the batch is smaller.
+    """
     config: dict[str, Any] = (
         importlib.import_module(f"configs.{task}").get_config(attention).to_dict()
     )
     config["train"]["accumulation"] = 1
+    config["data"]["curriculum"] = 0
     config["eval"]["batch_size"] = 0
     return config
 

@@ -2,10 +2,12 @@
 
 import json
 
+import jax
 import pytest
 from jax.errors import JaxRuntimeError
 
 from benchmarks import tasks
+from lra import train
 
 
 def row(task, attention, **changes):
@@ -74,6 +76,12 @@ def test_batch_is_halved_until_the_compiled_step_fits(limit, expected, monkeypat
     compile_to(monkeypatch, held=1e12, example=30e9)
     found = tasks.measure("listops", "nystrom", limit)
     assert (found["batch_size"], found["fits"]) == (expected, limit > 1)
+
+
+def test_a_recipe_with_a_curriculum_has_smaller_batches():
+    config = tasks._config("pathfinder", "nystrom,recipe=fast")
+    config["train"]["batch_size"] = 1
+    train.prepare(config, jax.devices()[:1])
 
 
 def test_a_step_that_runs_out_of_memory_does_not_fit_at_its_batch(monkeypatch, capsys):
