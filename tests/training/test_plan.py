@@ -135,6 +135,14 @@ def test_largest_batch_is_divisible_by_devices_and_accumulation(monkeypatch):
     assert 176 in asked
 
 
+def test_largest_batch_is_at_least_a_known_batch_that_fits(monkeypatch):
+    """On 8 devices the batch of 16 has two parts; batches with all four parts are multiples of 32."""
+    monkeypatch.setattr(estimate, "make_plan", lambda *arguments: plan_of(20 * GIB))
+    four_parts = spec(train={"accumulation": 4})
+    assert estimate.largest_batch(four_parts, 16 * GIB, {16: plan_of(GIB)}) == 16
+    assert estimate.largest_batch(four_parts, 16 * GIB, {16: plan_of(20 * GIB)}) == 0
+
+
 CONFIG = {
     "train": {"remat": False},
     "mesh": {"shard_params": False},

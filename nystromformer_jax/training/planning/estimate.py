@@ -152,7 +152,9 @@ def largest_batch(
     first = max(1, spec.config.train.batch_size // parts)
     state, _, _ = spec.shapes(parts)
     base = _device_bytes(state)
-    return parts * largest_that_fits(needed, limit_bytes, first=first, base=base)
+    found = parts * largest_that_fits(needed, limit_bytes, first=first, base=base)
+    # A known batch need not be a multiple of `parts`: it may have fewer parts, see `num_parts`.
+    return max(found, *(size for size, plan in (known or {}).items() if plan.fits), 0)
 
 
 def largest_that_fits(
