@@ -20,9 +20,7 @@ class TrainConfig:
     total_steps: int
     batch_size: int  # global batch size: examples per update on all devices
     seed: int = 0
-    accumulation: int = (
-        1  # gradient accumulation: parts of a batch, see `num_parts`; 0: chosen by device
-    )
+    accumulation: int = 1  # gradient accumulation in parts, see `num_parts`; 0: chosen by device
     cpu_accumulation: int = 1  # for CPUs and small accelerators if accumulation is 0
     remat: bool = False  # rematerialization: recompute activations in the backward pass
     budget_steps: int = 0  # a run of fewer steps is partial; 0: the default of the task
@@ -174,7 +172,7 @@ class FitConfig:
             raise ValueError(
                 f"train.batch_size={train.batch_size} is not divisible by {train.accumulation} parts"
                 " (train.accumulation, or train.cpu_accumulation on a CPU): pass a multiple of"
-                f" {train.accumulation}."
+                f" {train.accumulation}, or train.accumulation=1."
             )
         for name, rows in (("train", train.batch_size), ("eval", self.eval.batch_size)):
             if rows % shards:
@@ -187,8 +185,8 @@ class FitConfig:
 def num_parts(accumulation: int, batch_size: int, num_shards: int) -> int:
     """Returns the number of sequential parts of a batch that is split over `num_shards` devices.
 
-    It is `accumulation`, or a divisor of it if a part would otherwise have no examples for some devices. A
-    device then processes at most as many examples at once as a single device would.
+    It is the largest divisor of `accumulation` with which all devices have equally many examples of a part.
+    A device processes at most as many examples at once as a single device would.
     """
     return math.gcd(accumulation, batch_size // num_shards)
 
