@@ -77,11 +77,15 @@ def _control() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _with_and_without_averages() -> str:
-    """Returns the errors of two models that differ in the moving averages before queries and keys."""
+def _averages() -> str:
+    """Returns the errors of models with moving averages before queries and keys, and of one without."""
+    files = {
+        "recipe=open_small": "open-small",
+        "with averages": "with",
+        "without averages": "without",
+    }
     trained = {
-        f"{name} averages": _json(f"averages/{name}")["trained"]["listops"]
-        for name in ("with", "without")
+        name: _json(f"averages/{file}")["trained"]["listops"] for name, file in files.items()
     }
     return approximation.trained_markdown({"trained": trained})
 
@@ -112,7 +116,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "approximation": lambda: approximation.markdown(_json("approximation")),
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
-    "approximation-averages": _with_and_without_averages,
+    "approximation-averages": _averages,
     "attention": lambda: attention.headline(_json("benchmarks/cpu")),
     "control": _control,
     "efficiency": lambda: tables.headline(_json("efficiency/cpu")),
