@@ -210,6 +210,14 @@ def test_targets_of_links_outside_the_site_exist(page):
             assert not anchor or anchor in anchors_of(page.parent / name), link
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_that_leave_the_site_name_whole_files(page):
+    left = [link for link in LINK.findall(page.read_text()) if link.startswith("../")]
+    assert not [link for link in left if "#" in link], (
+        "the site cannot resolve an anchor in a file it has not built"
+    )
+
+
 def anchors_of(page):
     """The anchors that GitHub and the site give to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
