@@ -18,8 +18,9 @@ from typing import Any
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
+from command import sentence_of, terminate
 from launch import huge_pages
-from nystromformer_jax.durable import DISK_FAILED, read_json
+from nystromformer_jax.durable import read_json
 from nystromformer_jax.spelling import nearest
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -108,35 +109,6 @@ def run_all(
         if training.is_primary():
             print(f"{sentence(results[folder])} {end}", flush=True)
     return results
-
-
-def run_to_end(
-    name: str, act: Callable[[], object], rename: Callable[[str], str] = lambda sentence: sentence
-) -> int:
-    """Runs `act`, a command with parsed flags; returns 0, or the exit code for its exception.
-
-    `rename` replaces config keys in error messages with flags of the command `python -m NAME`.
-    """
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        act()
-    except BrokenPipeError:  # the reader, for example `head`, has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ValueError, OSError, ImportError) as error:
-        print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
-        return 1 if isinstance(error, OSError) and error.errno in DISK_FAILED else 2
-    except KeyboardInterrupt:
-        print(f"{name}: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
-        return 130
-    return 0
-
-
-def sentence_of(error: Exception) -> str:
-    """Returns the message of an error, without the error number of the operating system."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
 
 
 def run(main: Callable[[list[str]], int]) -> None:
@@ -380,13 +352,9 @@ def _log_unraisable(unraisable: Any) -> None:
     logging.getLogger(__name__).debug("%s", unraisable.err_msg, exc_info=unraisable.exc_value)
 
 
-def _terminate(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
-
-
 def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
     # The training loop installs handlers that save; these handlers are active before and after it.
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     sys.unraisablehook = _log_unraisable
     try:
         code = main(argv)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import cli
+from command import run_to_end
 from dataprep.cache import user_path
 from lra.data import DataConfig, name_of
 from lra.sweep import choice, cluster, jobs, local, status
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nonlocal code
         code = _main(arguments)
 
-    return cli.run_to_end("run_sweep.py", act) or code
+    return run_to_end("run_sweep.py", act) or code
 
 
 def _main(arguments: Sequence[str] | None) -> int:

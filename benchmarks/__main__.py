@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from command import parser_of, run_to_end
 from dataprep.parallel import num_processes
 from launch import huge_pages
 
@@ -19,7 +20,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "nystrom-attention
 
 def main() -> int:
     """Runs the comparisons and returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = parser_of("benchmarks", __doc__)
     parser.add_argument("--only", choices=["attention", "step"], help="run only one of the two")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     parser.add_argument("--repeats", type=int, default=9, help="rounds of all implementations")
@@ -33,16 +34,18 @@ def main() -> int:
     given = parser.parse_args()
     if min(given.repeats, *given.lengths) < 1:
         parser.error("--repeats and --lengths must be 1 or more")
+    return run_to_end("benchmarks", lambda: _compare(given))
+
+
+def _compare(given: argparse.Namespace) -> None:
     try:
         import torch  # first, so that a missing package gives a short error
 
         from benchmarks import attention, training_step
     except ModuleNotFoundError as error:
-        print(
-            f"benchmarks: the package {error.name} is not installed: pip install -e '.[lra,peers]'.",
-            file=sys.stderr,
-        )
-        return 2
+        raise ImportError(
+            f"the package {error.name} is not installed: pip install -e '.[lra,peers]'."
+        ) from error
     results: dict[str, Any] = {
         "machine": describe_machine() | {"torch_threads": torch.get_num_threads()},
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
@@ -50,16 +53,11 @@ def main() -> int:
     if given.only != "attention":
         config = importlib.import_module(f"configs.{given.config}").get_config().to_dict()
         config["data"]["dir"] = given.data_dir
-        try:
-            results["training_step"] = training_step.run(config, given.repeats)
-        except (OSError, ValueError) as error:
-            print(error, file=sys.stderr)
-            return 2
+        results["training_step"] = training_step.run(config, given.repeats)
     if given.only != "step":
         results["attention"] = attention.run(given.lengths, given.repeats)
     if given.out is not None:
         write(results, given.out)
-    return 0
 
 
 def describe_machine() -> dict[str, Any]:

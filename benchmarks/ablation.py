@@ -6,13 +6,12 @@
 The row of a run is the option in its command that other runs of its task do not have.
 """
 
-import argparse
 import sys
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cli import run_to_end
+from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from lra.report.groups import task_rank
 from lra.report.labels import affecting_results
@@ -135,11 +134,7 @@ def _cell(row: Mapping[str, Any] | None, whole: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Reads the runs, writes the file, prints the table and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ablation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.ablation", __doc__)
     parser.add_argument("folder", type=user_path, help="folder that contains the runs")
     parser.add_argument("--out", type=user_path, required=True, help="output file, .json")
     given = parser.parse_args(arguments)

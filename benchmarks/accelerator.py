@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import on_device
+from command import parser_of
 from nystromformer_jax.durable import read_json
 
 ROOT = Path(__file__).parent.parent
@@ -44,11 +45,7 @@ class Job(NamedTuple):
 
 def main() -> int:
     """Runs a piece and returns the exit code: 1 if a check or a command failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.accelerator",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.accelerator", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="the folder of all results")
     parser.add_argument("--minutes", type=float, default=math.inf, help="time limit of this piece")
     parser.add_argument("--data_dir", type=Path, help="folder with the files of Text and Image")

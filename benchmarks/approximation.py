@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cli import run_to_end
+from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from lra import train
 from lra.figures.captured import Trained, open_run
@@ -261,11 +261,7 @@ def _table(title: str, columns: Sequence[Column], rows: Mapping[str, Row]) -> st
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures one part, writes the file and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.approximation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.approximation", __doc__)
     parser.add_argument("--run", type=user_path, help="folder of a run; default: random inputs")
     parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
     parser.add_argument("--examples", type=int, default=8, help="number of examples of a run")

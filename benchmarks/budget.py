@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from command import parser_of
+
 BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
 TOPOLOGIES = ("v5e:1x1", "v5p:1x1x1", "v6e:1x1")
 FORMS = ("kernels", "plain", "literal", "exact")
@@ -35,11 +37,7 @@ MIB = 2**20
 
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.budget",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.budget", __doc__)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cli import run_to_end
+from command import run_to_end
 from nystromformer_jax.durable import write_json
 
 

@@ -8,7 +8,6 @@ Times are CPU seconds of this process, which other jobs on the machine change li
 compilation. Tokenization is not timed.
 """
 
-import argparse
 import itertools
 import sys
 import time
@@ -22,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.timing import processor
+from command import parser_of, run_to_end
 from launch import huge_pages
 from nystromformer_jax import Nystromformer, NystromformerConfig
 from nystromformer_jax.pretrained import LanguageModel
@@ -33,11 +33,7 @@ BASE_LEN, BATCH_SIZE = 64, 8
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.embed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.embed", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, help="folders of text files")
     parser.add_argument("--documents", type=int, default=1_000)
     given = parser.parse_args(arguments)
@@ -48,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no text files in one of {', '.join(map(str, given.folders))}")
     in_turn = itertools.chain(*itertools.zip_longest(*lists))
     paths = [path for path in in_turn if path is not None][: given.documents]
+    return run_to_end("benchmarks.embed", lambda: _measure(paths))
+
+
+def _measure(paths: Sequence[Path]) -> None:
     rows = tokenize([path.read_text(encoding="utf-8") for path in paths])
     lengths = [len(row) for row in rows]
     print(f"{processor()}, {jax.devices()[0].device_kind}, jax {jax.__version__}")
@@ -65,7 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale = np.abs(padded["embeddings"]).max()
     difference = np.abs(found["embeddings"] - padded["embeddings"]).max() / scale
     print(f"\nLargest difference: {difference:.1e} of the largest entry.")
-    return 0
 
 
 def tokenize(texts: Sequence[str]) -> list[list[int]]:

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks import budget, cells
 from benchmarks.compiled import compile_ahead
 from benchmarks.gradient import with_gradient
+from command import parser_of
 
 GPUS = ("h200", "a100")
 LENGTH = 4096
@@ -34,11 +35,7 @@ MIB = 2**20
 
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu_budget",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.gpu_budget", __doc__)
     parser.add_argument("--gpus", nargs="+", default=GPUS, choices=GPUS)
     parser.add_argument("--out", type=Path, help="output path without extension")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)

@@ -14,16 +14,14 @@ import sys
 import time
 from typing import Any
 
+from command import parser_of, run_to_end
+
 SHORTEST, LONGEST = 500, 2000  # tokens of the benchmark's trees
 
 
 def main() -> int:
     """Trains a few steps and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.long_listops",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.long_listops", __doc__)
     parser.add_argument("--length", type=int, default=65_536)
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
@@ -35,6 +33,10 @@ def main() -> int:
             f"--length={given.length} is too short for one of the benchmark's own trees,"
             f" which have up to {LONGEST} tokens"
         )
+    return run_to_end("benchmarks.long_listops", lambda: _train(given))
+
+
+def _train(given: argparse.Namespace) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={given.devices}"
     os.environ.setdefault("NPROC", str(4 * given.devices))  # a collective needs a thread per device
@@ -51,10 +53,7 @@ def main() -> int:
     config["model"] |= {"max_len": given.length}
     config["mesh"] |= {"data": 1, "sequence": given.devices}
     config["train"] |= {"batch_size": 1, "total_steps": given.steps}
-    try:
-        run = train.prepare(config, jax.devices()[: given.devices])
-    except ValueError as error:
-        parser.error(str(error))
+    run = train.prepare(config, jax.devices()[: given.devices])
     spec = train.make_spec(run)
     state, totals = jax.jit(spec.start)()
     step = spec.step()
@@ -76,7 +75,6 @@ def main() -> int:
             f"{' with compilation' if number == 0 else ''}, at most {peak_bytes() / 2**30:.2f} GiB so far",
             flush=True,
         )
-    return 0
 
 
 def long_tree(length: int, seed: int) -> tuple[Any, int]:

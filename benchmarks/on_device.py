@@ -11,7 +11,6 @@ Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. FOLDER/resu
 each measurement, and the same command resumes. The row of a failed measurement has the error.
 """
 
-import argparse
 import importlib
 import json
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import budget
+from command import parser_of, run_to_end
 from nystromformer_jax.durable import read_json, write_json
 
 CALLS = 10  # per timing, so that the device is not idle between calls
@@ -44,38 +44,37 @@ Measurement = tuple[str, dict[str, Any]]  # a part and the keys that identify it
 
 def main() -> int:
     """Measures what is missing and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.on_device",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.on_device", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of results.json")
     parser.add_argument("--toy", action="store_true", help="tiny sizes, to try the program")
     given = parser.parse_args()
+    return run_to_end("benchmarks.on_device", lambda: _measure(given.out, given.toy))
+
+
+def _measure(out: Path, toy: bool) -> None:
     from nystromformer_jax.training import describe_environment
 
-    file, rows = given.out / "results.json", read_rows(given.out)
+    file, rows = out / "results.json", read_rows(out)
     machine = {key: describe_environment()[key] for key in ("device", "versions")}
     if file.is_file() and (known := read_json(file)["machine"]) != machine:
-        parser.error(
+        raise ValueError(
             f"{file} was made on another machine ({known}, here {machine}): pass another --out."
         )
-    given.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     measure: dict[str, Callable[..., Rows]] = {
         "checks": check,
         "attention": attention,
         "steps": step,
     }
-    for part, keys in missing(rows, given.toy):
+    for part, keys in missing(rows, toy):
         try:
-            found = measure[part](**keys, toy=given.toy)
+            found = measure[part](**keys, toy=toy)
         except Exception as error:  # such as a device without enough memory
             found = [{**keys, "error": _line(error)}]
         rows[part] += found
         for row in found:
             print(json.dumps(row), flush=True)
         write_json(file, {"machine": machine, **rows})
-    return 0
 
 
 def read_rows(out: Path) -> dict[str, Rows]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
+from command import parser_of
 from nystromformer_jax.training import describe_environment
 
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder", "pretrain:base")
@@ -42,11 +43,7 @@ MIB = 2**20
 
 def main() -> int:
     """Plans the missing cells and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.plans",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.plans", __doc__)
     parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)

@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks import cells
 from benchmarks.steps import needed_bytes, timed, volunteer
 from benchmarks.timing import processor
+from command import parser_of
 from launch import huge_pages
 from nystromformer_jax.training import describe_environment
 
@@ -30,11 +31,7 @@ GIB = 2**30
 
 def main() -> int:
     """Measures the missing cells and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tasks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("benchmarks.tasks", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")

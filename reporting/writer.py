@@ -1,6 +1,5 @@
 """Writes a report: Markdown, HTML, JSON numbers, figures and other files."""
 
-import argparse
 import base64
 import itertools
 import json
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
+from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from reporting.tables import OURS
 
@@ -74,13 +74,7 @@ def main(
     `html`, the report is also written as HTML. Without `default_out`, the flag `--out` is required. Returns
     the exit code.
     """
-    from cli import run_to_end
-
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {program}",
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(program, description)
     parser.add_argument(
         "folders", nargs="+", type=user_path, help="runs, or folders that contain runs"
     )

@@ -30,6 +30,7 @@ from typing import Any
 from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench
 from benchmarks.efficiency.plot import plot
 from benchmarks.efficiency.tables import markdown, row_line, slopes
+from command import parser_of
 from launch import huge_pages
 from nystromformer_jax.training import read_json, write_json
 
@@ -147,8 +148,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.efficiency", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = parser_of("benchmarks.efficiency", __doc__)
     add = parser.add_argument
     add(
         "--attentions",

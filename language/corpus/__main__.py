@@ -1,6 +1,5 @@
 """Prepares a corpus and prints statistics and examples: `python -m language.corpus wiki.train.tokens`."""
 
-import argparse
 import dataclasses
 import logging
 import re
@@ -10,7 +9,7 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 
-from cli import run_to_end
+from command import parser_of, run_to_end
 from dataprep import cache
 from language import corpus
 from language.corpus import Corpus, CorpusConfig
@@ -19,7 +18,7 @@ from reporting.tables import Table, lengths_cell
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m language.corpus", description=__doc__)
+    parser = parser_of("language.corpus", __doc__)
     choices = {name: get_args(hint) for name, hint in get_type_hints(CorpusConfig).items()}
     default = CorpusConfig(dir="")
     parser.add_argument(

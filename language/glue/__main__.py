@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from cli import run_to_end
+from command import parser_of, run_to_end
 from dataprep import cache
 from language.glue import statistics
 from language.glue.data import GlueConfig, find_files, load, notes_of, read_files
@@ -21,11 +21,7 @@ MAX_CHARACTERS = 400  # of a text that is printed
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m language.glue",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("language.glue", __doc__)
     parser.add_argument("task", help=", ".join(TASKS))
     parser.add_argument("--dir", default="", help="the task's folder, or the one above it")
     parser.add_argument("--tokenizer", default="", help="a tokenizer's file, or a model's folder")

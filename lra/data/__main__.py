@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from cli import run_to_end
+from command import parser_of, run_to_end
 from dataprep import cache
 from lra import data
 from lra.data import statistics, tfds_source
@@ -22,7 +22,7 @@ SHEET_IMAGES = 32
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m lra.data", description=__doc__)
+    parser = parser_of("lra.data", __doc__)
     parser.add_argument("task", help=f"{', '.join(data.TASKS)}, mqar-256-16 or module:name")
     parser.add_argument("--data_dir", default="", help="folder of the task's files")
     parser.add_argument("--source", default="auto", help="auto, files, generated or tfds")

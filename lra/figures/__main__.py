@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cli import run_to_end
+from command import run_to_end
 from lra.figures import approximation
 from lra.figures.approximation import HeadMaps, Nystrom
 from lra.figures.captured import Trained, new_parser, open_run
@@ -234,7 +234,7 @@ def _title(numbers: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes three figures and a JSON file and returns the exit code."""
-    parser = new_parser("python -m lra.figures", __doc__)
+    parser = new_parser("lra.figures", __doc__)
     parser.add_argument("--example", type=int, default=0, help="test example of the maps")
     parser.add_argument(
         "--examples", type=int, default=8, help="number of test examples of the curves"

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from command import parser_of
 from dataprep.cache import user_path
 from lra import data, train
 from lra.models import Model
@@ -138,13 +139,9 @@ class Trained:
         ]
 
 
-def new_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
+def new_parser(module: str, description: str | None) -> argparse.ArgumentParser:
     """Returns a parser with the arguments of all commands that draw figures of a run."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of(module, description)
     parser.add_argument("run", type=user_path, help="folder of a run")
     parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
     parser.add_argument(

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from cli import run_to_end
+from command import run_to_end
 from dataprep import parallel
 from lra.data import listops
 from lra.data.listops import OPERATORS, VOCAB
@@ -203,7 +203,7 @@ def draw(numbers: dict[str, Any], path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes a figure and a JSON file and returns the exit code."""
-    parser = new_parser("python -m lra.figures.listops", __doc__)
+    parser = new_parser("lra.figures.listops", __doc__)
     parser.add_argument("--new_trees", type=int, default=500, help="new trees per range of lengths")
     given = parser.parse_args(arguments)
     return run_to_end("lra.figures.listops", functools.partial(_report, given))

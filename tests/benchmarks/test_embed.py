@@ -26,6 +26,17 @@ def test_prints_one_program_per_length_and_a_small_difference(tmp_path, monkeypa
     assert "no text files in one of" in capsys.readouterr().err
 
 
+def test_ctrl_c_ends_with_one_sentence(tmp_path, monkeypatch, capsys):
+    (tmp_path / "0.txt").write_text("cat")
+
+    def tokenize(texts):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embed, "tokenize", tokenize)
+    assert embed.main([str(tmp_path)]) == 130
+    assert capsys.readouterr().err.startswith("benchmarks.embed: stopped by Ctrl-C")
+
+
 def test_documents_are_taken_in_turn_from_folders_of_different_sizes(tmp_path, monkeypatch):
     for name in ("a/1", "a/2", "a/3", "b/1"):
         file = tmp_path / f"{name}.txt"

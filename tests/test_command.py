@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from cli import run_to_end
+from command import run_to_end
 
 
 def raising(error):

@@ -1,0 +1,52 @@
+"""Shared parts of the commands `python -m …`: their parser, one-line errors and exit codes."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from nystromformer_jax.durable import DISK_FAILED
+
+
+def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser of the flags of `python -m MODULE`; its help keeps the lines of `description`."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def run_to_end(
+    name: str, act: Callable[[], object], rename: Callable[[str], str] = lambda sentence: sentence
+) -> int:
+    """Runs `act`, a command with parsed flags; returns 0, or the exit code for its exception.
+
+    `rename` replaces config keys in error messages with flags of the command `python -m NAME`.
+    """
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        act()
+    except BrokenPipeError:  # the reader, for example `head`, has exited
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError, ImportError) as error:
+        print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
+        return 1 if isinstance(error, OSError) and error.errno in DISK_FAILED else 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
+        return 130
+    return 0
+
+
+def sentence_of(error: Exception) -> str:
+    """Returns the message of an error, without the error number of the operating system."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def terminate(number: int, frame: object) -> None:
+    """Handles SIGTERM: ends the program with exit code 143."""
+    raise SystemExit(128 + number)
