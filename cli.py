@@ -288,10 +288,12 @@ def load_config(path: str, *argument: str) -> ConfigDict:
     try:
         found = runpy.run_path(path)
         if "get_config" not in found:
-            raise ValueError(f"{path} has no function get_config, which a config file needs.")
+            raise ValueError("a config file needs the function get_config.")
         config = found["get_config"](*argument)
-    except (ValueError, ImportError):
+    except ImportError:
         raise
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # a user's file may raise anything
         raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(config, ConfigDict):

@@ -47,6 +47,7 @@ def test_rejects_a_folder_without_a_name_for_several_seeds(flag):
     ("body", "words"),
     [
         ("def get_config(argument): return {}['task']", "cannot be loaded: KeyError: 'task'"),
+        ("def get_config(argument): int(argument)", "own.py: invalid literal for int()"),
         ("def get_config(argument): open('missing')", "cannot be loaded: FileNotFoundError:"),
         ("def get_config(): pass", "cannot be loaded: TypeError: get_config() takes 0"),
         (
@@ -58,7 +59,7 @@ def test_rejects_a_folder_without_a_name_for_several_seeds(flag):
             "from ml_collections import ConfigDict\ndef get_config(argument): return ConfigDict({'data': 3})",
             "own.py: data must be a section (a ConfigDict), not 3",
         ),
-        ("get_confg = None", "has no function get_config"),
+        ("get_confg = None", "own.py: a config file needs the function get_config."),
     ],
 )
 def test_an_invalid_config_file_is_one_sentence(tmp_path, body, words):

@@ -63,7 +63,7 @@ def start(*arguments, config="configs/listops.py", **environment):
         (["--config=configs/pathx.py:nystrom,resolution=100"], "cannot be '100'; known: 128"),
         ([LISTOPS, "nystrom"], "unexpected argument 'nystrom'"),
         (["--config=configs/listops.py:nystrom,num_landmarks"], "needs a value: num_landmarks="),
-        (["--config=configs/common.py"], "has no function get_config"),
+        (["--config=configs/common.py"], "a config file needs the function get_config"),
         (["--config="], "known: configs/image.py, configs/listops.py"),
         ([LISTOPS, "--num_processes=0"], "num_processes"),
         ([LISTOPS, "--num_processes=-1"], "num_processes"),

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import math
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -370,12 +371,13 @@ def _architecture(raw: Mapping[str, Any], kind: str) -> tuple[str, Model | None]
 
 
 def read_number(config: Mapping[str, Any], key: str, where: Path, kind: type = int) -> Any:
-    """Returns `config[key]`, a number of type `kind`; raises ValueError for other types."""
+    """Returns `config[key]`, a finite number of type `kind`; raises ValueError for anything else."""
     value = config.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, kind)):
+    is_number = isinstance(value, (int, kind)) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError(
             f"{where} has {key} = {value!r} in its config.json; it must be"
-            f" {'an integer' if kind is int else 'a number'}."
+            f" {'an integer' if kind is int else 'a finite number'}."
         )
     return kind(value)
 

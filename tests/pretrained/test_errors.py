@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 
 import numpy as np
@@ -74,7 +75,8 @@ class TestConfig:
             ({"id2label": ["no", "yes"]}, r"id2label in .* by its number, .* got \['no', 'yes'\]"),
             ({"id2label": {"no": 0}}, r"id2label in .* by its number, .* got {'no': 0}"),
             ({"hidden_size": "12"}, "hidden_size = '12' in its config.json; it must be an integer"),
-            ({"layer_norm_eps": None}, "layer_norm_eps = None .* must be a number"),
+            ({"layer_norm_eps": None}, "layer_norm_eps = None .* must be a finite number"),
+            ({"layer_norm_eps": math.nan}, "layer_norm_eps = nan .* must be a finite number"),
             ({"num_attention_heads": 5}, "embed_dim must be a multiple of num_heads, got 6 and 5"),
             ({"conv_kernel_size": 4}, "conv_kernel_size must be odd .* got 4"),
             (
