@@ -46,15 +46,18 @@ class Queue:
           0 if all are done or diverged, 1 if any failed or was stopped, and 128 plus the signal's number if a
           signal stopped the queue.
         """
-        waiting, known = deque(todo), set(todo)
+        waiting = deque(dict.fromkeys([*todo, *due_tests(self._jobs)]))
+        known = set(waiting)
         handlers = {number: signal.signal(number, self._on_signal) for number in _STOP}
         try:
             while self._running or (waiting and not self._signals):
+                num_waiting = len(waiting)
                 for worker in range(len(self._environments)):
                     if worker not in self._running and not self._signals:
                         self._start_next(worker, waiting)
                 time.sleep(POLL_SECONDS)
-                if self._collect():
+                # A job that does not wait any more was started here or finished by another process.
+                if self._collect() or len(waiting) < num_waiting:
                     new = [job for job in due_tests(self._jobs) if job not in known]
                     waiting.extend(new)
                     known.update(new)

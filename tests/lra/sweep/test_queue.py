@@ -1,10 +1,14 @@
 """The local queue, the logs and the status, with processes that do not train."""
 
+import json
+import threading
+
 import pytest
 
 from lra.sweep import local
 from lra.sweep.choice import unfinished
-from lra.sweep.jobs import Job
+from lra.sweep.cluster import Batch
+from lra.sweep.jobs import Job, write_jobs
 from lra.sweep.local import Queue, environments
 from lra.sweep.log import open_log
 from lra.sweep.status import log_of, state_of, table
@@ -72,6 +76,37 @@ def test_the_best_setting_is_tested_by_the_queue(tmp_path):
     assert (
         "rate2-seed1  waiting   validation 50.00 %; chosen, the test set is not evaluated" in text
     )
+
+
+def finish(job, accuracy):
+    job.folder.mkdir(exist_ok=True)
+    result = {"state": "validated", "valid_accuracy": accuracy}
+    (job.folder / "result.json").write_text(json.dumps(result))
+
+
+def test_candidates_may_be_finished_by_another_process(tmp_path):
+    low, high = (job(tmp_path, name, "--notest", f"--{name}") for name in ("low", "high"))
+    finish(high, 0.5)
+    log = open_log(log_of(tmp_path, low))  # as if it runs
+
+    def end():
+        finish(low, 0.3)
+        log.close()
+
+    timer = threading.Timer(0.3, end)
+    timer.start()
+    assert Queue(tmp_path, [low, high], 1).run([low]) == 0
+    timer.join()
+    assert ["test_accuracy" in own.result for own in (low, high)] == [False, True]
+
+
+def test_a_requeued_batch_evaluates_the_choice_of_finished_candidates(tmp_path):
+    jobs = [job(tmp_path, name, "--notest", f"--{name}") for name in ("low", "high")]
+    for own, accuracy in zip(jobs, (0.3, 0.5), strict=True):
+        finish(own, accuracy)
+    write_jobs(tmp_path, jobs)
+    assert Batch(tmp_path, 1)(jobs) == 0
+    assert ["test_accuracy" in own.result for own in jobs] == [False, True]
 
 
 def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
