@@ -127,7 +127,7 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
     elif file.suffix == ".json":
         try:
             rows = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{file} cannot be read as JSON: {error}.") from None
     else:
         raise ValueError(f"--published={file} must end in .csv or .json.")
@@ -170,7 +170,7 @@ def _row(row: Mapping[str, Any]) -> Published:
 def _percent(name: str, value: Any) -> float:
     try:
         number = float("" if isinstance(value, bool) else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1
     if not 0 <= number <= 100:
         raise ValueError(f"{name} must be a percentage from 0 to 100, got {value!r}.")

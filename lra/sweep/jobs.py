@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dataprep.archives import decode
 from nystromformer_jax.durable import read_json, write_bytes
 from nystromformer_jax.spelling import split_commas
+from reporting.runs import check_kinds
 
 FROM_FILES = ("text", "retrieval", "image")  # tasks whose data are not generated
 NO_TEST = "--notest"
@@ -59,9 +61,21 @@ class Job:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """Content of `result.json`, or None if the run is not finished."""
+        """Content of `result.json`, or None if the run is not finished.
+
+        Raises:
+          ValueError: The file is invalid.
+        """
         file = self.folder / "result.json"
-        return read_json(file) if file.is_file() else None
+        if not file.is_file():
+            return None
+        result = read_json(file)
+        if is_diverged(result):
+            check_kinds(file, result, {"step": "a whole number"}, required=True)
+        else:
+            check_kinds(file, result, {"valid_accuracy": "a number"}, required=True)
+            check_kinds(file, result, {"test_accuracy": "a number"})
+        return result
 
     @property
     def is_finished(self) -> bool:
@@ -176,7 +190,8 @@ def expand(
 def read_jobs(folder: Path) -> list[Job]:
     """Reads `jobs.txt`; raises ValueError if a line is not a command with `--workdir` and `--config`."""
     file, jobs = folder / "jobs.txt", []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    text = decode(file.read_bytes(), str(file), "Save it as UTF-8.")
+    for number, line in enumerate(text.splitlines(), 1):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:

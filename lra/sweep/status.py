@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from lra.sweep.choice import due_tests
 from lra.sweep.jobs import Job, is_diverged
@@ -35,7 +35,7 @@ def state_of(folder: Path, job: Job) -> State:
     Raises:
       ValueError: A file of the run is invalid.
     """
-    log, result = log_of(folder, job), _result_of(job)
+    log, result = log_of(folder, job), job.result
     progress, left, total = _progress(job.folder)
     if is_running(log):
         if result is not None:
@@ -53,19 +53,6 @@ def state_of(folder: Path, job: Job) -> State:
         accuracy = f"validation {100 * result['valid_accuracy']:.2f} %"
         return State("done", accuracy, 0, result.get("train_seconds"))
     return State("waiting", f"stopped at {progress}" if progress else "", left, total)
-
-
-def _result_of(job: Job) -> dict[str, Any] | None:
-    """Returns the result of a job; raises ValueError if a value that the state needs is invalid."""
-    result, file = job.result, job.folder / "result.json"
-    if result is None:
-        return None
-    if is_diverged(result):
-        check_kinds(file, result, {"step": "a whole number"}, required=True)
-    else:
-        check_kinds(file, result, {"valid_accuracy": "a number"}, required=True)
-        check_kinds(file, result, {"test_accuracy": "a number"})
-    return result
 
 
 def _progress(folder: Path) -> tuple[str, float | None, float | None]:

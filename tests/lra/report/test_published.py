@@ -92,6 +92,12 @@ def test_encoding_of_a_file_is_utf_8_with_or_without_a_byte_order_mark(tmp_path)
         ("rows.csv", "", "must contain a list of one or more rows"),
         ("rows.json", "[1]", "must contain a list of one or more rows"),
         ("rows.json", "[", "rows.json cannot be read as JSON"),
+        ("rows.json", "[" * 100_000, "rows.json cannot be read as JSON"),
+        (
+            "rows.json",
+            f'[{{"model": "A", "source": "B", "text": 1{400 * "0"}}}]',
+            "row 1: text must be a percentage",
+        ),
         ("rows.txt", "", "must end in .csv or .json"),
     ],
 )

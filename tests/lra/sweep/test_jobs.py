@@ -78,6 +78,12 @@ def test_rejects_an_invalid_line(tmp_path, line, words):
         read_jobs(tmp_path)
 
 
+def test_error_names_a_file_that_is_not_utf_8(tmp_path):
+    (tmp_path / "jobs.txt").write_bytes("python rün_lra.py".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"jobs\.txt is not UTF-8 text: byte 9 is 0xfc"):
+        read_jobs(tmp_path)
+
+
 def test_home_is_expanded_as_in_a_run(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Job(("run", "--workdir=~/a")).folder == tmp_path / "a"
@@ -119,3 +125,19 @@ def test_only_the_chosen_setting_is_tested_and_only_after_all_have_ended(tmp_pat
     assert due_tests(jobs) == [Job(tuple(w for w in job.command if w != "--notest")) for job in low]
     finish(low[0], 0.3, test_accuracy=0.31)
     assert [job.name for job in due_tests(jobs)] == [low[1].name]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "valid_accuracy is missing"),
+        ('{"valid_accuracy": null}', "valid_accuracy must be a number, not None"),
+        ('{"state": "diverged"}', "step is missing"),
+    ],
+)
+def test_choice_names_an_invalid_result(tmp_path, content, words):
+    job, *_ = jobs = expand(tmp_path, CONFIGS, RATES, seeds=1)
+    job.folder.mkdir()
+    (job.folder / "result.json").write_text(content)
+    with pytest.raises(ValueError, match=rf"{job.name}/result\.json.*{words}"):
+        due_tests(jobs)
