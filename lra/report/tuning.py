@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 
 from lra.report.groups import Group
 from lra.report.published import title_of
-from lra.sweep.choice import best_setting
 from nystromformer_jax.plugins import short_name
 from reporting.tables import NOTHING, Table, format_spread
 
@@ -19,18 +18,6 @@ class Tuning:
     groups: tuple[Group, ...]
 
     @property
-    def best(self) -> Group | None:
-        """The tested group, or the group to test; None if nothing is tested and a run is not finished."""
-        if tested := [group for group in self.groups if group.scored]:
-            return tested[0]
-        if any(run.state == "unfinished" for group in self.groups for run in group.runs):
-            return None
-        place = best_setting(
-            {i: [run.valid_accuracy for run in group.runs] for i, group in enumerate(self.groups)}
-        )
-        return None if place is None else self.groups[place]
-
-    @property
     def varying(self) -> list[str]:
         """Dotted keys of the config whose values differ."""
         settings = [group.setting for group in self.groups]
@@ -39,7 +26,6 @@ class Tuning:
 
     def table(self) -> Table:
         """Returns a table with a row per group."""
-        best = self.best
         return Table.from_rows(
             {
                 "": [
@@ -48,7 +34,7 @@ class Tuning:
                         "seeds": f"{len(group.runs)}"
                         + (f", {group.diverged} diverged" if group.diverged else ""),
                         "validation accuracy, %": _validation(group),
-                        "": "chosen" if group is best else "",
+                        "": "chosen" if group.scored else "",
                     }
                     for group in self.groups
                 ]
