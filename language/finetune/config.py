@@ -19,8 +19,10 @@ class BudgetConfig:
     remat: bool = False
 
     def __post_init__(self) -> None:
-        if not self.epochs > 0:
-            raise ValueError(f"train.epochs: needs a positive number, got {self.epochs}.")
+        if not 0 < self.epochs <= 2**32:
+            raise ValueError(
+                f"train.epochs: needs a positive number of at most 2**32, got {self.epochs}."
+            )
         if self.total_steps < 0:
             raise ValueError(f"train.total_steps: needs 0 or more, got {self.total_steps}.")
         self.in_steps(1)  # to validate the other fields

@@ -198,6 +198,7 @@ def test_epochs_are_converted_to_steps():
     ("make", "sentence"),
     [
         (lambda: BudgetConfig(epochs=0.0, batch_size=8), r"train\.epochs: needs a positive number"),
+        (lambda: BudgetConfig(epochs=1e308, batch_size=8), r"at most 2\*\*32, got 1e\+308"),
         (
             lambda: BudgetConfig(epochs=1.0, batch_size=0),
             r"train\.batch_size: needs 1 or more, got 0",
