@@ -47,7 +47,7 @@ class Run(reporting.runs.Run):
 
     kind: Literal["glue", "pretrain"]
     scores: Mapping[str, Scores]  # metrics of each split with labels
-    setting: Mapping[str, str]  # config values by dotted key, with initialization and data
+    setting: Mapping[str, str]  # config values by dotted key, with initialization, size and data
     result: Mapping[str, Any]  # values of `result.json`
 
     @property
@@ -106,6 +106,7 @@ def read_run(folder: Path) -> Run | None:
             **_flat(config),
             "attention": result["attention"],
             "init": _origin(str(result.get("init") or "")),
+            "parameters": str(result.get("parameters") or ""),  # sizes may be the checkpoint's
             "data": str(result.get("data_sha256") or "")[:8],
         },
         metrics=read_metrics(folder / "metrics.jsonl"),

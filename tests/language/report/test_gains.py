@@ -68,6 +68,12 @@ def test_gains_need_equal_settings_except_the_start(tmp_path):
     assert gains.find_gains(groups_in(tmp_path)) == []
 
 
+def test_gains_need_models_of_one_size(tmp_path):
+    write_run(tmp_path / "a", [0], parameters=11)
+    write_run(tmp_path / "b", [0], scratch=True, config=scratch_config(), parameters=13)
+    assert gains.find_gains(groups_in(tmp_path)) == []
+
+
 def test_without_predictions_there_is_no_gain(tmp_path):
     write_run(tmp_path / "a", [0])
     write_glue(tmp_path / "b", seed=0, from_scratch=True, config=scratch_config())

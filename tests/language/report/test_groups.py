@@ -52,6 +52,15 @@ def test_labels_contain_only_differing_values(tmp_path):
     ]
 
 
+def test_checkpoints_of_one_name_and_different_sizes_are_not_pooled(tmp_path):
+    write_glue(tmp_path / "small", seed=0, init="runs/a/base/model", parameters=11)
+    write_glue(tmp_path / "large", seed=1, init="runs/b/base/model", parameters=13)
+    assert [group.label for group in groups_in(tmp_path)] == [
+        "nystrom-64 from base, parameters=11",
+        "nystrom-64 from base, parameters=13",
+    ]
+
+
 def test_best_setting_is_whole_and_best_on_validation(tmp_path):
     for number, (value, partial) in enumerate([(0.8, False), (0.85, False), (0.99, True)]):
         config = {"optimizer": {"learning_rate": (number + 1) * 1e-5}}
