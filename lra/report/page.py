@@ -197,7 +197,9 @@ def _task(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[st
     trivial, counted = tables.baselines(groups)
     if trivial:
         where = (
-            "computed on this test set" if counted else "known for the task, not for this test set"
+            "computed on this test set"
+            if counted
+            else "known for the task, not computed on the test set of every run"
         )
         parts.append(f"Trivial predictors: {where}.")
     for grid in grids(groups):

@@ -230,11 +230,12 @@ def shortfalls(groups: Iterable[Group]) -> list[str]:
 
 
 def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
-    """Returns accuracies of trivial predictors in [0, 1], and True if they are from the runs' test set."""
+    """Returns accuracies of trivial predictors in [0, 1], and True if they are from all runs' test set."""
+    test_sets = {group.setting["data.sha256"] for group in groups if group.scored}
     for group in groups:
         for run in group.scored:
             if run.result and run.result.baselines:
-                return run.result.baselines, True
+                return run.result.baselines, len(test_sets) == 1
     return baselines_of(groups[0].task), False
 
 

@@ -173,6 +173,14 @@ def test_missing_baselines_are_the_published_ones(tmp_path):
     )
 
 
+def test_baselines_of_one_test_set_are_not_those_of_another(tmp_path):
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "going", task="listops", seed=5, finished=False, attention=SOFTMAX)
+    assert tables.baselines(groups_in(tmp_path))[1]
+    write_run(tmp_path / "b", result={"data_sha256": "b" * 64})
+    assert not tables.baselines(groups_in(tmp_path))[1]
+
+
 def test_every_run_has_a_binomial_error(tmp_path):
     write_run(tmp_path / "a", seed=0)
     write_run(tmp_path / "b", seed=1, partial=True)
