@@ -18,7 +18,7 @@ from typing import Any
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from command import sentence_of, terminate
+from command import flushed_stdout, sentence_of, terminate
 from launch import huge_pages
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.spelling import nearest
@@ -359,7 +359,10 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
     signal.signal(signal.SIGTERM, terminate)
     sys.unraisablehook = _log_unraisable
     try:
-        code = main(argv)
+        with flushed_stdout():
+            code = main(argv)
+    except BrokenPipeError:  # the reader, for example `head`, has exited
+        code = 1
     except KeyboardInterrupt:
         code = exit_with_error("stopped by Ctrl-C; the same command starts again", exit_code=130)
     except Exception as error:

@@ -1,10 +1,11 @@
 """Shared parts of the commands `python -m …`: their parser, one-line errors and exit codes."""
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nystromformer_jax.durable import DISK_FAILED
 
@@ -27,9 +28,9 @@ def run_to_end(
     """
     signal.signal(signal.SIGTERM, terminate)
     try:
-        act()
+        with flushed_stdout():
+            act()
     except BrokenPipeError:  # the reader, for example `head`, has exited
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, ImportError) as error:
         print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
@@ -38,6 +39,20 @@ def run_to_end(
         print(f"{name}: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
         return 130
     return 0
+
+
+@contextlib.contextmanager
+def flushed_stdout() -> Iterator[None]:
+    """Flushes stdout after the block; if that fails, the output is discarded, and exit does not retry it."""
+    try:
+        yield
+    finally:
+        try:
+            if sys.stdout is not None:  # None if stdout was closed before the start
+                sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
 
 
 def sentence_of(error: Exception) -> str:

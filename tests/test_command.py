@@ -1,9 +1,17 @@
 import errno
+import os
+import pathlib
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from command import run_to_end
+
+DEV_FULL = pathlib.Path("/dev/full")
+COMMAND = "import sys, command; sys.exit(command.run_to_end('name', lambda: print('text')))"
+PROGRAM = "import cli; cli.run(lambda argv: print('text') or 0)"
 
 
 def raising(error):
@@ -37,6 +45,40 @@ def test_exceptions_become_one_sentence_and_an_exit_code(capsys, error, code, se
 def test_a_successful_command_returns_0(capsys):
     assert run_to_end("name", lambda: print("done")) == 0
     assert capsys.readouterr() == ("done\n", "")
+
+
+def print_to(stdout, script):
+    """Runs a program that prints a line, which Python writes when the program ends."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=pathlib.Path(__file__).parents[1],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.mark.parametrize("script", [COMMAND, PROGRAM], ids=["command", "program"])
+def test_a_reader_that_has_exited_ends_the_program_without_a_message(script):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as pipe:
+        ended = print_to(pipe, script)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not DEV_FULL.exists(), reason="the system has no /dev/full")
+def test_a_full_disk_under_the_output_is_one_sentence():
+    with DEV_FULL.open("w") as full:
+        ended = print_to(full, COMMAND)
+    assert (ended.returncode, ended.stderr) == (1, "name: No space left on device\n")
+
+
+def test_a_closed_stdout_is_no_error():
+    closed = f"import sys; sys.stdout = None; {COMMAND}"
+    assert print_to(subprocess.DEVNULL, closed).returncode == 0
 
 
 def test_config_keys_in_errors_are_renamed_to_flags(capsys):
