@@ -59,9 +59,9 @@ def collect(
                 failed = True
                 return
             results["rows"].append(row)
-            print(line(row), flush=True)
             write_json(file, results)
             write_markdown()
+            print(line(row), flush=True)
         write_markdown()  # also if no cell was missing
 
     return run_to_end(program, measure_missing) or int(failed)

@@ -28,7 +28,7 @@ print(json.dumps({"name": name, "size": size, "fits": True}))
 """
 
 
-def collect(folder, monkeypatch, *names):
+def collect(folder, monkeypatch, *names, line=str):
     (folder / "cellprogram.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return cells.collect(
@@ -40,7 +40,7 @@ def collect(folder, monkeypatch, *names):
         arguments=[],
         again=lambda row: [] if row["fits"] else [f"--size={row['size'] // 2}"],
         markdown=lambda results: f"{len(results['rows'])} rows\n",
-        line=str,
+        line=line,
     )
 
 
@@ -49,6 +49,15 @@ def test_killed_cell_is_measured_again_with_other_options(tmp_path, monkeypatch)
     results = json.loads((tmp_path / "out/table.json").read_text())
     assert results["rows"] == [{"name": name, "size": 2, "fits": True} for name in ("one", "two")]
     assert (tmp_path / "out/table.md").read_text() == "2 rows\n"
+
+
+def test_a_row_is_stored_before_it_is_shown(tmp_path, monkeypatch):
+    def line(row):
+        raise BrokenPipeError
+
+    assert collect(tmp_path, monkeypatch, "one", "two", line=line) == 1
+    results = json.loads((tmp_path / "out/table.json").read_text())
+    assert [row["name"] for row in results["rows"]] == ["one"]
 
 
 def test_missing_table_is_written_from_stored_rows(tmp_path, monkeypatch):
