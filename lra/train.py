@@ -201,7 +201,9 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     )
     if test and result.get("state") == VALIDATED:
         rest = {key: value for key, value in result.items() if key != "state"}
-        result = {**rest, **on_test(load_best_params(workdir, spec))}
+        tested = on_test(load_best_params(workdir, spec))
+        # `eval` may differ from that of the training.
+        result = {**rest, **tested, "partial": result["partial"] or is_partial(run, task)}
         workdir.write_result(result)
     return result
 

@@ -415,3 +415,22 @@ def test_test_set_is_not_read_before_it_is_asked_for(finished, tmp_path, monkeyp
     assert tested.keys() == expected.keys()
     assert tested["test_accuracy"] == expected["test_accuracy"]
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == tested
+
+
+def test_a_validated_run_that_is_tested_on_fewer_examples_is_partial(
+    finished, tmp_path, monkeypatch
+):
+    config, folder, _ = finished
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    monkeypatch.setattr(train, "is_partial", lambda run, task: run.fit.eval.max_examples > 0)
+    task = data.load(train.prepare(config).data)
+
+    def run_with(max_examples, **options):
+        config = small_config(eval__max_examples=max_examples)
+        with Workdir(tmp_path / "run", config, paths=train.PATHS) as workdir:
+            return train.train(train.prepare(config), task, workdir, **options)
+
+    assert not run_with(0, test=False)["partial"]
+    tested = run_with(7)
+    assert (tested["test_examples"], tested["partial"]) == (7, True)
