@@ -166,8 +166,8 @@ def fit(
             # ---- 4. Save the state if it is finite ----------------------------------------------
             wanted = is_due(config.checkpoint.every_steps) or is_due(config.eval.every_steps)
             if (wanted or stop.received is not None) and step > first_step:
+                require_finite()  # waits for the device, so that the pause contains no training
                 with stopwatch.pause():
-                    require_finite()
                     record.metrics_bytes = log.sync()
                     stopwatch.count()
                     checkpointer.save(step, state, metric_sums, record)

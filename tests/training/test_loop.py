@@ -302,6 +302,21 @@ def test_train_seconds_add_up_over_resumes(tmp_path):
     assert outcome.train_seconds > time.perf_counter() - began
 
 
+def test_waiting_for_the_device_before_a_save_is_step_time(tmp_path, monkeypatch):
+    now, device_get = [0.0], jax.device_get
+
+    def wait_one_second(values):
+        now[0] += 1
+        return device_get(values)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(jax, "device_get", wait_one_second)
+    every_step = CheckpointConfig(every_steps=1)
+    seldom = {"eval": EvalConfig(every_steps=100), "log": LogConfig(every_steps=6, events=False)}
+    result = tiny.train(tmp_path, tiny.config(6, checkpoint=every_step, **seldom))
+    assert result.speed["step_seconds"] >= 1
+
+
 def test_trains_for_a_single_step(tmp_path):
     outcome = tiny.train(tmp_path, tiny.config(1, eval=EvalConfig(every_steps=500)))
     assert outcome.best_step == 1
