@@ -65,7 +65,7 @@ def test_control_names_the_seeds_of_both_means(monkeypatch):
     nystrom = dataclasses.replace(nystrom, runs=nystrom.runs[:1])
     none = dataclasses.replace(none, runs=(none.runs[0], dataclasses.replace(none.runs[0], seed=1)))
     monkeypatch.setattr(readme, "_groups", lambda: [nystrom, none])
-    assert "| Image | 0 | 0, 1 | −5.73 |" in readme._control()
+    assert "| Image | 0 | 0, 1 | −5.73 |" in readme._control("fast")
 
 
 @pytest.mark.usefixtures("results")
