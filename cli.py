@@ -364,7 +364,7 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
     except BrokenPipeError:  # the reader, for example `head`, has exited
         code = 1
     except KeyboardInterrupt:
-        code = exit_with_error("stopped by Ctrl-C; the same command starts again", exit_code=130)
+        code = exit_with_error("stopped by Ctrl-C", exit_code=130)
     except Exception as error:
         if not _initialized:
             raise

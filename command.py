@@ -36,7 +36,7 @@ def run_to_end(
         print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
         return 1 if isinstance(error, OSError) and error.errno in DISK_FAILED else 2
     except KeyboardInterrupt:
-        print(f"{name}: stopped by Ctrl-C; the same command starts again", file=sys.stderr)
+        print(f"{name}: stopped by Ctrl-C", file=sys.stderr)
         return 130
     return 0
 

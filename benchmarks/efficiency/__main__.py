@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench
 from benchmarks.efficiency.plot import plot
 from benchmarks.efficiency.tables import markdown, row_line, slopes
-from command import parser_of
+from command import parser_of, run_to_end
 from launch import huge_pages
 from nystromformer_jax.training import read_json, write_json
 
@@ -41,42 +41,30 @@ POSITIVE = ("lengths", "batch", "heads", "head_dim", "repeats", "memory_limit")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes `<out>.json`, `.md` and `.png`; returns the exit code."""
     given = _parser().parse_args(arguments)
-    try:
-        _check_positive(given)
-        bench = Bench(**{name: getattr(given, name) for name in BENCH})
-        out = given.out or Path("results/efficiency", bench.name)
-        file = Path(f"{out}.json")
-        results: dict[str, Any] = {"settings": bench.settings, "commands": [], "rows": []}
-        if file.exists() and not given.fresh:
-            results = earlier(file, bench.settings)
-        plan = _plan(given, results["rows"])
-        for attention, length, _, _ in plan:
-            bench.shapes(
-                attention, length
-            )  # raises errors now that would otherwise come hours later
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError, ImportError) as error:
-        return _refuse(str(error), 2)
+    own = sys.argv[1:] if arguments is None else arguments
+    command = " ".join(["python -m benchmarks.efficiency", *own])
+    return run_to_end("benchmarks.efficiency", lambda: _make_table(given, command))
+
+
+def _make_table(given: argparse.Namespace, command: str) -> None:
+    _check_positive(given)
+    bench = Bench(**{name: getattr(given, name) for name in BENCH})
+    out = given.out or Path("results/efficiency", bench.name)
+    file = Path(f"{out}.json")
+    results: dict[str, Any] = {"settings": bench.settings, "commands": [], "rows": []}
+    if file.exists() and not given.fresh:
+        results = earlier(file, bench.settings)
+    plan = _plan(given, results["rows"])
+    for attention, length, _, _ in plan:
+        bench.shapes(attention, length)  # raises errors now that would otherwise come hours later
+    out.parent.mkdir(parents=True, exist_ok=True)
     if plan:
-        own = sys.argv[1:] if arguments is None else arguments
-        results["commands"].append(" ".join(["python -m benchmarks.efficiency", *own]))
-    same = "the same command without --fresh" if given.fresh else "the same command"
-    try:
-        _measure(bench, plan, results, file)
-        text = markdown(results)
-        Path(f"{out}.md").write_text(text, encoding="utf-8")
-        plot(results, Path(f"{out}.png"))
-    except OSError as error:
-        return _refuse(f"{error}; {same} resumes once this is fixed", 1)
-    except KeyboardInterrupt:
-        return _refuse(f"stopped by Ctrl-C; {same} resumes", 130)
+        results["commands"].append(command)
+    _measure(bench, plan, results, file)
+    text = markdown(results)
+    Path(f"{out}.md").write_text(text, encoding="utf-8")
+    plot(results, Path(f"{out}.png"))
     print(text, end="")
-    return 0
-
-
-def _refuse(sentence: str, exit_code: int) -> int:
-    print(f"benchmarks.efficiency: {' '.join(sentence.split())}", file=sys.stderr)
-    return exit_code
 
 
 def _measure(
