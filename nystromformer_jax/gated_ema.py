@@ -51,14 +51,12 @@ class MultiScaleEma(Layer):
         """Applies the averages to each channel; `mask` is True at real tokens.
 
         Raises:
-          ValueError: `num_states` is below 1, `max_time_scale` is below 2, or an input is invalid.
+          ValueError: `num_states` is not an integer of at least 1, `max_time_scale` is not one of at least 2,
+            or an input is invalid.
         """
         check_array("x", x, TOKENS)
         check_size("num_states", self.num_states)
-        if not self.max_time_scale >= 2:
-            raise ValueError(
-                f"max_time_scale must be at least 2 tokens, got {self.max_time_scale}."
-            )
+        check_size("max_time_scale", self.max_time_scale, 2)
         channels = x.shape[-1]
         shape = (2, channels, self.num_states)
         # The parameter is added to the log of the initial time scale; weight decay pulls towards that scale.

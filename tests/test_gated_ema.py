@@ -154,7 +154,8 @@ def test_an_encoder_with_dropout_remat_and_half_precision_has_finite_gradients(r
     ("options", "sentence"),
     [
         ({"num_states": -1}, "num_states must be an integer of at least 0, got -1"),
-        ({"max_time_scale": 1}, "max_time_scale must be at least 2 tokens, got 1"),
+        ({"max_time_scale": 1}, "max_time_scale must be an integer of at least 2, got 1"),
+        ({"max_time_scale": "a"}, "max_time_scale must be an integer of at least 2, got 'a'"),
         ({"qkv_features": 7}, "qkv_features must be a multiple of num_heads, got 7 and 2"),
         ({"activation": "gel"}, "activation must be one of 'gelu'"),
     ],
