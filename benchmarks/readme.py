@@ -113,6 +113,7 @@ def _by_iteration(numbers: Any) -> str:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "ablation": lambda: ablation.markdown(_json("ablation")["rows"]),
+    "ablation-open": lambda: ablation.markdown(_json("ablation-open")["rows"]),
     "approximation": lambda: approximation.markdown(_json("approximation")),
     "approximation-short": lambda: approximation.headline(_json("approximation")),
     "approximation-trained": lambda: approximation.trained_markdown(_json("approximation")),
