@@ -132,6 +132,15 @@ class SequenceEncoder(nn.Module):
 
         Without pooling, it returns one vector per token.
         """
+        x, mask = self._embed(inputs, mask)
+        x = Dropout(self.config.dropout_rate)(x, deterministic=deterministic)
+        x = self._encoder()(x, mask, deterministic=deterministic)
+        return pool(x, mask, self.config.pooling) if self.pools else x
+
+    def _embed(
+        self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"]
+    ) -> tuple[Float[Array, "B N E"], Bool[Array, "B N"]]:
+        """Returns embeddings with the stem and positions, and their mask; N is L, or L + 1 for "cls"."""
         config = self.config
         dtype = jnp.dtype(config.dtype)
         init = INITIALIZATIONS[config.initialization]
@@ -167,7 +176,11 @@ class SequenceEncoder(nn.Module):
             )
             # The gradient of a slice is a sum over the batch; that of a lookup is a scatter.
             x = x + table.embedding[: x.shape[1]].astype(x.dtype)[None]
-        x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
+        return x, mask
+
+    def _encoder(self) -> Encoder:
+        config = self.config
+        init = INITIALIZATIONS[config.initialization]
         block: Callable[..., nn.Module]
         if config.block == "gated_ema":
             block = functools.partial(
@@ -184,27 +197,14 @@ class SequenceEncoder(nn.Module):
             qkv_features=config.num_heads * config.head_dim,
             dropout_rate=config.dropout_rate,
             layer_norm_epsilon=config.layer_norm_epsilon,
-            dtype=dtype,
+            dtype=jnp.dtype(config.dtype),
             kernel_init=init.kernel,
             bias_init=init.bias,
         )
         make_final_norm = functools.partial(nn.LayerNorm, epsilon=config.layer_norm_epsilon)
-        encoder = Encoder(
+        return Encoder(
             config.num_layers, make_block, make_final_norm, remat=self.remat, name="encoder"
         )
-        x = encoder(x, mask, deterministic=deterministic)
-        if not self.pools:
-            return x
-        if config.pooling in ("first", "cls"):
-            return x[:, 0].astype(jnp.float32)
-        if config.pooling == "all_mean":
-            return x.mean(axis=1, dtype=jnp.float32)
-        pooled = masked_mean(x, mask)
-        if config.pooling == "ends":
-            return jnp.concatenate([*first_and_last(x, mask), pooled], axis=-1)
-        if config.pooling == "padded_mean":
-            pooled = pooled * (mask.sum(axis=1) / mask.shape[1])[:, None]
-        return pooled
 
 
 class Model(nn.Module):
@@ -298,6 +298,20 @@ class DualEncoder(Model):
         features = jnp.concatenate([x, y], axis=-1)
         features = nn.relu(nn.Dense(mlp_dim, name="head_pair")(features))
         return self._head(features, mlp_dim // 2)
+
+
+def pool(x: Float[Array, "B L E"], mask: Bool[Array, "B L"], pooling: str) -> Float[Array, "B F"]:
+    """Returns one vector per sequence, in float32; see `ModelConfig.pooling`."""
+    if pooling in ("first", "cls"):
+        return x[:, 0].astype(jnp.float32)
+    if pooling == "all_mean":
+        return x.mean(axis=1, dtype=jnp.float32)
+    mean = masked_mean(x, mask)
+    if pooling == "ends":
+        return jnp.concatenate([*first_and_last(x, mask), mean], axis=-1)
+    if pooling == "padded_mean":
+        return mean * (mask.sum(axis=1) / mask.shape[1])[:, None]
+    return mean
 
 
 def first_and_last(
