@@ -1,6 +1,7 @@
 """Initial model of a run: a new model, or the sizes and optionally the weights of a checkpoint."""
 
 import dataclasses
+import hashlib
 import importlib.util
 import logging
 import math
@@ -15,6 +16,7 @@ from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
 from nystromformer_jax.cores import CORES
 from nystromformer_jax.pretrained import from_pretrained, read_config
+from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training import from_mapping
@@ -76,6 +78,14 @@ class InitConfig:
     def reads_weights(self) -> bool:
         """True if the run starts from the weights of the checkpoint."""
         return bool(self.checkpoint) and not self.from_scratch
+
+    def weights_sha256(self) -> str:
+        """Returns the SHA-256 of the weight files that the run starts from; empty if there are none."""
+        paths = weight_files(self.folder) if self.reads_weights else []
+        digest = hashlib.sha256()
+        for path in paths:
+            digest.update(path.read_bytes())
+        return digest.hexdigest() if paths else ""
 
 
 def require_packages() -> None:

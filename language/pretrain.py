@@ -101,6 +101,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
     config = _model_config(run, corpus.tokenizer.vocab_size)
     check_tokenizer(corpus.tokenizer, config, run.init)
     model = NystromformerForPreTraining(config)
+    init_sha256 = run.init.weights_sha256()  # now, because the files may change during the run
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         with training.sync_errors(), training.writing_to(workdir.path):
@@ -114,6 +115,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
             "kind": "pretrain",
             "attention": config.attention,
             "init": run.init.checkpoint,
+            "init_sha256": init_sha256,
             "valid": _with_perplexity(fit_result.best_metrics),
             "valid_examples": _scored(run, corpus),
             "baselines": baselines(corpus),

@@ -39,6 +39,7 @@ def train(
     check_tokenizer(tokenizer, config, run.init)
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     train_config = spec.config.train
+    init_sha256 = run.init.weights_sha256()  # now, because the files may change during the run
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         task, outputs = _evaluate_valid(run, data, spec, params)
@@ -56,6 +57,7 @@ def train(
             "task": task.name,
             "attention": config.attention,
             "init": run.init.checkpoint,
+            "init_sha256": init_sha256,
             "from_scratch": run.init.from_scratch,
             **metrics,
             "train_examples": len(data.splits["train"]),

@@ -15,7 +15,8 @@ from language.report.results import Run
 from language.tasks.sequences import read_predictions
 from reporting.tables import Table
 
-START = ("init", "init.from_scratch")  # config keys that may differ between the two settings
+# Keys of the settings that may differ between the two.
+START = ("init", "init.from_scratch", "init.weights")
 
 
 class Gain(NamedTuple):

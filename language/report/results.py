@@ -108,7 +108,8 @@ def read_run(folder: Path) -> Run | None:
             "init": _origin(str(result.get("init") or "")),
             "parameters": str(result.get("parameters") or ""),  # sizes may be the checkpoint's
             "data": str(result.get("data_sha256") or "")[:8],
-        },
+        }
+        | ({"init.weights": str(weights)[:8]} if (weights := result.get("init_sha256")) else {}),
         metrics=read_metrics(folder / "metrics.jsonl"),
         result=result,
         device=format_device(result),

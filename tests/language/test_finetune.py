@@ -16,6 +16,7 @@ from language.tasks.metrics import score
 from language.tasks.sequences import read_predictions
 from language.tokenizer import load_tokenizer
 from nystromformer_jax import training
+from nystromformer_jax.durable import sha256_of
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import CannotWrite, Workdir
 from tests.helpers import OTHER_FRAMEWORK, assert_close, files_of_at_most, rematerialises
@@ -112,6 +113,8 @@ def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint
         changes = {"init": {"from_scratch": from_scratch}, "train": {"seed": 1}}
         result, _, _, _ = finetuned(folder, checkpoint, **changes, **still)
         assert result["from_scratch"] == from_scratch
+        weights = "" if from_scratch else sha256_of(checkpoint / "model.safetensors")
+        assert result["init_sha256"] == weights
         _, tuned = from_pretrained(folder / "run/model")
         words = [
             np.asarray(variables["params"]["nystromformer"]["embeddings"]["word"]["embedding"])

@@ -30,8 +30,8 @@ def scratch_config(**optimizer):
 
 def test_error_is_of_paired_differences(tmp_path):
     """Seeds 0 and 1 of both; a seed of only one group is ignored."""
-    write_run(tmp_path / "a0", [0, 1, 2, 3, 4, 5])
-    write_run(tmp_path / "a1", [0, 1, 2, 3, 4], seed=1)
+    write_run(tmp_path / "a0", [0, 1, 2, 3, 4, 5], init_sha256="1f" * 32)
+    write_run(tmp_path / "a1", [0, 1, 2, 3, 4], seed=1, init_sha256="1f" * 32)
     write_run(tmp_path / "a2", [], seed=2)
     write_run(tmp_path / "b0", [0, 1, 2], scratch=True, config=scratch_config())
     write_run(tmp_path / "b1", [0, 1, 6], seed=1, scratch=True, config=scratch_config())

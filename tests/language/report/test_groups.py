@@ -61,6 +61,15 @@ def test_checkpoints_of_one_name_and_different_sizes_are_not_pooled(tmp_path):
     ]
 
 
+def test_checkpoints_of_one_name_and_different_weights_are_not_pooled(tmp_path):
+    write_glue(tmp_path / "one", seed=0, init="runs/a/base/model", init_sha256="1f" * 32)
+    write_glue(tmp_path / "other", seed=1, init="runs/b/base/model", init_sha256="2e" * 32)
+    assert [group.label for group in groups_in(tmp_path)] == [
+        "nystrom-64 from base, weights=1f1f1f1f",
+        "nystrom-64 from base, weights=2e2e2e2e",
+    ]
+
+
 def test_best_setting_is_whole_and_best_on_validation(tmp_path):
     for number, (value, partial) in enumerate([(0.8, False), (0.85, False), (0.99, True)]):
         config = {"optimizer": {"learning_rate": (number + 1) * 1e-5}}
