@@ -123,10 +123,12 @@ def check_kinds(
                 f"{file} is not a run's {file.stem}: {key} is missing; it must be {kind}."
             )
         if key in values and not _is_kind(kind, values[key]):
-            raise ValueError(f"{file}: {key} must be {kind}, not {values[key]!r}.")
+            raise ValueError(f"{file}: {key} must be {kind}, not {values[key]!r:.50}.")
 
 
 def _is_kind(kind: Kind, value: Any) -> bool:
+    if isinstance(value, int) and abs(value) >= 2**63:  # a float or an array may not hold it
+        return False
     return isinstance(value, _TYPES[kind]) and not isinstance(value, bool)
 
 
@@ -147,7 +149,7 @@ def read_metrics(file: Path) -> list[dict[str, float]]:
                 raise ValueError("an object with a step is needed")
             for key, entry in value.items():
                 if not _is_kind("a number", entry):
-                    raise ValueError(f"{key} is {entry!r}, and a number is needed")
+                    raise ValueError(f"{key} is {entry!r:.50}, and a number is needed")
         except ValueError as error:
             if number == len(lines):
                 break

@@ -225,6 +225,7 @@ def read_run(folder: Path) -> Run | None:
         return dataclasses.replace(run, diverged_step=values["step"])
     if values.get("state") == "validated":  # by run_lra.py --notest
         check_kinds(file, values, {"valid_accuracy": "a number"}, required=True)
+        _check_accuracy(file, values, "valid_accuracy")
         return dataclasses.replace(run, valid_accuracy=values["valid_accuracy"])
     result = _read_result(file, values)
     return dataclasses.replace(run, result=result, valid_accuracy=result.valid_accuracy)
@@ -241,18 +242,25 @@ def _read_optional(file: Path) -> dict[str, Any]:
 def _read_result(file: Path, values: Mapping[str, Any]) -> Result:
     check_kinds(file, values, NEEDED, required=True)
     for key in ("test_accuracy", "valid_accuracy"):
-        if not 0 <= values[key] <= 1:
-            raise ValueError(f"{file}: {key} is {values[key]}; an accuracy is between 0 and 1.")
+        _check_accuracy(file, values, key)
     if values["test_examples"] < 1:
         raise ValueError(
             f"{file}: test_examples is {values['test_examples']}; it must be 1 or more."
         )
+    step_seconds = values.get("step_seconds")
+    if step_seconds is not None and not 0 < step_seconds < math.inf:
+        raise ValueError(f"{file}: step_seconds is {step_seconds}; it must be positive.")
     baselines = values.get("baselines", {})
     check_kinds(file, baselines, dict.fromkeys(baselines, "a number"))
     return Result(
         **{key: values[key] for key in NEEDED},
         partial=bool(values.get("partial")),
-        step_seconds=values.get("step_seconds"),
+        step_seconds=step_seconds,
         peak_bytes=values.get("peak_bytes"),
         baselines=baselines,
     )
+
+
+def _check_accuracy(file: Path, values: Mapping[str, Any], key: str) -> None:
+    if not 0 <= values[key] <= 1:
+        raise ValueError(f"{file}: {key} is {values[key]}; an accuracy is between 0 and 1.")

@@ -63,6 +63,13 @@ def test_ignores_invalid_times(tmp_path, seconds):
     assert minutes(folder, [(10, seconds), (20, 6)]) == ([10, 20], [1, 2])
 
 
+def test_rejects_a_time_that_no_float_can_hold(tmp_path):
+    folder = write_run(tmp_path / "run")
+    write_speed(folder, [(10, 10**400), (20, 6)])
+    with pytest.raises(ValueError, match=r"speed\.jsonl, line 1, .* step_seconds is 10{49}, and a"):
+        read_run(folder)
+
+
 def test_repeated_steps_after_a_kill_count_once(tmp_path):
     folder = write_run(tmp_path / "run", steps=(10, 20, 30))
     before, after = [(10, 6), (20, 6), (30, 6)], [(20, 12), (30, 12)]
@@ -115,6 +122,9 @@ def test_rejects_invalid_configs(tmp_path, config, words):
         ({"versions": ["0.10.2"]}, "versions must be an object"),
         ({"data_sha256": 7}, "data_sha256 must be a text"),
         ({"test_accuracy": 36.0}, "an accuracy is between 0 and 1"),
+        ({"state": "validated", "valid_accuracy": 7.5}, "an accuracy is between 0 and 1"),
+        ({"step_seconds": -1}, r"result\.json: step_seconds is -1; it must be positive"),
+        ({"step_seconds": 10**400}, r"result\.json: step_seconds must be a number, not 10{49}\."),
         ({"test_examples": 0}, "it must be 1 or more"),
     ],
 )
