@@ -120,10 +120,13 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
     """
     text = decode(file.read_bytes(), str(file), "Save it as UTF-8.").removeprefix("\ufeff")
     if file.suffix == ".csv":
-        rows: Any = [
-            {key: value for key, value in row.items() if value not in ("", None)}
-            for row in csv.DictReader(text.splitlines())
-        ]
+        try:
+            rows: Any = [
+                {key: value for key, value in row.items() if value not in ("", None)}
+                for row in csv.DictReader(text.splitlines())
+            ]
+        except csv.Error as error:
+            raise ValueError(f"{file} cannot be read as CSV: {error}.") from None
     elif file.suffix == ".json":
         try:
             rows = json.loads(text)

@@ -91,6 +91,11 @@ def test_encoding_of_a_file_is_utf_8_with_or_without_a_byte_order_mark(tmp_path)
         ("rows.csv", "model,source,text\nA,B,1,2\n", "row 1: unknown column None"),
         ("rows.csv", "", "must contain a list of one or more rows"),
         ("rows.json", "[1]", "must contain a list of one or more rows"),
+        (
+            "rows.csv",
+            f"model,source,text\nA,{131_073 * 'B'},1\n",
+            r"rows\.csv cannot be read as CSV: field larger than field limit",
+        ),
         ("rows.json", "[", "rows.json cannot be read as JSON"),
         ("rows.json", "[" * 100_000, "rows.json cannot be read as JSON"),
         (
