@@ -366,7 +366,7 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
     except KeyboardInterrupt:
         code = exit_with_error("stopped by Ctrl-C", exit_code=130)
     except Exception as error:
-        if not _initialized:
+        if not (_initialized or isinstance(error, OSError)):
             raise
         code = _report(error)
     if _initialized and 0 < code < 128:  # after a signal, all processes end together

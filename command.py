@@ -7,8 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from nystromformer_jax.durable import DISK_FAILED
-
 
 def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
     """Returns a parser of the flags of `python -m MODULE`; its help keeps the lines of `description`."""
@@ -34,7 +32,11 @@ def run_to_end(
         return 1
     except (ValueError, OSError, ImportError) as error:
         print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
-        return 1 if isinstance(error, OSError) and error.errno in DISK_FAILED else 2
+        if not isinstance(error, OSError):
+            return 2
+        from nystromformer_jax.training.errors import exit_code_of  # needs the extra `lra`
+
+        return exit_code_of(error) or 2
     except KeyboardInterrupt:
         print(f"{name}: stopped by Ctrl-C", file=sys.stderr)
         return 130

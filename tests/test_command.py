@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from command import run_to_end
+from nystromformer_jax.training import CannotWrite, CheckpointDamaged
 
 DEV_FULL = pathlib.Path("/dev/full")
 COMMAND = "import sys, command; sys.exit(command.run_to_end('name', lambda: print('text')))"
@@ -34,6 +35,8 @@ def _restored_handlers():
         (ValueError("two\n  lines"), 2, "name: two lines"),
         (FileNotFoundError(2, "No such file", "here"), 2, "name: here: No such file"),
         (OSError(errno.ENOSPC, "No space left", "here"), 1, "name: here: No space left"),
+        (CheckpointDamaged("step 30"), 1, "name: step 30"),
+        (CannotWrite("a full disk"), 1, "name: a full disk"),
         (KeyboardInterrupt(), 130, "name: stopped by Ctrl-C"),
     ],
 )
@@ -70,10 +73,11 @@ def test_a_reader_that_has_exited_ends_the_program_without_a_message(script):
 
 
 @pytest.mark.skipif(not DEV_FULL.exists(), reason="the system has no /dev/full")
-def test_a_full_disk_under_the_output_is_one_sentence():
+@pytest.mark.parametrize(("script", "name"), [(COMMAND, "name"), (PROGRAM, "-c")])
+def test_a_full_disk_under_the_output_is_one_sentence(script, name):
     with DEV_FULL.open("w") as full:
-        ended = print_to(full, COMMAND)
-    assert (ended.returncode, ended.stderr) == (1, "name: No space left on device\n")
+        ended = print_to(full, script)
+    assert (ended.returncode, ended.stderr) == (1, f"{name}: No space left on device\n")
 
 
 def test_a_closed_stdout_is_no_error():
