@@ -58,11 +58,12 @@ class OptimizerConfig:
                 raise ValueError(
                     f"optimizer.cycle_beta1: needs optimizer.{name}={needed!r}, got {found!r}."
                 )
-        if not self.learning_rate > 0:
-            raise ValueError(
-                f"optimizer.learning_rate: needs a positive number, got {self.learning_rate}."
-            )
-        _at_least("optimizer", self, warmup_steps=0, eps=0, weight_decay=0, clip_norm=0)
+        for name in ("learning_rate", "eps"):  # eps=0: a gradient of zero would be divided by zero
+            if not getattr(self, name) > 0:
+                raise ValueError(
+                    f"optimizer.{name}: needs a positive number, got {getattr(self, name)}."
+                )
+        _at_least("optimizer", self, warmup_steps=0, weight_decay=0, clip_norm=0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from nystromformer_jax.training import TrainConfig, from_mapping, read_sections
+from nystromformer_jax.training import OptimizerConfig, TrainConfig, from_mapping, read_sections
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,12 @@ def test_each_section_becomes_its_dataclass():
         read_sections({"sise": {"width": 3}}, {"size": Size})
     with pytest.raises(ValueError, match=r"^free: this section is missing from the config\.$"):
         read_sections({"size": {"width": 3}}, {"size": Size}, plain=["free"])
+
+
+def test_rejects_an_eps_of_zero():
+    """AdamW would divide by zero where the gradient was always zero, as in rows of unused tokens."""
+    with pytest.raises(ValueError, match=r"^optimizer\.eps: needs a positive number, got 0\.0\.$"):
+        OptimizerConfig(learning_rate=1e-3, warmup_steps=0, eps=0.0)
 
 
 @pytest.mark.parametrize("value", [10**23, -(10**23)])
