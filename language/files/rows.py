@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +67,7 @@ def labels_of(records: Sequence[Record], config: FilesConfig) -> list[str]:
         return []
     found = {label for record in records for label in _several(record.label)}
     integers = all(label.removeprefix("-").isdecimal() for label in found)
-    return sorted(found, key=lambda label: (int(label), label)) if integers else sorted(found)
+    return sorted(found, key=lambda label: (Decimal(label), label)) if integers else sorted(found)
 
 
 def content(record: Record) -> bytes:
@@ -238,7 +239,8 @@ def _label(value: Any, config: FilesConfig, where: str) -> Any:
     """Returns the value of the label column: a label, a list of labels (`multi_label`), or a score."""
     if config.kind == "regression":
         try:
-            score = math.nan if isinstance(value, bool) else float(value)
+            # Python would read "1_000" as 1000.
+            score = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
         except (TypeError, ValueError, OverflowError):
             score = math.nan
         if not abs(score) <= float(np.finfo(np.float32).max):  # also if it is not a number

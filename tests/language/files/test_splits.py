@@ -231,6 +231,7 @@ INVALID = {
     ],
     "regression": [
         ("x.csv", "text,label\nb,good\n", {}, "line 2: the column 'label' needs a number, not 'good'"),
+        ("x.csv", "text,label\nb,1_0\n", {}, "line 2: the column 'label' needs a number, not '1_0'"),
         ("x.csv", "text,label\nb,1e39\n", {}, "line 2: the column 'label' needs a number, not '1e39'"),
         ("x.jsonl", '{"text": "a", "label": 1%s}' % ("0" * 400), {}, "line 1: the column 'label' needs a"),
         ("x.csv", ROWS, {"labels": "1,2"}, "data.labels='1,2': regression does not use this key"),
@@ -303,6 +304,12 @@ def test_labels_of_equal_numbers_have_a_fixed_order():
     labels = ["0" * (9 - i) + "1" for i in range(9)]
     records = [rows.Record("", ("a",), label) for label in [*labels[::-1], "-5"]]
     assert rows.labels_of(records, FilesConfig(kind="classification")) == ["-5", *labels]
+
+
+def test_labels_of_any_number_of_digits_are_in_numerical_order():
+    records = [rows.Record("", ("a",), label) for label in ("9" * 5000, "10", "9")]
+    labels = rows.labels_of(records, FilesConfig(kind="classification"))
+    assert labels == ["9", "10", "9" * 5000]
 
 
 def test_quotes_are_text_in_tsv_and_quotes_in_csv(tmp_path, tokenizer):
