@@ -99,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=6)
     given = parser.parse_args(arguments)
+    if min(given.length, given.epochs) < 1:
+        parser.error("--length and --epochs must be 1 or more")
     names, (inputs, labels), (valid_inputs, valid_labels) = read(given.folder, given.length)
     print(f"{', '.join(names)}: {len(labels)} pieces to train, {len(valid_labels)} to validate")
 

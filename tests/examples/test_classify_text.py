@@ -52,6 +52,13 @@ def test_python_itself_has_files_of_every_class():
     assert min(len(files) for files in script.find_files(None).values()) > script.HOLD_OUT
 
 
+@pytest.mark.parametrize("flag", ["--length=0", "--epochs=0"])
+def test_rejects_an_empty_piece_and_no_training(folder, capsys, flag):
+    with pytest.raises(SystemExit):
+        script.main([str(folder), flag])
+    assert "--length and --epochs must be 1 or more" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("texts", "found"), [({}, "none"), ({"one": 2}, r"one \(2\)"), ({"one": 2, "two": 1}, "two")]
 )
