@@ -57,7 +57,8 @@ def read_params(
             params[path] = np.zeros(shape, np.float32)
         elif name is not None and name in tensors:
             used.add(name)
-            if other_labels and path.startswith("output/") and len(tensors[name]) != shape[-1]:
+            has_labels = tensors[name].shape[:1] in ((), shape[-1:])  # (): its shape is wrong
+            if other_labels and path.startswith("output/") and not has_labels:
                 fresh.append(path)
             elif error := _shape_error(path, shape, tensors[name], source):
                 misshapen.append(f"{name} {error}")

@@ -256,6 +256,16 @@ class TestWeights:
         with pytest.raises(ValueError, match=r"query.weight is of int8, needs one of float32, bf"):
             read(folder)
 
+    def test_classifier_without_dimensions(self, tmp_path):
+        head = "ForSequenceClassification"
+        tensors = tiny.tensors_of("nystromformer", head)
+        config = tiny.config_of("nystromformer", head)
+        tiny.write(
+            tmp_path, config, tensors | {"classifier.out_proj.bias": np.ones((), np.float32)}
+        )
+        with pytest.raises(ValueError, match=r"out_proj.bias is \[\], needs \[2\]"):
+            read(tmp_path, num_labels=2)
+
     def test_long_list_is_truncated(self, folder):
         change_tensors(folder, lambda tensors: [tensors.pop(name) for name in sorted(tensors)[:19]])
         with pytest.raises(ValueError, match=r"missing: .* and 11 more.$"):
