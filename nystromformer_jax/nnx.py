@@ -470,7 +470,8 @@ def load_linen(module: nnx.Module, variables: Mapping[str, Any]) -> None:
         The dtypes of the arrays are kept.
 
     Raises:
-      ValueError: A parameter is missing, is unexpected or has a different shape.
+      ValueError: A parameter is missing, is unexpected, has a different shape or has integers in place of
+        floats.
     """
     if "params" not in variables:
         raise ValueError(
@@ -492,6 +493,11 @@ def load_linen(module: nnx.Module, variables: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"The parameter {'/'.join(map(str, path))} must have shape {value.shape}, got"
                 f" {jnp.shape(given[path])}."
+            )
+        dtype = jnp.result_type(given[path])
+        if jnp.issubdtype(value.dtype, jnp.floating) and not jnp.issubdtype(dtype, jnp.floating):
+            raise ValueError(
+                f"The parameter {'/'.join(map(str, path))} must have a float dtype, got {dtype}."
             )
     arrays = {path: jnp.asarray(value) for path, value in given.items()}
     nnx.replace_by_pure_dict(state, traverse_util.unflatten_dict(arrays))

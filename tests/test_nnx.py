@@ -175,6 +175,10 @@ class TestErrors:
                 lambda p: p | {"out": p["out"] | {"bias": jnp.ones(5)}},
                 r"out/bias must have shape \(6,\), got \(5,\)\.",
             ),
+            (
+                lambda p: p | {"out": p["out"] | {"bias": jnp.ones(6, int)}},
+                r"out/bias must have a float dtype, got int32\.",
+            ),
         ],
     )
     def test_load_linen_names_the_wrong_parameter(self, change, sentence):
