@@ -70,6 +70,11 @@ class Tokenizer:
         # "[MASK]" in a text is split like other text; it does not become the mask token. Other special
         # tokens, such as markers of entities that a user added, remain tokens.
         as_text = set(itertools.chain.from_iterable(SPECIAL_TOKENS.values()))
+        hashed = (
+            _mark_special(  # pretraining never masks special tokens, so the hash has all of them
+                backend, lambda token: token["special"] or token["content"] in as_text
+            )
+        )
         backend = _mark_special(backend, lambda token: token["content"] in as_text)
         backend.encode_special_tokens = True
         return cls(
@@ -83,7 +88,7 @@ class Tokenizer:
             pair_separators=2 if backend.num_special_tokens_to_add(is_pair=True) == 4 else 1,
             special_ids=tuple(sorted(special)),
             word_mark=_word_mark(json.loads(backend.to_str()), origin),
-            sha256=hashlib.sha256(backend.to_str().encode()).hexdigest(),
+            sha256=hashlib.sha256(hashed.to_str().encode()).hexdigest(),
         )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

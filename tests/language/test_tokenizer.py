@@ -197,6 +197,17 @@ def test_other_tokenizers_have_other_hashes(tmp_path, trained):
     assert load_tokenizer(path).sha256 in hashes
 
 
+def test_hash_depends_on_which_added_tokens_are_special(tmp_path):
+    """Special tokens are not masked in pretraining."""
+    hashes = set()
+    for kind in ("add_tokens", "add_special_tokens"):
+        backend = load_tokenizer(write_bert(tmp_path / kind)).backend
+        getattr(backend, kind)([tokenizers.AddedToken("<e1>", normalized=False)])
+        backend.save(str(tmp_path / kind / "tokenizer.json"))
+        hashes.add(load_tokenizer(tmp_path / kind).sha256)
+    assert len(hashes) == 2
+
+
 # --- Training
 
 
