@@ -44,7 +44,9 @@ class DataConfig:
     pad_to_multiple_of: int = 0
     zero_is_padding: bool = False
     curriculum: int = 0
-    seed: int = 0  # seed of generated data and of held-out validation sets; not the training seed
+    # Seed of generated data and of held-out validation sets; not the training seed. The files of ListOps
+    # and Retrieval have a validation set, so the seed has no effect on them.
+    seed: int = 0
     workers: int = 0
 
     def __post_init__(self) -> None:
