@@ -17,6 +17,13 @@ NEEDED: Mapping[str, Kind] = {
     **dict.fromkeys(("seed", "best_step", "total_steps"), "a whole number"),
 }
 SPLITS = ("valid", "valid_mismatched", "test")
+# Types of the keys that may be missing.
+OPTIONAL: Mapping[str, Kind] = {
+    "step_seconds": "a number",
+    **dict.fromkeys(("parameters", *(f"{split}_examples" for split in SPLITS)), "a whole number"),
+    **dict.fromkeys(("baselines", "device", "versions"), "an object"),
+    **dict.fromkeys((f"{split}_standard_error" for split in SPLITS), "an object"),
+}
 PRETRAINING = ("mlm_accuracy", "mlm_loss")  # required in a result of pretraining
 
 # Config keys that do not affect results, like all keys in NEUTRAL_SECTIONS.
@@ -89,6 +96,8 @@ def read_run(folder: Path) -> Run | None:
     if kind == "glue" and task not in TASKS:
         raise ValueError(f"{file}: the task {task!r} is unknown{nearest(task, TASKS)}")
     check_kinds(file, result, NEEDED, required=True)
+    known = {key: value for key, value in result.items() if value is not None}
+    check_kinds(file, known, OPTIONAL)
     scores = {split: _scores(file, result, split) for split in SPLITS if result.get(split)}
     for metric in TASKS[task].metrics if task else PRETRAINING:
         if "valid" not in scores or metric not in scores["valid"].values:

@@ -79,6 +79,9 @@ def test_paths_and_seeds_are_not_part_of_the_setting(tmp_path):
         ({"valid": {"accuracy": 91.2}}, "it must be between 0 and 1"),
         ({"seed": "3"}, "seed must be a whole number"),
         ({"attention": 3}, "attention must be a text"),
+        ({"step_seconds": "fast"}, "step_seconds must be a number, not 'fast'"),
+        ({"valid_examples": "all"}, "valid_examples must be a whole number"),
+        ({"device": "cpu"}, "device must be an object"),
     ],
 )
 def test_rejects_invalid_results(values, words, tmp_path):
