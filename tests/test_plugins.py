@@ -209,7 +209,7 @@ def checked(in_repository, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "flags", "label"),
     [
-        ("configs/listops.py:softmax", ["--config.model.num_layers=1"], "softmax, 1 layers"),
+        ("configs/listops.py:softmax", ["--config.model.num_layers=1"], "softmax, 1 layer"),
         (
             f"configs/listops.py:{COSFORMER},max_len=2048",
             ["--config.model.stem=(3,)"],

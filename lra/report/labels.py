@@ -193,7 +193,7 @@ def _word(key: str, value: object) -> str:
     if value is False or value == 0:
         return f"no {noun}"
     if key in COUNTED and isinstance(value, int):  # an option of an own attention may have any type
-        return f"{value:,} {noun}"
+        return f"{value:,} {noun if value != 1 else noun.removesuffix('s')}"
     return f"{noun} {str(value)[:8] if key == 'data.sha256' else value}".strip()
 
 

@@ -189,7 +189,7 @@ def test_labels_contain_warm_up_if_nothing_else_differs():
 @pytest.mark.parametrize(
     ("argument", "sections", "label"),
     [
-        ("softmax,quirks=google", {"model": {"num_layers": 1}}, "softmax, 1 layers, quirks=google"),
+        ("softmax,quirks=google", {"model": {"num_layers": 1}}, "softmax, 1 layer, quirks=google"),
         (
             "softmax,quirks=google",
             {"model": {"dtype": "bfloat16"}, "data": {"max_len": 500, "seed": 3}},
