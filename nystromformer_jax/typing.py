@@ -6,11 +6,11 @@
 | `L` | query length | `F` | feed-forward dimension |
 | `T` | key length if it differs | `R` | rank or random features |
 | `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
-| `P` | requested positions | `N` | choices, in a multiple-choice model |
+| `P` | requested positions | `N` | choices, in a multiple-choice model; states, in moving averages |
 | `S` | tokens per segment or block | `K` | blocks |
 | `H` | heads | `G` | global tokens; in kernels, heads per group |
 | `D` | head dimension (`Dv`: of values, if it differs) | `V` | vocabulary |
-| `C` | classes | | |
+| `C` | classes; channels, in moving averages and convolutions | | |
 """
 
 from jax import Array
