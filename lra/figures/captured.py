@@ -3,8 +3,6 @@
 import argparse
 import dataclasses
 import functools
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -218,11 +216,7 @@ def _load(checkpoints: Path, step: int, run: train.Run) -> Any:
         raise FileNotFoundError(
             f"{checkpoints} lacks step {step}, the best of the run: pass the folder of the training run."
         )
-    # Opening a folder of checkpoints deletes unfinished saves. One may be in progress, so open a copy.
-    with tempfile.TemporaryDirectory() as copy:
-        shutil.copytree(checkpoints / str(step), Path(copy) / str(step))
-        params = load_params(Path(copy), step, train.make_params(run), run.mesh)
-        return jax.device_get(params)
+    return jax.device_get(load_params(checkpoints, step, train.make_params(run), run.mesh))
 
 
 def _require_data(folder: Path, sha256: str) -> None:
