@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from nystromformer_jax.sequence_parallel import (
@@ -13,7 +14,13 @@ from nystromformer_jax.sequence_parallel import (
     reshard_length,
 )
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, check_array, check_dtype, check_mask
+from nystromformer_jax.validation import (
+    accum_dtype,
+    check_array,
+    check_dtype,
+    check_mask,
+    is_readable,
+)
 
 # S, tokens per chunk. 32 takes up to 2.2 times as long on one core of an AMD EPYC (batch 16, 1,024 tokens
 # of 64 channels, 16 states, with the gradient); 128 takes up to 2 times as long (batch 2, 2,048 tokens).
@@ -66,14 +73,16 @@ def multi_scale_ema(
     check_mask("mask", mask, x.shape[0], x.shape[1], "real tokens, [B L]")
     check_dtype("time_scales", time_scales)
     check_dtype("weights", weights)
-    wanted = (2, x.shape[2], *weights.shape[2:3])
-    if weights.ndim != 3 or weights.shape != wanted or time_scales.shape != wanted:
+    shape = (2, x.shape[2], *weights.shape[2:])
+    if weights.ndim != 3 or not weights.size or not weights.shape == time_scales.shape == shape:
         raise ValueError(
             f"time_scales and weights must have the same shape [2, {x.shape[2]}, states] for"
-            f" {x.shape[2]} channels, got {time_scales.shape} and {weights.shape}."
+            f" {x.shape[2]} channels and at least one state, got {time_scales.shape} and"
+            f" {weights.shape}."
         )
-    if not isinstance(time_scales, jax.core.Tracer) and not (time_scales > 0).all():
-        raise ValueError(f"time_scales must be positive, got {time_scales.min()}.")
+    # NumPy, because an operation of JAX on a constant inside `jax.jit` is traced.
+    if is_readable(time_scales) and not (np.asarray(time_scales) > 0).all():
+        raise ValueError(f"time_scales must be positive, got {np.asarray(time_scales).min()}.")
     if mask is not None:
         x = jnp.where(mask[..., None], x, 0)
     if mesh is None or devices_along(mesh, axis) == 1:

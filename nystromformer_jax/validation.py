@@ -325,9 +325,7 @@ def check_ids(name: str, ids: Any, size: int, limit: str) -> None:
 
     Traced ids and ids on other processes are not checked.
     """
-    if ids is None or isinstance(ids, jax.core.Tracer):
-        return
-    if isinstance(ids, jax.Array) and not ids.is_fully_addressable:
+    if ids is None or not is_readable(ids):
         return
     values = np.asarray(ids)
     if not values.size:  # no positions
@@ -337,6 +335,13 @@ def check_ids(name: str, ids: Any, size: int, limit: str) -> None:
             f"{name} must be from 0 to {size - 1} ({limit}), got {wrong[0]}. Use the model's own"
             " tokenizer; at padding set the mask to False and the id to 0."
         )
+
+
+def is_readable(x: Any) -> bool:
+    """Returns False for traced arrays and for arrays with parts on other processes."""
+    if isinstance(x, jax.core.Tracer):
+        return False
+    return not isinstance(x, jax.Array) or x.is_fully_addressable
 
 
 def dtype_name(dtype: DTypeLike | None) -> str:

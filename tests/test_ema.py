@@ -163,11 +163,25 @@ def test_vmap_equals_separate_calls(rngs):
     assert_close(jax.vmap(multi_scale_ema)(*arguments), expected, SAME_ARITHMETIC)
 
 
+def test_constant_time_scales_are_validated_inside_jit(rngs):
+    x, time_scales, weights = random_averages(rngs, 70)
+    expected = multi_scale_ema(x, time_scales, weights)
+    output = jax.jit(lambda x: multi_scale_ema(x, time_scales, weights))(x)
+    assert_close(output, expected, SAME_ARITHMETIC)
+    negative = -time_scales
+    with pytest.raises(ValueError, match=r"time_scales must be positive, got -"):
+        jax.jit(lambda x: multi_scale_ema(x, negative, weights))(x)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         ({"time_scales": jnp.ones((2, 3))}, r"same shape \[2, 3, states\] for 3 channels"),
         ({"weights": jnp.ones((2, 3, 5))}, r"got \(2, 3, 4\) and \(2, 3, 5\)"),
+        (
+            {"weights": jnp.ones((2, 3, 0)), "time_scales": jnp.ones((2, 3, 0))},
+            "at least one state",
+        ),
         ({"x": jnp.ones((2, 9, 3), int)}, "x must have dtype float32.*got int32"),
         ({"weights": jnp.ones((2, 3, 4), int)}, "weights must have dtype float32.*got int32"),
         ({"mask": jnp.ones(9, bool)}, r"mask must have shape \(2, 9\) and be True"),
