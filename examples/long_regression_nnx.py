@@ -84,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--batch_size", type=int, default=8)
     given = parser.parse_args(arguments)
+    if min(given.length, given.steps, given.batch_size) < 1:
+        parser.error("--length, --steps and --batch_size must be 1 or more")
     read, true = recordings(jax.random.key(1), 32, given.length)
     print(f"root mean square error on 32 new recordings of {given.length:,} samples")
     print(f"{'as read':22}{root_mean_square(read[..., 0] - true):.3f}")

@@ -69,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--num_landmarks", type=int, default=64)
     parser.add_argument("--embed_dim", type=int, default=128)
     given = parser.parse_args(arguments)
+    if min(*given.lengths, given.num_landmarks, given.embed_dim) < 1:
+        parser.error("--lengths, --num_landmarks and --embed_dim must be 1 or more")
     softmax = Encoder()
     nystrom = Encoder(attention_fn("nystrom", num_landmarks=given.num_landmarks))
     run_softmax, run_nystrom, run_uniform = (

@@ -46,3 +46,10 @@ def test_far_references_remove_most_of_the_error(capsys):
     script.main(["--length=1024"])
     as_read, near, all_samples = errors(capsys.readouterr().out)
     assert all_samples < near / 2 < as_read / 2
+
+
+@pytest.mark.parametrize("flag", ["--length=0", "--steps=0", "--batch_size=0"])
+def test_rejects_sizes_below_one(capsys, flag):
+    with pytest.raises(SystemExit):
+        script.main([flag])
+    assert "must be 1 or more" in capsys.readouterr().err

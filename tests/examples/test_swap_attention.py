@@ -29,3 +29,10 @@ def test_difference_is_zero_with_as_many_landmarks_as_tokens(capsys):
 def test_landmarks_are_faster_for_long_inputs(capsys):
     script.main(["--lengths", "4096"])
     assert float(capsys.readouterr().out.splitlines()[-1].split()[3].rstrip("×")) > 2
+
+
+@pytest.mark.parametrize("flag", ["--lengths=0", "--num_landmarks=0", "--embed_dim=0"])
+def test_rejects_sizes_below_one(capsys, flag):
+    with pytest.raises(SystemExit):
+        script.main([flag])
+    assert "must be 1 or more" in capsys.readouterr().err
