@@ -172,8 +172,8 @@ class FitConfig:
         if train.batch_size % train.accumulation:
             raise ValueError(
                 f"train.batch_size={train.batch_size} is not divisible by {train.accumulation} parts"
-                " (train.accumulation, or train.cpu_accumulation on a CPU): pass a multiple of"
-                f" {train.accumulation}, or train.accumulation=1."
+                f" (train.accumulation): pass a multiple of {train.accumulation}, or"
+                " train.accumulation=1."
             )
         for name, rows in (("train", train.batch_size), ("eval", self.eval.batch_size)):
             if rows % shards:

@@ -1,6 +1,7 @@
 """Software versions, hardware and peak memory of a run, and the compilation cache."""
 
 import importlib.metadata
+import math
 import os
 import platform
 import resource
@@ -41,8 +42,8 @@ def choose_accumulation(
 ) -> Mapping[str, Any]:
     """Returns `config` with `train.accumulation` chosen for the devices (default: all) if it is 0.
 
-    The chosen value is 1 on accelerators with at least 16 GB or unknown memory, and
-    `train.cpu_accumulation` on other devices.
+    The chosen value is 1 on accelerators with at least 16 GB or unknown memory. On other devices it is
+    `train.cpu_accumulation`, or its largest divisor that divides the batch.
     """
     train = config.get("train", {})
     if train.get("accumulation") != 0:
@@ -51,6 +52,9 @@ def choose_accumulation(
     # Compile-only devices, and those of other hosts, cannot be asked for their memory.
     statistics = local.memory_stats() if local.device_kind == device.device_kind else None
     parts = 1 if is_large(device.platform, statistics) else train.get("cpu_accumulation", 1)
+    batch_size = train.get("batch_size")
+    if isinstance(parts, int) and isinstance(batch_size, int):  # else the config is invalid
+        parts = math.gcd(parts, batch_size)
     return {**config, "train": {**train, "accumulation": parts}}
 
 

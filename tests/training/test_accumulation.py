@@ -35,6 +35,12 @@ def test_accumulation_follows_the_device_unless_it_is_set(monkeypatch, large, gi
     assert train.prepare(config(accumulation=given)).fit.train.accumulation == parts
 
 
+@pytest.mark.parametrize(("batch_size", "parts"), [(16, 8), (20, 4), (17, 1)])
+def test_the_accumulation_of_a_cpu_divides_any_batch(batch_size, parts):
+    values = config(batch_size=batch_size, cpu_accumulation=8)
+    assert train.prepare(values, jax.devices()[:1]).fit.train.accumulation == parts
+
+
 def config(**train):
     values = image.get_config().to_dict()
     return {**values, "train": {**values["train"], **train}}
