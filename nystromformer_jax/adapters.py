@@ -8,6 +8,7 @@ from flax.linen.dtypes import promote_dtype
 
 from nystromformer_jax.cores import CoreFactory, make_core
 from nystromformer_jax.cores.parameters import param_shapes
+from nystromformer_jax.modules import projections
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import check_output, fold_axes
 
@@ -55,8 +56,9 @@ class AttentionFn:
         name = self.make_core.core.__name__
         if dropout_rate and not deterministic:
             raise ValueError(
-                f"{name} cannot drop attention weights, got dropout_rate={dropout_rate}: pass dropout_rate=0"
-                " to the Module, and apply Dropout to its output."
+                "attention_fn does not support dropout of attention weights, got"
+                f" dropout_rate={dropout_rate}: pass dropout_rate=0 to the Module, and apply Dropout to its"
+                " output."
             )
         if module is not None:
             raise ValueError(
@@ -65,7 +67,7 @@ class AttentionFn:
             )
         if is_causal:
             raise ValueError(
-                f"{name} cannot be causal, got is_causal=True: landmarks mix all tokens. Use"
+                f"attention_fn supports only padding masks, got is_causal=True for {name}: use"
                 " jax.nn.dot_product_attention."
             )
         unsupported = {
@@ -101,7 +103,7 @@ def attention_fn(
         nnx.MultiHeadAttention(8, 512, attention_fn=attention_fn("nystrom"), decode=False, rngs=rngs)
 
     The parameters of the Flax model do not change. Only padding masks `[..., 1, 1, T]` are supported,
-    boolean or integer. A core with random features or rotations uses the same ones in every layer.
+    boolean or integer. Random features are the same in every layer and never redrawn.
 
     Args:
       name: Name of an attention, as in `make_core`.
@@ -111,8 +113,9 @@ def attention_fn(
         error.
 
     Raises:
-      ValueError: The name or an option is unknown, the attention has parameters, or an option enables
-        dropout or the redrawing of random features.
+      ValueError: The name or an option is unknown, the attention has parameters or does not read query and
+        key separately (`"reformer"`, `"none"`), or an option enables dropout or the redrawing of random
+        features.
     """
     factory = make_core(name, **options)
     for option in ("dropout_rate", "redraw"):
@@ -121,6 +124,11 @@ def attention_fn(
                 f"attention_fn does not support {option}, got {options[option]!r}: it has no random numbers"
                 f" of its own. Use SelfAttention or MultiHeadAttention with make_core({name!r}, …)."
             )
+    if len(projections(factory(parent=None))) < 3:
+        raise ValueError(
+            f"{name} attention does not read query and key separately, but Flax's Modules project both: use"
+            f" SelfAttention with make_core({name!r}, …)."
+        )
     # Cores of other packages may need an even head_dim, for example for rotations.
     if param_shapes(factory(parent=None), num_heads=1, head_dim=64):
         raise ValueError(
@@ -144,8 +152,8 @@ def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "*b
     shape = jnp.shape(mask)
     if len(shape) < 3 or shape[-3:] != (1, 1, length) or len(shape) - 3 > len(batch):
         raise ValueError(
-            f"mask must be {MASK}, T = {length}; got shape {shape}. Only padding masks are supported:"
-            " landmarks mix all tokens. If mask is [B, T] and True at real tokens, pass"
+            f"mask must be {MASK}, T = {length}; got shape {shape}. Only padding masks are supported."
+            " If mask is [B, T] and True at real tokens, pass"
             " mask[:, None, None, :]."
         )
     keys = jnp.asarray(mask, bool).reshape(*shape[:-3], length)

@@ -14,7 +14,7 @@ def dropout(rng: Array, x: Float[Array, "*shape"], rate: float) -> Float[Array, 
     """Zeros each element with probability `rate` and scales the others up.
 
     The rate is rounded to a multiple of 1 / 65,536. The scale is that of the rounded rate, so the mean is
-    preserved exactly.
+    preserved up to the rounding of the scale to the dtype of `x`.
 
     Differs from `nn.Dropout`: draws a quarter as many random words and compares integers, which is five
     times as fast on a CPU. There `nn.Dropout` spends a third of the paper's training step on the words.

@@ -46,7 +46,8 @@ def nystrom_factors(
     identity. With at most M keys, kernel_1 is the softmax matrix and kernel_3 selects each landmark's key.
     With at most M queries, kernel_3 is the softmax matrix and kernel_1 selects each query's landmark.
 
-    Arguments and errors are as in `nystrom_attention`. Rows of masked queries are unspecified.
+    Arguments and errors are as in `nystrom_attention`, with one batch axis and equally many heads of queries
+    and keys. Rows of masked queries are unspecified.
     """
     query, key = jnp.asarray(query), jnp.asarray(key)
     check_inputs(query, key, key, mask)

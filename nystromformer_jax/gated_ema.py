@@ -131,16 +131,18 @@ class GatedEmaBlock(Layer):
         x = finite_padding(x, mask, "real tokens, [B L]")
         width = x.shape[-1]
         features, _ = attention_features(self.num_heads, width, self.qkv_features, None)
-        layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.types)
+        layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.dtypes)
         dropout = Dropout(self.dropout_rate)
 
         def dense(name: str, width: int, x: Array) -> Array:
-            return over_tokens(nn.Dense(width, **self.weights, name=name), x)
+            return over_tokens(nn.Dense(width, **self.dense_options, name=name), x)
 
         normed = layer_norm(name="attention_norm")(x)
         averages = normed
         if self.num_states:
-            ema = MultiScaleEma(self.num_states, self.max_time_scale, **self.weights, name="ema")
+            ema = MultiScaleEma(
+                self.num_states, self.max_time_scale, **self.dense_options, name="ema"
+            )
             averages = ema(normed, mask)
         averages = nn.silu(averages)
         attended = self._attend(normed, averages, features, dense, mask, deterministic)
@@ -149,7 +151,9 @@ class GatedEmaBlock(Layer):
         hidden = dropout(nn.silu(hidden), deterministic=deterministic)
         update = nn.sigmoid(dense("update", width, averages))
         y = x + update * (hidden - x)
-        mlp = MlpBlock(self.mlp_dim, self.activation, self.dropout_rate, **self.weights, name="mlp")
+        mlp = MlpBlock(
+            self.mlp_dim, self.activation, self.dropout_rate, **self.dense_options, name="mlp"
+        )
         return y + mlp(layer_norm(name="mlp_norm")(y), deterministic=deterministic)
 
     def _attend(
@@ -178,5 +182,5 @@ class GatedEmaBlock(Layer):
             return scale[None, None] * x + shift[None, None]
 
         attend = functools.partial(core, deterministic=deterministic)
-        inputs = AttentionInputs(shared, shared, normed, mask, None, crosses=False)
+        inputs = AttentionInputs(shared, shared, normed, mask, None, is_cross_attention=False)
         return attend_in_heads(attend, names, project, inputs, self.num_heads)

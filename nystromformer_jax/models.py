@@ -24,6 +24,7 @@ from nystromformer_jax.validation import (
     check_choice,
     check_ids,
     check_mask,
+    check_pinv,
     check_rate,
     check_size,
     check_tokens,
@@ -123,6 +124,7 @@ class NystromformerConfig:
             "mlp_dim",
             "num_types",
             "num_labels",
+            "num_landmarks",
         ):
             check_size(name, getattr(self, name))
         if self.num_layers > 1000:  # each is traced separately
@@ -133,6 +135,15 @@ class NystromformerConfig:
             )
         check_rate("dropout_rate", self.dropout_rate)
         check_rate("attention_dropout_rate", self.attention_dropout_rate)
+        if not self.layer_norm_epsilon > 0:
+            raise ValueError(f"layer_norm_epsilon must be positive, got {self.layer_norm_epsilon}.")
+        if not self.initializer_range >= 0:
+            raise ValueError(f"initializer_range must be at least 0, got {self.initializer_range}.")
+        check_size("conv_kernel_size", self.conv_kernel_size, least=0)
+        check_pinv(self.pinv_iters, self.pinv_start)
+        check_choice("landmark_layout", self.landmark_layout, Layout)
+        check_choice("landmark_selection", self.landmark_selection, Selection)
+        check_choice("implementation", self.implementation, Implementation)
         check_choice("attention", self.attention, AttentionName)
         check_choice("activation", self.activation, Activation)
         check_choice("choice_activation", self.choice_activation, Activation)
@@ -164,6 +175,8 @@ class NystromformerConfig:
             )
         if self.attention == "softmax":
             return make_core("softmax", dropout_rate=self.attention_dropout_rate, **convolution)
+        if self.attention == "linformer":
+            return make_core("linformer", max_len=self.max_len)
         return make_core(self.attention)
 
 

@@ -72,7 +72,7 @@ class AttentionInputs(NamedTuple):
     value: Float[Array, "B T E3"]
     mask: Bool[Array, "B T"] | None
     query_mask: Bool[Array, "B L"] | None
-    crosses: bool  # False: keys and values are projected from the queries' input
+    is_cross_attention: bool  # False: keys and values are projected from the queries' input
 
     @classmethod
     def create(
@@ -107,15 +107,18 @@ class AttentionInputs(NamedTuple):
             if x is not None:
                 check_array(name, x, TOKENS)
         key = inputs_kv if inputs_k is None else inputs_k
-        crosses = key is not None
+        is_cross_attention = key is not None
         query = inputs_q
         key = inputs_q if key is None else key
-        if query_mask is not None or not crosses:
-            real_queries = mask if query_mask is None else query_mask
-            query = finite_padding(query, real_queries, "real queries, [B L]")
+        if query_mask is not None:
+            query = finite_padding(query, query_mask, "real queries, [B L]")
+        elif (
+            query.shape[1] == key.shape[1]
+        ):  # otherwise the core raises an error if there is a mask
+            query = finite_padding(query, mask, "real tokens, [B L]")
         key = finite_padding(key, mask, "real keys, [B T]")
         value = key if inputs_v is None else finite_padding(inputs_v, mask, "real keys, [B T]")
-        return cls(query, key, value, mask, query_mask, crosses)
+        return cls(query, key, value, mask, query_mask, is_cross_attention)
 
 
 def attention_features(
@@ -178,10 +181,10 @@ def attend_in_heads(
       transform: Function of `"query"` or `"key"` and the projected heads, [B, L, H, D].
 
     Raises:
-      ValueError: A projection is missing, so only self-attention is supported, but `inputs.crosses` is
-        True, or the output of `attend` does not have the shape of the query.
+      ValueError: A projection is missing, so only self-attention is supported, but
+        `inputs.is_cross_attention` is True, or the output of `attend` does not have the shape of the query.
     """
-    if inputs.crosses and len(names) < 3:
+    if inputs.is_cross_attention and len(names) < 3:
         raise ValueError(
             "This core supports self-attention only: its keys are its queries, or it reads only the"
             " value. Pass inputs_kv=None, or another core."
@@ -222,12 +225,12 @@ class Layer(nn.Module, kw_only=True):
     bias_init: Initializer = nn.initializers.zeros_init()
 
     @property
-    def weights(self) -> dict[str, Any]:
+    def dense_options(self) -> dict[str, Any]:
         """All attributes, as keyword arguments for another layer."""
-        return {**self.types, "kernel_init": self.kernel_init, "bias_init": self.bias_init}
+        return {**self.dtypes, "kernel_init": self.kernel_init, "bias_init": self.bias_init}
 
     @property
-    def types(self) -> dict[str, Any]:
+    def dtypes(self) -> dict[str, Any]:
         """The dtypes, as keyword arguments for a layer norm."""
         return {"dtype": self.dtype, "param_dtype": self.param_dtype}
 
@@ -300,11 +303,11 @@ class MultiHeadAttention(Layer):
         dense = functools.partial(nn.Dense, use_bias=self.use_bias, precision=self.precision)
 
         def project(name: str, x: Array) -> Array:
-            return over_tokens(dense(features, **self.weights, name=name), x)
+            return over_tokens(dense(features, **self.dense_options, name=name), x)
 
         def transform(name: str, x: Array) -> Array:
             if self.normalize_qk:
-                x = nn.LayerNorm(use_bias=False, **self.types, name=f"{name}_ln")(x)
+                x = nn.LayerNorm(use_bias=False, **self.dtypes, name=f"{name}_ln")(x)
             return x if self.transform_qk is None else self.transform_qk(x)
 
         core = new_core(self.make_core, name="core")
@@ -314,7 +317,7 @@ class MultiHeadAttention(Layer):
         )
         out = dense(
             out_features,
-            **self.types,
+            **self.dtypes,
             kernel_init=self.out_kernel_init or self.kernel_init,
             bias_init=self.out_bias_init or self.bias_init,
             name="out",
@@ -367,8 +370,8 @@ class MlpBlock(Layer):
         check_size("mlp_dim", self.mlp_dim)
         check_choice("activation", self.activation, Activation)
 
-        hidden_layer = nn.Dense(self.mlp_dim, **self.weights, name="hidden")
-        output_layer = nn.Dense(x.shape[-1], **self.weights, name="output")
+        hidden_layer = nn.Dense(self.mlp_dim, **self.dense_options, name="hidden")
+        output_layer = nn.Dense(x.shape[-1], **self.dense_options, name="output")
         dropout = Dropout(self.dropout_rate)
         rate = self.hidden_dropout_rate
         hidden = ACTIVATIONS[self.activation](over_tokens(hidden_layer, x))
@@ -380,7 +383,7 @@ class MlpBlock(Layer):
 class EncoderBlock(Layer):
     """Attention and MLP, each with a residual connection and a layer norm.
 
-    Other attributes are as in `MultiHeadAttention` and `MlpBlock`.
+    Attributes that are not listed are as in `MultiHeadAttention` and `MlpBlock`.
 
     Attributes:
       norm: `"pre"` normalizes the inputs of attention and MLP (LRA). `"post"` normalizes the outputs
@@ -421,7 +424,7 @@ class EncoderBlock(Layer):
         check_array("x", x, TOKENS)
         check_choice("norm", self.norm, Norm)
         x = finite_padding(x, mask, "real keys, [B T]")
-        layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.types)
+        layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.dtypes)
 
         def attend(x: Array) -> Array:
             attention = SelfAttention(
@@ -429,7 +432,7 @@ class EncoderBlock(Layer):
                 self.make_core,
                 qkv_features=self.qkv_features,
                 use_bias=self.attention_bias,
-                **self.weights,
+                **self.dense_options,
                 name="attention",
             )
             x = attention(x, mask, deterministic=deterministic)
@@ -440,7 +443,7 @@ class EncoderBlock(Layer):
             self.activation,
             self.dropout_rate,
             self.hidden_dropout_rate,
-            **self.weights,
+            **self.dense_options,
             name="mlp",
         )
         attention_norm, mlp_norm = layer_norm(name="attention_norm"), layer_norm(name="mlp_norm")
@@ -454,7 +457,8 @@ class Encoder(nn.Module):
     Attributes:
       num_layers: Number of blocks.
       make_block: Factory of a block, such as `functools.partial(EncoderBlock, 2, make_core, 128)`.
-      make_final_norm: Factory of the final layer norm; None: no final norm, for post-norm blocks.
+      make_final_norm: Factory of the final layer norm, in float32 by default; None: no final norm, for
+        post-norm blocks.
       remat: If True, the activations inside a block are recomputed in the backward pass.
       deterministic: If True, dropout is disabled. Set either this attribute or the argument of the call.
     """

@@ -47,7 +47,7 @@ __all__ = [
 MakeCore = Callable[..., nn.Module]
 
 
-class Weights(TypedDict, total=False):
+class DenseOptions(TypedDict, total=False):
     """Keyword arguments for every `nnx.Linear` of a layer; the dtypes are also for layer norms."""
 
     dtype: Dtype | None
@@ -60,21 +60,21 @@ class Stochastic(nnx.Module):
     """Base class of Modules with a training and an evaluation mode, and a stream of random numbers.
 
     Args:
-      draws: If False, no random numbers are needed, and the Module has no stream.
+      needs_rng: If False, no random numbers are needed, and the Module has no stream.
       deterministic: Initial mode. `eval()` sets it to True, and `train()` to False.
       rngs: Source of the stream "dropout".
     """
 
-    def __init__(self, draws: bool, deterministic: bool, rngs: nnx.Rngs) -> None:
+    def __init__(self, needs_rng: bool, deterministic: bool, rngs: nnx.Rngs) -> None:
         self.deterministic = deterministic
-        self.rngs = rngs["dropout"].fork() if draws else None
+        self.rngs = rngs["dropout"].fork() if needs_rng else None
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Sets the mode, for `nnx.view`."""
         if deterministic is not None:
             self.deterministic = deterministic
 
-    def draw(
+    def next_rng(
         self, deterministic: bool | None, rngs: nnx.Rngs | nnx.RngStream | None
     ) -> tuple[bool, Array | None]:
         """Returns the mode of a call, and a random key if the call needs one.
@@ -104,7 +104,7 @@ class Dropout(Stochastic):
         rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Float[Array, "*shape"]:
         """Applies dropout, unless the mode is deterministic or the rate is 0."""
-        _, rng = self.draw(deterministic, rngs)
+        _, rng = self.next_rng(deterministic, rngs)
         return x if rng is None else dropout(rng, x, self.rate)
 
 
@@ -154,7 +154,7 @@ class Core(Stochastic):
         rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Float[Array, "B L H D"]:
         """Returns the attention output; see `AttentionCore`."""
-        deterministic, rng = self.draw(deterministic, rngs)
+        deterministic, rng = self.next_rng(deterministic, rngs)
         params = to_linen(self)["params"]
         for name in reversed(self.names):
             params = {name: params}
@@ -205,7 +205,7 @@ class MultiHeadAttention(nnx.Module):
       linen_path: Path of this layer in a linen model, such as `"encoder/layer_0/attention"`. The random
         features of Performer and Reformer depend on it, so layers of a model should have different paths.
       rngs: Random numbers; the streams are "params" and "dropout".
-      **weights: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
+      **dense_options: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
     """
 
     query: nnx.Linear  # absent if the core reads the value only
@@ -230,7 +230,7 @@ class MultiHeadAttention(nnx.Module):
         deterministic: bool = False,
         linen_path: str = "",
         rngs: nnx.Rngs,
-        **weights: Unpack[Weights],
+        **dense_options: Unpack[DenseOptions],
     ) -> None:
         in_kv_features = in_features if in_kv_features is None else in_kv_features
         check_size("in_features", in_features)
@@ -252,13 +252,13 @@ class MultiHeadAttention(nnx.Module):
         dense = functools.partial(nnx.Linear, use_bias=use_bias, precision=precision, rngs=rngs)
         for name in self.core.projections:
             width = in_features if name == "query" else in_kv_features
-            setattr(self, name, dense(width, features, **weights))
+            setattr(self, name, dense(width, features, **dense_options))
             if normalize_qk and name != "value":
-                norm = _layer_norm(features // num_heads, weights, use_bias=False, rngs=rngs)
+                norm = _layer_norm(features // num_heads, dense_options, use_bias=False, rngs=rngs)
                 setattr(self, f"{name}_ln", norm)
         inits = {"kernel_init": out_kernel_init, "bias_init": out_bias_init}
         given: Any = {name: init for name, init in inits.items() if init is not None}
-        self.out = dense(features, out_features, **{**weights, **given})
+        self.out = dense(features, out_features, **{**dense_options, **given})
 
     def __call__(
         self,
@@ -330,7 +330,7 @@ class MlpBlock(nnx.Module):
       hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.
       deterministic: If True, dropout is disabled.
       rngs: Random numbers; the streams are "params" and "dropout".
-      **weights: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
+      **dense_options: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
     """
 
     def __init__(
@@ -343,14 +343,14 @@ class MlpBlock(nnx.Module):
         hidden_dropout_rate: float | None = None,
         deterministic: bool = False,
         rngs: nnx.Rngs,
-        **weights: Unpack[Weights],
+        **dense_options: Unpack[DenseOptions],
     ) -> None:
         check_size("in_features", in_features)
         check_size("mlp_dim", mlp_dim)
         check_choice("activation", activation, Activation)
         self.activation = activation
-        self.hidden = nnx.Linear(in_features, mlp_dim, rngs=rngs, **weights)
-        self.output = nnx.Linear(mlp_dim, in_features, rngs=rngs, **weights)
+        self.hidden = nnx.Linear(in_features, mlp_dim, rngs=rngs, **dense_options)
+        self.output = nnx.Linear(mlp_dim, in_features, rngs=rngs, **dense_options)
         rate = dropout_rate if hidden_dropout_rate is None else hidden_dropout_rate
         self.hidden_dropout = Dropout(rate, deterministic=deterministic, rngs=rngs)
         self.output_dropout = Dropout(dropout_rate, deterministic=deterministic, rngs=rngs)
@@ -373,7 +373,7 @@ class MlpBlock(nnx.Module):
 class EncoderBlock(nnx.Module):
     """Attention and MLP, each with a residual connection and a layer norm.
 
-    Other arguments are as in `MultiHeadAttention` and `MlpBlock`.
+    Arguments that are not listed are as in `MultiHeadAttention` and `MlpBlock`.
 
     Args:
       num_heads: H.
@@ -387,6 +387,7 @@ class EncoderBlock(nnx.Module):
       hidden_dropout_rate: Dropout rate of the MLP's hidden units; None for `dropout_rate`; 0 in BERT.
       layer_norm_epsilon: 1e-5 in the authors' code; the default of Flax is 1e-6.
       linen_path: Path of this block in a linen model, such as `"encoder/layer_0"`.
+      **dense_options: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
     """
 
     def __init__(
@@ -406,7 +407,7 @@ class EncoderBlock(nnx.Module):
         deterministic: bool = False,
         linen_path: str = "",
         rngs: nnx.Rngs,
-        **weights: Unpack[Weights],
+        **dense_options: Unpack[DenseOptions],
     ) -> None:
         check_choice("norm", norm, Norm)
         self.norm = norm
@@ -419,7 +420,7 @@ class EncoderBlock(nnx.Module):
             deterministic=deterministic,
             linen_path=f"{linen_path}/attention",
             rngs=rngs,
-            **weights,
+            **dense_options,
         )
         self.attention_dropout = Dropout(dropout_rate, deterministic=deterministic, rngs=rngs)
         self.mlp = MlpBlock(
@@ -430,11 +431,11 @@ class EncoderBlock(nnx.Module):
             hidden_dropout_rate=hidden_dropout_rate,
             deterministic=deterministic,
             rngs=rngs,
-            **weights,
+            **dense_options,
         )
         options: Any = {"epsilon": layer_norm_epsilon, "rngs": rngs}
-        self.attention_norm = _layer_norm(in_features, weights, **options)
-        self.mlp_norm = _layer_norm(in_features, weights, **options)
+        self.attention_norm = _layer_norm(in_features, dense_options, **options)
+        self.mlp_norm = _layer_norm(in_features, dense_options, **options)
 
     def __call__(
         self,
@@ -511,9 +512,11 @@ def _as_nnx(params: Any) -> Any:
     return nnx.Param(params)
 
 
-def _layer_norm(features: int, weights: Weights, **options: Any) -> nnx.LayerNorm:
-    """Returns a layer norm with the dtypes of `weights`."""
-    types: Any = {name: weights[name] for name in ("dtype", "param_dtype") if name in weights}
+def _layer_norm(features: int, dense_options: DenseOptions, **options: Any) -> nnx.LayerNorm:
+    """Returns a layer norm with the dtypes of `dense_options`."""
+    types: Any = {
+        name: dense_options[name] for name in ("dtype", "param_dtype") if name in dense_options
+    }
     return nnx.LayerNorm(features, **types, **options)
 
 

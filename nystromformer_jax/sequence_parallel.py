@@ -59,7 +59,8 @@ def sharded_nystrom_attention(
     left to the compiler, so the batch may be split over one of them.
 
     `axis` is the name of the mesh axis over which L and T are split. Other arguments are as in
-    `nystrom_attention`. The TPU kernels are used only if the length is not split.
+    `nystrom_attention`, with one batch axis and equally many heads of queries and keys. The TPU kernels are
+    used only if the length is not split.
 
     Returns:
       The output in `query`'s dtype. The length is split over `axis` if the number of devices divides it.

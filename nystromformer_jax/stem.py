@@ -50,7 +50,7 @@ class ConvStem(Layer):
         dilations = self.dilations or [1] * len(self.kernel_sizes)
         x = finite_padding(x, mask, "real tokens, [B L]")
         check_choice("activation", self.activation, Activation)
-        x = nn.LayerNorm(epsilon=self.layer_norm_epsilon, **self.types, name="norm")(x)
+        x = nn.LayerNorm(epsilon=self.layer_norm_epsilon, **self.dtypes, name="norm")(x)
         for index, (size, dilation) in enumerate(zip(self.kernel_sizes, dilations, strict=True)):
             check_size("kernel_sizes", size)
             check_size("dilations", dilation)
@@ -61,7 +61,7 @@ class ConvStem(Layer):
             convolution = nn.Conv(
                 x.shape[-1],
                 (size,),
-                **self.weights,
+                **self.dense_options,
                 kernel_dilation=(dilation,),
                 conv_general_dilated=_dense_convolution,
                 name=f"convolution_{index}",

@@ -240,8 +240,8 @@ def check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: 
     if mask.ndim == 4:
         raise ValueError(
             f"{name} must have shape {(batch, length)} and be True at {meaning}; got shape {mask.shape}."
-            " Only padding masks are supported: landmarks mix all tokens, so a causal or block mask"
-            " [B 1 L T] cannot be applied. Use jax.nn.dot_product_attention with such masks."
+            " Only padding masks are supported, not causal or block masks [B 1 L T]. Use"
+            " jax.nn.dot_product_attention with such masks."
         )
     if mask.shape != (batch, length):
         raise ValueError(

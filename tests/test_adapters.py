@@ -140,8 +140,8 @@ def test_equal_functions_are_not_retraced(rngs):
         ({"mask": jnp.ones((1, B, 1, 1, L), bool)}, r"got shape \(1, 3, 1, 1, 23\)"),
         ({"mask": jnp.ones((B, 1, 1, L))}, r"boolean or integer .* got float32"),
         ({"bias": jnp.zeros((B, 1, 1, L))}, "does not support bias"),
-        ({"dropout_rate": 0.1}, r"cannot drop attention weights, got dropout_rate=0\.1"),
-        ({"is_causal": True}, "cannot be causal"),
+        ({"dropout_rate": 0.1}, r"dropout of attention weights, got dropout_rate=0\.1"),
+        ({"is_causal": True}, "only padding masks, got is_causal=True"),
         ({"module": nn.Dense(1)}, "sow_weights=False"),
         ({"precision": "highest"}, r"jax\.default_matmul_precision"),
         ({"qk_attn_weights_einsum": jnp.einsum}, "does not support qk_attn_weights_einsum"),
@@ -186,13 +186,21 @@ def test_rejects_unknown_names():
         attention_fn("nystrm")
 
 
-@pytest.mark.parametrize("name", ["linear", "longformer", "performer", "reformer"])
-@pytest.mark.slow_except("linear", "reformer")
+@pytest.mark.parametrize("name", ["linear", "longformer", "performer"])
+@pytest.mark.slow_except("linear")
 def test_other_attentions_run_in_flax(rngs, name):
     x = normal(next(rngs), (B, L, E))
     module = linen(attention_fn(name))
     run = jax.jit(lambda rng: module.init_with_output(rng, x, mask=MASK[:, None, None])[0])
     assert np.isfinite(np.asarray(run(next(rngs)))[np.asarray(MASK)]).all()
+
+
+@pytest.mark.parametrize("name", ["reformer", "none"])
+def test_rejects_attentions_that_ignore_the_keys(name):
+    with pytest.raises(
+        ValueError, match=f"{name} attention does not read query and key separately"
+    ):
+        attention_fn(name)
 
 
 class LinenEncoder(nn.Module):

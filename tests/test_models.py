@@ -326,11 +326,30 @@ def test_rejects_more_tokens_than_positions(kind):
         ({"activation": "swish"}, "activation must be one of 'gelu', .*, got 'swish'"),
         ({"classifier_activation": "swish"}, "classifier_activation must be one of None, 'gelu'"),
         ({"dtype": "float16"}, "dtype must be one of 'float32', 'bfloat16', got 'float16'"),
+        ({"layer_norm_epsilon": -1.0}, r"layer_norm_epsilon must be positive, got -1\.0"),
+        ({"initializer_range": -5.0}, r"initializer_range must be at least 0, got -5\.0"),
+        ({"num_landmarks": 0}, "num_landmarks must be an integer of at least 1, got 0"),
+        ({"conv_kernel_size": -1}, "conv_kernel_size must be an integer of at least 0, got -1"),
+        ({"pinv_iters": -3}, "pinv_iters must be an integer from 0 to 100, got -3"),
+        ({"landmark_layout": "all"}, "landmark_layout must be one of 'real', .*, got 'all'"),
+        ({"landmark_selection": "mean"}, "landmark_selection must be one of .*, got 'mean'"),
+        ({"implementation": "gpu"}, "implementation must be one of 'auto', .*, got 'gpu'"),
     ],
 )
 def test_rejects_invalid_config_values(no_annotations, changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         config(**changes)
+
+
+def test_linformer_supports_max_len_after_a_shorter_initialization():
+    model = Nystromformer(config(attention="linformer"))
+    tokens = jax.ShapeDtypeStruct((1, MAX_LEN), jnp.int32)
+    variables = jax.eval_shape(
+        functools.partial(model.init, deterministic=True),
+        jax.random.key(0),
+        jnp.zeros((1, 2), jnp.int32),
+    )
+    jax.eval_shape(functools.partial(model.apply, deterministic=True), variables, tokens)
 
 
 def test_presets_have_the_sizes_of_bert_and_reject_other_names():

@@ -288,12 +288,20 @@ def test_an_encoder_converts_to_nnx_with_all_parameters(rngs):
     assert parameters(nnx.state(bridged, nnx.Param)) == parameters(own)
 
 
-@pytest.mark.slow_except("attention")
-@pytest.mark.parametrize("name", ["attention", "block", "stem"])
+class OfPair(MultiHeadAttention):
+    """Self-attention, called with the tokens as queries and as keys."""
+
+    def __call__(self, x, mask, *, deterministic):
+        return super().__call__(x, x, mask, deterministic=deterministic)
+
+
+@pytest.mark.slow_except("attention", "of a pair")
+@pytest.mark.parametrize("name", ["attention", "of a pair", "block", "stem"])
 def test_parameter_gradients_ignore_padding(rngs, name):
     make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)
     module, options = {
         "attention": (SelfAttention(2, make), {"deterministic": True}),
+        "of a pair": (OfPair(2, make), {"deterministic": True}),
         "block": (EncoderBlock(2, make, 7), {"deterministic": True}),
         "stem": (ConvStem((3,)), {}),
     }[name]

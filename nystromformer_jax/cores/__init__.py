@@ -94,8 +94,8 @@ def make_core(name: str, **options: Any) -> CoreFactory:
     for option in ("causal", "is_causal"):
         if option in options and option not in known:
             raise ValueError(
-                f"{name} attention has no option {option!r}: landmarks, projections and buckets mix all"
-                " tokens, so these cores cannot be causal. Use jax.nn.dot_product_attention."
+                f"{name} attention has no option {option!r}: it supports only padding masks. Use"
+                " jax.nn.dot_product_attention for causal attention."
             )
     for option in options:
         if option not in known:

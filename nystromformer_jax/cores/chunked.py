@@ -30,7 +30,7 @@ def chunked_attention(
 ) -> Float[Array, "B L H D"]:
     """Computes softmax attention inside each chunk of `chunk_len` tokens, in O(L S).
 
-    Arguments are as in `softmax_attention`; query and key have the same length. Padding at the start
+    Arguments are as in `linear_attention`; query and key have the same length. Padding at the start
     moves tokens to other chunks.
 
     Raises:

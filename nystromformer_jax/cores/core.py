@@ -23,10 +23,10 @@ class AttentionCore(nn.Module):
     Any Module with the same `__call__` is a core, even if it is not a subclass.
 
     A core with the attribute `shares_query_and_key` uses queries as keys and ignores `key`. A core with
-    the attribute `reads_value_only` gets the value as query and key as well, without projections. Random
-    numbers that differ between calls come from `make_rng("dropout")`. Those that stay the same depend on the
-    attribute `seed` and on the core's path, which layers of one `nn.scan` or `nn.vmap` share. With
-    `deterministic=True` every core is a pure function.
+    the attribute `reads_value_only` has no query and key projections and gets the projected value as all
+    three. Random numbers that differ between calls come from `make_rng("dropout")`. Those that stay the same
+    depend on the attribute `seed` and on the core's path, which layers of one `nn.scan` or `nn.vmap` share.
+    With `deterministic=True` every core is a pure function.
     """
 
     @property

@@ -29,7 +29,8 @@ def linear_attention(
         φ(query) (φ(key)ᵀ value) / (φ(query) · Σ φ(key))
         φ(x) = elu(x) + 1, with D features; Σ over T
 
-    Arguments and errors are as in `softmax_attention`. If `query_mask` is None, the queries use `mask`.
+    Arguments and errors are as in `softmax_attention`, with one batch axis and equally many heads of queries
+    and keys. If `query_mask` is None, the queries use `mask`, so L ≠ T with a mask needs a `query_mask`.
 
     Source: Katharopoulos et al. 2020, arXiv:2006.16236, Eq. 5–7.
     Differs: no ε is added to the sum (see `feature_attention`). The Nyströmformer authors' code,

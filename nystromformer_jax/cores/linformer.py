@@ -36,7 +36,7 @@ def linformer_attention(
     tokens to other columns.
 
     `projection` has one matrix per head, shared by keys and values. Other arguments and errors are as in
-    `softmax_attention`. If `query_mask` is None, the queries use `mask`.
+    `linear_attention`.
 
     Source: Wang et al. 2020, arXiv:2006.04768, Section 4; the Nyströmformer authors'
     LRA/code/attention_linformer.py at f02d511.

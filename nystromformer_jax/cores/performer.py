@@ -77,7 +77,7 @@ def performer_attention(
     kernel does not approximate softmax attention.
 
     The rows of `projection` are standard normal vectors, see `random_projection`. Other arguments and
-    errors are as in `softmax_attention`. If `query_mask` is None, the queries use `mask`.
+    errors are as in `linear_attention`.
 
     Source: Choromanski et al. 2021, arXiv:2009.14794, Lemma 1; for the relu kernel google-research,
     performer/fast_attention/jax/fast_attention.py.

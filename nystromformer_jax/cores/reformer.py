@@ -15,6 +15,7 @@ from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
 from nystromformer_jax.validation import (
     accum_dtype,
     check_inputs,
+    check_query_mask,
     check_size,
     is_integer,
     zero_padding,
@@ -44,7 +45,8 @@ def lsh_attention(
     In each hashing round r the tokens are sorted by bucket, then by position, and divided into chunks. A
     token attends to its chunk and the previous chunk, also across buckets. It attends to itself only if
     there is no other token in reach. A key that a query attends to in several rounds is counted several
-    times. Keys have unit length, so logits are not divided by √D.
+    times. Keys have unit length, so logits are not divided by √D. Supports reverse-mode differentiation
+    only.
 
     Args:
       query: Queries, also used as keys. Padding of `query` and `value` has no effect at real tokens.
@@ -228,6 +230,8 @@ def _unit_length(x: Float[Array, "B H L D"]) -> Float[Array, "B H L D"]:
 class ReformerAttention(AttentionCore):
     """Reformer (LSH) attention with shared queries and keys, in O(L log L). Self-attention only.
 
+    `query_mask` should equal `mask`. Rows masked by either are unspecified.
+
     Attributes:
       num_hashes: Number of hashing rounds; see `lsh_attention`, also for the next two attributes.
       chunk_len: Tokens per chunk.
@@ -249,17 +253,20 @@ class ReformerAttention(AttentionCore):
         return self.redraw
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        if tokens.query_mask is not None and tokens.mask is None:
+        query, key, value, mask, query_mask = tokens
+        check_inputs(query, key, value, mask)
+        check_query_mask(query, key, mask, query_mask)
+        if query_mask is not None and mask is None:
             raise ValueError(
                 "LSH attention uses queries as keys, so both have the same mask: pass `mask`, with"
                 " query_mask None or the same."
             )
         return lsh_attention(
-            tokens.query,
-            tokens.value,
+            query,
+            value,
             sampling_rng(self, self.seed, redraw=self.redraw and not deterministic),
             num_hashes=self.num_hashes,
             chunk_len=self.chunk_len,
             num_buckets=self.num_buckets,
-            mask=tokens.mask,
+            mask=mask,
         )

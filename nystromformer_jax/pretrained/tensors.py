@@ -156,10 +156,7 @@ def _join(names: Sequence[str]) -> str:
 
 def _init_function(model: nn.Module) -> Callable[[jax.Array], Any]:
     config: NystromformerConfig = model.config
-    # Linformer has one column per position. Layouts other than "real" need a multiple of M.
-    length = config.max_len
-    if config.attention == "nystrom":
-        length = min(config.num_landmarks, length)
+    length = min(config.num_landmarks, config.max_len)  # a multiple of M, as some layouts need
     batch = (1, 1) if isinstance(model, NystromformerForMultipleChoice) else (1,)
     inputs = jnp.zeros((*batch, length), jnp.int32)
     return lambda rng: model.init(rng, inputs, deterministic=True)["params"]

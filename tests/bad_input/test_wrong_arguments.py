@@ -88,6 +88,7 @@ MORE_OPTIONS = {
     "none": {"conv_groups": "channel"},
     "nystrom": {"conv_groups": "channel"},
     "performer": {"kernel": "softmax"},
+    "reformer": {"query_mask": MASK},
     "softmax": {"conv_groups": "head", "dropout_rate": 0.1},
 }
 # Each function with valid arguments.
@@ -277,8 +278,7 @@ def test_changed_arguments_are_traced_or_raise_one_sentence(name, no_annotations
     holds()
 
 
-# Any number of matrices; keys that are the queries.
-ANY_RANK = {("iterative_pinv", "kernel"), ("pinv_residual", "kernel"), ("reformer", "key")}
+ANY_RANK = {("iterative_pinv", "kernel"), ("pinv_residual", "kernel")}  # any number of matrices
 
 
 def invalid_values(value):

@@ -280,7 +280,7 @@ def test_errors_about_names_and_options_suggest_the_nearest():
 
 def test_rejects_causal_attention():
     for option in ("causal", "is_causal"):
-        with pytest.raises(ValueError, match=r"mix all tokens.*jax\.nn\.dot_product_attention"):
+        with pytest.raises(ValueError, match=r"only padding masks.*jax\.nn\.dot_product_attention"):
             make_core("nystrom", **{option: True})
 
 
