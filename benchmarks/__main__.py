@@ -64,10 +64,10 @@ def describe_machine() -> dict[str, Any]:
     """Returns the processor, the cores that this process may use, the device and the versions."""
     import jax
 
-    from benchmarks.timing import processor
+    from nystromformer_jax.training import describe_environment
 
     return {
-        "processor": processor(),
+        "processor": describe_environment()["processor"],
         "huge_pages": huge_pages.in_use(),
         "cores": num_processes(0),
         "device": jax.devices()[0].device_kind,

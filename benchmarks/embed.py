@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.timing import processor
 from command import parser_of, run_to_end
 from launch import huge_pages
 from nystromformer_jax import Nystromformer, NystromformerConfig
 from nystromformer_jax.pretrained import LanguageModel
+from nystromformer_jax.training import describe_environment
 
 SIZES: dict[str, Any] = {"num_layers": 4, "embed_dim": 128, "num_heads": 4, "mlp_dim": 512}
 VOCAB_SIZE = 8_192
@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(paths: Sequence[Path]) -> None:
     rows = tokenize([path.read_text(encoding="utf-8") for path in paths])
     lengths = [len(row) for row in rows]
-    print(f"{processor()}, {jax.devices()[0].device_kind}, jax {jax.__version__}")
+    processor = describe_environment()["processor"]
+    print(f"{processor}, {jax.devices()[0].device_kind}, jax {jax.__version__}")
     print(
         f"{len(rows):,} documents of {min(lengths)} to {max(lengths):,} tokens, mean"
         f" {np.mean(lengths):.0f}, in batches of {BATCH_SIZE}"

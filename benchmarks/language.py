@@ -19,7 +19,6 @@ from typing import Any
 
 from benchmarks import cells
 from benchmarks.steps import needed_bytes, timed, volunteer
-from benchmarks.timing import processor
 from command import parser_of
 from launch import huge_pages
 from nystromformer_jax.training import describe_environment
@@ -69,7 +68,6 @@ def main() -> int:
         given.out,
         {
             "machine": {
-                "processor": processor(),
                 "huge_pages": huge_pages.in_use(),
                 "topology": given.topology,
                 **describe_environment(),

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -44,16 +43,6 @@ def interleaved(
         }
         for name, runs in seconds.items()
     }
-
-
-def processor() -> str:
-    """Returns the name of the processor, if the system provides it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def available_bytes() -> int:

@@ -175,9 +175,13 @@ def finish(config: ConfigDict, argument: str) -> ConfigDict:
     the budget is the config's `train.total_steps`: a run with fewer steps is partial.
 
     Raises:
-      ValueError: The recipe or the quirks do not support the task.
+      ValueError: The recipe or the quirks do not support the task, or are both given.
     """
     parsed = _parse(argument)
+    if parsed.recipe != "paper" and parsed.quirks != "none":
+        raise ValueError(
+            f"quirks={parsed.quirks} and recipe={parsed.recipe} cannot be combined: leave one of them out."
+        )
     if is_plugin(config.data.task) and not config.train.budget_steps:
         config.train.budget_steps = config.train.total_steps
     for values in (RECIPES[parsed.recipe], QUIRKS[parsed.quirks]):

@@ -4,7 +4,7 @@
     python run_lra.py --config=configs/listops.py:softmax
     python run_lra.py --config=configs/listops.py:nystrom,num_landmarks=32
     python run_lra.py --config=configs/listops.py:nystrom,quirks=mlpen   # as in the authors' code
-    python run_lra.py --config=configs/listops.py:nystrom,recipe=fast    # 0.7 hours on one core
+    python run_lra.py --config=configs/listops.py:nystrom,recipe=fast    # 0.8 hours on one core
 
 Source: Xiong et al. 2021 (arXiv:2102.03902) and the authors' `LRA/code/lra_config.py`: 2 layers, width
 64, MLP 128, 2 heads of 32, 2,048 positions, batch size 32, 5,000 steps, peak rate 1e-4 after 1,000 steps.

@@ -6,7 +6,7 @@ gates are computed from moving averages in both directions with 16 time scales p
 curriculum are as in `configs/fast.py`.
 
 - `open_small`: sizes, steps and curriculum of `recipe=fast`, so that a difference between the two recipes is
-  due to the block. On ListOps, steps and curriculum are twice as long. A few hours per task on a CPU.
+  due to the block. On ListOps, steps and curriculum are twice as long, about two hours on a CPU core.
 - `open`: sizes of MEGA's models, for an accelerator: layers, width and MLP from its repository
   (facebookresearch/mega, `fairseq/models/lra/model.py` at aeaa4b4), and 128 landmarks. Steps, batch
   size, warm-up and evaluations are those of the paper's recipe. A curriculum takes at most half of the steps.

@@ -2,7 +2,7 @@
 
     python run_lra.py --config=configs/pathx.py                               # Nyström, 64 landmarks
     python run_lra.py --config=configs/pathx.py --config.data.dir=FOLDER      # files of the release
-    python run_lra.py --config=configs/pathx.py:nystrom,recipe=fast           # a smaller budget
+    python run_lra.py --config=configs/pathx.py:nystrom,recipe=fast           # a smaller budget, for a GPU
 
 The same as `configs/pathfinder.py:nystrom,resolution=128`, with gradients clipped as in the official run.
 
@@ -10,7 +10,8 @@ Source: the model of Xiong et al. 2021 (arXiv:2102.03902), who do not evaluate P
 as on Pathfinder; batch size 64 and gradients clipped to norm 1 as in the official code
 (google-research/long-range-arena, `image/configs/pathfinder128`).
 recipe=fast: as in `configs/pathfinder.py`, with a convolution of width 259. Examples have 16 times as many
-tokens as those of 32 × 32 pixels, so a run takes longer than an hour.
+tokens as those of 32 × 32 pixels, so a run on one CPU core would take
+about two days (16 times as long as Pathfinder, not measured). With the paper's budget it would take weeks.
 Expected: no model of Tay et al. 2020 (arXiv:2011.04006) was better than chance, 50 %.
 """
 

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
     # Modules: attention cores, and layers that use them
     from nystromformer_jax.cores import (
+        ChunkedAttention,
         LinearAttention,
         LinformerAttention,
         LongformerAttention,
+        NoAttention,
         NystromAttention,
         PerformerAttention,
         ReformerAttention,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     # isort: on
 
 __all__ = [
+    "ChunkedAttention",
     "Encoder",
     "EncoderBlock",
     "GatedEmaBlock",
@@ -75,6 +78,7 @@ __all__ = [
     "MlpBlock",
     "MultiHeadAttention",
     "MultiScaleEma",
+    "NoAttention",
     "NystromAttention",
     "NystromFactors",
     "Nystromformer",

@@ -1,13 +1,14 @@
 """Writes a report: Markdown, HTML, JSON numbers, figures and other files."""
 
 import base64
+import contextlib
 import itertools
 import json
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -104,19 +105,29 @@ def main(
 
 def write(out: Path, make: Callable[[Path], Report], *, html: bool) -> str:
     """Writes all files of a report, or none on failure, and returns the Markdown; see `main`."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
-        folder = Path(name)
-        markdown, numbers, files = make(folder / out.name)
+    with staged(out) as path:
+        markdown, numbers, files = make(path)
         content = json.dumps(numbers, indent=2, ensure_ascii=False) + "\n"
         texts = {"md": markdown, "json": content, **(files or {})}
         if html:
-            texts["html"] = html_page(markdown, folder)
+            texts["html"] = html_page(markdown, path.parent)
         for ending, text in texts.items():
-            (folder / f"{out.name}.{ending}").write_text(text, encoding="utf-8")
+            path.with_name(f"{path.name}.{ending}").write_text(text, encoding="utf-8")
+    return markdown
+
+
+@contextlib.contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """Yields a path of the name `out.name` in a temporary folder, whose files are moved beside `out`.
+
+    If the block raises an error, no file is moved.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as name:
+        folder = Path(name)
+        yield folder / out.name
         for file in sorted(folder.iterdir()):
             os.replace(file, out.parent / file.name)
-    return markdown
 
 
 def join(parts: Iterable[str]) -> str:

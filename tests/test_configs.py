@@ -106,6 +106,7 @@ def test_pathfinder_accepts_a_resolution_and_a_difficulty(argument, task, length
         ("text", "nystrom,resolution=64", "no option 'resolution'"),
         ("text", "nystrom,num_landmarks=32,num_landmarks=64", "num_landmarks is given twice"),
         ("text", "nystrom,quirks=mlpen,quirks=google", "quirks is given twice"),
+        ("text", "nystrom,recipe=fast,quirks=mlpen", "quirks=mlpen and recipe=fast cannot be comb"),
         ("text", "nystrom,recipe=papr", "Unknown recipe 'papr'; did you mean paper"),
         ("text", "nystrom,recip=paper", "no option 'recip'; did you mean recipe"),
         ("glue", "sst2,num_landmarks=32", "too: attention=nystrom,num_landmarks=32"),

@@ -15,7 +15,7 @@ from jax.errors import JaxRuntimeError
 import nystromformer_jax
 from benchmarks.compiled import Compiled, compile_ahead
 from benchmarks.efficiency import averages
-from benchmarks.timing import added_bytes, available_bytes, interleaved, processor
+from benchmarks.timing import added_bytes, available_bytes, interleaved
 from configs.common import core_arguments
 from launch import huge_pages
 from nystromformer_jax import SelfAttention, make_core
@@ -105,7 +105,7 @@ class Bench:
         }
         if self.runs:
             self.settings |= {
-                "processor": processor(),
+                "processor": environment["processor"],
                 "cpu_threads": environment["cpu_threads"],
                 "huge_pages": huge_pages.in_use(),
                 "repeats": repeats,

@@ -57,7 +57,7 @@ class DataConfig:
                 f"data.padded_len={self.padded_len} is shorter than data.max_len={self.max_len}:"
                 " pass max_len or more, or 0 to pad to max_len."
             )
-        for name in ("examples", "workers", "pad_to_multiple_of", "curriculum"):
+        for name in ("examples", "workers", "pad_to_multiple_of", "curriculum", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"data.{name} is {getattr(self, name)}; it must be 0 or positive.")
 

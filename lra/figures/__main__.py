@@ -26,6 +26,7 @@ from lra.figures.approximation import HeadMaps, Nystrom
 from lra.figures.captured import Trained, new_parser, open_run
 from nystromformer_jax.training import write_json
 from reporting.plotting import COLORS, new_figure
+from reporting.writer import staged
 
 MAX_LEN = 16_384
 MAX_TICKS = 40  # maximum number of tokens that are shown as axis labels
@@ -254,13 +255,13 @@ def _report(given: argparse.Namespace) -> None:
         nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
     numbers, maps = measure(trained, given.example, given.examples, nystrom)
     out = given.out or Path("results/figures", trained.name)
-    out.parent.mkdir(parents=True, exist_ok=True)
     length = numbers["maps"]["tokens"]
     words = trained.words(given.example, length) if length <= MAX_TICKS else []
-    draw_maps(numbers, maps, words, out.with_name(f"{out.name}-maps.png"))
-    draw_errors(numbers, out.with_name(f"{out.name}-error.png"))
-    draw_pinv(numbers, out.with_name(f"{out.name}-pinv.png"))
-    write_json(out.with_name(f"{out.name}.json"), numbers)
+    with staged(out) as path:
+        draw_maps(numbers, maps, words, path.with_name(f"{out.name}-maps.png"))
+        draw_errors(numbers, path.with_name(f"{out.name}-error.png"))
+        draw_pinv(numbers, path.with_name(f"{out.name}-pinv.png"))
+        write_json(path.with_name(f"{out.name}.json"), numbers)
     print(f"Written: {out}.json, {out}-maps.png, {out}-error.png, {out}-pinv.png.")
 
 

@@ -187,11 +187,13 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
 
 
 def _check_comparable(folder: Path, run: train.Run, max_len: int) -> None:
-    if getattr(core_class(run.attention), "shares_query_and_key", False):
-        raise ValueError(
-            f"{run.attention} attention has no separate keys, so its attention map cannot be compared:"
-            " pass a run with another attention."
-        )
+    core = core_class(run.attention)
+    for attribute in ("shares_query_and_key", "reads_value_only"):
+        if getattr(core, attribute, False):
+            raise ValueError(
+                f"{run.attention} attention has no separate queries and keys, so its attention map cannot be"
+                " compared: pass a run with another attention."
+            )
     length = run.data.padding.padded_len
     if length > max_len:
         raise ValueError(

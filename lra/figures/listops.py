@@ -30,6 +30,7 @@ from lra.figures.captured import Trained, new_parser, open_run
 from nystromformer_jax.training import apply_model, write_json
 from reporting.plotting import COLORS, GREY, new_figure
 from reporting.statistics import binomial_error
+from reporting.writer import staged
 
 NAMES = {VOCAB[operator]: operator[1:] for operator in OPERATORS}
 BATCH_SIZE = 16
@@ -215,9 +216,9 @@ def _report(given: argparse.Namespace) -> None:
     trained = open_run(given.run, data_dir=given.data_dir)
     numbers = measure(trained, given.new_trees)
     out = given.out or Path("results/figures", trained.name)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draw(numbers, out.with_name(f"{out.name}-parts.png"))
-    write_json(out.with_name(f"{out.name}-parts.json"), numbers)
+    with staged(out) as path:
+        draw(numbers, path.with_name(f"{out.name}-parts.png"))
+        write_json(path.with_name(f"{out.name}-parts.json"), numbers)
     print(f"Written: {out}-parts.json, {out}-parts.png.")
 
 

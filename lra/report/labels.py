@@ -6,7 +6,6 @@ results: paths, processes, devices, checkpoints and logs. Labels omit the values
 
 import functools
 import importlib
-import itertools
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -19,14 +18,10 @@ from reporting.runs import NEUTRAL_SECTIONS
 
 Setting = Mapping[str, Hashable]
 
-PRESET = "preset"  # key of a setting: the recipe and the quirks of the config argument
+PRESET = "preset"  # key of a setting: the recipe or the quirks of the config argument
 RECIPES = ("paper", "fast", "open", "open_small")  # values of `recipe=`; the first is the default
 _BY_PRESET = {"" if recipe == "paper" else f"recipe={recipe}": recipe for recipe in RECIPES}
-# All presets; the first is the paper's recipe.
-PRESETS = tuple(
-    ",".join(filter(None, pair))
-    for pair in itertools.product(_BY_PRESET, ("", "quirks=mlpen", "quirks=google"))
-)
+PRESETS = (*_BY_PRESET, "quirks=mlpen", "quirks=google")  # the first is the paper's recipe
 # Keys that are not part of a setting, like all keys of NEUTRAL_SECTIONS.
 NEUTRAL = {
     "data.dir",
@@ -172,7 +167,7 @@ def _attention_words(
         values = [settings[number].get(key, _UNSET) for number in peers]
         if key != size and (known or value != _most(values, [weights[number] for number in peers])):
             words.append(_word(key, value))
-    return [*words, *filter(None, str(setting[PRESET]).split(","))]
+    return [*words, str(setting[PRESET])] if setting[PRESET] else words
 
 
 def _most(values: Sequence[object], weights: Sequence[int]) -> object:
@@ -273,16 +268,14 @@ def affecting_results(values: Mapping[str, Any]) -> dict[str, Hashable]:
 
 
 def preset_of(setting: Setting, config_argument: str = "") -> str:
-    """Returns the recipe and the quirks of a run, such as "recipe=fast,quirks=mlpen".
+    """Returns the recipe or the quirks of a run, such as "recipe=fast"; empty for the paper's recipe.
 
     For older runs, whose `--config` is unknown, it is the preset from which the fewest values differ; keys
     that the run lacks have the value of the paper's recipe.
     """
     if config_argument:
         given = split_commas(config_argument.partition(":")[2])
-        return next(
-            one for one in reversed(PRESETS) if set(filter(None, one.split(","))) <= {*given}
-        )
+        return next((preset for preset in PRESETS[1:] if preset in given), PRESETS[0])
     task, attention = str(setting["data.task"]), str(setting["attention.name"])
     values = {**standard(task, attention), **setting}
 

@@ -123,7 +123,7 @@ def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
     # Attentions by change and task; empty unless the change is an option of the attention.
     having: dict[str, dict[str, list[str]]] = {}
     for group in groups:
-        if f"recipe={recipe}" not in str(group.setting[PRESET]).split(","):
+        if group.setting[PRESET] != f"recipe={recipe}":
             continue
         name = str(group.setting["attention.name"])
         paper, own_values = (

@@ -34,7 +34,7 @@ class Tuning:
                         "seeds": f"{len(group.runs)}"
                         + (f", {group.diverged} diverged" if group.diverged else ""),
                         "validation accuracy, %": _validation(group),
-                        "": "chosen" if group.scored else "",
+                        "": "tested" if group.scored else "",
                     }
                     for group in self.groups
                 ]
@@ -57,8 +57,14 @@ def tunings(groups: Sequence[Group]) -> list[Tuning]:
 
 
 def select_tested(groups: Sequence[Group]) -> list[Group]:
-    """Returns the groups, except candidates that were not chosen or are not tested yet."""
-    others = [g for tuning in tunings(groups) for g in tuning.groups if not g.scored]
+    """Returns the groups, except candidates that were not chosen or are not tested yet.
+
+    A group of which no run has finished remains.
+    """
+    candidates = [group for tuning in tunings(groups) for group in tuning.groups]
+    others = [
+        g for g in candidates if not g.scored and any(run.state != "unfinished" for run in g.runs)
+    ]
     return [group for group in groups if group not in others]
 
 
@@ -74,8 +80,8 @@ def markdown(groups: Sequence[Group]) -> list[str]:
         ]
     return [
         "## Choice of values by validation",
-        "Mean ± standard deviation over seeds, at the best step of each run. The test set was evaluated for"
-        " the chosen values only.",
+        "Mean ± standard deviation over seeds, at the best step of each run. The test set was evaluated only"
+        " for the values that are marked as tested.",
         *parts,
     ] * bool(parts)
 

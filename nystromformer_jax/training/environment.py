@@ -17,7 +17,7 @@ LARGE_DEVICE_BYTES = 11 * 10**9
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns versions, device and CPU threads; runs with equal values are bitwise reproducible."""
+    """Returns versions, device, processor and CPU threads, on which the rounding of a run depends."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     devices = jax.devices()
     return {
@@ -26,8 +26,19 @@ def describe_environment() -> dict[str, Any]:
             **{package: importlib.metadata.version(package) for package in packages},
         },
         "device": {"kind": devices[0].device_kind, "count": len(devices)},
+        "processor": processor(),
         "cpu_threads": _cpu_threads(),
     }
+
+
+def processor() -> str:
+    """Returns the name of the processor, if the system provides it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
 
 
 def enable_compilation_cache(folder: Path) -> None:

@@ -160,8 +160,13 @@ def fit(
                     log.metrics(step, line)
                     progress.show(line)
                     record.evaluated_step = step
-                    if _is_better(values, record.best_metrics, spec.select):
+                    examples = config.eval.scored(validation.count)
+                    # `eval.max_examples` may change on a resume. The earlier metrics then do not count.
+                    is_comparable = record.best_examples in (0, examples)
+                    best_metrics = record.best_metrics if is_comparable else {}
+                    if _is_better(values, best_metrics, spec.select):
                         record.best_step, record.best_metrics = step, values
+                        record.best_examples = examples
 
             # ---- 4. Save the state if it is finite ----------------------------------------------
             wanted = is_due(config.checkpoint.every_steps) or is_due(config.eval.every_steps)

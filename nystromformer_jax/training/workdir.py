@@ -44,7 +44,7 @@ class Workdir:
     Attributes:
         path: The folder.
         config_sha256: SHA-256 of the sections that identify the run.
-        environment: Versions, device and threads of this process.
+        environment: Versions, device, processor and threads of this process.
         result: Content of `result.json` if the run is finished, else None.
         divergence: Content of `result.json` if the run diverged, else None.
     """
@@ -238,7 +238,7 @@ class Workdir:
         changes = [
             f"{key} was {then.get(key)!r}, is {value!r}"
             for key, value in _flat(now).items()
-            if then.get(key) != value
+            if then.get(key, value) != value  # runs of earlier versions lack the processor
         ]
         if changes and self._writes:
             logging.getLogger(__name__).warning(

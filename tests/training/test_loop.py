@@ -203,6 +203,16 @@ def test_the_lowest_loss_is_selected(tmp_path):
     assert outcome.best_step == 20
 
 
+def test_an_evaluation_on_fewer_examples_does_not_count_after_a_resume(tmp_path):
+    """A lucky accuracy on 5 examples is not compared with those on all examples."""
+    options = {"validation": tiny.examples(8), "select": "accuracy"}
+    few = tiny.config(eval=EvalConfig(every_steps=10, max_examples=5))
+    with pytest.raises(StopIteration):  # at the second evaluation
+        tiny.train(tmp_path, few, eval_step=scripted([0.9]), **options)
+    outcome = tiny.train(tmp_path, eval_step=scripted([0.3, 0.2]), **options)
+    assert (outcome.best_step, outcome.best_metrics) == (20, {"accuracy": pytest.approx(0.3)})
+
+
 def test_rejects_an_unknown_selection_metric_at_the_first_evaluation(tmp_path):
     with pytest.raises(ValueError, match="select='f1' is not a validation metric: accuracy, loss"):
         tiny.train(tmp_path, select="f1")

@@ -142,6 +142,7 @@ def test_warns_of_another_thread_count(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("NPROC", "32")
     with Workdir(tmp_path, CONFIG) as run:
         assert run.environment["cpu_threads"] == 32
+        assert isinstance(run.environment["processor"], str)
         assert set(run.environment["versions"]) >= {"python", "jax", "orbax-checkpoint", "numpy"}
     with caplog.at_level(logging.WARNING), Workdir(tmp_path, CONFIG):
         assert not caplog.records

@@ -96,6 +96,7 @@ def test_rejects_changed_data(capsys):
         (["retrieval"], "Retrieval needs "),
         ([*EASY, "--data_dir=nowhere"], "Pathfinder needs the release's images"),
         (["listops", "--examples=-1"], "data.examples is -1"),
+        (["listops", "--seed=-1"], "data.seed is -1"),
     ],
 )
 def test_invalid_arguments_print_one_sentence(arguments, sentence, capsys):

@@ -192,7 +192,7 @@ def test_rejects_a_folder_that_is_not_a_complete_run(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="contains no checkpoint"):
         open_run(folder, max_len=59)
     monkeypatch.setattr(SoftmaxAttention, "shares_query_and_key", True, raising=False)
-    with pytest.raises(ValueError, match="softmax attention has no separate keys"):
+    with pytest.raises(ValueError, match="softmax attention has no separate queries"):
         open_run(folder, max_len=59)
 
 

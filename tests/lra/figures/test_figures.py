@@ -125,9 +125,10 @@ def test_invalid_runs_print_one_line_and_write_nothing(tmp_path, capsys, monkeyp
     assert_refused(folder, [], "cannot be read as JSON", tmp_path, capsys)
 
 
-def test_rejects_attention_without_keys(tmp_path, capsys):
-    folder = write_run(tmp_path / "run", small_config("reformer"))
-    assert_refused(folder, [], "reformer attention has no separate keys", tmp_path, capsys)
+@pytest.mark.parametrize("name", ["reformer", "none"])
+def test_rejects_attention_without_keys(tmp_path, capsys, name):
+    folder = write_run(tmp_path / "run", small_config(name))
+    assert_refused(folder, [], f"{name} attention has no separate queries", tmp_path, capsys)
 
 
 def assert_refused(folder, arguments, sentence, tmp_path, capsys):

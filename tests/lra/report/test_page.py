@@ -74,7 +74,7 @@ def test_measurement_section_has_every_run(tmp_path):
         "softmax,dropout_rate=0.2",
         "nystrom,num_landmarks=32,pinv_iters=2,quirks=mlpen",
         "nystrom,recipe=fast,pinv_iters=2",
-        "softmax,recipe=fast,conv_kernel_size=0,quirks=google",
+        "softmax,conv_kernel_size=0,quirks=google",
     ],
 )
 def test_command_of_a_run_reproduces_its_config(tmp_path, task, argument):

@@ -34,7 +34,7 @@ def test_settings_that_were_not_chosen_are_only_in_the_table_of_validation(tmp_p
     ((_, rows),) = tuning.table().sections
     assert sorted(rows) == [
         ["0.0001", "2", "35.00 ± 7.07", ""],
-        ["0.001", "2", "50.00 ± 0.00", "chosen" * chosen],
+        ["0.001", "2", "50.00 ± 0.00", "tested" * chosen],
         ["0.01", "2, 1 diverged", "60.00", ""],
     ]
     assert [group.setting[RATE] for group in select_tested(groups)] == [1e-3] * chosen
@@ -43,6 +43,12 @@ def test_settings_that_were_not_chosen_are_only_in_the_table_of_validation(tmp_p
     assert ("47.00" in text) == chosen
     assert text.count("60.00") == 1  # not in the tables of test accuracies
     assert len(numbers["tasks"].get("listops", {}).get("settings", [])) == chosen
+
+
+def test_unfinished_settings_remain_in_the_tables_of_tests(tmp_path):
+    write_run(tmp_path / "a", result={"state": "validated", "test_accuracy": None})
+    write_run(tmp_path / "b", config={"optimizer": {"learning_rate": 3.0}}, finished=False)
+    assert [group.setting[RATE] for group in select_tested(groups_in(tmp_path))] == [3.0]
 
 
 def test_a_report_without_untested_runs_has_no_such_table(tmp_path):
