@@ -195,7 +195,7 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the rows of a .tsv file, where quotation marks are text, or of a .csv file (RFC 4180)."""
-    csv.field_size_limit(2**31 - 1)  # the default is shorter than long documents
+    limit = csv.field_size_limit(2**31 - 1)  # the default is shorter than long documents
     lines = io.StringIO(text, newline="")
     if path.suffix == ".tsv":
         reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -226,6 +226,8 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise ValueError(f"{path}, line {reader.line_num}, is not CSV ({error}).") from None
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _text(value: Any, column: str, where: str) -> str:
