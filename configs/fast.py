@@ -1,7 +1,7 @@
 """`recipe=fast`: a smaller budget per task, for two CPU cores and any attention.
 
-With Nyström attention, a run on one core of an AMD EPYC takes about 0.7 hours on Text, 0.8 on ListOps, 1.8 on
-Image and 2.8 on Pathfinder. Retrieval and Path-X have not been timed.
+With Nyström attention, a run on one core of an AMD EPYC takes about 0.7 hours on Text, 0.8 on ListOps, 1.5 on
+Retrieval, 1.8 on Image and 2.8 on Pathfinder. Path-X has not been timed.
 
 Differences from the paper's recipe on all tasks:
 

@@ -170,7 +170,7 @@ def runs_table(groups: Sequence[Group]) -> Table:
             if result:
                 error = binomial_error(result.test_accuracy, result.test_examples)
                 test = format_spread(100 * result.test_accuracy, 100 * error)
-                test += ", partial" if result.partial else ""
+                test += f", {run.remark or PARTIAL}" if result.partial else ""
             rows.append(
                 {
                     "attention": group.label,
@@ -289,7 +289,9 @@ def _seeds(group: Group) -> str:
 def _accuracy(group: Group, format: Callable[[Group], str] = _spread) -> str:
     if not group.scored:
         return DIVERGED if group.state == "diverged" else NOT_FINISHED
-    return f"{format(group)}{f', {PARTIAL}' if group.state == 'partial' else ''}"
+    if group.state != "partial":
+        return format(group)
+    return f"{format(group)}, {group.scored[0].remark or PARTIAL}"
 
 
 def _interval(summary: Summary) -> str:

@@ -30,16 +30,17 @@ def test_table_3_marks_partial_unfinished_and_missing_runs(tmp_path):
     write_run(tmp_path / "text", task="text", accuracy=0.6521)
     write_run(tmp_path / "image", task="image", accuracy=0.2106, partial=True)
     write_run(tmp_path / "retrieval", task="retrieval", finished=False)
+    write_run(tmp_path / "pathfinder", task="pathfinder32", partial=True, steps=(62_400,))
     write_run(tmp_path / "pathx", task="pathfinder128", accuracy=0.5)
     hidden = ours(groups_in(tmp_path))["nystrom-64"]
     shown = ours(groups_in(tmp_path), include_partial=True)["nystrom-64"]
-    assert hidden == [*shown[:3], "partial", *shown[4:]]
+    assert hidden == [*shown[:3], "partial", "partial", *shown[5:]]
     assert shown == [
         "37.00 ± 1.00 (n = 3)",
         "65.21 (n = 1)",
         "not finished",
         "21.06 (n = 1), partial",
-        "not run",
+        "36.00 (n = 1), on fewer examples",
         "–",
         "50.00 (n = 1)",
         "–",
