@@ -2,7 +2,7 @@
 
     python run_lra.py --config=configs/pathx.py                               # Nyström, 64 landmarks
     python run_lra.py --config=configs/pathx.py --config.data.dir=FOLDER      # files of the release
-    python run_lra.py --config=configs/pathx.py:nystrom,recipe=fast           # a smaller budget, for a GPU
+    python run_lra.py --config=configs/pathx.py:nystrom,recipe=fast           # a smaller budget
 
 The same as `configs/pathfinder.py:nystrom,resolution=128`, with gradients clipped as in the official run.
 

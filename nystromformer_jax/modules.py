@@ -112,9 +112,7 @@ class AttentionInputs(NamedTuple):
         key = inputs_q if key is None else key
         if query_mask is not None:
             query = finite_padding(query, query_mask, "real queries, [B L]")
-        elif (
-            query.shape[1] == key.shape[1]
-        ):  # otherwise the core raises an error if there is a mask
+        elif query.shape[1] == key.shape[1]:  # else the core rejects a mask
             query = finite_padding(query, mask, "real tokens, [B L]")
         key = finite_padding(key, mask, "real keys, [B T]")
         value = key if inputs_v is None else finite_padding(inputs_v, mask, "real keys, [B T]")
