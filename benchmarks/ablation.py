@@ -31,6 +31,8 @@ CHANGES = {
     "model.pooling=mean": "mean pooling, not first, last and mean token",
     "model.token_init=normal": "normal, not Fourier, embeddings of pixels",
     "model.ema_states=0": "no moving averages",
+    "model.ema_normalization=mean": "averages normalized to means",
+    "model.ema_normalization=variance": "averages with the variance of white noise",
     "none": "no attention",
     "chunked": "softmax attention in chunks of 128 tokens",
     "num_landmarks=16": "16 landmarks",

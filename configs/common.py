@@ -149,6 +149,7 @@ def base(argument: str) -> ConfigDict:
                 "stem_dilations": (),
                 "block": "transformer",
                 "ema_states": 16,
+                "ema_normalization": "mean",
                 "positions": "learned",
                 "pooling": "mean",
                 "pair_features": "products",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from nystromformer_jax import Encoder, EncoderBlock
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.gated_ema import GatedEmaBlock
+from nystromformer_jax.gated_ema import EmaNormalization, GatedEmaBlock
 from nystromformer_jax.modules import Activation, Initializer
 from nystromformer_jax.stem import ConvStem
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
@@ -55,6 +55,7 @@ class ModelConfig:
     stem_dilations: tuple[int, ...] = ()
     block: Literal["transformer", "gated_ema"] = "transformer"
     ema_states: int = 16  # moving averages per channel and direction; for block="gated_ema"
+    ema_normalization: EmaNormalization = "mean"  # see `MultiScaleEma`
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     pooling: Literal["mean", "padded_mean", "all_mean", "first", "cls", "ends"] = "mean"
     pair_features: Literal["products", "concatenation"] = "products"
@@ -184,7 +185,10 @@ class SequenceEncoder(nn.Module):
         block: Callable[..., nn.Module]
         if config.block == "gated_ema":
             block = functools.partial(
-                GatedEmaBlock, num_states=config.ema_states, max_time_scale=max(config.max_len, 2)
+                GatedEmaBlock,
+                num_states=config.ema_states,
+                max_time_scale=max(config.max_len, 2),
+                ema_normalization=config.ema_normalization,
             )
         else:
             block = functools.partial(EncoderBlock, attention_bias=config.attention_bias)

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -24,7 +25,9 @@ from nystromformer_jax.modules import (
 )
 from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, check_array, check_size
+from nystromformer_jax.validation import accum_dtype, check_array, check_choice, check_size
+
+EmaNormalization = Literal["mean", "variance"]
 
 
 class MultiScaleEma(Layer):
@@ -33,16 +36,19 @@ class MultiScaleEma(Layer):
         output = multi_scale_ema(x, time_scales, weights) + skip · x
 
     The time scales of a channel are initialized log-uniformly from 2 to `max_time_scale`, differently for
-    each channel. The weight of a state is scaled so that the average of white noise has unit variance.
-    If the ambient mesh splits the length, the devices exchange the states.
+    each channel. If the ambient mesh splits the length, the devices exchange the states.
 
     Attributes:
       num_states: N, number of time scales per channel and direction.
       max_time_scale: Longest initial time scale, in tokens, for example the length of the sequences.
+      normalization: "mean" scales a state to a weighted mean, so that a constant input keeps its size.
+        "variance" scales it so that white noise keeps its variance; a constant input then grows by about
+        √(2 · time scale), which can hide the differences between the tokens of a text.
     """
 
     num_states: int = 16
     max_time_scale: int = 1024
+    normalization: EmaNormalization = "mean"
 
     @nn.compact
     def __call__(
@@ -52,11 +58,12 @@ class MultiScaleEma(Layer):
 
         Raises:
           ValueError: `num_states` is not an integer of at least 1, `max_time_scale` is not one of at least 2,
-            or an input is invalid.
+            `normalization` is unknown, or an input is invalid.
         """
         check_array("x", x, TOKENS)
         check_size("num_states", self.num_states)
         check_size("max_time_scale", self.max_time_scale, 2)
+        check_choice("normalization", self.normalization, EmaNormalization)
         channels = x.shape[-1]
         shape = (2, channels, self.num_states)
         # The parameter is added to the log of the initial time scale; weight decay pulls towards that scale.
@@ -70,7 +77,10 @@ class MultiScaleEma(Layer):
         time_scales = initial[None].astype(change.dtype) * jnp.exp(change)
         init = nn.initializers.normal((2 * self.num_states) ** -0.5)
         weights = self.param("weight", init, shape, self.param_dtype)
-        weights = weights * jnp.sqrt(-jnp.expm1(-2 / time_scales))
+        if self.normalization == "mean":
+            weights = weights * -jnp.expm1(-1 / time_scales)
+        else:
+            weights = weights * jnp.sqrt(-jnp.expm1(-2 / time_scales))
         skip = self.param("skip", nn.initializers.ones_init(), (channels,), self.param_dtype)
         x, skip = nn.dtypes.promote_dtype(x, skip, dtype=self.dtype)
         mesh = jax.sharding.get_abstract_mesh()
@@ -95,6 +105,7 @@ class GatedEmaBlock(Layer):
     Attributes:
       num_states: Number of time scales per channel and direction, see `MultiScaleEma`; 0 for no averages.
       max_time_scale: Longest initial time scale, in tokens.
+      ema_normalization: `normalization` of `MultiScaleEma`.
       qkv_features: Width of Z, V and O; None for the width of `x`.
 
     Source: Ma et al. 2022 (MEGA), arXiv:2209.10655, Eq. 6–15.
@@ -106,6 +117,7 @@ class GatedEmaBlock(Layer):
     mlp_dim: int
     num_states: int = 16
     max_time_scale: int = 1024
+    ema_normalization: EmaNormalization = "mean"
     activation: Activation = "gelu"
     qkv_features: int | None = None
     dropout_rate: float = 0.0
@@ -141,7 +153,11 @@ class GatedEmaBlock(Layer):
         averages = normed
         if self.num_states:
             ema = MultiScaleEma(
-                self.num_states, self.max_time_scale, **self.dense_options, name="ema"
+                self.num_states,
+                self.max_time_scale,
+                self.ema_normalization,
+                **self.dense_options,
+                name="ema",
             )
             averages = ema(normed, mask)
         averages = nn.silu(averages)

@@ -148,6 +148,7 @@ def test_every_task_has_recipes_with_moving_averages(name, recipe):
     config, fast = (config_of(name, f"nystrom,recipe={one}") for one in (recipe, "fast"))
     assert (config.model.block, config.model.positions) == ("gated_ema", "none")
     assert config.model.stem == fast.model.stem
+    assert (config.model.ema_normalization == "variance") == (name == "listops")
     if recipe == "open_small":
         longer = 2 if name == "listops" else 1
         assert config.train.total_steps == longer * fast.train.total_steps

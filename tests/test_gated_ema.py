@@ -66,8 +66,17 @@ class TestMultiScaleEma:
             )
         assert output.dtype == dtype
 
-    def test_averages_of_white_noise_have_unit_variance(self, rngs):
+    def test_a_constant_keeps_its_size_in_an_average(self, rngs):
         layer = MultiScaleEma(num_states=2, max_time_scale=32)
+        x = jnp.full((1, 1000, 4), 3.0)
+        parameters = jax.jit(layer.init)(next(rngs), x)["params"]
+        weights = jnp.zeros((2, 4, 2)).at[0, :, 1].set(1.0)
+        alone = {**parameters, "weight": weights, "skip": jnp.zeros(4)}
+        averages = jax.jit(layer.apply)({"params": alone}, x)
+        assert_close(averages[:, -1], x[:, -1], REFERENCE)
+
+    def test_averages_of_white_noise_can_have_unit_variance(self, rngs):
+        layer = MultiScaleEma(num_states=2, max_time_scale=32, normalization="variance")
         x = normal(next(rngs), (1, 20_000, 4))
         parameters = jax.jit(layer.init)(next(rngs), x)["params"]
         weights = jnp.zeros((2, 4, 2)).at[1, :, 1].set(1.0)
@@ -75,16 +84,19 @@ class TestMultiScaleEma:
         averages = np.asarray(jax.jit(layer.apply)({"params": alone}, x))
         assert_close(averages.std(axis=(0, 1)), np.ones(4), SAMPLED)
 
-    def test_equals_the_function_plus_the_token_itself(self, rngs):
+    @pytest.mark.parametrize("normalization", ["mean", "variance"])
+    def test_equals_the_function_plus_the_token_itself(self, rngs, normalization):
         x, mask = random_tokens(rngs)
-        layer = MultiScaleEma(num_states=1, max_time_scale=2)
+        layer = MultiScaleEma(num_states=1, max_time_scale=2, normalization=normalization)
         variables = jax.jit(layer.init)(next(rngs), x)
         variables = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf) + 0.3), variables)
 
         @jax.jit
         def formula(parameters, x):
             time_scales = 2 * jnp.exp(parameters["time_scale"])
-            weights = parameters["weight"] * jnp.sqrt(1 - jnp.exp(-2 / time_scales))
+            decay = jnp.exp(-1 / time_scales)
+            scale = 1 - decay if normalization == "mean" else jnp.sqrt(1 - decay**2)
+            weights = parameters["weight"] * scale
             return multi_scale_ema(x, time_scales, weights, mask=mask) + 1.3 * x
 
         expected = formula(variables["params"], x)
@@ -156,6 +168,10 @@ def test_an_encoder_with_dropout_remat_and_half_precision_has_finite_gradients(r
         ({"num_states": -1}, "num_states must be an integer of at least 0, got -1"),
         ({"max_time_scale": 1}, "max_time_scale must be an integer of at least 2, got 1"),
         ({"max_time_scale": "a"}, "max_time_scale must be an integer of at least 2, got 'a'"),
+        (
+            {"ema_normalization": "sum"},
+            "normalization must be one of 'mean', 'variance', got 'sum'",
+        ),
         ({"qkv_features": 7}, "qkv_features must be a multiple of num_heads, got 7 and 2"),
         ({"activation": "gel"}, "activation must be one of 'gelu'"),
     ],
