@@ -5,7 +5,7 @@
 2. Attention by length: ours, plain jnp, exact by XLA and by cuDNN, a literal port of other implementations,
    and Hugging Face's module if PyTorch supports the device. Times are medians of several rounds in turn, each
    of ten calls. The compiler gives the size of the temporaries and the number of kernels.
-3. A training step of every config of the benchmark, compared with Hugging Face's modules.
+3. A training step of each of the five tasks of the benchmark, compared with Hugging Face's modules.
 
 Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. FOLDER/results.json is written after
 each measurement, and the same command resumes. The row of a failed measurement has the error.

@@ -60,7 +60,7 @@ class Run:
 
 
 def is_partial(run: Run, task: Task) -> bool:
-    """Returns True if a run uses fewer examples or steps than the benchmark."""
+    """Returns True if a run uses fewer steps than its recipe, or fewer examples than the benchmark has."""
     info = data.describe(run.data.task)
     fewer_scored = any(
         _scored(run, task, name) < len(task.splits[name]) for name in ("valid", "test")

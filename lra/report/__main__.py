@@ -35,7 +35,7 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
     "published": {"type": user_path, "help": "CSV or JSON file with other rows of Table 3"},
     "include_partial": {
         "action": "store_true",
-        "help": "show partial runs in Table 3: fewer steps or examples than the benchmark",
+        "help": "show partial runs in Table 3: fewer steps or examples than their recipe",
     },
 }
 

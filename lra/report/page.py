@@ -109,7 +109,7 @@ def _benchmark(groups: Sequence[Group], table3: Table, include_partial: bool) ->
         "Test accuracy at the step with the best validation accuracy. Ours: mean ± standard deviation over n"
         ' seeds, "n = 4 of 5" if one run diverged, was not finished or is partial. The means of 5'
         " tasks and, with Path-X, of 6 need complete runs of all these tasks. A partial run has fewer steps"
-        f" or examples than the benchmark, and no mean includes it. {FAILED}, no better than chance, counts"
+        f" or examples than its recipe, and no mean includes it. {FAILED}, no better than chance, counts"
         f" as {CHANCE:.0f}."
         + ("" if include_partial else " Partial runs are shown with `--include_partial`."),
         table3.markdown(),

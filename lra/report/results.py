@@ -94,7 +94,7 @@ class Run(reporting.runs.Run):
     def state(self) -> str:
         """State of the run.
 
-        `whole`, `partial` (fewer steps or examples than the benchmark), `validated` (the test set is not
+        `whole`, `partial` (fewer steps or examples than its recipe), `validated` (the test set is not
         evaluated), `diverged` or `unfinished`.
         """
         if self.diverged_step is not None:
