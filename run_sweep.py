@@ -28,7 +28,7 @@ from nystromformer_jax.training.config import SECTIONS, from_mapping
 
 SCHEMAS: Mapping[str, type] = {**SECTIONS, "data": DataConfig}
 BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
-CLUSTER_PARAMETER = re.compile(r"--(\w+)\.(\w+)=(.*)", re.DOTALL)
+CLUSTER_PARAMETER = re.compile(r"--(slurm|local)\.(\w+)=(.*)", re.DOTALL)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -147,7 +147,10 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
         match = CLUSTER_PARAMETER.fullmatch(word)
         if not match:
             known = [f"--{name}" for name in vars(flags)]
-            raise ValueError(f"unknown argument {word}{nearest(word.partition('=')[0], known)}")
+            hint = nearest(word.partition("=")[0], known)
+            if "." in word.partition("=")[0]:
+                hint = f"; values of a config are --set={word.removeprefix('--').removeprefix('config.')}"
+            raise ValueError(f"unknown argument {word}{hint}")
         parameters[f"{match[1]}_{match[2]}"] = match[3]
     if parameters and not flags.submit:
         raise ValueError(f"{others[0]} needs --submit={others[0][2:].partition('.')[0]}.")

@@ -46,9 +46,10 @@ def held_out(
 
 
 def held_out_share(contents: Iterable[bytes], share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Selects about `share` of the examples, those with the smallest SHA-256 of (seed, content).
+    """Selects about `share` of the examples, in the order of the SHA-256 of (seed, content).
 
-    Examples with the same content stay together. At least one content is selected and one is not.
+    Examples with the same content stay together. A content with more copies than are still needed is
+    skipped. If no content fits, that with the fewest copies is selected. At least one content is not.
 
     Returns:
       Mask [N], True at held-out examples.
@@ -61,12 +62,13 @@ def held_out_share(contents: Iterable[bytes], share: float, seed: int) -> npt.ND
     if len(counts) < 2:
         raise ValueError("needs two or more different examples.")
     selected: set[bytes] = set()
-    total = 0
+    remaining = share * len(digests)
     for digest in sorted(counts):
-        if selected and (total + counts[digest] > share * len(digests)):
-            break
-        selected.add(digest)
-        total += counts[digest]
+        if counts[digest] <= remaining:
+            selected.add(digest)
+            remaining -= counts[digest]
+    if not selected:
+        selected.add(min(counts, key=lambda digest: (counts[digest], digest)))
     if len(selected) == len(counts):
         selected.remove(max(selected))
     return np.array([digest in selected for digest in digests])

@@ -70,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     layers = look_inside(language_model.model, language_model.variables, jnp.asarray(ids))
     first = jnp.array([[ids.index(tokenizer.mask_token_id)]])
     query, key = layers[given.layer]
-    rows = nystrom_attention_rows(query, key, first, num_landmarks=config.num_landmarks)
+    names = ("num_landmarks", "pinv_iters", "pinv_start", "landmark_layout", "landmark_selection")
+    options = {name: getattr(config, name) for name in names}
+    rows = nystrom_attention_rows(query, key, first, **options)
     row = np.asarray(rows[0, :, 0].mean(axis=0))  # over the heads
     best = np.argsort(-row)[:TOP]
     tokens = tokenizer.convert_ids_to_tokens([ids[i] for i in best])

@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if min(*given.lengths, given.num_landmarks, given.embed_dim) < 1:
         parser.error("--lengths, --num_landmarks and --embed_dim must be 1 or more")
+    if given.embed_dim % Encoder.num_heads:
+        parser.error(f"--embed_dim must be a multiple of {Encoder.num_heads}, the number of heads")
     softmax = Encoder()
     nystrom = Encoder(attention_fn("nystrom", num_landmarks=given.num_landmarks))
     run_softmax, run_nystrom, run_uniform = (

@@ -21,7 +21,7 @@ class Losses(NamedTuple):
     """Sums over the labels of each row, [B]."""
 
     loss: Array
-    right: Array | None  # number of correct predictions; None for regression
+    num_correct: Array | None  # number of correct predictions; None for regression
     num_labels: Array
 
 
@@ -31,33 +31,33 @@ class Head(NamedTuple):
     Attributes:
       model_class: The model.
       label: Returns the shape and the dtype of a row's labels, given `max_len` and the number of labels.
-      losses: `(outputs, labels) -> Losses`.
+      losses: `(outputs, labels, mask) -> Losses`; `mask` is True at real tokens, [B L].
       results: Returns the outputs of the evaluation step, by name; the first axis is the batch.
     """
 
     model_class: Any
     label: Callable[[int, int], jax.ShapeDtypeStruct]
-    losses: Callable[[Any, Array], Losses]
+    losses: Callable[[Any, Array, Array], Losses]
     results: Callable[[Any], dict[str, Array]]
 
 
-def _classes(logits: Array, labels: Array) -> Losses:
+def _classification_losses(logits: Array, labels: Array, mask: Array) -> Losses:
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return Losses(losses, logits.argmax(axis=-1) == labels, jnp.ones_like(losses))
 
 
-def _scores(logits: Array, labels: Array) -> Losses:
+def _regression_losses(logits: Array, labels: Array, mask: Array) -> Losses:
     losses = jnp.square(logits[:, 0] - labels)
     return Losses(losses, None, jnp.ones_like(losses))
 
 
-def _several_labels(logits: Array, labels: Array) -> Losses:
+def _multi_label_losses(logits: Array, labels: Array, mask: Array) -> Losses:
     losses = optax.sigmoid_binary_cross_entropy(logits, labels.astype(logits.dtype))
     right = ((logits > 0) == (labels > 0)).sum(axis=-1)
     return Losses(losses.sum(axis=-1), right, jnp.full_like(losses[:, 0], losses.shape[1]))
 
 
-def _tags(logits: Array, labels: Array) -> Losses:
+def _tagging_losses(logits: Array, labels: Array, mask: Array) -> Losses:
     counted = labels != IGNORED
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
     right = counted & (logits.argmax(axis=-1) == labels)
@@ -65,12 +65,20 @@ def _tags(logits: Array, labels: Array) -> Losses:
     return Losses(*(values.sum(axis=1).astype(jnp.float32) for values in sums))
 
 
-def _span(outputs: tuple[Array, Array], labels: Array) -> Losses:
-    """Returns the mean loss of the first and the last token; a prediction is right if both tokens are."""
-    first, last = (_classes(logits, labels[:, i]) for i, logits in enumerate(outputs))
-    assert first.right is not None
-    assert last.right is not None
-    return Losses((first.loss + last.loss) / 2, first.right & last.right, first.num_labels)
+def _span_losses(outputs: tuple[Array, Array], labels: Array, mask: Array) -> Losses:
+    """Returns the mean loss of the first and the last token; a prediction is correct if both tokens are.
+
+    Padding has no probability, so the loss does not depend on the padded length.
+    """
+    masked = (jnp.where(mask, logits, jnp.finfo(logits.dtype).min) for logits in outputs)
+    first, last = (
+        _classification_losses(logits, labels[:, i], mask) for i, logits in enumerate(masked)
+    )
+    assert first.num_correct is not None
+    assert last.num_correct is not None
+    return Losses(
+        (first.loss + last.loss) / 2, first.num_correct & last.num_correct, first.num_labels
+    )
 
 
 def _logits(outputs: Array) -> dict[str, Array]:
@@ -81,31 +89,31 @@ HEADS: Mapping[Kind, Head] = {
     "classification": Head(
         NystromformerForSequenceClassification,
         lambda max_len, num_labels: jax.ShapeDtypeStruct((), jnp.int32),
-        _classes,
+        _classification_losses,
         _logits,
     ),
     "regression": Head(
         NystromformerForSequenceClassification,
         lambda max_len, num_labels: jax.ShapeDtypeStruct((), jnp.float32),
-        _scores,
+        _regression_losses,
         _logits,
     ),
     "multi_label": Head(
         NystromformerForSequenceClassification,
         lambda max_len, num_labels: jax.ShapeDtypeStruct((num_labels,), jnp.int32),
-        _several_labels,
+        _multi_label_losses,
         _logits,
     ),
     "token_classification": Head(
         NystromformerForTokenClassification,
         lambda max_len, num_labels: jax.ShapeDtypeStruct((max_len,), jnp.int32),
-        _tags,
+        _tagging_losses,
         lambda outputs: {"classes": outputs.argmax(axis=-1)},
     ),
     "question_answering": Head(
         NystromformerForQuestionAnswering,
         lambda max_len, num_labels: jax.ShapeDtypeStruct((2,), jnp.int32),
-        _span,
+        _span_losses,
         lambda outputs: {"start": outputs[0], "end": outputs[1]},
     ),
 }

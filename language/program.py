@@ -151,13 +151,19 @@ def _configs(given: Any) -> dict[Path, dict[str, Any]]:
                 "--search uses one seed: leave --seeds out, and choose the seed with"
                 " --config.train.seed."
             )
+        for flag in ("batch_sizes", "learning_rates"):
+            if not values[flag].value:
+                raise ValueError(f"--{flag} needs numbers separated by commas, got ''")
         base = cli.run_folder(values.workdir, "-search", alone=True)
         return {
             base / f"batch{batch_size}-rate{rate}-seed{first}": {
                 **config,
-                "train": {**config["train"], "batch_size": _number("batch_sizes", batch_size, int)},
+                "train": {
+                    **config.get("train", {}),
+                    "batch_size": _number("batch_sizes", batch_size, int),
+                },
                 "optimizer": {
-                    **config["optimizer"],
+                    **config.get("optimizer", {}),
                     "learning_rate": _number("learning_rates", rate, float),
                 },
             }

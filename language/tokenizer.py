@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dataprep import cache
 from language import wordpiece
-from nystromformer_jax.durable import write_bytes
+from nystromformer_jax.durable import read_json, write_bytes
 
 # Special tokens of BERT and RoBERTa; ALBERT uses some of both.
 SPECIAL_TOKENS = {
@@ -362,18 +362,27 @@ def _bert_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _normalizer_options(folder: Path, lowercase: bool) -> dict[str, Any]:
-    """Returns options of BERT's normalizer from tokenizer_config.json in `folder`, or the defaults."""
+    """Returns options of BERT's normalizer from tokenizer_config.json in `folder`, or the defaults.
+
+    Raises:
+      ValueError: The file is not a JSON object, or an option is not a boolean.
+    """
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_json(folder / CONFIG)
+    except FileNotFoundError:
         config = {}
-    if not isinstance(config, dict):
-        config = {}
-    accents = config.get("strip_accents")
+    options = {
+        "do_lower_case": config.get("do_lower_case", lowercase),
+        "tokenize_chinese_chars": config.get("tokenize_chinese_chars", True),
+        "strip_accents": config.get("strip_accents"),  # None: if lowercase
+    }
+    for name, value in options.items():
+        if not isinstance(value, bool) and (name, value) != ("strip_accents", None):
+            raise ValueError(f"{folder / CONFIG}: {name} must be true or false, got {value!r}.")
     return {
-        "lowercase": bool(config.get("do_lower_case", lowercase)),
-        "handle_chinese_chars": bool(config.get("tokenize_chinese_chars", True)),
-        "strip_accents": accents if accents is None else bool(accents),  # None: if lowercase
+        "lowercase": options["do_lower_case"],
+        "handle_chinese_chars": options["tokenize_chinese_chars"],
+        "strip_accents": options["strip_accents"],
     }
 
 

@@ -65,6 +65,10 @@ def test_a_killed_run_resumes_to_the_same_bits_and_predicts_in_a_fresh_process(t
             "--batch_sizes needs --search",
         ),
         (
+            ["--config=configs/finetune.py:regression", "--search", "--batch_sizes="],
+            "--batch_sizes needs numbers separated by commas, got ''",
+        ),
+        (
             ["--mode=predict", "--workdir=x", "--input=x", "--output=y", "--seeds=2"],
             "--mode=predict uses the model and the config in --workdir: leave --seeds out",
         ),
@@ -97,12 +101,22 @@ def test_predicting_with_the_folder_of_a_model_is_an_error(in_repository, tmp_pa
 
 
 def test_predicting_with_an_unfinished_run_is_an_error(in_repository, tmp_path):
-    config = {"data": {}, "train": {}}
+    config = {"data": {}, "train": {}, "init": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
     answer = programs.call("run_finetune", "--mode=predict", *arguments)
     programs.assert_refused(answer, "run_finetune")
     assert f"{tmp_path} has no folder model, because its run is not finished" in answer.errors
+
+
+@pytest.mark.parametrize("sections", [{"model"}, {"objective", "init"}])
+def test_predicting_with_another_kind_of_run_is_an_error(in_repository, tmp_path, sections):
+    config = {key: {} for key in {"data", "train", *sections}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
+    answer = programs.call("run_finetune", "--mode=predict", *arguments)
+    programs.assert_refused(answer, "run_finetune")
+    assert f"{tmp_path} is not the folder of a fine-tuned model" in answer.errors
 
 
 def test_a_threshold_that_does_not_exist_is_an_error_before_training(in_repository, tmp_path):

@@ -71,6 +71,8 @@ def wait_for(path):
         (["--seeds=0"], "argument --seeds: needs a positive number, got '0'"),
         (["--wrokers=2"], "unknown argument --wrokers=2; did you mean --workers"),
         (["--slurm.partition=gpu"], "--slurm.partition=gpu needs --submit=slurm"),
+        (["--optimizer.eps=1"], "values of a config are --set=optimizer.eps=1"),
+        (["--submit=local", "--config.optimizer.eps=1"], "are --set=optimizer.eps=1"),
         (["--submit=slrm"], "invalid choice: 'slrm'"),
         (["--submit=local", "--slurm.partiton=x"], "Unknown argument 'partiton'"),
     ],

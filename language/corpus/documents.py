@@ -170,6 +170,8 @@ def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[in
         document: list[tuple[int, bytes]] = []
         size = 0
         following = file.readline(MAX_DOCUMENT_BYTES)
+        if at == 0 and following.startswith(_BOM):
+            at, following = len(_BOM), following.removeprefix(_BOM)
         while line := following:
             following = file.readline(MAX_DOCUMENT_BYTES)
             if is_border(line, following):
@@ -182,7 +184,7 @@ def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[in
             elif at >= stop and not inside:
                 return
             if inside and line.strip() and not _is_heading(line, following, documents):
-                document.append((at, line.removeprefix(_BOM) if at == 0 else line))
+                document.append((at, line))
                 size += len(line)
                 if size >= MAX_DOCUMENT_BYTES:
                     raise ValueError(

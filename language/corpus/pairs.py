@@ -56,8 +56,8 @@ def pack(
     at least 2, and ends when the target is reached. A pair is divided into A and B at a random boundary
     between sentences. Every token is in exactly one pair, except as in rule 4, and no text is empty:
 
-    * A sentence that alone would fill a pair is split in the middle. The second sentence of a pair is
-      split where the pair is full.
+    * A sentence that alone would fill a pair is split after `max_tokens // 2` tokens. The second sentence
+      of a pair is split where the pair is full.
     * A single sentence may remain at the end. The first rule that leaves no pair over `max_tokens` applies:
       1. It is added to the previous pair.
       2. It forms a pair with the last sentence of the previous pair, if that pair keeps two sentences.

@@ -39,13 +39,15 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     If `labeled` is None, tags are read if the lines have two or more columns; if it is False, they are not.
 
     Raises:
-      ValueError: The file is not UTF-8, has no sentence, or a line has no tag.
+      ValueError: The file is not UTF-8, has no sentence, a line has no tag, or the
+        lines of a sentence have different numbers of columns.
     """
     with reading(path):
         raw = path.read_bytes()
     text = decode(raw.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
     records: list[Record] = []
     is_new = True
+    columns = 0
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip(" \t\r")  # a no-break space is part of a word
         cells = re.split("\t" if "\t" in line else " +", line)
@@ -62,6 +64,12 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
         if is_new:
             records.append(Record(where, Sentence([], [] if labeled else None)))
             is_new = False
+            columns = len(cells)
+        if labeled and len(cells) != columns:
+            raise ValueError(
+                f"{where}: has {len(cells)} columns, but the first line of its sentence has {columns}."
+                " Comments are not supported: remove them."
+            )
         words, tags = records[-1].sentence
         words.append(cells[0])
         if tags is not None:

@@ -22,7 +22,7 @@ from language.tasks.task import Kind, Task
 from language.tokenizer import Tokenizer
 
 # Part of every fingerprint. Increase it when the same files and tokenizer give different data.
-FORMAT = 4
+FORMAT = 5
 
 NOTES = "notes.json"
 # Fields of the section "data" on which the stored data depend.

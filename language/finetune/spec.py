@@ -53,13 +53,15 @@ def make_loss(model: Any, head: Head) -> Any:
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
     ) -> tuple[Array, dict[str, Any]]:
-        losses = head.losses(_apply(model, params, batch, dropout_rng), batch["labels"])
+        losses = head.losses(
+            _apply(model, params, batch, dropout_rng), batch["labels"], batch["mask"]
+        )
         weights = batch["weights"]
         loss, _ = training.weighted(losses.loss, weights)
         count, _ = training.weighted(losses.num_labels, weights)
         sums = {"loss": (loss, count)}
-        if losses.right is not None:
-            sums["accuracy"] = (training.weighted(losses.right, weights)[0], count)
+        if losses.num_correct is not None:
+            sums["accuracy"] = (training.weighted(losses.num_correct, weights)[0], count)
         return loss, sums
 
     return loss_fn
@@ -70,7 +72,7 @@ def make_outputs_step(model: Any, head: Head, mesh: Mesh) -> training.EvalStep:
 
     def outputs_step(params: Any, batch: dict[str, Any]) -> dict[str, Any]:
         outputs = _apply(model, params, batch, None)
-        losses = head.losses(outputs, batch["labels"])
+        losses = head.losses(outputs, batch["labels"], batch["mask"])
         return {
             "results": head.results(outputs),
             "loss": losses.loss,

@@ -44,6 +44,10 @@ def open_trained(folder: Path) -> Trained:
             f"{folder / 'config.json'} is not the config of a run: pass the folder of a finished run, not"
             " that of a model."
         )
+    if "init" not in config or "objective" in config:
+        raise ValueError(
+            f"{folder} is not the folder of a fine-tuned model: pass one of run_finetune.py or run_glue.py."
+        )
     if not (folder / "model").is_dir():
         raise FileNotFoundError(
             f"{folder} has no folder model, because its run is not finished: resume the run with the"

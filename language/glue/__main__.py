@@ -5,6 +5,7 @@ With `--tokenizer` the data are prepared as for fine-tuning. Without it, lengths
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _rename_keys(message: str) -> str:
     """Replaces config keys in a message with the flags of this command."""
     message = message.replace("--config.data.dir", "--dir")
-    return message.replace("data.tokenizer", "--tokenizer")
+    return re.sub(r"\bdata\.(tokenizer|max_len|seed|workers)\b", r"--\1", message)
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -69,7 +70,7 @@ def _report(args: argparse.Namespace) -> None:
     print(f"Number of different examples that two splits share, ignoring labels: {shared}.\n")
     for name, lines in notes["left_out"].items():
         print(f"Rows of {name} skipped as empty or split over several lines: {len(lines):,}.\n")
-    for example in found.splits["train"][: args.show]:
+    for example in found.splits["train"][: max(args.show, 0)]:
         print(_format_example(example, task))
 
 

@@ -1,7 +1,7 @@
 """Writes the language model's report on runs: `python -m language.report runs --out results/language`.
 
-Each folder is a run's, or contains finished runs of pretraining and fine-tuning at any depth; other runs are
-ignored. Writes `<out>.md`, `<out>.json` with every number, and `<out>-pretraining.png`.
+Each folder is a run's, or contains finished runs of pretraining, and of fine-tuning on GLUE or IMDb, at any
+depth; other runs are ignored. Writes `<out>.md`, `<out>.json` with every number, and `<out>-pretraining.png`.
 """
 
 import sys

@@ -75,12 +75,14 @@ class Run(reporting.runs.Run):
 
 def find_runs(folders: Iterable[Path]) -> list[Run]:
     """Returns the finished runs at or below `folders`; see `reporting.runs.find_runs`."""
-    needed = "finished run of pretraining or fine-tuning: its result.json is needed"
+    needed = (
+        "finished run of pretraining, or of fine-tuning on GLUE or IMDb: its result.json is needed"
+    )
     return reporting.runs.find_runs(folders, read_run, needed)
 
 
 def read_run(folder: Path) -> Run | None:
-    """Returns the finished run in a folder, or None if there is no such run of pretraining or fine-tuning.
+    """Returns the finished run in a folder, or None if it is of another kind: not pretraining, GLUE or IMDb.
 
     Raises:
       ValueError: A file of the run is invalid.

@@ -29,7 +29,8 @@ def standard_error(task: Task, predicted: Values, labels: Values) -> dict[str, f
     """Returns the standard errors of `score` over the examples, for one training run.
 
     Accuracy: binomial. F1, Matthews and Pearson: delta method. Spearman: Bonett and Wright. For constant
-    predictions or labels the error is 0. Macro F1 is left out.
+    predictions or labels, the error of a correlation is 0. MSE: standard error of the mean. Macro F1 is left
+    out.
     """
     return {
         name: _standard_error(name, predicted, labels)

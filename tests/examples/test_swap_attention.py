@@ -31,8 +31,16 @@ def test_landmarks_are_faster_for_long_inputs(capsys):
     assert float(capsys.readouterr().out.splitlines()[-1].split()[3].rstrip("×")) > 2
 
 
-@pytest.mark.parametrize("flag", ["--lengths=0", "--num_landmarks=0", "--embed_dim=0"])
-def test_rejects_sizes_below_one(capsys, flag):
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--lengths=0", "must be 1 or more"),
+        ("--num_landmarks=0", "must be 1 or more"),
+        ("--embed_dim=0", "must be 1 or more"),
+        ("--embed_dim=130", "--embed_dim must be a multiple of 4, the number of heads"),
+    ],
+)
+def test_rejects_invalid_sizes(capsys, flag, sentence):
     with pytest.raises(SystemExit):
         script.main([flag])
-    assert "must be 1 or more" in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err

@@ -84,8 +84,25 @@ def test_bert_vocabulary_has_the_configured_normalizer(tmp_path):
     assert tokens(load_tokenizer(tmp_path), "É") == ["e"]
     texts.write(file, '{"strip_accents": false, "tokenize_chinese_chars": false}')
     assert tokens(load_tokenizer(tmp_path), "É 中文") == ["é", "中文"]
-    texts.write(file, "[]")
-    assert tokens(load_tokenizer(tmp_path), "É") == ["e"]
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ("[]", "must contain a JSON object, not a list"),
+        ('{"do_lower_case": false,', "cannot be read as JSON"),
+        ('{"do_lower_case": "false"}', "do_lower_case must be true or false, got 'false'"),
+        (
+            '{"tokenize_chinese_chars": null}',
+            "tokenize_chinese_chars must be true or false, got None",
+        ),
+    ],
+)
+def test_invalid_options_of_a_bert_vocabulary_are_an_error(tmp_path, config, sentence):
+    write_bert(tmp_path)
+    texts.write(tmp_path / "tokenizer_config.json", config)
+    with pytest.raises(ValueError, match=sentence):
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "", "x.vocab.json", "x.merges.txt"])

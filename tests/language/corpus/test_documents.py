@@ -76,6 +76,12 @@ def test_byte_order_marks_and_carriage_returns_are_not_text(tmp_path, documents,
     assert read(path, documents=documents) == ["Ä text."]
 
 
+def test_a_byte_order_mark_before_a_heading_is_not_text(tmp_path):
+    path = tmp_path / "wiki.tokens"
+    path.write_bytes(b"\xef\xbb\xbf = Title = \nOne.\n")
+    assert read(path, documents="heading") == ["One."]
+
+
 def test_headings_of_documents_and_of_sections_are_dropped(tmp_path):
     text = (
         "Before. \n = One = \n A = b = c .\n = = Part = = \n = = = 5 = = = \nMore .\n"

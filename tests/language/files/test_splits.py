@@ -71,12 +71,21 @@ def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
 
 def test_no_break_spaces_are_parts_of_words(tmp_path):
     file = tmp_path / "x.conll"
-    file.write_text("10\u00a0000  X O\r\n\u00a0\tO\n \nrome B-LOC \n")
+    file.write_text("10\u00a0000  X O\r\n\u00a0\tX\tO\n \nrome B-LOC \n")
     records = conll.read(file, FilesConfig(kind="token_classification"), labeled=True)
     assert [record.sentence for record in records] == [
         (["10\u00a0000", "\u00a0"], ["O", "O"]),
         (["rome"], ["B-LOC"]),
     ]
+
+
+def test_comments_and_other_lines_with_more_or_fewer_columns_are_an_error(tmp_path):
+    file = tmp_path / "x.conll"
+    file.write_text("# id 12\tdomain=train\nrome\t_\t_\tB-LOC\n")
+    with pytest.raises(
+        ValueError, match=r"line 2: has 4 columns, but the first line of its sentence"
+    ):
+        conll.read(file, FilesConfig(kind="token_classification"), labeled=True)
 
 
 def test_sentences_longer_than_a_row_have_several(tmp_path, tokenizer):
@@ -157,6 +166,20 @@ def test_held_out_examples_stay_together_and_do_not_depend_on_the_order():
     assert (held_out_share(contents, 0.2, seed=4) != mask).any()
     for share in (1e-9, 1 - 1e-9):
         assert 0 < held_out_share(contents, share, seed=0).sum() < 60
+
+
+@pytest.mark.parametrize("copies", [150, 500])
+def test_a_frequent_content_does_not_shrink_the_held_out_share(copies):
+    contents = [b"frequent"] * copies + [b"%d" % i for i in range(1000 - copies)]
+    for seed in range(30):
+        mask = held_out_share(contents, 0.1, seed)
+        assert mask.sum() == 100
+        assert not mask[0]
+
+
+def test_the_rarest_content_is_held_out_if_none_fits():
+    mask = held_out_share([b"a"] * 5 + [b"b"] * 2 + [b"c"] * 3, 0.1, seed=0)
+    assert mask.nonzero()[0].tolist() == [5, 6]
 
 
 def test_validation_is_held_out_without_shared_contexts(tmp_path, tokenizer):
