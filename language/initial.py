@@ -24,9 +24,9 @@ from nystromformer_jax.training import from_mapping
 _logger = logging.getLogger(__name__)
 
 # Keys of the section "model" that are allowed with a checkpoint. The checkpoint sets all other keys.
-WITH_CHECKPOINT = ("dropout_rate", "attention_dropout_rate", "dtype")
+CHECKPOINT_OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype")
 # Fields of `NystromformerConfig` in the section "attention", besides the name.
-OF_ATTENTION = (
+ATTENTION_FIELDS = (
     "num_landmarks",
     "conv_kernel_size",
     "pinv_iters",
@@ -100,9 +100,9 @@ def require_packages() -> None:
 def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> NystromformerConfig:
     """Returns the model config, built from the config of a run and the checkpoint.
 
-    `config` has the sections "model" (all sizes, or with a checkpoint only `WITH_CHECKPOINT`) and "attention"
-    (a name and options; an empty name keeps the attention of the checkpoint). `fields` depend on data and
-    devices; a checkpoint overrides `vocab_size`.
+    `config` has the sections "model" (all sizes, or with a checkpoint only `CHECKPOINT_OVERRIDES`) and
+    "attention" (a name and options; an empty name keeps the attention of the checkpoint). `fields` depend on
+    data and devices; a checkpoint overrides `vocab_size`.
 
     Raises:
       ValueError: A key is unknown, a value is invalid, or the checkpoint already sets the key.
@@ -112,8 +112,8 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
     if name not in ("", *CORES):
         raise ValueError(f"attention.name: {name!r} is unknown{nearest(str(name), CORES)}")
     for key in options:
-        if key not in OF_ATTENTION:
-            hint = nearest(key, OF_ATTENTION, "attention.")
+        if key not in ATTENTION_FIELDS:
+            hint = nearest(key, ATTENTION_FIELDS, "attention.")
             raise ValueError(f"attention.{key}: no such key{hint}")
     from_mapping(NystromformerConfig, {"vocab_size": 1, **options}, "attention")  # to validate
     if not init.checkpoint:
@@ -125,10 +125,10 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
         values = {**model, **options, "attention": name, **fields}
         return from_mapping(NystromformerConfig, values, "model")
     for key in model:
-        if key not in WITH_CHECKPOINT:
+        if key not in CHECKPOINT_OVERRIDES:
             raise ValueError(
                 f"model.{key}: with init.checkpoint the sizes are the checkpoint's; set only"
-                f" {', '.join(WITH_CHECKPOINT)}, as configs/pretrain.py:checkpoint does."
+                f" {', '.join(CHECKPOINT_OVERRIDES)}, as configs/pretrain.py:checkpoint does."
             )
     if name:
         options["attention"] = name
@@ -194,7 +194,7 @@ def _mismatch(difference: str) -> ValueError:
     return ValueError(f"{difference}: they do not match. Use the checkpoint's own tokenizer.")
 
 
-def check_same_words(tokenizer: Tokenizer, init: InitConfig) -> None:
+def check_same_vocabulary(tokenizer: Tokenizer, init: InitConfig) -> None:
     """Raises ValueError if the checkpoint has a tokenizer with a different vocabulary."""
     if not init.reads_weights:
         return

@@ -15,7 +15,7 @@ from dataprep import cache
 from language.corpus import Corpus, CorpusConfig, Pairs
 from language.initial import (
     InitConfig,
-    check_same_words,
+    check_same_vocabulary,
     check_tokenizer,
     model_config,
     read_params,
@@ -82,7 +82,7 @@ def open_tokenizer(run: Run) -> Tokenizer | None:
         return None
     tokenizer = load_tokenizer(run.data.tokenizer, lowercase=run.data.lowercase)
     check_tokenizer(tokenizer, _model_config(run, tokenizer.vocab_size), run.init)
-    check_same_words(tokenizer, run.init)
+    check_same_vocabulary(tokenizer, run.init)
     return tokenizer
 
 

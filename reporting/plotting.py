@@ -63,8 +63,8 @@ def format_steps(axes: "Axes") -> None:
     """Formats the x-axis: ticks at a few round numbers of steps."""
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def add_legend(

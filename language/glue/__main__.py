@@ -56,12 +56,12 @@ def _report(args: argparse.Namespace) -> None:
         print(f"{task.title}: {num_bytes / 2**20:,.1f} MiB in {data.folder}, all hashes match.")
         print(f"SHA-256 {data.sha256}\n")
         rows = {
-            name: statistics.of_tokens(task, split, different[name], args.max_len)
+            name: statistics.token_statistics(task, split, different[name], args.max_len)
             for name, split in data.splits.items()
         }
     else:
         rows = {
-            name: statistics.of_words(task, examples, different[name])
+            name: statistics.word_statistics(task, examples, different[name])
             for name, examples in found.splits.items()
         }
     table = [{task.title: name, **row} for name, row in rows.items()]

@@ -7,21 +7,23 @@ import numpy as np
 import numpy.typing as npt
 
 from language.glue.tasks import GlueTask
-from language.tasks.examples import EncodedSplit, Example, keep
+from language.tasks.examples import EncodedSplit, Example, truncated_lengths
 from reporting.tables import lengths_cell
 
 
-def of_words(task: GlueTask, examples: Sequence[Example], different: int) -> dict[str, str]:
+def word_statistics(task: GlueTask, examples: Sequence[Example], different: int) -> dict[str, str]:
     """Returns the table row of a split, with lengths in words; `different`: number of distinct examples."""
     labels = [example.label for example in examples if example.label is not None]
     lengths = [sum(len(text.split()) for text in example.texts) for example in examples]
     return _row(task, np.array(lengths), np.array(labels), different, "words")
 
 
-def of_tokens(task: GlueTask, split: EncodedSplit, different: int, max_len: int) -> dict[str, str]:
+def token_statistics(
+    task: GlueTask, split: EncodedSplit, different: int, max_len: int
+) -> dict[str, str]:
     """Returns the table row of a tokenized split, with the fraction of examples truncated at `max_len`."""
     lengths = split.lengths.sum(axis=1) + split.num_special
-    kept = keep(split.lengths, max_len, split.num_special)
+    kept = truncated_lengths(split.lengths, max_len, split.num_special)
     truncated = (kept < split.lengths).any(axis=1)
     labels = np.array([] if split.labels is None else split.labels)
     row = _row(task, lengths, labels, different, "tokens")

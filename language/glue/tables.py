@@ -80,8 +80,9 @@ def read(task: GlueTask, source: RawFiles) -> Examples:
 
 
 def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example], list[int]]:
-    """Returns the examples of a table, and the line numbers of skipped rows; see `GlueTask.torn_rows`.
+    """Returns the examples of a table, and the line numbers of skipped rows.
 
+    See `GlueTask.max_malformed_rows`.
     Test splits have no labels, and no rows of test splits are skipped.
     """
     is_test = split.startswith("test")
@@ -102,9 +103,9 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
         is_whole = len(cells) == len(columns)
         texts = tuple(cells[place].strip() for place in text_places) if is_whole else ()
         # A submission needs every row.
-        is_needed = is_whole and is_test and task.torn_rows > 0
+        is_needed = is_whole and is_test and task.max_malformed_rows > 0
         if not (is_whole and all(texts)) and not is_needed:
-            if not is_test and len(torn) < task.torn_rows:
+            if not is_test and len(torn) < task.max_malformed_rows:
                 torn.append(line)
                 continue
             flaw = (

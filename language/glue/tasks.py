@@ -22,8 +22,8 @@ class GlueTask(SequenceTask):
       label: Column of the label; test splits of tables have no labels.
       index: Column of the id in a submission; without it rows are counted from 0.
       headerless: Columns of files without a header.
-      torn_rows: Maximum number of training or validation rows that may be skipped because they are empty or
-        split over several lines, as in the official files of some tasks.
+      max_malformed_rows: Maximum number of training or validation rows that may be skipped because they are
+        empty or split over several lines, as in the official files of some tasks.
     """
 
     layout: Literal["tables", "reviews"] = "tables"
@@ -34,7 +34,7 @@ class GlueTask(SequenceTask):
     label: str = "label"
     index: str = "index"
     headerless: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    torn_rows: int = 0
+    max_malformed_rows: int = 0
 
 
 def _sizes(train: int, valid: int, test: int) -> dict[str, int]:
@@ -85,7 +85,7 @@ TASKS: Mapping[str, GlueTask] = {
             metrics=("f1", "accuracy"),
             submissions={"test": "QQP.tsv"},
             sizes=_sizes(363_846, 40_430, 390_965),
-            torn_rows=100,
+            max_malformed_rows=100,
         ),
         GlueTask(
             name="mnli",

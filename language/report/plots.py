@@ -21,9 +21,9 @@ LINES = ("-", "--", ":", "-.")  # next line style each time the colors repeat
 
 # Axis title and scale factor of each metric.
 PANELS: Mapping[str, tuple[str, float]] = {
-    "mlm_accuracy": ("masked tokens guessed, %", 100),
-    "mlm_loss": ("cross-entropy, nats per masked token", 1),
-    "order_accuracy": ("sentence orders guessed, %", 100),
+    "mlm_accuracy": ("MLM accuracy, %", 100),
+    "mlm_loss": ("MLM loss, nats per token", 1),
+    "order_accuracy": ("sentence-order accuracy, %", 100),
 }
 
 

@@ -15,9 +15,9 @@ TITLES = {
     "matthews": "Matthews",
     "pearson": "Pearson",
     "spearman": "Spearman",
-    "mlm_accuracy": "masked tokens, %",
-    "order_accuracy": "order, %",
-    "mlm_loss": "loss, nats per masked token",
+    "mlm_accuracy": "MLM accuracy, %",
+    "order_accuracy": "sentence-order accuracy, %",
+    "mlm_loss": "MLM loss, nats per token",
     "perplexity": "perplexity",
 }
 SPLIT_TITLES = {"valid": "", "valid_mismatched": "mismatched ", "test": "test "}
@@ -116,7 +116,9 @@ def pretraining_table(groups: Sequence[Group]) -> Table:
         )
     known = baselines(groups)
     trivial = {TITLES[name]: _plain(known[name], name) for name in PRETRAINING if name in known}
-    label = {"model": "most frequent token, constant order; frequencies alone"}
+    label = {
+        "model": "baselines: most frequent token and constant order (accuracies), unigram frequencies (loss)"
+    }
     return Table.from_rows({"": rows, "Without context": [label | trivial] if known else []})
 
 

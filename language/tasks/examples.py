@@ -79,7 +79,7 @@ class EncodedSplit:
         indices = np.asarray(indices)
         cache.require_rows(indices, len(self))
         lengths = self.lengths[indices]
-        kept = keep(lengths, max_len, self.num_special)
+        kept = truncated_lengths(lengths, max_len, self.num_special)
         positions = np.arange(max_len)
         inputs = np.full((len(indices), max_len), self.tokenizer.pad_id, np.int32)
         types = np.zeros_like(inputs)
@@ -113,7 +113,9 @@ class EncodedSplit:
         )
 
 
-def keep(lengths: npt.NDArray[np.int64], max_len: int, num_special: int) -> npt.NDArray[np.int64]:
+def truncated_lengths(
+    lengths: npt.NDArray[np.int64], max_len: int, num_special: int
+) -> npt.NDArray[np.int64]:
     """Returns the number of tokens to keep of each text, so that all fit `max_len` with `num_special` more.
 
     The longer text of a pair loses tokens until both fit. If both are equally long, the second loses a

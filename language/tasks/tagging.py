@@ -27,7 +27,7 @@ class Sentence(NamedTuple):
 class Span(NamedTuple):
     """An entity: the words `start` to `end` - 1."""
 
-    kind: str
+    entity_type: str
     start: int
     end: int
 
@@ -110,25 +110,25 @@ class TaggingTask(Task):
 
 
 def spans(tags: Sequence[str]) -> set[Span]:
-    """Returns the entities of a sentence with tags B-KIND, I-KIND and O, or also E-KIND and S-KIND.
+    """Returns the entities of a sentence with tags B-TYPE, I-TYPE and O, or also E-TYPE and S-TYPE.
 
-    An entity begins at B, and at I if the word before is in no entity or in one of another kind. E ends an
+    An entity begins at B, and at I if the word before is in no entity or in one of another type. E ends an
     entity, and S is an entity of one word. M, L and U (of BMES and BILOU) are read as I, E and S.
 
     Source: the script conlleval of CoNLL-2000. The package seqeval follows it by default.
     """
-    found, kind, start = set(), "", 0
+    found, entity_type, start = set(), "", 0
     for i, tag in enumerate([*tags, "O"]):
         prefix, _, own = tag.partition("-")
         prefix = _IOBES.get(prefix, prefix)
-        if kind and (prefix not in ("I", "E") or own != kind):
-            found.add(Span(kind, start, i))
-            kind = ""
-        if prefix in ("B", "I", "E", "S") and not kind:
-            kind, start = own, i
-        if prefix in ("E", "S") and kind:
-            found.add(Span(kind, start, i + 1))
-            kind = ""
+        if entity_type and (prefix not in ("I", "E") or own != entity_type):
+            found.add(Span(entity_type, start, i))
+            entity_type = ""
+        if prefix in ("B", "I", "E", "S") and not entity_type:
+            entity_type, start = own, i
+        if prefix in ("E", "S") and entity_type:
+            found.add(Span(entity_type, start, i + 1))
+            entity_type = ""
     return found
 
 
@@ -137,20 +137,20 @@ def entity_scores(
 ) -> tuple[Scores, Scores]:
     """Returns precision, recall and F1 of entities and accuracy of tags, and their standard errors.
 
-    An entity is right if its kind, its first and its last word are right. A ratio of nothing,
+    An entity is correct if its type, its first and its last word are correct. A ratio of nothing,
     such as precision without predicted entities, is 0.
     """
-    counts = []  # per sentence: right, predicted and true entities, right tags, words
+    counts = []  # per sentence: correct, predicted and true entities, correct tags, words
     for tags, guesses in zip(truth, predicted, strict=True):
         ours, theirs = spans(guesses), spans(tags)
-        right_tags = sum(one == other for one, other in zip(tags, guesses, strict=True))
-        counts.append((len(ours & theirs), len(ours), len(theirs), right_tags, len(tags)))
-    right, ours, theirs, right_tags, words = np.array(counts).T
+        correct_tags = sum(one == other for one, other in zip(tags, guesses, strict=True))
+        counts.append((len(ours & theirs), len(ours), len(theirs), correct_tags, len(tags)))
+    correct, ours, theirs, correct_tags, words = np.array(counts).T
     parts = {
-        "f1": (2 * right, ours + theirs),
-        "precision": (right, ours),
-        "recall": (right, theirs),
-        "accuracy": (right_tags, words),
+        "f1": (2 * correct, ours + theirs),
+        "precision": (correct, ours),
+        "recall": (correct, theirs),
+        "accuracy": (correct_tags, words),
     }
     scores = {name: float(a.sum() / max(b.sum(), 1)) for name, (a, b) in parts.items()}
     return scores, {name: ratio_error(a, b) for name, (a, b) in parts.items()}

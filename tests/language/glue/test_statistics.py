@@ -12,7 +12,7 @@ LENGTHS = "tokens: 5 %, 50 %, 95 %, longest"
 def test_row_of_a_tokenized_split():
     texts = [[[7] * 3, [8] * 2], [[7], [8] * 5], [[7] * 2, [8] * 2], [[7], [8]]]
     split = split_of(texts, np.array([0, 1, 1, 1], np.int32))
-    assert statistics.of_tokens(TASKS["rte"], split, 1_234, 8) == {
+    assert statistics.token_statistics(TASKS["rte"], split, 1_234, 8) == {
         "examples": "4",
         "different": "1,234",
         "entailment, not_entailment": "25.0 %, 75.0 %",
@@ -24,14 +24,14 @@ def test_row_of_a_tokenized_split():
 def test_scores_have_a_mean_and_missing_labels_none():
     texts = [[[7] * 1200, [8]], [[7], [8]]]
     labels = np.array([1.0, 4.0], np.float32)
-    row = statistics.of_tokens(TASKS["stsb"], split_of(texts, labels), 2, 8)
+    row = statistics.token_statistics(TASKS["stsb"], split_of(texts, labels), 2, 8)
     assert row["scores"] == "2.50 ± 1.50"
     assert row[LENGTHS].endswith(", 1,204")
-    assert statistics.of_tokens(TASKS["stsb"], split_of(texts), 2, 8)["scores"] == "none"
+    assert statistics.token_statistics(TASKS["stsb"], split_of(texts), 2, 8)["scores"] == "none"
 
 
 def test_row_of_a_split_in_words():
     examples = [Example("0", ("a b", "c"), 1.0), Example("1", ("d", "e"), 1.0)]
-    row = statistics.of_words(TASKS["rte"], examples, 2)
+    row = statistics.word_statistics(TASKS["rte"], examples, 2)
     assert row["entailment, not_entailment"] == "0.0 %, 100.0 %"
     assert row[LENGTHS.replace("tokens", "words")] == "2, 2, 3, 3"

@@ -9,10 +9,10 @@ from language.tasks.examples import (
     EncodedSplit,
     Example,
     count_complete,
-    keep,
     open_split,
     sample,
     save,
+    truncated_lengths,
 )
 from tests.language.glue.fakes import Words
 
@@ -117,11 +117,11 @@ def test_a_row_does_not_depend_on_its_batch(pairs):
 
 def test_rejects_short_rows_and_indices_out_of_range(pairs):
     with pytest.raises(ValueError, match="pass 5 or more"):
-        keep(np.array([[3, 4]]), 4, 3)
+        truncated_lengths(np.array([[3, 4]]), 4, 3)
     with pytest.raises(ValueError, match="pass 6 or more"):
-        keep(np.array([[3, 4]]), 5, 4)
+        truncated_lengths(np.array([[3, 4]]), 5, 4)
     with pytest.raises(ValueError, match="pass 3 or more"):
-        keep(np.array([[3]]), 2, 2)
+        truncated_lengths(np.array([[3]]), 2, 2)
     with pytest.raises(IndexError, match="has rows 0 to 60; got rows 3 to 61"):
         split_of(pairs).batch(np.array([3, 61]), 13)
 
