@@ -6,8 +6,8 @@ gates are computed from moving averages in both directions with 16 time scales p
 curriculum are as in `configs/fast.py`.
 
 Moving averages are normalized to means, except on ListOps, where they have the variance of white noise
-(`model.ema_normalization`). In short runs, both differ little on ListOps, but on Text the model learns
-nothing in 1,000 steps with the latter.
+(`model.ema_normalization`). In short runs on ListOps, the two differ little. On Text, the model is still
+near chance after 800 steps with the latter (validation accuracy 54 %, seed 0).
 
 - `open_small`: sizes, steps and curriculum of `recipe=fast`, so that a difference between the two recipes is
   due to the block. On ListOps, steps and curriculum are twice as long, about two hours on a CPU core.

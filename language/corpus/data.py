@@ -21,7 +21,7 @@ from language.tokenizer import FILE as TOKENIZER_FILE
 from language.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 # Part of every fingerprint. Increase it when the same files give different data.
-FORMAT = 1
+FORMAT = 2
 
 _STATISTICS = "statistics.json"
 _VOCABULARY = "vocabulary.json"

@@ -39,8 +39,8 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     If `labeled` is None, tags are read if the lines have two or more columns; if it is False, they are not.
 
     Raises:
-      ValueError: The file is not UTF-8, has no sentence, a line has no tag, or the
-        lines of a sentence have different numbers of columns.
+      ValueError: The file is not UTF-8 or has no sentence, a line has no tag, or the lines of a sentence have
+        different numbers of columns.
     """
     with reading(path):
         raw = path.read_bytes()
