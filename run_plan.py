@@ -43,7 +43,9 @@ def main(argv: list[str]) -> int:
     if PRICE.value and not TOPOLOGY.value:
         return exit_with_error("--price needs --topology: the time on local devices is unknown.")
     if EXAMPLES.value and not _is_finetuning(config):
-        return exit_with_error("--examples is for fine-tuning: this config has a number of steps.")
+        return exit_with_error(
+            "--examples is for fine-tuning; the length of this config is train.total_steps."
+        )
     try:
         devices = topology.topology_devices(TOPOLOGY.value) if TOPOLOGY.value else None
         chip = topology.chip_of(TOPOLOGY.value) if TOPOLOGY.value else None
@@ -55,7 +57,7 @@ def main(argv: list[str]) -> int:
             price=PRICE.value,
             largest=LARGEST.value,
         )
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, ImportError) as error:
         return exit_with_error(str(error))
     print(report.text)
     return 0 if report.fits else 1

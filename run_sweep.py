@@ -4,9 +4,9 @@
     python run_sweep.py --workdir=runs/table --status
 
 The commands of the runs are written to `jobs.txt` in the folder, and may be edited. The same command resumes:
-finished runs are skipped, interrupted and failed ones start again. Exit codes: 0 all runs are done or
-diverged, or were submitted; 1 a run failed, or the disk is full; 2 the command is invalid; 130 or 143 a
-signal stopped the sweep; with --status, 3 some runs are not finished.
+finished runs are skipped, interrupted runs resume, and failed runs are tried again. Exit codes: 0 all runs
+are done or diverged, or were submitted; 1 a run failed, or the disk is full; 2 the command is invalid; 130
+or 143 a signal stopped the sweep; with --status, 3 some runs are not finished.
 """
 
 import argparse
@@ -164,8 +164,9 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
     """
     path, _, argument = config.partition(":")
     known = cli.config_files(lambda name: name not in cli.LANGUAGE_CONFIGS)
-    is_own = Path(path).is_file() and not Path(path).resolve().is_relative_to(cli.CONFIGS.resolve())
-    if path not in known and not is_own:
+    file = Path(path).resolve()
+    is_own = file.is_file() and not file.is_relative_to(cli.CONFIGS.resolve())
+    if not is_own and file not in [Path(name).resolve() for name in known]:
         tasks = [Path(file).stem for file in known]
         raise ValueError(
             f"--tasks: {Path(path).stem!r} is unknown{nearest(Path(path).stem, tasks)}"

@@ -3,18 +3,19 @@
 import argparse
 import importlib
 import importlib.metadata
-import json
 import platform
 import sys
 from pathlib import Path
 from typing import Any
 
 from command import parser_of, run_to_end
+from dataprep.cache import user_path
 from dataprep.parallel import num_processes
 from launch import huge_pages
 
 # For the training step. Retrieval is missing: Hugging Face has no classifier of pairs.
 CONFIGS = ("listops", "listops_short", "text", "image", "pathfinder", "pathx")
+LANDMARKS = 64  # Hugging Face's module needs lengths that this number divides
 PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "nystrom-attention", "numpy")
 
 
@@ -30,10 +31,10 @@ def main() -> int:
     parser.add_argument(
         "--data_dir", default="", help="data folder of a config that needs a download"
     )
-    parser.add_argument("--out", type=Path, help="output path without extension")
+    parser.add_argument("--out", type=user_path, help="output path without extension")
     given = parser.parse_args()
-    if min(given.repeats, *given.lengths) < 1:
-        parser.error("--repeats and --lengths must be 1 or more")
+    if given.repeats < 1 or any(length < 1 or length % LANDMARKS for length in given.lengths):
+        parser.error(f"--repeats must be 1 or more, and --lengths must be multiples of {LANDMARKS}")
     return run_to_end("benchmarks", lambda: _compare(given))
 
 
@@ -50,14 +51,21 @@ def _compare(given: argparse.Namespace) -> None:
         "machine": describe_machine() | {"torch_threads": torch.get_num_threads()},
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
     }
+
+    def save() -> None:
+        if given.out is not None:
+            write(results, given.out)
+
     if given.only != "attention":
         config = importlib.import_module(f"configs.{given.config}").get_config().to_dict()
         config["data"]["dir"] = given.data_dir
         results["training_step"] = training_step.run(config, given.repeats)
+        save()
     if given.only != "step":
-        results["attention"] = attention.run(given.lengths, given.repeats)
-    if given.out is not None:
-        write(results, given.out)
+        results["attention"] = []
+        for row in attention.rows(given.lengths, given.repeats):
+            results["attention"].append(row)
+            save()
 
 
 def describe_machine() -> dict[str, Any]:
@@ -79,10 +87,11 @@ def describe_machine() -> dict[str, Any]:
 def write(results: dict[str, Any], out: Path) -> None:
     """Writes `out`.json, the table, and the picture of attention."""
     from benchmarks import report
+    from nystromformer_jax.durable import write_bytes, write_json
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    Path(f"{out}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    Path(f"{out}.md").write_text(report.markdown(results), encoding="utf-8")
+    write_json(Path(f"{out}.json"), results)
+    write_bytes(Path(f"{out}.md"), report.markdown(results).encode())
     if "attention" in results:
         report.plot(results, Path(f"{out}.png"))
 

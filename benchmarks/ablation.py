@@ -1,6 +1,7 @@
-"""Compares short runs that each lack one part of a recipe, by their validation accuracy.
+r"""Compares short runs that each lack one part of a recipe, by their validation accuracy.
 
-    python run_lra.py --config=configs/text.py:nystrom,recipe=fast --config.model.stem="()" --notest …
+    python run_lra.py --config=configs/text.py:nystrom,recipe=fast --config.model.stem="()" --notest \
+        --config.train.total_steps=1000 --config.eval.max_examples=1000
     python -m benchmarks.ablation runs/ablation --out results/ablation.json
 
 The row of a run is the option in its command that other runs of its task do not have.

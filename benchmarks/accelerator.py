@@ -15,7 +15,6 @@ DATA has the files of Text and Image, see docs/data.md. ListOps and Pathfinder g
 import argparse
 import math
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -24,7 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import on_device
-from command import parser_of
+from command import parser_of, run_to_end
+from dataprep.cache import user_path
 from nystromformer_jax.durable import read_json
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +32,6 @@ TASKS = ("listops", "text", "image", "pathfinder")
 DOWNLOADED = ("text", "image")  # tasks that need --data_dir
 START_SECONDS = 45  # no process starts with less time left: it takes about that long to compile
 SAVE_SECONDS = 20  # kept at the end of a piece for a run to save its state
-STOPPED = (128 + signal.SIGTERM, -signal.SIGTERM, -signal.SIGKILL)
 
 
 class Job(NamedTuple):
@@ -44,13 +43,28 @@ class Job(NamedTuple):
 
 
 def main() -> int:
-    """Runs a piece and returns the exit code: 1 if a check or a command failed."""
+    """Runs a piece and returns the exit code, which is 1 if a check or a command failed."""
     parser = parser_of("benchmarks.accelerator", __doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the folder of all results")
+    parser.add_argument("--out", type=user_path, required=True, help="the folder of all results")
     parser.add_argument("--minutes", type=float, default=math.inf, help="time limit of this piece")
-    parser.add_argument("--data_dir", type=Path, help="folder with the files of Text and Image")
+    parser.add_argument(
+        "--data_dir", type=user_path, help="folder with the files of Text and Image"
+    )
     parser.add_argument("--toy", action="store_true", help="tiny sizes, to try the program")
     given = parser.parse_args()
+    if 60 * given.minutes < START_SECONDS + SAVE_SECONDS:
+        parser.error(f"--minutes must be {(START_SECONDS + SAVE_SECONDS) / 60:.2g} or more")
+    failed = False
+
+    def act() -> None:
+        nonlocal failed
+        failed = not run_piece(given)
+
+    return run_to_end("benchmarks.accelerator", act) or int(failed)
+
+
+def run_piece(given: argparse.Namespace) -> bool:
+    """Runs what is left until the time is over, and prints the state; returns False after a failure."""
     end = time.monotonic() + 60 * given.minutes - SAVE_SECONDS
     failed = {}
     try:
@@ -59,7 +73,7 @@ def main() -> int:
                 continue
             print(f"--- {shlex.join(job.command)}", flush=True)
             code = run(job.command, end - time.monotonic())
-            if code not in (0, *STOPPED):
+            if code:
                 failed[job.name] = f"exit code {code}, see above"
     except (KeyboardInterrupt, SystemExit):  # the same as the end of the piece
         print("stopped", flush=True)
@@ -75,7 +89,7 @@ def main() -> int:
     wrong = [row for part in rows.values() for row in part if not on_device.is_right(row)]
     for row in wrong:
         print(f"failed: {row}")
-    return 1 if failed or wrong else 0
+    return not (failed or wrong)
 
 
 def jobs(given: argparse.Namespace) -> Iterator[Job]:
@@ -97,29 +111,25 @@ def jobs(given: argparse.Namespace) -> Iterator[Job]:
         yield Job(task, [*program, *flags], missing)
 
 
-def run(command: list[str], seconds: float) -> int:
-    """Runs a command for at most `seconds`, then sends SIGTERM; returns its exit code."""
+def run(command: list[str], seconds: float) -> int | None:
+    """Runs a command for at most `seconds` and returns its exit code, or None if it had to be stopped."""
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         return process.wait(None if math.isinf(seconds) else seconds)
     except subprocess.TimeoutExpired:
-        return _end(process)
-    except BaseException:
-        _end(process)
-        raise
+        return None
+    finally:
+        _stop(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Stops a process that has not ended: by SIGTERM, so that it saves its state, and later by SIGKILL."""
     process.terminate()
     try:
-        return process.wait(SAVE_SECONDS)
+        process.wait(SAVE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        return process.wait()
-
-
-def _stop(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
+        process.wait()
 
 
 def _done(out: Path, rows: dict[str, on_device.Rows]) -> Iterator[str]:
@@ -138,5 +148,4 @@ def _done(out: Path, rows: dict[str, on_device.Rows]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _stop)
     sys.exit(main())

@@ -5,7 +5,7 @@ and modules with their projections (ours, Hugging Face's and lucidrains').
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -22,9 +22,8 @@ BATCH, HEADS, DIM, LANDMARKS, CONV = 1, 8, 64, 64, 33
 EMBED = HEADS * DIM
 
 
-def run(lengths: Sequence[int], repeats: int) -> list[dict[str, Any]]:
-    """Returns a row of times for each comparison, length and variant."""
-    rows = []
+def rows(lengths: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
+    """Yields a row of times for each comparison, length and variant."""
     for length in lengths:
         for conv in (0, CONV):
             for masked in (False, True):
@@ -32,12 +31,11 @@ def run(lengths: Sequence[int], repeats: int) -> list[dict[str, Any]]:
                     ("functions", _functions(length, conv, masked)),
                     ("modules", _modules(length, conv, masked)),
                 ):
-                    row = {"contest": name, "length": length, "conv": conv, "masked": masked}
+                    row = {"comparison": name, "length": length, "conv": conv, "masked": masked}
                     for kind in ("forward", "gradient"):
                         row[kind] = interleaved(cases[kind], repeats=repeats)
-                    rows.append(row)
                     print(_line(row), flush=True)
-    return rows
+                    yield row
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -51,7 +49,7 @@ def _line(row: dict[str, Any]) -> str:
         )
         texts.append(f"{kind} {1e3 * ours:.1f} ms ({others})")
     return (
-        f"{row['contest']:9} n={row['length']:5} conv={row['conv']:2}"
+        f"{row['comparison']:9} n={row['length']:5} conv={row['conv']:2}"
         f" mask={row['masked']:d}: {'; '.join(texts)}"
     )
 

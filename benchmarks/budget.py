@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from command import parser_of
+from dataprep.cache import user_path
 
 BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
 TOPOLOGIES = ("v5e:1x1", "v5p:1x1x1", "v6e:1x1")
@@ -41,7 +42,7 @@ def main() -> int:
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     parser.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    parser.add_argument("--out", type=Path, help="output path without extension")
+    parser.add_argument("--out", type=user_path, help="output path without extension")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -90,9 +91,7 @@ def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
 
     chip = chip_of(topology)
     function, arguments, kept = program(form, mode, length)
-    compiled = compile_ahead(
-        for_device(function, topology), arguments, topology_devices(topology)[0]
-    )
+    compiled = compile_ahead(function, arguments, topology_devices(topology)[0])
     row = {
         "topology": topology,
         "form": form,
@@ -186,12 +185,12 @@ def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
         import jax
 
         jax.config.update("jax_platforms", "cpu")
-        from benchmarks.compiled import compile_ahead
+        from benchmarks.compiled import compile_ahead, for_device
         from nystromformer_jax.training.topology import topology_devices
 
         function, arguments, _ = program("kernels", mode, length)
-        traced = jax.make_jaxpr(for_device(function, topology))(*arguments)
         device = topology_devices(topology)[0]
+        traced = jax.make_jaxpr(for_device(function, device))(*arguments)
         found = {}
         for equation in pallas_calls(traced.jaxpr):
 
@@ -219,23 +218,6 @@ def pallas_calls(jaxpr: Any) -> Iterator[Any]:
             below = getattr(parameter, "jaxpr", parameter)
             if hasattr(below, "eqns"):
                 yield from pallas_calls(below)
-
-
-def for_device(function: Callable[..., Any], topology: str) -> Callable[..., Any]:
-    """Returns `function`, traced for the topology's first device."""
-    import jax
-    import numpy as np
-    from jax.sharding import Mesh
-
-    from nystromformer_jax.training.topology import topology_devices
-
-    mesh = Mesh(np.array(topology_devices(topology)[:1]), ("data",)).abstract_mesh
-
-    def traced(*arguments: Any) -> Any:
-        with jax.sharding.use_abstract_mesh(mesh):
-            return function(*arguments)
-
-    return traced
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -1,14 +1,16 @@
 """Memory, FLOPs and bytes of a program, reported by its compiler. Compiling for a TPU needs no TPU."""
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.errors import JaxRuntimeError
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Mesh, SingleDeviceSharding
 
 from nystromformer_jax.training.topology import (
     compiler_options,
@@ -35,12 +37,12 @@ class Compiled:
 def compile_ahead(
     function: Callable[..., Any], arguments: tuple[Any, ...], device: jax.Device
 ) -> Compiled:
-    """Compiles `function` for one device and arguments with the shapes of `arguments`."""
+    """Compiles `function`, traced for one device, and arguments with the shapes of `arguments`."""
     sharding = SingleDeviceSharding(device)
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), arguments
     )
-    lowered = jax.jit(function).lower(*shapes)
+    lowered = jax.jit(for_device(function, device)).lower(*shapes)
     began = time.perf_counter()
     run: jax.stages.Compiled | None = None
     reason = None
@@ -73,6 +75,18 @@ def compile_ahead(
         },
         run,
     )
+
+
+def for_device(function: Callable[..., Any], device: jax.Device) -> Callable[..., Any]:
+    """Returns `function` under a mesh of this device, for which it then chooses its implementations."""
+    mesh = Mesh(np.array([device]), ("data",)).abstract_mesh
+
+    @functools.wraps(function)
+    def traced(*arguments: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(mesh):
+            return function(*arguments)
+
+    return traced
 
 
 def _nbytes(tree: Any) -> int:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from command import parser_of, run_to_end
+from dataprep.cache import user_path
 from launch import huge_pages
 from nystromformer_jax import Nystromformer, NystromformerConfig
 from nystromformer_jax.pretrained import LanguageModel
@@ -34,7 +35,7 @@ BASE_LEN, BATCH_SIZE = 64, 8
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table and returns the exit code."""
     parser = parser_of("benchmarks.embed", __doc__)
-    parser.add_argument("folders", nargs="+", type=Path, help="folders of text files")
+    parser.add_argument("folders", nargs="+", type=user_path, help="folders of text files")
     parser.add_argument("--documents", type=int, default=1_000)
     given = parser.parse_args(arguments)
     lists = [sorted(folder.glob("*.txt")) for folder in given.folders]

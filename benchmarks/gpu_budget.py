@@ -16,13 +16,13 @@ import importlib.metadata
 import itertools
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks import budget, cells
 from benchmarks.compiled import compile_ahead
 from benchmarks.gradient import with_gradient
 from command import parser_of
+from dataprep.cache import user_path
 
 GPUS = ("h200", "a100")
 LENGTH = 4096
@@ -30,14 +30,13 @@ CASES = (
     *itertools.product(("bfloat16", "float32"), ("plain", "masked"), budget.MODES),
     *itertools.product(("float32",), ("listops", "image"), ("step",)),
 )
-MIB = 2**20
 
 
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
     parser = parser_of("benchmarks.gpu_budget", __doc__)
     parser.add_argument("--gpus", nargs="+", default=GPUS, choices=GPUS)
-    parser.add_argument("--out", type=Path, help="output path without extension")
+    parser.add_argument("--out", type=user_path, help="output path without extension")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     import jax
@@ -125,11 +124,7 @@ def attention(gpu: str, dtype: str, case: str, mode: str) -> tuple[Any, int]:
     if mode == "gradient":
         arguments.append(tokens)
     function = gradient if mode == "gradient" else forward
-    compiled = compile_ahead(
-        budget.for_device(function, f"{gpu}:1"),
-        (masks, *arguments),
-        topology_devices(f"{gpu}:1")[0],
-    )
+    compiled = compile_ahead(function, (masks, *arguments), topology_devices(f"{gpu}:1")[0])
     assert compiled.run is not None
     return find_launches(compiled.run.as_text() or ""), compiled.figures["temp_bytes"]
 
@@ -159,7 +154,7 @@ def markdown(results: dict[str, Any]) -> str:
         lines.append(
             f"| {row['gpu']} | {row['case']}, {row['dtype']}, {row['mode']} | {row['kernels']} |"
             f" {row['nbytes'] / 1e6:,.0f} | {floor} | {1e6 * row['seconds']:,.0f} |"
-            f" {row['temp_bytes'] / MIB:,.0f} | {row['conditionals']} |"
+            f" {row['temp_bytes'] / budget.MIB:,.0f} | {row['conditionals']} |"
         )
     return "\n".join(lines) + "\n"
 

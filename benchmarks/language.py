@@ -14,12 +14,12 @@ import argparse
 import itertools
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
 from benchmarks.steps import needed_bytes, timed, volunteer
 from command import parser_of
+from dataprep.cache import user_path
 from launch import huge_pages
 from nystromformer_jax.training import describe_environment
 
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
     parser.add_argument("--topology", default="", help="compile for a TPU such as v5e:1x1")
-    parser.add_argument("--out", type=Path, help="output path without extension")
+    parser.add_argument("--out", type=user_path, help="output path without extension")
     parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.topology:  # nothing runs on the TPU, which only one process may hold

@@ -16,11 +16,11 @@ import importlib.util
 import itertools
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
 from command import parser_of
+from dataprep.cache import user_path
 from nystromformer_jax.training import describe_environment
 
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder", "pretrain:base")
@@ -36,7 +36,7 @@ SCALES = {
     128: "8x16",
     256: "16x16",
 }
-FIXED = ("batch", "a chip")
+FIXED = ("batch", "per chip")
 EACH = 2  # examples per chip
 MIB = 2**20
 
@@ -44,11 +44,15 @@ MIB = 2**20
 def main() -> int:
     """Plans the missing cells and returns the exit code."""
     parser = parser_of("benchmarks.plans", __doc__)
-    parser.add_argument("--scaling", action="store_true")
+    parser.add_argument(
+        "--scaling", action="store_true", help="plan ListOps on the --chips of a v5e"
+    )
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
-    parser.add_argument("--chips", nargs="+", type=int, choices=SCALES, default=tuple(SCALES))
-    parser.add_argument("--out", type=Path, help="output path without extension")
+    parser.add_argument(
+        "--chips", nargs="+", type=int, choices=SCALES, default=tuple(SCALES), help="for --scaling"
+    )
+    parser.add_argument("--out", type=user_path, help="output path without extension")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     import jax
@@ -93,7 +97,7 @@ def planned_config(name: str, topology: str) -> dict[str, Any]:
 def scaled(fixed: str, chips: str) -> dict[str, Any]:
     """Plans ListOps' training step on `chips` chips of a v5e."""
     config, count = _config("listops"), int(chips)
-    if fixed == "a chip":
+    if fixed == "per chip":
         config["train"]["batch_size"] = EACH * count
     batch_size = config["train"]["batch_size"]
     data = min(count, batch_size)
@@ -202,10 +206,14 @@ def scaling_markdown(results: dict[str, Any]) -> str:
         fixed = "batch of 32" if row["fixed"] == "batch" else f"{EACH} examples per chip"
         shape = f"{row['chips'] // row['sequence']} × {row['sequence']}"
         lines.append(
-            f"| {fixed} | {row['chips']} ({shape}) | {row['batch_size']} | {row['flops'] / 1e9:,.2f} |"
-            f" {row['memory_bytes'] / MIB:,.0f} | {_mebibytes(row)} | {_milliseconds(row)} |"
+            f"| {fixed} | {row['chips']} ({shape}) | {row['batch_size']} | {_ratio(row['flops'], 1e9, 2)} |"
+            f" {_ratio(row['memory_bytes'], MIB, 0)} | {_mebibytes(row)} | {_milliseconds(row)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _ratio(number: float | None, unit: float, digits: int) -> str:
+    return "" if number is None else f"{number / unit:,.{digits}f}"
 
 
 def _mebibytes(row: dict[str, Any]) -> str:

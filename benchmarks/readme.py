@@ -14,11 +14,13 @@ from typing import Any
 from benchmarks import ablation, approximation, budget, gpu_budget, language, plans, tasks
 from benchmarks import report as attention
 from benchmarks.efficiency import tables
+from command import run_to_end
 from lra import report
 from lra.report import recall
 from lra.report.comparisons import compare
 from lra.report.groups import tasks_of
 from lra.report.published import title_of
+from nystromformer_jax.durable import write_bytes
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -158,14 +160,13 @@ def filled(text: str) -> str:
 
 def main() -> int:
     """Rewrites the pages and returns the exit code."""
-    try:
-        texts = {page: filled(page.read_text(encoding="utf-8")) for page in PAGES}
-    except FileNotFoundError as error:
-        print(f"benchmarks.readme: {error.filename} does not exist.", file=sys.stderr)
-        return 2
+    return run_to_end("benchmarks.readme", _rewrite)
+
+
+def _rewrite() -> None:
+    texts = {page: filled(page.read_text(encoding="utf-8")).encode() for page in PAGES}
     for page, text in texts.items():
-        page.write_text(text, encoding="utf-8")
-    return 0
+        write_bytes(page, text)
 
 
 if __name__ == "__main__":

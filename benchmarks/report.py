@@ -27,15 +27,15 @@ def markdown(results: dict[str, Any]) -> str:
             f" | {ours:.3f} s | {theirs:.3f} s, {theirs / ours:.2f}× |",
             "",
         ]
-    for contest in ("functions", "modules"):
-        rows = [row for row in results.get("attention", []) if row["contest"] == contest]
+    for comparison in ("functions", "modules"):
+        rows = [row for row in results.get("attention", []) if row["comparison"] == comparison]
         if not rows:
             continue
         others = [name for name in rows[0]["forward"] if name != "ours"]
         heads = [
             f"{kind}: {name}" for kind in ("forward", "gradient") for name in ["ours, ms", *others]
         ]
-        lines.append(f"| {contest}, n | conv | mask | {' | '.join(heads)} |")
+        lines.append(f"| {comparison}, n | conv | mask | {' | '.join(heads)} |")
         lines.append("|---" * (3 + len(heads)) + "|")
         for row in rows:
             cells = []
@@ -54,15 +54,15 @@ def markdown(results: dict[str, Any]) -> str:
 def headline(results: dict[str, Any]) -> str:
     """Returns a short table for the README: forward + gradient without a mask, both comparisons."""
     rows = {
-        (row["contest"], row["conv"], row["length"]): row["gradient"]
+        (row["comparison"], row["conv"], row["length"]): row["gradient"]
         for row in results["attention"]
         if not row["masked"]
     }
-    contests = ("functions", "modules")
+    comparisons = ("functions", "modules")
     lengths = sorted({length for _, _, length in rows})
     columns = {
-        contest: [name for name in rows[contest, 0, lengths[0]] if name != "ours"]
-        for contest in contests
+        comparison: [name for name in rows[comparison, 0, lengths[0]] if name != "ours"]
+        for comparison in comparisons
     }
     heads = ["ours, ms", *columns["functions"], "our module, ms", *columns["modules"]]
     lines = [
@@ -72,13 +72,13 @@ def headline(results: dict[str, Any]) -> str:
     for conv in sorted({conv for _, conv, _ in rows}):
         for length in lengths:
             cells = []
-            for contest in contests:
-                times = rows[contest, conv, length]
+            for comparison in comparisons:
+                times = rows[comparison, conv, length]
                 ours = times["ours"]["median"]
                 cells.append(f"{1e3 * ours:.0f}")
-                for name in columns[contest]:
+                for name in columns[comparison]:
                     ratio = times[name]["median"] / ours
-                    cells.append(f"{ratio:.{1 if contest == 'functions' else 2}f}×")
+                    cells.append(f"{ratio:.{1 if comparison == 'functions' else 2}f}×")
             name = f"{length:,}{', convolution' if conv else ''}"
             lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -88,12 +88,12 @@ def plot(results: dict[str, Any], path: Path) -> None:
     """Draws the time of forward + gradient without a mask against length, on logarithmic axes."""
     figure = new_figure(10, 4)
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, contest in zip(axes, ("functions", "modules"), strict=True):
+    for axis, comparison in zip(axes, ("functions", "modules"), strict=True):
         for conv, dashes in ((0, "-"), (33, "--")):
             rows = [
                 row
                 for row in results["attention"]
-                if row["contest"] == contest and row["conv"] == conv and not row["masked"]
+                if row["comparison"] == comparison and row["conv"] == conv and not row["masked"]
             ]
             for number, name in enumerate(rows[0]["gradient"]):
                 axis.plot(
@@ -106,7 +106,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
                     label=f"{name}{', convolution' if conv and name[:5] != 'exact' else ''}",
                 )
         axis.set(
-            xscale="log", yscale="log", xlabel="length", title=f"{contest}: forward + gradient"
+            xscale="log", yscale="log", xlabel="length", title=f"{comparison}: forward + gradient"
         )
         axis.set_xticks([row["length"] for row in rows], [str(row["length"]) for row in rows])
         axis.minorticks_off()

@@ -9,8 +9,9 @@ KIND is classification, regression or multi_label (.tsv, .csv or .jsonl files, o
 token_classification (CoNLL files) or question_answering (SQuAD's JSON). MODEL is the `model` folder of a
 pretraining run, or any model folder with a tokenizer that `from_pretrained` supports.
 
-Source: the schedule of configs/glue.py, from Xiong et al. 2021. For question answering, 384 tokens, windows
-that share 128 tokens and 2 epochs, as in google-research/bert, README.md at eedf571.
+Source: the schedule of configs/glue.py, from Xiong et al. 2021. For question answering, 384 tokens and
+2 epochs as in google-research/bert, README.md at eedf571. Differs: neighboring windows share 128 tokens,
+where BERT starts a window every 128 tokens.
 """
 
 from ml_collections import ConfigDict

@@ -13,7 +13,10 @@ from configs import listops
 
 
 def get_config(argument: str = "nystrom") -> ConfigDict:
-    """Returns the config of a run of 3,000 steps; `argument` selects the attention and its options."""
+    """Returns the config of a run of 3,000 steps; `argument` selects the attention and its options.
+
+    The learning rate, warm-up and number of steps are the same with a recipe.
+    """
     config = listops.get_config(argument)
     config.data.task = "listops-short"
     config.data.max_len = 512
@@ -23,4 +26,5 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.optimizer.warmup_steps = 300
     config.train.total_steps = 3000
     config.train.budget_steps = 0
+    config.eval.every_steps = 300
     return config

@@ -2,15 +2,15 @@
 
 Both recipes use the block of MEGA (Ma et al. 2022, arXiv:2209.10655) around any attention: queries, keys and
 gates are computed from moving averages in both directions with 16 time scales per channel
-(`model.block="gated_ema"`). Models have no position embeddings. Optimizer, stem, convolution, pooling and
-curriculum are as in `configs/fast.py`.
+(`model.block="gated_ema"`). Models have no position embeddings. Optimizer, stem, convolution and pooling are
+as in `configs/fast.py`.
 
 Moving averages are normalized to means, except on ListOps, where they have the variance of white noise
 (`model.ema_normalization`). In short runs on ListOps, the two differ little. On Text, the model is still
 near chance after 800 steps with the latter (validation accuracy 54 %, seed 0).
 
 - `open_small`: sizes, steps and curriculum of `recipe=fast`, so that a difference between the two recipes is
-  due to the block. On ListOps, steps and curriculum are twice as long, about two hours on a CPU core.
+  due to the block. Only on ListOps, steps and curriculum are twice as long, about two hours on a CPU core.
 - `open`: sizes of MEGA's models, for an accelerator: layers, width and MLP from its repository
   (facebookresearch/mega, `fairseq/models/lra/model.py` at aeaa4b4), and 128 landmarks. Steps, batch
   size, warm-up and evaluations are those of the paper's recipe. A curriculum takes at most half of the steps.

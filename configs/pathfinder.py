@@ -16,11 +16,11 @@ the paper does not use, are trained for the same number of epochs with smaller b
 Data: Tay et al. 2020 (arXiv:2011.04006) and Kim et al. 2020 (arXiv:1906.01558), 160,000/20,000/20,000.
 Differs: black pixels are real tokens; the code of both LRA papers masks them (`quirks=mlpen`). Validation
 every 1,000 steps, not every 312.
-recipe=fast: in addition to `configs/fast.py`, 14 convolutions of width 3 before the first block, along rows
-and columns in turn, that reach 1, 2 and 4 pixels; the first 96,000 training examples are generated images
-whose paths grow from 2 to 13 paddles (`data.curriculum`); pixel embeddings initialized with Fourier features,
-a convolution of width 2 × resolution + 3 (which covers the pixels above and below), no dropout, and 6,000
-steps with batch size 32.
+recipe=fast: in addition to `configs/fast.py`, 14 convolutions of width 3 instead of the two of width 5, along
+rows and columns in turn, that reach 1, 2 and 4 pixels; the first 96,000 training examples are generated
+images whose paths grow from 2 paddles to one fewer than in the task, 13 if hard (`data.curriculum`); pixel
+embeddings initialized with Fourier features, a convolution of width 2 × resolution + 3 (which covers the
+pixels above and below), no dropout, and 6,000 steps with batch size 32.
 Expected: the paper has 70.94 % (Nyström) and 74.16 % (softmax) on hard 32 × 32; a constant answer has 50 %.
 """
 

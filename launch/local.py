@@ -94,8 +94,11 @@ def _wait(processes: list[subprocess.Popen[str]], codes: list[int], signals: lis
 
 
 def _print_lines(number: int, stream: IO[str] | None) -> None:
-    for line in stream or ():
-        print(f"[{number}] {line}", end="", flush=True)
+    for line in stream or ():  # to the end: a process whose output nobody reads would wait forever
+        try:
+            print(f"[{number}] {line}", end="", flush=True)
+        except BrokenPipeError:  # the reader, for example `head`, has exited
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _free_port() -> int:

@@ -89,6 +89,13 @@ def test_invalid_flags_print_one_line_and_exit_with_2(
     assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize("path", ["./configs/listops.py", f"{ROOT}/configs/listops.py"])
+def test_a_task_may_be_the_path_of_its_config(in_repository, tmp_path, path):
+    assert run_sweep.main([f"--tasks={path}", f"--workdir={tmp_path}", "--plan"]) == 0
+    (job,) = read_jobs(tmp_path)
+    assert f"--config={path}:nystrom" in job.command
+
+
 def test_plan_writes_a_file_that_may_be_edited(in_repository, tmp_path, capsys):
     grid = ["--tasks=listops", "--attentions=softmax,linear", "--seeds=2", f"--workdir={tmp_path}"]
     assert run_sweep.main([*grid, "--plan"]) == 0

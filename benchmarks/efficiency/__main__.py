@@ -31,6 +31,7 @@ from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench
 from benchmarks.efficiency.plot import plot
 from benchmarks.efficiency.tables import markdown, row_line, slopes
 from command import parser_of, run_to_end
+from dataprep.cache import user_path
 from launch import huge_pages
 from nystromformer_jax.training import read_json, write_json
 
@@ -153,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=9, help="rounds of all attentions")
     add("--memory_limit", type=float, help="GiB; programs that need more are not run")
     add("--topology", help="compile for a TPU such as v5e:1x1 without running; needs libtpu")
-    add("--out", type=Path, help="output path without extension")
+    add("--out", type=user_path, help="output path without extension")
     add("--fresh", action="store_true", help="measure existing rows again")
     return parser
 

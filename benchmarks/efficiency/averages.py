@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax.typing import Dtype
 
 from nystromformer_jax import GatedEmaBlock, make_core, multi_scale_ema
 from nystromformer_jax.typing import Array, Float
@@ -10,8 +11,8 @@ STATES = 16  # N, as in recipe=open
 NAMES = ("ema", "ema-fft", "block-ema", "block")
 
 
-def module(name: str, num_heads: int, embed_dim: int) -> nn.Module:
-    """Returns the module of one of `NAMES`: averages alone, or a block with or without them."""
+def module(name: str, num_heads: int, embed_dim: int, dtype: Dtype) -> nn.Module:
+    """Returns the module of one of `NAMES`: averages alone, or a block of `dtype` with or without them."""
     if name.startswith("ema"):
         return Averages(by_fft=name == "ema-fft")
     return GatedEmaBlock(
@@ -19,6 +20,7 @@ def module(name: str, num_heads: int, embed_dim: int) -> nn.Module:
         make_core("nystrom", num_landmarks=32),
         2 * embed_dim,
         num_states=STATES if name == "block-ema" else 0,
+        dtype=dtype,
     )
 
 

@@ -77,11 +77,11 @@ class Bench:
         """Finds the device.
 
         Args:
-          heads: H.
-          head_dim: D; the module has width H · D.
-          dtype: Of activations; parameters are float32.
-          repeats: Rounds of all attentions.
-          memory_limit: In GiB; programs that need more are not run. None: the memory reserved on the
+          heads: Number of heads, H.
+          head_dim: Width of a head, D; the module has width H · D.
+          dtype: Dtype of the activations; parameters are float32.
+          repeats: Number of timed rounds; each runs every attention once.
+          memory_limit: Limit in GiB; programs that need more are not run. None: the memory reserved on the
             device, or three quarters of the machine's free memory.
           topology: Compiles for this TPU topology and runs nothing.
 
@@ -154,7 +154,7 @@ class Bench:
 
     def _module(self, attention: str) -> nn.Module:
         if attention in averages.NAMES:
-            return averages.module(attention, self.heads, self.embed_dim)
+            return averages.module(attention, self.heads, self.embed_dim, self.dtype)
         return SelfAttention(self.heads, make_core(**core_options(attention)), dtype=self.dtype)
 
     def _compile(self, attention: str, length: int, batch: int, kind: str) -> Compiled:

@@ -70,14 +70,20 @@ SAVES = "trap 'echo saved > saved; kill $!; exit 143' TERM; sleep 60 & wait"
 
 def test_a_command_is_stopped_in_time_and_saves(tmp_path, monkeypatch):
     monkeypatch.setattr(accelerator, "ROOT", tmp_path)
-    assert accelerator.run(["sh", "-c", SAVES], 1.0) == 143
+    assert accelerator.run(["sh", "-c", SAVES], 1.0) is None
     assert (tmp_path / "saved").is_file()
 
 
 def test_a_command_that_does_not_stop_is_killed(monkeypatch):
     monkeypatch.setattr(accelerator, "SAVE_SECONDS", 0.3)
     command = ["sh", "-c", "trap '' TERM; while true; do sleep 0.1; done"]
-    assert accelerator.run(command, 1.0) == -signal.SIGKILL
+    began = time.monotonic()
+    assert accelerator.run(command, 1.0) is None
+    assert time.monotonic() - began < 30  # it would run for ever
+
+
+def test_a_command_that_the_system_kills_has_failed():
+    assert accelerator.run(["sh", "-c", "kill -KILL $$"], 60.0) == -signal.SIGKILL
 
 
 def piece(monkeypatch, folder, *arguments):
@@ -91,7 +97,7 @@ def test_a_piece_runs_what_is_left_in_order(tmp_path, monkeypatch, capsys):
     def run(command, seconds):
         assert seconds <= 9 * 60 - accelerator.SAVE_SECONDS
         started.append(command[1:3])
-        return 143 if len(started) == 3 else 0
+        return None if len(started) == 3 else 0
 
     monkeypatch.setattr(accelerator, "run", run)
     (tmp_path / "listops").mkdir()
@@ -127,9 +133,29 @@ def test_a_piece_reports_failures_and_missing_data(tmp_path, monkeypatch, capsys
 
 
 def test_nothing_starts_shortly_before_the_end(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(accelerator, "run", None)
-    assert piece(monkeypatch, tmp_path, "--minutes=1") == 0
+    started = []
+
+    def run(command, seconds):
+        started.append(command)
+        monkeypatch.setattr(accelerator, "START_SECONDS", 1e9)  # as if the time were over
+        return 0
+
+    monkeypatch.setattr(accelerator, "run", run)
+    assert piece(monkeypatch, tmp_path, "--minutes=9") == 0
+    assert len(started) == 1
     assert "done: nothing\nleft: timings, listops, text (pass" in capsys.readouterr().out
+
+
+def test_a_piece_too_short_to_start_anything_is_rejected(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        piece(monkeypatch, tmp_path, "--minutes=1")
+    assert "--minutes must be 1.1 or more" in capsys.readouterr().err
+
+
+def test_corrupt_results_are_reported_on_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "results.json").write_text("{")
+    assert piece(monkeypatch, tmp_path) == 2
+    assert "results.json" in capsys.readouterr().err
 
 
 @pytest.mark.slow(minutes=1)

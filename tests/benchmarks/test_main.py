@@ -17,13 +17,14 @@ def test_rejects_a_config_without_another_implementation(config, monkeypatch, ca
     assert f"invalid choice: '{config}' (choose from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argument", ["--repeats=0", "--lengths=0"])
-def test_rejects_numbers_below_one(argument, monkeypatch, capsys):
+@pytest.mark.parametrize("argument", ["--repeats=0", "--lengths=0", "--lengths=1000"])
+def test_rejects_impossible_numbers(argument, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["benchmarks", argument])
     with pytest.raises(SystemExit) as stop:
         benchmarks.main()
     assert stop.value.code == 2
-    assert "--repeats and --lengths must be 1 or more" in capsys.readouterr().err
+    said = "--repeats must be 1 or more, and --lengths must be multiples of 64"
+    assert said in capsys.readouterr().err
 
 
 def test_only_usable_cores_are_counted(monkeypatch):

@@ -33,8 +33,10 @@ def test_unknown_numbers_are_empty_cells():
     unknown = {"collectives": None, "compute_seconds": None, "link_seconds": None}
     table = plans.markdown({"rows": [rows_of("table.json")[0] | unknown]})
     assert table.endswith(" |  |  |  |\n")
-    table = plans.scaling_markdown({"rows": [rows_of("scaling.json")[0] | unknown]})
-    assert table.endswith(" |  |  |\n")
+    scaled = rows_of("scaling.json")[0] | unknown
+    assert plans.scaling_markdown({"rows": [scaled]}).endswith(" |  |  |\n")
+    scaled |= {"flops": None, "memory_bytes": None}
+    assert plans.scaling_markdown({"rows": [scaled]}).endswith(" |  |  |  |  |\n")
     unknown |= {"fits": False, "memory_bytes": None}
     table = plans.cost_markdown({"rows": [rows_of("open.json")[0] | unknown]})
     assert table.endswith("|  does not fit |  | 20,000 |  |  |\n")

@@ -63,8 +63,7 @@ def test_tpu_compiler_accepts_all_supported_shapes(shape):
 
     for query_mask in (None, mask):
         arguments = (tokens, tokens, tokens, kernel, mask, query_mask, tokens)
-        on_device = budget.for_device(gradient, "v5e:1x1")
-        compiled = compile_ahead(on_device, arguments, topology_devices("v5e:1x1")[0])
+        compiled = compile_ahead(gradient, arguments, topology_devices("v5e:1x1")[0])
         program = compiled.run.as_text()
         assert program.count("tpu_custom_call") >= 7
         assert " conditional(" not in program
@@ -111,9 +110,7 @@ def test_flax_projections_copy_tokens_and_ours_do_not():
         def total(variables, x):
             return module.apply(variables, x).astype(jnp.float32).sum()
 
-        function = budget.for_device(
-            jax.grad(total, argnums=(0, 1)) if gradient else module.apply, "v5e:1x1"
-        )
+        function = jax.grad(total, argnums=(0, 1)) if gradient else module.apply
         compiled = compile_ahead(function, (variables, x), topology_devices("v5e:1x1")[0])
         program = compiled.run.as_text()
         assert program.count("tpu_custom_call") >= 4

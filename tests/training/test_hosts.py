@@ -192,6 +192,15 @@ def launched(count, *command):
     return finish(programs.start("launch/local.py", count, *command, NPROC=8))
 
 
+def test_launcher_ends_although_nobody_reads_its_output(tmp_path):
+    script = tmp_path / "prints.py"
+    script.write_text("for i in range(20_000): print(i)")
+    with programs.start("launch/local.py", 1, script) as run:
+        run.stdout.readline()
+        run.stdout.close()
+        assert run.wait(timeout=30) == 0
+
+
 @pytest.mark.parametrize("count", ["0", "two", "²", "-1"])
 def test_rejects_an_invalid_number_of_processes(count):
     done = launched(count, "run_lra.py")
