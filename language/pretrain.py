@@ -280,7 +280,6 @@ def _model_config(run: Run, vocab_size: int) -> NystromformerConfig:
         run.init,
         vocab_size=vocab_size,
         max_len=run.data.max_len,
-        sequence_axis=training.sequence_axis(run.mesh),
         remat=run.fit.train.remat,
     )
 

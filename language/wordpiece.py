@@ -4,7 +4,7 @@ The most frequent pair of adjacent pieces is repeatedly merged into a new piece.
 then matches pieces greedily, the longest first.
 
 Source: `tokenizers.trainers.WordPieceTrainer` (huggingface/tokenizers, models/bpe/trainer.rs).
-Differs from it: the vocabulary is deterministic. The library numbers letters in the order of a hash table,
+Differs: the vocabulary is deterministic. The library numbers letters in the order of a hash table,
 which differs between processes, and breaks ties between pairs by these numbers. In this module a pair may
 also occur more than 2^31 times.
 """

@@ -16,7 +16,7 @@ from nystromformer_jax.gated_ema import EmaNormalization, GatedEmaBlock
 from nystromformer_jax.modules import Activation, Initializer
 from nystromformer_jax.stem import ConvStem
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
-from nystromformer_jax.validation import ConfigDtype, dtype_name
+from nystromformer_jax.validation import ConfigDtype, check_rate, check_size, dtype_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,12 +70,10 @@ class ModelConfig:
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
         sizes = ("vocab_size", "max_len", "num_layers", "embed_dim", "num_heads", "head_dim")
         for name in (*sizes, "mlp_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"model.{name}: needs 1 or more, got {getattr(self, name)}.")
+            check_size(f"model.{name}", getattr(self, name))
         if self.num_layers > 1000:  # each layer is traced separately
             raise ValueError(f"model.num_layers: needs 1,000 or fewer, got {self.num_layers}.")
-        if self.ema_states < 0:
-            raise ValueError(f"model.ema_states: needs 0 or more, got {self.ema_states}.")
+        check_size("model.ema_states", self.ema_states, least=0)
         for size in self.stem:
             if size < 1 or size % 2 == 0:
                 raise ValueError(f"model.stem: needs odd kernel sizes, got {self.stem}.")
@@ -88,10 +86,7 @@ class ModelConfig:
             raise ValueError(
                 f"model.stem_dilations: needs numbers of 1 or more, got {self.stem_dilations}."
             )
-        if not 0 <= self.dropout_rate < 1:
-            raise ValueError(
-                f"model.dropout_rate: needs a number in [0, 1), got {self.dropout_rate}."
-            )
+        check_rate("model.dropout_rate", self.dropout_rate)
         if not self.layer_norm_epsilon > 0:
             raise ValueError(
                 f"model.layer_norm_epsilon: needs a positive number, got {self.layer_norm_epsilon}."

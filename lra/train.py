@@ -36,7 +36,6 @@ from nystromformer_jax.training import (
     load_best_params,
     make_mesh,
     read_sections,
-    sequence_axis,
     train_to_result,
     weighted,
 )
@@ -96,8 +95,6 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     converted = from_mapping(core, options, "attention")
     options = {option: getattr(converted, option) for option in options}
     mesh = make_mesh(sections["mesh"], devices)
-    if attention == "nystrom":  # XLA shards the sequence axis of the other attentions
-        options["sequence_axis"] = sequence_axis(mesh)
     kind = DualEncoder if task.pairs else Tagger if task.targets else Classifier
     make = make_core(attention, **options)
     model = kind(model_config, make, task.num_classes, remat=fit_config.train.remat)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
+from nystromformer_jax.pinv import safe_denominator
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, check_query_mask, fold_axes, zero_padding
 
@@ -68,6 +69,7 @@ def relative_error(
     """Returns ‖output − exact‖ / ‖exact‖ per head, with norms over real tokens and features."""
     exact = exact.astype(accum_dtype(exact.dtype))
     error, size = (
-        jnp.sqrt((zero_padding(x, mask) ** 2).sum(axis=(1, 3))) for x in (output - exact, exact)
+        jnp.sqrt((zero_padding(x, mask) ** 2).sum(axis=(1, 3)))
+        for x in (output.astype(exact.dtype) - exact, exact)
     )
-    return error / jnp.where(size == 0, 1, size)
+    return error / safe_denominator(size)

@@ -223,7 +223,7 @@ class Operations(NamedTuple):
     # (value, conv_kernel) -> the convolution, [B L H D]
     convolve: Callable[..., Float[Array, "B L H D"]]
     # sums an array over the devices that share the length
-    total: Callable[[Array], Array]
+    psum: Callable[[Array], Array]
 
 
 def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[Array, "B L H D"]:
@@ -295,7 +295,7 @@ def _landmark_means(
     keys = operations.means(key, mask, options, of_queries=False)
     if options.landmark_selection == "segments":
         return queries, keys
-    return cluster_landmarks(query, key, queries, keys, operations.total)
+    return cluster_landmarks(query, key, queries, keys, operations.psum)
 
 
 def find_landmarks(

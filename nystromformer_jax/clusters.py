@@ -15,7 +15,7 @@ from nystromformer_jax.validation import accum_dtype
 SAMPLES_PER_LANDMARK = 8
 MAX_LOGIT_VARIANCE = 1.0  # within a cluster; clusters with a larger variance are not used
 
-Total = Callable[[Array], Array]  # sums an array over the devices that share the length
+Psum = Callable[[Array], Array]  # sums an array over the devices that share the length
 
 
 def cluster_landmarks(
@@ -23,7 +23,7 @@ def cluster_landmarks(
     key: Float[Array, "B T H D"],
     q_segments: SegmentMeans,
     k_segments: SegmentMeans,
-    total: Total = lambda x: x,
+    psum: Psum = lambda x: x,
 ) -> tuple[SegmentMeans, SegmentMeans]:
     """Returns the landmarks of queries and keys for `landmark_selection="kmeans"`.
 
@@ -45,13 +45,13 @@ def cluster_landmarks(
       key: Keys, zero at padding.
       q_segments: Segment means of the queries.
       k_segments: Segment means of the keys.
-      total: Sums an array over the devices that share the length.
+      psum: Sums an array over the devices that share the length.
 
     Source: Lloyd 1982, "Least squares quantization in PCM"; tokens far apart as in Gonzalez 1985,
     "Clustering to minimize the maximum intercluster distance". The criterion is ours.
     """
-    queries = _cluster(query, q_segments, total)
-    keys = _cluster(key, k_segments, total)
+    queries = _cluster(query, q_segments, psum)
+    keys = _cluster(key, k_segments, psum)
     return (
         _choose(queries, q_segments, queries.variance_within * keys.variance),
         _choose(keys, k_segments, keys.variance_within * queries.variance),
@@ -66,21 +66,21 @@ class _Clusters(NamedTuple):
     variance_within: Float[Array, "B H"]  # around the mean of the cluster
 
 
-def _cluster(x: Float[Array, "B L H D"], segments: SegmentMeans, total: Total) -> _Clusters:
+def _cluster(x: Float[Array, "B L H D"], segments: SegmentMeans, psum: Psum) -> _Clusters:
     """Returns the clusters after one Lloyd step."""
     ranks, dtype = segments.ranks, accum_dtype(x.dtype)
-    starts = jax.lax.stop_gradient(_start_centers(x, segments, total))
+    starts = jax.lax.stop_gradient(_start_centers(x, segments, psum))
     choice = _nearest(_closeness(x, starts))
     if ranks is not None:
         choice = jnp.where(ranks.mask[:, None, :], choice, -1)
     index = jnp.arange(starts.shape[1])[None, None, :, None]
     members = (choice[:, :, None] == index).astype(x.dtype)  # [B H M L]
-    sizes = total(members.sum(axis=3, dtype=dtype)).mT[..., None]
-    sums = total(weighted_values(members, x))
+    sizes = psum(members.sum(axis=3, dtype=dtype)).mT[..., None]
+    sums = psum(weighted_values(members, x))
     means = jnp.where(sizes > 0, sums / jnp.maximum(sizes, 1), starts)
     count = jnp.maximum(sizes.sum(axis=1, keepdims=True), 1)
     mean = sums.sum(axis=1, keepdims=True) / count
-    squares = total(jnp.square(x.astype(dtype)).sum(axis=(1, 3)))
+    squares = psum(jnp.square(x.astype(dtype)).sum(axis=(1, 3)))
     variance, variance_within = (
         jnp.maximum(squares - (center * sums).sum(axis=(1, 3)), 0)
         / (count[:, 0, :, 0] * x.shape[3])
@@ -109,11 +109,11 @@ def _closeness(
 
 
 def _start_centers(
-    x: Float[Array, "B L H D"], segments: SegmentMeans, total: Total
+    x: Float[Array, "B L H D"], segments: SegmentMeans, psum: Psum
 ) -> Float[Array, "B M H D"]:
     """Returns the segment means or tokens that are far apart, whichever are closer to sampled tokens."""
     num_landmarks = segments.means.shape[1]
-    tokens = _sample(x, SAMPLES_PER_LANDMARK * num_landmarks, segments, total)
+    tokens = _sample(x, SAMPLES_PER_LANDMARK * num_landmarks, segments, psum)
     means, apart = segments.means.astype(tokens.dtype), _far_apart(tokens, num_landmarks)
     means_fit, apart_fit = (
         _closeness(tokens, centers).max(axis=2).mean(axis=2) for centers in (means, apart)
@@ -122,7 +122,7 @@ def _start_centers(
 
 
 def _sample(
-    x: Float[Array, "B L H D"], size: int, segments: SegmentMeans, total: Total
+    x: Float[Array, "B L H D"], size: int, segments: SegmentMeans, psum: Psum
 ) -> Float[Array, "B R H D"]:
     """Returns up to `size` evenly spaced real tokens, in at least float32."""
     dtype, ranks = accum_dtype(x.dtype), segments.ranks
@@ -135,7 +135,7 @@ def _sample(
     # If devices share the length, one device has the token, and the others add zeros.
     here = jnp.take_along_axis(jnp.where(ranks.mask, ranks.rank, -1), position, axis=1) == wanted
     tokens = jnp.take_along_axis(x.astype(dtype), position[:, :, None, None], axis=1)
-    return total(jnp.where(here[:, :, None, None], tokens, 0))
+    return psum(jnp.where(here[:, :, None, None], tokens, 0))
 
 
 def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Array, "B M H D"]:

@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from flax.typing import PrecisionLike
 
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import accum_dtype, check_array, check_kernel
@@ -41,7 +42,7 @@ def depthwise_convolution(
     """
     value, kernel = jnp.asarray(value), jnp.asarray(kernel)
     check_array("value", value, "batch, length, heads, head_dim")
-    check_kernel(kernel, *value.shape[2:])
+    check_kernel("kernel", kernel, value.shape[2:])
     return _convolve(value, kernel)
 
 
@@ -189,7 +190,10 @@ def _correlation(
 
 
 def dense_convolution(
-    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"], dilation: int = 1
+    x: Float[Array, "B L E"],
+    kernel: Float[Array, "W E F"],
+    dilation: int = 1,
+    precision: PrecisionLike = None,
 ) -> Float[Array, "B L F"]:
     """Computes a dense (not depthwise) convolution with zero padding; W odd.
 
@@ -201,13 +205,16 @@ def dense_convolution(
     return jax.lax.platform_dependent(
         x,
         kernel,
-        cpu=functools.partial(_sum_of_matmuls, dilation=dilation),
-        default=functools.partial(_lax_convolution, dilation=dilation),
+        cpu=functools.partial(_sum_of_matmuls, dilation=dilation, precision=precision),
+        default=functools.partial(_lax_convolution, dilation=dilation, precision=precision),
     )
 
 
 def _sum_of_matmuls(
-    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"], dilation: int
+    x: Float[Array, "B L E"],
+    kernel: Float[Array, "W E F"],
+    dilation: int,
+    precision: PrecisionLike = None,
 ) -> Float[Array, "B L F"]:
     batch, length, features = x.shape
     width = len(kernel)
@@ -217,12 +224,17 @@ def _sum_of_matmuls(
     for tap in range(width):
         shift = tap * dilation
         rows = padded[:, shift : shift + length].reshape(-1, features)
-        output += jnp.matmul(rows, kernel[tap], preferred_element_type=accumulator)
+        output += jnp.matmul(
+            rows, kernel[tap], precision=precision, preferred_element_type=accumulator
+        )
     return output.reshape(batch, length, -1).astype(x.dtype)
 
 
 def _lax_convolution(
-    x: Float[Array, "B L E"], kernel: Float[Array, "W E F"], dilation: int
+    x: Float[Array, "B L E"],
+    kernel: Float[Array, "W E F"],
+    dilation: int,
+    precision: PrecisionLike = None,
 ) -> Float[Array, "B L F"]:
     output: Array = jax.lax.conv_general_dilated(
         x,
@@ -231,6 +243,7 @@ def _lax_convolution(
         "SAME",
         rhs_dilation=(dilation,),
         dimension_numbers=("NWC", "WIO", "NWC"),
+        precision=precision,
     )
     return output
 

@@ -17,24 +17,26 @@ from nystromformer_jax.validation import (
     Start,
     check_inputs,
     check_query_mask,
+    fold_axes,
+    mask_or_ones,
 )
 
 
 class NystromFactors(NamedTuple):
     """Factors of the attention map `kernel_1 @ inverse @ kernel_3`, whose rows may not sum to one."""
 
-    kernel_1: Float[Array, "B H L M"]
-    inverse: Float[Array, "B H M M"]
-    kernel_3: Float[Array, "B H M T"]
+    kernel_1: Float[Array, "*batch H L M"]
+    inverse: Float[Array, "*batch H M M"]
+    kernel_3: Float[Array, "*batch H M T"]
 
 
 def nystrom_factors(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
+    query: Float[Array, "*batch L H D"],
+    key: Float[Array, "*batch T Hkv D"],
     *,
     num_landmarks: int = 64,
-    mask: Bool[Array, "B T"] | None = None,
-    query_mask: Bool[Array, "B L"] | None = None,
+    mask: Bool[Array, "*batch T"] | None = None,
+    query_mask: Bool[Array, "*batch L"] | None = None,
     pinv_iters: int = 6,
     pinv_start: Start = "exact",
     landmark_layout: Layout = "real",
@@ -46,10 +48,10 @@ def nystrom_factors(
     identity. With at most M keys, kernel_1 is the softmax matrix and kernel_3 selects each landmark's key.
     With at most M queries, kernel_3 is the softmax matrix and kernel_1 selects each query's landmark.
 
-    Arguments and errors are as in `nystrom_attention`, with one batch axis and equally many heads of queries
-    and keys. Rows of masked queries are unspecified.
+    Arguments and errors are as in `nystrom_attention`. Rows of masked queries are unspecified.
     """
-    query, key = jnp.asarray(query), jnp.asarray(key)
+    folded, batch = fold_axes(query, key, key, mask, query_mask)
+    query, key, _, mask, query_mask = folded
     check_inputs(query, key, key, mask)
     options = Options(
         num_landmarks=num_landmarks,
@@ -60,7 +62,8 @@ def nystrom_factors(
     )
     options.check(query, key)
     query_mask = check_query_mask(query, key, mask, query_mask)
-    return _nystrom_factors(query, key, mask, query_mask, options)
+    factors = _nystrom_factors(query, key, mask, query_mask, options)
+    return NystromFactors(*(x.reshape(*batch, *x.shape[1:]) for x in factors))
 
 
 @functools.partial(jax.jit, static_argnames="options")
@@ -77,7 +80,10 @@ def _nystrom_factors(
     kernel_1 = softmax_weights(query, landmarks.key, landmarks.k_landmark_mask)
     kernel_3 = softmax_weights(landmarks.query, key, mask)
     inverse = landmarks.inverse
-    q_ranks, k_ranks = (TokenRanks.create(x) for x in (_real(query, query_mask), _real(key, mask)))
+    q_ranks, k_ranks = (
+        TokenRanks.create(mask_or_ones(real, x.shape[:2]))
+        for x, real in ((query, query_mask), (key, mask))
+    )
     if options.landmark_layout == "real":
         assignment = assign_landmarks(num_landmarks, k_ranks, q_ranks)
     elif query.shape[1] == key.shape[1] == num_landmarks:  # each position is a landmark
@@ -95,11 +101,6 @@ def _nystrom_factors(
     return NystromFactors(kernel_1, inverse, kernel_3)
 
 
-def _real(x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Bool[Array, "B L"]:
-    """Returns `mask`, or True everywhere if it is None."""
-    return jnp.ones(x.shape[:2], bool) if mask is None else mask
-
-
 def _one_hot_rows(
     weights: Float[Array, "B H L M"], assigned: Int[Array, "B L"] | None
 ) -> Float[Array, "B H L M"]:
@@ -112,11 +113,11 @@ def _one_hot_rows(
 
 
 def nystrom_attention_rows(
-    query: Float[Array, "B L H D"],
-    key: Float[Array, "B T H D"],
-    rows: Int[Array, "B R"],
+    query: Float[Array, "*batch L H D"],
+    key: Float[Array, "*batch T Hkv D"],
+    rows: Int[Array, "*batch R"],
     **options: Any,
-) -> Float[Array, "B H R T"]:
+) -> Float[Array, "*batch H R T"]:
     """Returns the rows of the attention map at positions `rows`, without computing the L × T map.
 
     A single row (R = 1), for example for a class token, costs O((L + T) M).
@@ -132,15 +133,15 @@ def nystrom_attention_rows(
       Rows of `kernel_1 @ inverse @ kernel_3`, zero at masked keys.
 
     Raises:
-      ValueError: `rows` is not an integer array `[B R]`, or another argument is invalid.
+      ValueError: `rows` is not an integer array `[..., R]`, or another argument is invalid.
     """
-    rows = jnp.asarray(rows)
-    if rows.ndim != 2 or len(rows) != len(query) or not jnp.issubdtype(rows.dtype, jnp.integer):
+    rows, batch = jnp.asarray(rows), jnp.shape(query)[:-3]
+    if rows.shape[:-1] != batch or not rows.ndim or not jnp.issubdtype(rows.dtype, jnp.integer):
         raise ValueError(
-            f"rows must be query positions, integers [B R] with B = {len(query)}; got shape {rows.shape}"
-            f" of {rows.dtype}."
+            f"rows must be query positions, integers [..., R] with the leading axes {batch} of query; got"
+            f" shape {rows.shape} of {rows.dtype}."
         )
     kernel_1, inverse, kernel_3 = nystrom_factors(query, key, **options)
-    rows_of_kernel_1 = jnp.take_along_axis(kernel_1, rows[:, None, :, None], axis=2)
+    rows_of_kernel_1 = jnp.take_along_axis(kernel_1, rows[..., None, :, None], axis=-2)
     product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
     return product(product(rows_of_kernel_1, inverse), kernel_3)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.dropout import Dropout
@@ -14,6 +13,7 @@ from nystromformer_jax.modules import (
     TOKENS,
     Activation,
     AttentionInputs,
+    Dtype,
     Layer,
     MlpBlock,
     attend_in_heads,
@@ -23,14 +23,14 @@ from nystromformer_jax.modules import (
     over_tokens,
     projections,
 )
-from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
+from nystromformer_jax.sequence_parallel import ambient_mesh
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, check_array, check_choice, check_size
 
 EmaNormalization = Literal["mean", "variance"]
 
 
-class MultiScaleEma(Layer):
+class MultiScaleEma(nn.Module):
     """Moving averages of the past and the future of each token, and the token itself, per channel.
 
         output = multi_scale_ema(x, time_scales, weights) + skip · x
@@ -44,11 +44,15 @@ class MultiScaleEma(Layer):
       normalization: "mean" scales a state to a weighted mean, so that a constant input keeps its size.
         "variance" scales it so that white noise keeps its variance; a constant input then grows by about
         √(2 · time scale), which can hide the differences between the tokens of a text.
+      dtype: Dtype of the computation; None for the promoted dtype of input and parameters.
+      param_dtype: Dtype of the parameters.
     """
 
     num_states: int = 16
     max_time_scale: int = 1024
     normalization: EmaNormalization = "mean"
+    dtype: Dtype | None = None
+    param_dtype: Dtype = jnp.float32
 
     @nn.compact
     def __call__(
@@ -83,10 +87,7 @@ class MultiScaleEma(Layer):
             weights = weights * jnp.sqrt(-jnp.expm1(-2 / time_scales))
         skip = self.param("skip", nn.initializers.ones_init(), (channels,), self.param_dtype)
         x, skip = nn.dtypes.promote_dtype(x, skip, dtype=self.dtype)
-        mesh = jax.sharding.get_abstract_mesh()
-        averages = multi_scale_ema(
-            x, time_scales, weights, mask=mask, mesh=mesh if SEQUENCE_AXIS in mesh.shape else None
-        )
+        averages = multi_scale_ema(x, time_scales, weights, mask=mask, mesh=ambient_mesh())
         return averages + skip[None, None] * x
 
 
@@ -156,7 +157,7 @@ class GatedEmaBlock(Layer):
                 self.num_states,
                 self.max_time_scale,
                 self.ema_normalization,
-                **self.dense_options,
+                **self.dtypes,
                 name="ema",
             )
             averages = ema(normed, mask)

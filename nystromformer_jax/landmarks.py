@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Layout, accum_dtype, check_array, check_landmarks
+from nystromformer_jax.validation import (
+    Layout,
+    accum_dtype,
+    check_array,
+    check_landmarks,
+    mask_or_ones,
+    pad_length,
+    zero_padding,
+)
 
 BLOCK_TOKENS = 8  # tokens per block in `segment_sums`
 
@@ -15,7 +23,7 @@ BLOCK_TOKENS = 8  # tokens per block in `segment_sums`
 class TokenRanks(NamedTuple):
     """The order of the real tokens of each example."""
 
-    rank: Int[Array, "B L"]  # number of real tokens before each real one
+    rank: Int[Array, "B L"]  # index of each real token among the real tokens
     mask: Bool[Array, "B L"]  # True at real tokens
     counts: Int[Array, " B"]  # number of real tokens
 
@@ -26,7 +34,14 @@ class TokenRanks(NamedTuple):
         return cls(rank, mask, rank[:, -1] + 1)
 
     def segment_ids(self, num_landmarks: int) -> Int[Array, "B L"]:
-        """Returns the segment of each position, see `segment_ids`."""
+        """Returns the segment of each position, 0 … M − 1; M at padding.
+
+        Real token r (from 0) of n belongs to segment (r · M) // n, in integer arithmetic. Segment sizes
+        differ by at most one, and padding has no effect.
+
+        Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7 (n divisible by M, no padding).
+        Differs: any n, any mask.
+        """
         count = jnp.maximum(self.counts, 1)[:, None]
         # rank · M // count, where rank · M may overflow int32. A float quotient is off by at most one, and
         # the remainder, which is correct modulo 2³², says by how much.
@@ -48,18 +63,6 @@ class SegmentMeans(NamedTuple):
     means: Float[Array, "B M H D"]
     mask: Bool[Array, "B M"]
     ranks: TokenRanks | None = None  # None without a mask or if the layout is not "real"
-
-
-def segment_ids(mask: Bool[Array, "B L"], num_landmarks: int) -> Int[Array, "B L"]:
-    """Returns the segment of each position with `layout="real"`, 0 … M − 1; M at padding.
-
-    Real token r (from 0) of n belongs to segment (r · M) // n, in integer arithmetic. Segment sizes
-    differ by at most one, and padding has no effect.
-
-    Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–7 (n divisible by M, no padding).
-    Differs: any n, any mask.
-    """
-    return TokenRanks.create(mask).segment_ids(num_landmarks)
 
 
 def first_ranks(counts: Int[Array, " B"], num_landmarks: int) -> Int[Array, "B N"]:
@@ -110,7 +113,7 @@ def segment_means(
             f" got {x.shape} and {None if mask is None else (mask.shape, str(mask.dtype))}."
         )
     check_array("x", x, "batch, length, heads, head_dim")
-    check_landmarks(num_landmarks, x.shape[1], layout)
+    check_landmarks(num_landmarks, x.shape[1], layout, "layout")
     return _segment_means(x, mask, num_landmarks, layout)
 
 
@@ -121,8 +124,8 @@ def _segment_means(
 ) -> tuple[Float[Array, "B M H D"], Bool[Array, "B M"]]:
     """Computes `segment_means` for validated arguments."""
     batch, length = x.shape[:2]
-    if layout != "hf" and mask is not None:
-        x = jnp.where(mask[..., None, None], x, 0)
+    if layout != "hf":
+        x = zero_padding(x, mask)
     if layout != "real" or (mask is None and length % num_landmarks == 0):
         sums = jax.lax.platform_dependent(
             x,
@@ -132,8 +135,7 @@ def _segment_means(
         means = sums / (length // num_landmarks)
         landmark_mask = jnp.ones((batch, num_landmarks), bool)
         return means.astype(x.dtype), landmark_mask
-    rows = jnp.ones((batch, length), bool) if mask is None else mask
-    ranks = TokenRanks.create(rows)
+    ranks = TokenRanks.create(mask_or_ones(mask, (batch, length)))
     sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
     size = segment_sizes(ranks.counts, num_landmarks)
     means = sums / jnp.maximum(size, 1)[..., None, None].astype(sums.dtype)
@@ -146,10 +148,8 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
     Blocks of tokens are summed first. Products with 0/1 matrices then add the blocks inside a segment and
     the single tokens of the blocks at its bounds. This reads `x` once, unlike a 0/1 matrix for all tokens.
     """
-    batch, length = x.shape[:2]
-    count = -(-length // BLOCK_TOKENS)
-    padded = jnp.pad(x, ((0, 0), (0, count * BLOCK_TOKENS - length), (0, 0), (0, 0)))
-    blocks = padded.reshape(batch, count, BLOCK_TOKENS, *x.shape[2:])
+    count = -(-x.shape[1] // BLOCK_TOKENS)
+    blocks = pad_length(x, BLOCK_TOKENS).reshape(len(x), count, BLOCK_TOKENS, *x.shape[2:])
     # Features in one axis: with two, XLA's CPU backend transposes the gradient slowly.
     blocks = blocks.reshape(*blocks.shape[:3], -1)
     totals = blocks.sum(axis=2, dtype=accum_dtype(x.dtype))

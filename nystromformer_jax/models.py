@@ -73,8 +73,6 @@ class NystromformerConfig:
       initializer_range: Standard deviation of initial kernels and embeddings.
       dtype: Dtype of activations, such as jnp.bfloat16 or its name; parameters, layer norm statistics and
         logits are float32.
-      sequence_axis: Axis of the ambient mesh over which Nyström attention shards the length; None: not
-        sharded. `sequence_axis` and `remat` are not saved with the model.
       remat: See `Encoder`.
       metadata: Fields of the loaded config.json that do not change the outputs, such as id2label,
         problem_type and pad_token_id. `save_pretrained` writes them back. Equality of configs ignores
@@ -107,7 +105,6 @@ class NystromformerConfig:
     tie_word_embeddings: bool = True
     initializer_range: float = 0.02
     dtype: ConfigDtype = "float32"
-    sequence_axis: str | None = None
     remat: bool = False
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
@@ -170,7 +167,6 @@ class NystromformerConfig:
                 landmark_layout=self.landmark_layout,
                 landmark_selection=self.landmark_selection,
                 implementation=self.implementation,
-                sequence_axis=self.sequence_axis,
                 **convolution,
             )
         if self.attention == "softmax":

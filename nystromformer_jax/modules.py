@@ -5,17 +5,18 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
+from flax.typing import PrecisionLike
 
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS
+from nystromformer_jax.sequence_parallel import ambient_mesh
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
     check_array,
     check_choice,
     check_mask,
     check_output,
+    check_rate,
     check_size,
 )
 
@@ -43,7 +44,7 @@ def over_tokens(
     on a CPU. If the ambient mesh splits the length, the axes are not merged, because this would gather
     the length.
     """
-    if jax.sharding.get_abstract_mesh().shape.get(SEQUENCE_AXIS, 1) > 1:
+    if ambient_mesh() is not None:
         return layer(x)
     flat = layer(x.reshape(-1, x.shape[-1]))
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
@@ -108,12 +109,16 @@ class AttentionInputs(NamedTuple):
                 check_array(name, x, TOKENS)
         key = inputs_kv if inputs_k is None else inputs_k
         is_cross_attention = key is not None
-        query = inputs_q
+        if is_cross_attention and mask is not None and query_mask is None:
+            raise ValueError(
+                "mask is that of the keys: pass query_mask [B L] too (all True if no query is padding), or,"
+                " for self-attention, leave inputs_kv and inputs_k out."
+            )
         key = inputs_q if key is None else key
-        if query_mask is not None:
-            query = finite_padding(query, query_mask, "real queries, [B L]")
-        elif query.shape[1] == key.shape[1]:  # else the core rejects a mask
-            query = finite_padding(query, mask, "real tokens, [B L]")
+        if query_mask is None:
+            query = finite_padding(inputs_q, mask, "real tokens, [B L]")
+        else:
+            query = finite_padding(inputs_q, query_mask, "real queries, [B L]")
         key = finite_padding(key, mask, "real keys, [B T]")
         value = key if inputs_v is None else finite_padding(inputs_v, mask, "real keys, [B T]")
         return cls(query, key, value, mask, query_mask, is_cross_attention)
@@ -221,11 +226,17 @@ class Layer(nn.Module, kw_only=True):
     param_dtype: Dtype = jnp.float32
     kernel_init: Initializer = nn.initializers.lecun_normal()
     bias_init: Initializer = nn.initializers.zeros_init()
+    precision: PrecisionLike = None
 
     @property
     def dense_options(self) -> dict[str, Any]:
         """All attributes, as keyword arguments for another layer."""
-        return {**self.dtypes, "kernel_init": self.kernel_init, "bias_init": self.bias_init}
+        return {
+            **self.dtypes,
+            "kernel_init": self.kernel_init,
+            "bias_init": self.bias_init,
+            "precision": self.precision,
+        }
 
     @property
     def dtypes(self) -> dict[str, Any]:
@@ -260,7 +271,6 @@ class MultiHeadAttention(Layer):
     qkv_features: int | None = None
     out_features: int | None = None
     use_bias: bool = True
-    precision: Any = None
     out_kernel_init: Initializer | None = None
     out_bias_init: Initializer | None = None
     normalize_qk: bool = False
@@ -285,7 +295,8 @@ class MultiHeadAttention(Layer):
           inputs_q: Input projected to queries, [batch, length, features].
           inputs_kv: Input projected to keys and values; length and width may differ from `inputs_q`.
           mask: True at real tokens of `inputs_kv`.
-          query_mask: True at real tokens of `inputs_q`; None: the queries use `mask`.
+          query_mask: True at real tokens of `inputs_q`. Self-attention uses `mask` if it is None;
+            otherwise a `mask` needs a `query_mask`.
           inputs_k: Input projected to keys, instead of `inputs_kv`.
           inputs_v: Input projected to values, of the same length as `inputs_k`; None for `inputs_k`.
           deterministic: If True, dropout is disabled.
@@ -298,7 +309,7 @@ class MultiHeadAttention(Layer):
         features, out_features = attention_features(
             self.num_heads, inputs_q.shape[-1], self.qkv_features, self.out_features
         )
-        dense = functools.partial(nn.Dense, use_bias=self.use_bias, precision=self.precision)
+        dense = functools.partial(nn.Dense, use_bias=self.use_bias)
 
         def project(name: str, x: Array) -> Array:
             return over_tokens(dense(features, **self.dense_options, name=name), x)
@@ -318,6 +329,7 @@ class MultiHeadAttention(Layer):
             **self.dtypes,
             kernel_init=self.out_kernel_init or self.kernel_init,
             bias_init=self.out_bias_init or self.bias_init,
+            precision=self.precision,
             name="out",
         )
         return over_tokens(out, attended)
@@ -367,11 +379,13 @@ class MlpBlock(Layer):
         check_array("x", x, TOKENS)
         check_size("mlp_dim", self.mlp_dim)
         check_choice("activation", self.activation, Activation)
+        rate = self.hidden_dropout_rate
+        if rate is not None:
+            check_rate("hidden_dropout_rate", rate)
 
         hidden_layer = nn.Dense(self.mlp_dim, **self.dense_options, name="hidden")
         output_layer = nn.Dense(x.shape[-1], **self.dense_options, name="output")
         dropout = Dropout(self.dropout_rate)
-        rate = self.hidden_dropout_rate
         hidden = ACTIVATIONS[self.activation](over_tokens(hidden_layer, x))
         hidden = (dropout if rate is None else Dropout(rate))(hidden, deterministic=deterministic)
         output = over_tokens(output_layer, hidden)
@@ -421,7 +435,7 @@ class EncoderBlock(Layer):
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         check_array("x", x, TOKENS)
         check_choice("norm", self.norm, Norm)
-        x = finite_padding(x, mask, "real keys, [B T]")
+        x = finite_padding(x, mask, "real tokens, [B L]")
         layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.dtypes)
 
         def attend(x: Array) -> Array:

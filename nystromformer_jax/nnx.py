@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack
 import flax.linen as nn
 import jax.numpy as jnp
 from flax import nnx, traverse_util
+from flax.typing import PrecisionLike
 
 from nystromformer_jax.cores.parameters import core_params
 from nystromformer_jax.dropout import dropout
@@ -54,6 +55,7 @@ class DenseOptions(TypedDict, total=False):
     param_dtype: Dtype
     kernel_init: Initializer
     bias_init: Initializer
+    precision: PrecisionLike
 
 
 class Stochastic(nnx.Module):
@@ -195,7 +197,6 @@ class MultiHeadAttention(nnx.Module):
       qkv_features: H · D; None for `in_features`.
       out_features: Width of the output; None for `in_features`.
       use_bias: If True, the projections have a bias.
-      precision: Precision of the projections.
       normalize_qk: If True, a layer norm without bias normalizes queries and keys over D.
       transform_qk: Function applied to queries and to keys, [B, L, H, D], before the core, such as
         `rotary_embedding`.
@@ -205,7 +206,8 @@ class MultiHeadAttention(nnx.Module):
       linen_path: Path of this layer in a linen model, such as `"encoder/layer_0/attention"`. The random
         features of Performer and Reformer depend on it, so layers of a model should have different paths.
       rngs: Random numbers; the streams are "params" and "dropout".
-      **dense_options: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
+      **dense_options: `dtype`, `param_dtype`, `kernel_init`, `bias_init` and `precision`, as in
+        `nnx.Linear`.
     """
 
     query: nnx.Linear  # absent if the core reads the value only
@@ -222,7 +224,6 @@ class MultiHeadAttention(nnx.Module):
         qkv_features: int | None = None,
         out_features: int | None = None,
         use_bias: bool = True,
-        precision: Any = None,
         normalize_qk: bool = False,
         transform_qk: Callable[[Array], Array] | None = None,
         out_kernel_init: Initializer | None = None,
@@ -249,7 +250,7 @@ class MultiHeadAttention(nnx.Module):
             linen_path=linen_path,
             rngs=rngs,
         )
-        dense = functools.partial(nnx.Linear, use_bias=use_bias, precision=precision, rngs=rngs)
+        dense = functools.partial(nnx.Linear, use_bias=use_bias, rngs=rngs)
         for name in self.core.projections:
             width = in_features if name == "query" else in_kv_features
             setattr(self, name, dense(width, features, **dense_options))
@@ -278,7 +279,8 @@ class MultiHeadAttention(nnx.Module):
           inputs_q: Input projected to queries, [batch, length, features].
           inputs_kv: Input projected to keys and values; length and width may differ from `inputs_q`.
           mask: True at real tokens of `inputs_kv`.
-          query_mask: True at real tokens of `inputs_q`; None: the queries use `mask`.
+          query_mask: True at real tokens of `inputs_q`. Self-attention uses `mask` if it is None;
+            otherwise a `mask` needs a `query_mask`.
           inputs_k: Input projected to keys, instead of `inputs_kv`.
           inputs_v: Input projected to values, of the same length as `inputs_k`; None for `inputs_k`.
           deterministic: If True, dropout is disabled; None for the mode of the Module.
@@ -330,7 +332,8 @@ class MlpBlock(nnx.Module):
       hidden_dropout_rate: Dropout rate of the hidden units; None for `dropout_rate`.
       deterministic: If True, dropout is disabled.
       rngs: Random numbers; the streams are "params" and "dropout".
-      **dense_options: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
+      **dense_options: `dtype`, `param_dtype`, `kernel_init`, `bias_init` and `precision`, as in
+        `nnx.Linear`.
     """
 
     def __init__(
@@ -348,6 +351,8 @@ class MlpBlock(nnx.Module):
         check_size("in_features", in_features)
         check_size("mlp_dim", mlp_dim)
         check_choice("activation", activation, Activation)
+        if hidden_dropout_rate is not None:
+            check_rate("hidden_dropout_rate", hidden_dropout_rate)
         self.activation = activation
         self.hidden = nnx.Linear(in_features, mlp_dim, rngs=rngs, **dense_options)
         self.output = nnx.Linear(mlp_dim, in_features, rngs=rngs, **dense_options)
@@ -387,7 +392,8 @@ class EncoderBlock(nnx.Module):
       hidden_dropout_rate: Dropout rate of the MLP's hidden units; None for `dropout_rate`; 0 in BERT.
       layer_norm_epsilon: 1e-5 in the authors' code; the default of Flax is 1e-6.
       linen_path: Path of this block in a linen model, such as `"encoder/layer_0"`.
-      **dense_options: `dtype`, `param_dtype`, `kernel_init` and `bias_init`, as in `nnx.Linear`.
+      **dense_options: `dtype`, `param_dtype`, `kernel_init`, `bias_init` and `precision`, as in
+        `nnx.Linear`.
     """
 
     def __init__(
@@ -447,7 +453,7 @@ class EncoderBlock(nnx.Module):
     ) -> Float[Array, "B L E"]:
         """Applies the block; `mask` is True at real tokens."""
         check_array("x", x, TOKENS)
-        x = finite_padding(x, mask, "real keys, [B T]")
+        x = finite_padding(x, mask, "real tokens, [B L]")
         mode: Any = {"deterministic": deterministic, "rngs": rngs}
 
         def attend(x: Array) -> Array:

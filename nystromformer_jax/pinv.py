@@ -45,7 +45,7 @@ def iterative_pinv(
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 11–15; the iteration is Razavi et al. 2014.
     """
-    check_pinv(num_iters, start)
+    check_pinv(num_iters, start, ("num_iters", "start"))
     kernel = jnp.asarray(kernel)
     if kernel.ndim < 2 or 0 in kernel.shape:
         raise ValueError(

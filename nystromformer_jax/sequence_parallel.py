@@ -12,7 +12,7 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
 from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_sizes, segment_sums
 from nystromformer_jax.stages import collect
-from nystromformer_jax.typing import Array, Bool, Float, Shaped
+from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
     Implementation,
     Inputs,
@@ -22,6 +22,8 @@ from nystromformer_jax.validation import (
     Start,
     accum_dtype,
     check_arguments,
+    mask_or_ones,
+    pad_length,
 )
 
 SEQUENCE_AXIS = "sequence"  # name of the mesh axis in `nystromformer_jax.training` and in modules
@@ -119,23 +121,32 @@ def _sharded(
     elif query_mask is None and mask is not None:
         query_mask = jnp.ones(query.shape[:2], bool)
     arrays = [reshard_length(x, mesh, axis) for x in (query, key, value, mask, query_mask)]
-    split, whole = PartitionSpec(None, axis), PartitionSpec()
+    split, replicated = PartitionSpec(None, axis), PartitionSpec()
     operations = Operations(
         functools.partial(_means, axis=axis, lengths=(length, key_length)),
         functools.partial(_collect, axis=axis),
         functools.partial(_convolve, axis=axis),
-        functools.partial(_total, axis=axis),
+        functools.partial(_psum, axis=axis),
     )
     output = jax.shard_map(
         functools.partial(nystrom, options=options, operations=operations),
         mesh=mesh,
-        in_specs=(Inputs.specs(split, whole),),
+        in_specs=(Inputs.specs(split, replicated),),
         out_specs=split,
         axis_names={axis},
     )(Inputs._make([*arrays, conv_kernel]))
     if length % devices == 0:
         return output
     return reshard_length(output, mesh, axis, split=False)[:, :length]
+
+
+def ambient_mesh() -> AbstractMesh | None:
+    """Returns the ambient mesh if its axis "sequence" splits the length, else None."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.shape.get(SEQUENCE_AXIS, 1) == 1:
+        return None
+    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    return None if types[SEQUENCE_AXIS] == AxisType.Manual else mesh
 
 
 def devices_along(mesh: Any, axis: str) -> int:
@@ -172,14 +183,7 @@ def _pad(
     missing = -x.shape[1] % devices
     if not missing:
         return x, mask
-    mask = jnp.ones(x.shape[:2], bool) if mask is None else mask
-    return pad_length(x, devices), pad_length(mask, devices)
-
-
-def pad_length(x: Shaped[Array, "B L *rest"], multiple: int) -> Shaped[Array, "B T *rest"]:
-    """Pads the length of `x` at the end with zeros to a multiple of `multiple`."""
-    missing = -x.shape[1] % multiple
-    return jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2))) if missing else x
+    return pad_length(x, devices), pad_length(mask_or_ones(mask, x.shape[:2]), devices)
 
 
 def _means(
@@ -232,7 +236,7 @@ def _ranks(mask: Array | None, shape: tuple[int, int], length: int, axis: str) -
     return TokenRanks(rank, mask, device_counts.sum(axis=1, dtype=jnp.int32))
 
 
-def _total(x: Array, *, axis: str) -> Array:
+def _psum(x: Array, *, axis: str) -> Array:
     """Returns the sum of `x` over the devices."""
     return jax.lax.pcast(jax.lax.psum(x, axis), axis, to="varying")
 

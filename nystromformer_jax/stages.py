@@ -276,9 +276,9 @@ def _rounded_softmax_jvp(
 ) -> tuple[Array, Array]:
     # The barrier keeps the compiler from recomputing the weights from the logits, which need more memory.
     weights = jax.lax.optimization_barrier(_rounded_softmax(*primals, dtype))
-    wide = weights.astype(primals[0].dtype)
-    product = wide * tangents[0]
-    return weights, (product - wide * product.sum(axis=-1, keepdims=True)).astype(dtype)
+    weights_f32 = weights.astype(primals[0].dtype)
+    product = weights_f32 * tangents[0]
+    return weights, (product - weights_f32 * product.sum(axis=-1, keepdims=True)).astype(dtype)
 
 
 def weighted_values(

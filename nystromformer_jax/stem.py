@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
+from flax.typing import PrecisionLike
 
 from nystromformer_jax.convolution import dense_convolution
 from nystromformer_jax.modules import ACTIVATIONS, TOKENS, Activation, Layer, finite_padding
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import check_array, check_choice, check_size
+from nystromformer_jax.validation import check_array, check_choice, check_size, zero_padding
 
 
 class ConvStem(Layer):
@@ -66,8 +66,7 @@ class ConvStem(Layer):
                 conv_general_dilated=_dense_convolution,
                 name=f"convolution_{index}",
             )
-            read = x if mask is None else jnp.where(mask[..., None], x, 0)
-            x = x + ACTIVATIONS[self.activation](convolution(read))
+            x = x + ACTIVATIONS[self.activation](convolution(zero_padding(x, mask)))
         return x
 
 
@@ -76,7 +75,9 @@ def _dense_convolution(
     kernel: Float[Array, "W E E"],
     *_: Any,
     rhs_dilation: Sequence[int],
+    precision: PrecisionLike,
     **__: Any,
 ) -> Float[Array, "B L E"]:
     """Computes a convolution for `nn.Conv`, which passes more arguments than are needed."""
-    return dense_convolution(x, kernel, *rhs_dilation)
+    (dilation,) = rhs_dilation
+    return dense_convolution(x, kernel, dilation, precision)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.typing import Array, Bool, Float, Shaped
 
 Implementation = Literal["auto", "xla", "pallas_tpu"]
 Layout = Literal["real", "mlpen", "hf"]
@@ -97,10 +97,10 @@ def fold_axes(
 class Options:
     """Options of `nystrom_attention`, without `implementation`."""
 
-    num_landmarks: int
-    pinv_iters: int
-    pinv_start: Start
-    landmark_layout: Layout
+    num_landmarks: int = 64
+    pinv_iters: int = 6
+    pinv_start: Start = "exact"
+    landmark_layout: Layout = "real"
     landmark_selection: Selection = "segments"
     mask_conv: bool = True
     normalize_rows: bool = False
@@ -138,10 +138,33 @@ def accum_dtype(dtype: DTypeLike) -> DTypeLike:
 
 
 def zero_padding(
-    x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None
-) -> Float[Array, "B L H D"]:
+    x: Float[Array, "B L *rest"], mask: Bool[Array, "B L"] | None
+) -> Float[Array, "B L *rest"]:
     """Zeros `x` where `mask` is False. Uses `where`, because 0 · NaN is NaN."""
-    return x if mask is None else jnp.where(mask[..., None, None], x, 0)
+    if mask is None:
+        return x
+    return jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
+
+
+def mask_or_ones(mask: Bool[Array, "B L"] | None, shape: tuple[int, ...]) -> Bool[Array, "B L"]:
+    """Returns `mask`, or True everywhere if it is None."""
+    return jnp.ones(shape, bool) if mask is None else mask
+
+
+def pad_length(x: Shaped[Array, "B L *rest"], multiple: int) -> Shaped[Array, "B T *rest"]:
+    """Pads the length of `x` at the end with zeros to a multiple of `multiple`."""
+    missing = -x.shape[1] % multiple
+    return jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2))) if missing else x
+
+
+def masked_inputs(
+    query: Any, key: Any, value: Any, mask: Any, query_mask: Any
+) -> tuple[Float[Array, "B L H D"], Float[Array, "B T H D"], Float[Array, "B T H D"]]:
+    """Converts and validates the arguments of an attention function, and zeros their padding."""
+    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    check_inputs(query, key, value, mask)
+    query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
+    return query, zero_padding(key, mask), zero_padding(value, mask)
 
 
 def check_arguments(inputs: Inputs, options: Options, implementation: str) -> None:
@@ -169,10 +192,11 @@ def check_inputs(
     """
     for name, x in zip(names, (query, key, value), strict=False):
         check_array(name, x, "batch, length, heads, head_dim")
-    axes, but = (3, " but for head_dim") if any_value_dim else (4, "")
+    axes, exception = (3, " but for head_dim") if any_value_dim else (4, "")
     if key.shape[:axes] != value.shape[:axes]:
         raise ValueError(
-            f"{names[1]} and {names[2]} must have the same shape{but}, got {key.shape} and {value.shape}."
+            f"{names[1]} and {names[2]} must have the same shape{exception}, got {key.shape} and"
+            f" {value.shape}."
         )
     if query.shape[:1] + query.shape[2:] != key.shape[:1] + key.shape[2:]:
         raise ValueError(
@@ -228,6 +252,15 @@ def check_query_mask(
     return mask
 
 
+def check_self_attention(name: str, query: Array, key: Array) -> None:
+    """Raises ValueError unless query and key have the same length; `name` is that of the attention."""
+    if query.shape[1] != key.shape[1]:
+        raise ValueError(
+            f"{name} attention is self-attention: query and key must have the same length; got"
+            f" L = {query.shape[1]} and T = {key.shape[1]}. Use softmax or nystrom attention instead."
+        )
+
+
 def check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: str) -> None:
     """Raises ValueError unless `mask` is None or boolean `[batch, length]`."""
     if mask is None:
@@ -258,7 +291,7 @@ def check_convolution(query: Array, key: Array, conv_kernel: Array | None) -> No
     """Raises ValueError unless `conv_kernel` is None or valid for these queries and keys."""
     if conv_kernel is None:
         return
-    check_kernel(conv_kernel, *query.shape[2:])
+    check_kernel("conv_kernel", conv_kernel, query.shape[2:])
     if query.shape[1] != key.shape[1]:
         raise ValueError(
             "The convolution adds value positions to query positions, so conv_kernel needs equal"
@@ -266,34 +299,42 @@ def check_convolution(query: Array, key: Array, conv_kernel: Array | None) -> No
         )
 
 
-def check_kernel(kernel: Array, num_heads: int, head_dim: int) -> None:
-    """Raises ValueError unless `kernel` is `[H W]` or `[H D W]`, W odd, and of a supported dtype."""
+def check_kernel(name: str, kernel: Array, of_heads: tuple[int, ...]) -> None:
+    """Raises ValueError unless a convolution kernel is `[H W]` or `[H D W]`, W odd, of a supported dtype.
+
+    `of_heads` is (H, D).
+    """
+    num_heads, head_dim = of_heads
     shape = tuple(kernel.shape)
     if shape[:-1] not in ((num_heads,), (num_heads, head_dim)) or shape[-1] % 2 == 0:
         raise ValueError(
-            f"conv_kernel must be [H W] or [H D W] with H = {num_heads} heads, D = {head_dim} channels"
+            f"{name} must be [H W] or [H D W] with H = {num_heads} heads, D = {head_dim} channels"
             f" and W odd (so that it has a center), got shape {shape}."
         )
-    check_dtype("conv_kernel", kernel)
+    check_dtype(name, kernel)
 
 
-def check_landmarks(num_landmarks: int, length: int, layout: str) -> None:
+def check_landmarks(
+    num_landmarks: int, length: int, layout: str, name: str = "landmark_layout"
+) -> None:
     """Raises ValueError unless `length` can be divided into `num_landmarks` segments by `layout`."""
     check_size("num_landmarks (M)", num_landmarks)
-    check_choice("landmark_layout", layout, Layout)
+    check_choice(name, layout, Layout)
     if layout != "real" and length % num_landmarks:
         raise ValueError(
-            f"landmark_layout={layout!r} divides L positions into M equal segments; L = {length} is not"
-            f" a multiple of M = {num_landmarks}. Pad the input, or use landmark_layout='real'."
+            f"{name}={layout!r} divides L positions into M equal segments; L = {length} is not a multiple"
+            f" of M = {num_landmarks}. Pad the input, or use {name}='real'."
         )
 
 
-def check_pinv(num_iters: int, start: str) -> None:
+def check_pinv(
+    num_iters: int, start: str, names: tuple[str, str] = ("pinv_iters", "pinv_start")
+) -> None:
     """Raises ValueError unless `start` is known and `num_iters` is from 0 to `MAX_PINV_ITERS`."""
-    check_choice("pinv_start", start, Start)
+    check_choice(names[1], start, Start)
     if not is_integer(num_iters) or not 0 <= num_iters <= MAX_PINV_ITERS:
         raise ValueError(
-            f"pinv_iters must be an integer from 0 to {MAX_PINV_ITERS}, got {num_iters!r}."
+            f"{names[0]} must be an integer from 0 to {MAX_PINV_ITERS}, got {num_iters!r}."
         )
 
 

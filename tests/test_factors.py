@@ -8,7 +8,14 @@ import pytest
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.factors import nystrom_attention_rows, nystrom_factors
 from nystromformer_jax.validation import zero_padding
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, random_inputs
+from tests.helpers import (
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+    normal,
+    random_inputs,
+)
 
 HEADS, DIM = 2, 5
 
@@ -80,6 +87,19 @@ def test_rows_equal_rows_of_the_full_map(rngs):
     for b in range(3):
         assert_close(actual[b], expected[b][:, rows[b]], REFERENCE)
     assert (jnp.where(options["mask"][:, None, None], 0, actual) == 0).all()
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_leading_axes_and_grouped_heads_are_those_of_the_attention(rngs, batch):
+    query, key = normal(next(rngs), (*batch, 23, 4, 5)), normal(next(rngs), (*batch, 17, 2, 5))
+    rows = jnp.broadcast_to(jnp.array([0, 22]), (*batch, 2))
+    flat_query, flat_key = query.reshape(-1, 23, 4, 5), key.reshape(-1, 17, 2, 5).repeat(2, axis=2)
+    expected = nystrom_factors(flat_query, flat_key, num_landmarks=7)
+    actual = nystrom_factors(query, key, num_landmarks=7)
+    for one, other in zip(actual, expected, strict=True):
+        assert_close(one, other.reshape(*batch, *other.shape[1:]), SAME_ARITHMETIC)
+    of_rows = nystrom_attention_rows(query, key, rows, num_landmarks=7)
+    assert_close(of_rows, full_map(actual)[..., jnp.array([0, 22]), :], REFERENCE)
 
 
 def test_rows_never_allocate_a_quadratic_map(rngs):

@@ -5,7 +5,7 @@ import pytest
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.landmarks import (
-    segment_ids,
+    TokenRanks,
     segment_means,
     segment_sizes,
     segment_sums,
@@ -14,20 +14,20 @@ from tests.helpers import HALF, HALF_GRADIENT, SAME_ARITHMETIC, assert_close, no
 
 
 def test_seven_tokens_are_divided_into_three_segments():
-    ids = segment_ids(jnp.ones((1, 7), bool), 3)
+    ids = TokenRanks.create(jnp.ones((1, 7), bool)).segment_ids(3)
     np.testing.assert_array_equal(ids, [[0, 0, 0, 1, 1, 2, 2]])
 
 
 def test_padding_is_in_no_segment():
     mask = jnp.array([[False, True, True, False, True, True, False]])
-    np.testing.assert_array_equal(segment_ids(mask, 2), [[2, 0, 0, 2, 1, 1, 2]])
+    np.testing.assert_array_equal(TokenRanks.create(mask).segment_ids(2), [[2, 0, 0, 2, 1, 1, 2]])
 
 
 @pytest.mark.parametrize("num_landmarks", [1, 2, 7, 64])
 def test_segments_are_ordered_and_differ_by_at_most_one_token(num_landmarks):
     counts = np.arange(1, 131)
     mask = np.arange(131)[None, :] < counts[:, None]
-    ids = np.asarray(segment_ids(jnp.asarray(mask), num_landmarks))
+    ids = np.asarray(TokenRanks.create(jnp.asarray(mask)).segment_ids(num_landmarks))
     for count, row in zip(counts, ids, strict=True):
         real = row[:count]
         assert (np.diff(real) >= 0).all()
@@ -40,7 +40,7 @@ def test_sizes_of_a_million_tokens_in_thousands_of_segments():
     sizes = segment_sizes(jnp.array([2**20 + 1]), 4096)
     assert int(sizes.min()) == 256
     assert int(sizes.sum()) == 2**20 + 1
-    ids = np.asarray(segment_ids(jnp.ones((1, 2**20 + 1), bool), 4096))[0]
+    ids = np.asarray(TokenRanks.create(jnp.ones((1, 2**20 + 1), bool)).segment_ids(4096))[0]
     assert (np.diff(ids) >= 0).all()
     np.testing.assert_array_equal(np.bincount(ids), sizes[0])
 

@@ -1,4 +1,5 @@
 import functools
+import re
 
 import flax.linen as nn
 import jax
@@ -261,8 +262,8 @@ def test_queries_and_keys_are_transformed_after_the_normalization(rngs):
     assert jnp.abs(expected - run(make(), variables, x)).max() > 0.01
 
 
-def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotations):
-    x = jnp.ones((BATCH, LENGTH, WIDTH))
+def test_rejects_the_argument_order_of_flax_double_inputs_and_a_missing_mask(rngs, no_annotations):
+    x, mask = jnp.ones((BATCH, LENGTH, WIDTH)), jnp.ones((BATCH, LENGTH), bool)
     layer = MultiHeadAttention(2, make_core("softmax"))
     for arguments, named, sentence in (
         (
@@ -272,10 +273,28 @@ def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotatio
         ),
         ((x, x), {"inputs_v": x}, r"pass it alone, or pass inputs_k and inputs_v by name"),
         ((x,), {"inputs_v": x}, r"inputs_v needs inputs_k"),
+        (
+            (x, x, mask),
+            {},
+            r"pass query_mask \[B L\] too .* or, for self-attention, leave inputs_kv",
+        ),
+        ((x,), {"inputs_k": x, "mask": mask}, r"pass query_mask \[B L\] too"),
         ((x,), {"inputs_k": x, "inputs_v": x[0]}, r"inputs_v must be a non-empty array"),
     ):
         with pytest.raises(ValueError, match=sentence):
             layer.init(next(rngs), *arguments, **named, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    "module", [EncoderBlock(2, make_core("none"), 7, deterministic=True), ConvStem((3, 3))]
+)
+def test_precision_is_that_of_all_products(rngs, module):
+    module, x = module.copy(precision="highest"), normal(next(rngs), (2, 13, 6))
+    variables = jax.jit(module.init)(next(rngs), x)
+    program = jax.jit(module.apply).lower(variables, x).as_text()
+    products = re.findall(r"stablehlo\.(?:dot_general|convolution).*", program)
+    assert len(products) >= 3
+    assert all("[HIGHEST, HIGHEST]" in product for product in products)
 
 
 @pytest.mark.slow(minutes=0.1)
@@ -292,7 +311,7 @@ class OfPair(MultiHeadAttention):
     """Self-attention, called with the tokens as queries and as keys."""
 
     def __call__(self, x, mask, *, deterministic):
-        return super().__call__(x, x, mask, deterministic=deterministic)
+        return super().__call__(x, x, mask, mask, deterministic=deterministic)
 
 
 @pytest.mark.slow_except("attention", "of a pair")

@@ -107,7 +107,7 @@ def test_jit_changes_nothing(rngs):
 def test_rejects_an_unknown_start_and_a_negative_count(no_annotations):
     with pytest.raises(ValueError, match="'exact', 'batch_max'"):
         iterative_pinv(jnp.eye(3), start="original")
-    with pytest.raises(ValueError, match="pinv_iters"):
+    with pytest.raises(ValueError, match="num_iters must be"):
         iterative_pinv(jnp.eye(3), num_iters=-1)
 
 

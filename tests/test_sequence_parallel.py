@@ -10,7 +10,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.cores import NystromAttention, make_core
-from nystromformer_jax.modules import EncoderBlock
+from nystromformer_jax.gated_ema import MultiScaleEma
+from nystromformer_jax.modules import EncoderBlock, SelfAttention
 from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh, on_mesh
 from nystromformer_jax.training.planning.hlo import find_collectives
@@ -320,28 +321,19 @@ class TestCore:
     def test_splits_over_the_ambient_mesh(self, rngs):
         mesh, mask = mesh_of(2, 4), masks_of_all_kinds(61)
         inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
-        whole, split = self.CORE(), self.CORE(sequence_axis="sequence")
-        params = whole.init(next(rngs), *inputs, mask, deterministic=True)
-        expected = whole.apply(params, *inputs, mask, deterministic=True)
+        core, init_rng = self.CORE(), next(rngs)
+        params = core.init(init_rng, *inputs, mask, deterministic=True)
+        expected = core.apply(params, *inputs, mask, deterministic=True)
         with jax.set_mesh(mesh):
-            actual = split.apply(params, *inputs, mask, deterministic=True)
+            again = core.init(init_rng, *inputs, mask, deterministic=True)
+            actual = core.apply(params, *inputs, mask, deterministic=True)
+        assert_close(again, params, SAME_ARITHMETIC)
         assert_close(actual, expected, REFERENCE, where=mask)
-
-    def test_apply_needs_a_mesh_and_init_does_not(self, rngs):
-        inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
-        split, init_rng = self.CORE(sequence_axis="sequence"), next(rngs)
-        params = split.init(init_rng, *inputs, deterministic=True)
-        expected = self.CORE().init(init_rng, *inputs, deterministic=True)
-        assert_close(params, expected, SAME_ARITHMETIC)
-        with pytest.raises(
-            ValueError, match=r"sequence_axis='sequence' needs a mesh .* jax\.set_mesh"
-        ):
-            split.apply(params, *inputs, deterministic=True)
 
 
 def test_a_block_does_not_gather_the_sequence():
     mesh, length, width = mesh_of(1, 8), 512, 12
-    core = make_core("nystrom", num_landmarks=8, conv_kernel_size=5, sequence_axis="sequence")
+    core = make_core("nystrom", num_landmarks=8, conv_kernel_size=5)
     block = EncoderBlock(2, core, 24)
     params = jax.eval_shape(
         lambda x: block.init(jax.random.key(0), x, deterministic=True),
@@ -358,11 +350,18 @@ def test_a_block_does_not_gather_the_sequence():
     assert 0 < sum(kind.nbytes for kind in found.values()) < 2 * 4 * length * width
 
 
-def test_rejects_another_name_of_the_axis(rngs):
-    inputs = random_inputs(rngs, 1, 61, HEADS, DIM)
-    split = NystromAttention(num_landmarks=M, sequence_axis="length")
-    with pytest.raises(ValueError, match=r"must be 'sequence' or None.*got 'length'"):
-        split.init(next(rngs), *inputs, deterministic=True)
+@pytest.mark.parametrize(
+    "module", [SelfAttention(2, make_core("nystrom"), deterministic=True), MultiScaleEma(4)]
+)
+def test_modules_run_inside_a_users_shard_map(rngs, module):
+    """There the axis is already split: each device has sequences of its own."""
+    x = normal(next(rngs), (1, 8 * 5, 6))
+    variables = module.init(next(rngs), x)
+    apply = functools.partial(module.apply, variables)
+    spec = PartitionSpec(None, "sequence")
+    each = jax.shard_map(apply, mesh=mesh_of(1, 8), in_specs=spec, out_specs=spec)
+    expected = jnp.concatenate([apply(part) for part in jnp.split(x, 8, axis=1)], axis=1)
+    assert_close(jax.jit(each)(x), expected, REFERENCE)
 
 
 def received_bytes(mesh, length, heads, dim, width, dtype, *, masked, backwards, **options):

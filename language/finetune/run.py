@@ -74,7 +74,7 @@ class Run:
         # With other layouts, outputs depend on the padded length, which must be a multiple of M.
         groups &= self.model.config.landmark_layout == "real"
         lengths = None
-        if groups and training.sequence_axis(self.mesh) is None:
+        if groups and self.mesh.shape["sequence"] == 1:
             lengths = split.padded_lengths(max_len)
 
         def batch(indices: npt.NDArray[np.integer], longest: int = max_len) -> Any:
@@ -128,7 +128,6 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             init,
             data.max_len,
             num_labels=task.num_labels,
-            sequence_axis=training.sequence_axis(mesh),
             remat=sections["train"].remat,
         )
     )

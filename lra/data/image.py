@@ -5,7 +5,7 @@ tensorflow-datasets; the prepared data are identical. The pickled "python versio
 
 Source: google-research/long-range-arena, image/input_pipeline.py at cd31e5c: tokens are the gray
 values 0 to 255 without an offset, row by row.
-Differs from it: 500 training images per class are held out for validation; the original holds out
+Differs: 500 training images per class are held out for validation; the original holds out
 the last tenth in the order of tensorflow-datasets. All tokens are real; the original masks black
 pixels (as `data.zero_is_padding` does).
 """

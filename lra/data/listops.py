@@ -7,7 +7,7 @@ files `basic_{train,val,test}.tsv`.
 
 Source: google-research/long-range-arena, lra_benchmarks/data/listops.py and
 listops/input_pipeline.py at cd31e5c. Same distribution: rejection sampling without duplicates.
-Differs from it: data and splits depend on the seed alone; those of the original depend on Python's
+Differs: data and splits depend on the seed alone; those of the original depend on Python's
 randomized string hashes. The vocabulary has a fixed order; the original iterates over a set.
 """
 

@@ -9,7 +9,7 @@ Tokens are the pixels, 0 to 255, row by row.
 
 Source: google-research/long-range-arena, lra_benchmarks/image/input_pipeline.py at cd31e5c: 80 % of the
 images for training, 10 % for validation, 10 % for testing; empty files are skipped.
-Differs from it: the release is split by a hash of the file names; the original splits in the order of
+Differs: the release is split by a hash of the file names; the original splits in the order of
 tensorflow-datasets. Black pixels are real tokens; the original masks them.
 """
 

@@ -17,7 +17,7 @@ distribution of the original is reproduced with all quirks: a paddle is added to
 late, the last paddle of the first target is never added, coordinates are rounded up or truncated,
 pixels are rescaled to 0 to 255 before every Lanczos filter and again at the end, the space for a seed
 is checked one pixel off the tail, and some directions of seeds never occur.
-Differs from it: each image has a separate random stream. Paddles and discs are precomputed stamps,
+Differs: each image has a separate random stream. Paddles and discs are precomputed stamps,
 equal in every pixel to the original's drawing. Weights of turns are rounded to 2**-24. Single paddles,
 segmentation and lists of contrasts, which the Long Range Arena does not use, are not implemented.
 """

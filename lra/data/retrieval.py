@@ -10,7 +10,7 @@ the data do not depend on the order of the lines.
 Source: google-research/long-range-arena, lra_benchmarks/matching/input_pipeline.py at cd31e5c. Same
 tokens: byte + 1 for the first 10,000 bytes of a text, with escape sequences as in the file, and 0 for
 padding.
-Differs from it: all pairs are evaluated; the original drops the last incomplete batch.
+Differs: all pairs are evaluated; the original drops the last incomplete batch.
 """
 
 import codecs

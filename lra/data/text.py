@@ -6,7 +6,7 @@ the prepared data are identical.
 Source: google-research/long-range-arena, text_classification/input_pipeline.py at cd31e5c, which
 reads `imdb_reviews` of tensorflow-datasets: id = UTF-8 byte + 1, HTML kept, white space stripped
 from both ends.
-Differs from it: 1,250 training reviews per class are held out for validation; the original validates
+Differs: 1,250 training reviews per class are held out for validation; the original validates
 on the test set.
 """
 

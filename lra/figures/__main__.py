@@ -22,9 +22,10 @@ import numpy as np
 
 from command import run_to_end
 from lra.figures import approximation
-from lra.figures.approximation import HeadMaps, Nystrom
+from lra.figures.approximation import HeadMaps, nystrom_options
 from lra.figures.captured import Trained, new_parser, open_run
 from nystromformer_jax.training import write_json
+from nystromformer_jax.validation import Options
 from reporting.plotting import COLORS, new_figure
 from reporting.writer import staged
 
@@ -37,7 +38,7 @@ NAMES = {"trained": "trained model", "random": "random normal query, key, value"
 
 
 def measure(
-    trained: Trained, example: int, examples: int, nystrom: Nystrom
+    trained: Trained, example: int, examples: int, nystrom: Options
 ) -> tuple[dict[str, Any], list[list[HeadMaps]]]:
     """Measures approximation errors; returns all numbers, and the maps of each layer and head.
 
@@ -250,7 +251,7 @@ def _report(given: argparse.Namespace) -> None:
         if getattr(given, name) is not None and getattr(given, name) < 1:
             raise ValueError(f"--{name} must be 1 or more, got {getattr(given, name)}.")
     trained = open_run(given.run, data_dir=given.data_dir, max_len=MAX_LEN)
-    nystrom = Nystrom.from_config(trained.run.config["attention"])
+    nystrom = nystrom_options(trained.run.config["attention"])
     if given.num_landmarks is not None:
         nystrom = dataclasses.replace(nystrom, num_landmarks=given.num_landmarks)
     numbers, maps = measure(trained, given.example, given.examples, nystrom)

@@ -23,7 +23,7 @@ from nystromformer_jax import (
 from nystromformer_jax.approximation import relative_error
 from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import Layout, Options, Selection, Start
+from nystromformer_jax.validation import Options, Start
 
 # Maximum number of softmax attention weights in memory: one head on 4,096 tokens.
 MAX_WEIGHTS = 4096**2
@@ -40,24 +40,13 @@ _product = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 _softmax_attention = jax.jit(softmax_attention)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Nystrom:
-    """Options of Nyström attention; see `nystrom_attention`."""
-
-    num_landmarks: int = 64
-    pinv_iters: int = 6
-    pinv_start: Start = "exact"
-    landmark_layout: Layout = "real"
-    landmark_selection: Selection = "segments"
-    normalize_rows: bool = False
-
-    @classmethod
-    def from_config(cls, attention: Mapping[str, Any]) -> "Nystrom":
-        """Reads the attention section of a config; uses the defaults if it is not Nyström attention."""
-        if attention["name"] != "nystrom":
-            return cls()
-        known = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: attention[name] for name in known if name in attention})
+def nystrom_options(attention: Mapping[str, Any]) -> Options:
+    """Reads the attention section of a config; returns the defaults if it is not Nyström attention."""
+    if attention["name"] != "nystrom":
+        return Options()
+    known = [field.name for field in dataclasses.fields(Options)]
+    given = {name: attention[name] for name in known if name in attention}
+    return Options(**given | {"mask_conv": True})  # without a convolution it has no effect
 
 
 def random_tokens(like: QKV, seed: int) -> QKV:
@@ -76,7 +65,7 @@ class HeadMaps(NamedTuple):
     length: int  # number of tokens
 
 
-def head_maps(layer: CoreCall, nystrom: Nystrom, *, max_pixels: int = 512) -> list[HeadMaps]:
+def head_maps(layer: CoreCall, nystrom: Options, *, max_pixels: int = 512) -> list[HeadMaps]:
     """Returns the maps of each head for the real tokens of the first sequence.
 
     Maps are computed in blocks of rows with at most `MAX_WEIGHTS` weights.
@@ -174,7 +163,7 @@ def chunked_softmax_attention(tokens: QKV) -> Float[Array, "B L H D"]:
     return jnp.stack([jnp.stack(one, axis=1) for one in every])
 
 
-def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystrom) -> Floats:
+def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Options) -> Floats:
     """Returns relative output errors of Nyström attention without convolution, [K B H] for K layers."""
     options = dataclasses.asdict(nystrom)
     errors = [
@@ -185,7 +174,7 @@ def output_errors(layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystro
 
 
 def errors_by_iteration(
-    layers: Iterable[QKV], exact: Iterable[Array], nystrom: Nystrom, max_iters: int
+    layers: Iterable[QKV], exact: Iterable[Array], nystrom: Options, max_iters: int
 ) -> tuple[Floats, Floats]:
     """Computes errors after 0 to `max_iters` iterations of the pseudoinverse.
 
@@ -194,7 +183,7 @@ def errors_by_iteration(
       `output_errors`.
     """
     start, residuals, errors = nystrom.pinv_start, [], []
-    options = Options(**dataclasses.asdict(nystrom) | {"pinv_iters": 0})
+    options = dataclasses.replace(nystrom, pinv_iters=0)
     for (query, key, value), truth in zip(layers, exact, strict=True):
         landmarks = find_landmarks(query, key, None, None, options)
         kernel_1 = softmax_weights(query, landmarks.key, None)
@@ -230,7 +219,7 @@ def quartiles(values: npt.ArrayLike) -> dict[str, float]:
     return {"lower": lower, "median": median, "upper": upper}
 
 
-def curves(layers: Sequence[QKV], nystrom: Nystrom) -> dict[str, Any]:
+def curves(layers: Sequence[QKV], nystrom: Options) -> dict[str, Any]:
     """Computes errors by number of landmarks, by length and by number of iterations.
 
     Each entry has the `quartiles` over layers, sequences and heads. Errors by iteration are computed for

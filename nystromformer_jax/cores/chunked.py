@@ -5,17 +5,17 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.attention import add_convolution, softmax_attention
+from nystromformer_jax.attention import softmax_attention
 from nystromformer_jax.cores.core import AttentionCore, Tokens
-from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
-from nystromformer_jax.sequence_parallel import pad_length
+from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import (
-    check_convolution,
     check_inputs,
     check_query_mask,
+    check_self_attention,
     check_size,
-    zero_padding,
+    mask_or_ones,
+    pad_length,
 )
 
 
@@ -41,14 +41,9 @@ def chunked_attention(
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
     check_size("chunk_len", chunk_len)
-    if query.shape[1] != key.shape[1]:
-        raise ValueError(
-            "Chunked attention is self-attention: query and key need equal lengths; got"
-            f" L = {query.shape[1]} and T = {key.shape[1]}. Use softmax or nystrom attention instead."
-        )
+    check_self_attention("Chunked", query, key)
     query_mask = check_query_mask(query, key, mask, query_mask)
-    if mask is None:
-        mask = jnp.ones(key.shape[:2], jnp.bool_)
+    mask = mask_or_ones(mask, key.shape[:2])
     return _chunked_attention(query, key, value, mask, query_mask, chunk_len=chunk_len)
 
 
@@ -95,8 +90,5 @@ class ChunkedAttention(AttentionCore):
     conv_groups: ConvGroups = "head"
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        query, key, value, mask, _ = tokens
         output = chunked_attention(chunk_len=self.chunk_len, **tokens._asdict())
-        conv_kernel = conv_kernel_param(self, query)
-        check_convolution(query, key, conv_kernel)
-        return add_convolution(output, zero_padding(value, mask), conv_kernel)
+        return add_value_convolution(self, output, tokens)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, check_inputs, check_query_mask, zero_padding
+from nystromformer_jax.validation import accum_dtype, masked_inputs
 
 
 class LinearAttention(AttentionCore):
@@ -36,10 +36,7 @@ def linear_attention(
     Differs: no ε is added to the sum (see `feature_attention`). The Nyströmformer authors' code,
     LRA/code/attention_linear.py, does not divide by the sum.
     """
-    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
-    check_inputs(query, key, value, mask)
-    query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
-    key, value = zero_padding(key, mask), zero_padding(value, mask)
+    query, key, value = masked_inputs(query, key, value, mask, query_mask)
     output = feature_attention(log_elu_features(query), log_elu_features(key), value, mask)
     return output.astype(query.dtype)
 

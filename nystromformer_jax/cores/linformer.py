@@ -8,13 +8,7 @@ from nystromformer_jax.attention import softmax_weights
 from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import (
-    accum_dtype,
-    check_inputs,
-    check_query_mask,
-    check_size,
-    zero_padding,
-)
+from nystromformer_jax.validation import accum_dtype, check_inputs, check_size, masked_inputs
 
 
 def linformer_attention(
@@ -42,19 +36,15 @@ def linformer_attention(
     LRA/code/attention_linformer.py at f02d511.
     Differs: in the paper keys and values have separate projections; sharing is an option.
     """
-    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    query, key, value = masked_inputs(query, key, value, mask, query_mask)
     projection = jnp.asarray(projection)
-    check_inputs(query, key, value, mask)
-    query_mask = check_query_mask(query, key, mask, query_mask)
     length, num_heads = key.shape[1:3]
     if projection.ndim != 3 or (projection.shape[0], projection.shape[2]) != (num_heads, length):
         raise ValueError(
             f"projection must be [H R T] with H = {num_heads} heads and T = {length} positions,"
             f" got shape {tuple(projection.shape)}."
         )
-    query = zero_padding(query, query_mask)
-    key = project(zero_padding(key, mask), projection)
-    value = project(zero_padding(value, mask), projection)
+    key, value = project(key, projection), project(value, projection)
     return weighted_values(softmax_weights(query, key, None), value).astype(query.dtype)
 
 

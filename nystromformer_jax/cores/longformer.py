@@ -12,8 +12,11 @@ from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import (
     check_inputs,
     check_query_mask,
+    check_self_attention,
     check_size,
     is_integer,
+    mask_or_ones,
+    pad_length,
     zero_padding,
 )
 
@@ -54,12 +57,7 @@ def longformer_attention(
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     check_inputs(query, key, value, mask)
-    if query.shape[1] != key.shape[1]:
-        raise ValueError(
-            "Longformer attention is self-attention: a window lies around the query's own position,"
-            f" so query and key must have the same length; got L = {query.shape[1]} and"
-            f" T = {key.shape[1]}. Use softmax or nystrom attention instead."
-        )
+    check_self_attention("Longformer", query, key)
     query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
     check_size("num_global", num_global, least=0)
     if not is_integer(window) or window < 1 or window % 2 == 0:
@@ -67,11 +65,8 @@ def longformer_attention(
             "window must be an odd integer (the token itself and equally many on either side), got"
             f" {window!r}."
         )
-    if mask is None:
-        mask = jnp.ones(query.shape[:2], jnp.bool_)
-    return _longformer_attention(
-        query, key, value, mask, window=window, num_global=min(num_global, query.shape[1])
-    )
+    mask, num_global = mask_or_ones(mask, query.shape[:2]), min(num_global, query.shape[1])
+    return _longformer_attention(query, key, value, mask, window=window, num_global=num_global)
 
 
 # Jitted, so that a call outside of jit compiles once instead of once per operation.
@@ -125,8 +120,7 @@ def window_attention(
     num_blocks = -(-length // rows)
 
     def blocks(x: Shaped[Array, "B L *rest"]) -> Shaped[Array, "B K S *rest"]:
-        widths = [(0, 0), (0, num_blocks * rows - length), *[(0, 0)] * (x.ndim - 2)]
-        return jnp.pad(x, widths).reshape(batch, num_blocks, rows, *x.shape[2:])
+        return pad_length(x, rows).reshape(batch, num_blocks, rows, *x.shape[2:])
 
     def flat(x: Shaped[Array, "B K *rest"]) -> Shaped[Array, "BK *rest"]:
         return x.reshape(batch * num_blocks, *x.shape[2:])

@@ -4,16 +4,10 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from nystromformer_jax.attention import add_convolution
 from nystromformer_jax.cores.core import AttentionCore, Tokens
-from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
+from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
 from nystromformer_jax.typing import Array
-from nystromformer_jax.validation import (
-    check_convolution,
-    check_inputs,
-    check_query_mask,
-    zero_padding,
-)
+from nystromformer_jax.validation import check_inputs, check_query_mask
 
 
 class NoAttention(AttentionCore):
@@ -35,6 +29,4 @@ class NoAttention(AttentionCore):
         query, key, value, mask, query_mask = tokens
         check_inputs(query, key, value, mask)
         check_query_mask(query, key, mask, query_mask)
-        conv_kernel = conv_kernel_param(self, query)
-        check_convolution(query, key, conv_kernel)
-        return add_convolution(jnp.zeros_like(query), zero_padding(value, mask), conv_kernel)
+        return add_value_convolution(self, jnp.zeros_like(query), tokens)

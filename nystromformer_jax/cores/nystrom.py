@@ -3,13 +3,11 @@
 import dataclasses
 import functools
 
-import jax
-
 from nystromformer_jax.attention import find_landmarks, nystrom_attention
 from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
 from nystromformer_jax.pinv import pinv_residual
-from nystromformer_jax.sequence_parallel import SEQUENCE_AXIS, sharded_nystrom_attention
+from nystromformer_jax.sequence_parallel import ambient_mesh, sharded_nystrom_attention
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import (
     Implementation,
@@ -25,14 +23,15 @@ from nystromformer_jax.validation import (
 class NystromAttention(AttentionCore):
     """Nyström attention, in O(L + T). Supports L ≠ T without the convolution.
 
+    If the ambient mesh (`jax.set_mesh`) has an axis "sequence", the length is split over its devices, see
+    `sharded_nystrom_attention`.
+
     If the collection "diagnostics" is mutable, `pinv_residual` [B H] is sown into it.
 
     Attributes:
       num_landmarks: M. For this and attributes not listed here, see `nystrom_attention`.
       conv_kernel_size: Width of the convolution of the value, odd; 0 for none. The paper uses 35 on LRA.
       conv_groups: One kernel per `"head"`, as in the paper, or per `"channel"`.
-      sequence_axis: If `"sequence"`, the length is split over this axis of the ambient mesh
-        (`jax.set_mesh`), see `sharded_nystrom_attention`. If None, the length is not split.
     """
 
     num_landmarks: int = 64
@@ -45,30 +44,16 @@ class NystromAttention(AttentionCore):
     mask_conv: bool = True
     normalize_rows: bool = False
     implementation: Implementation = "auto"
-    sequence_axis: str | None = None
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         check_inputs(*tokens[:4])
-        if self.sequence_axis not in (None, SEQUENCE_AXIS):
-            raise ValueError(
-                f"sequence_axis must be {SEQUENCE_AXIS!r} or None: the layers around the attention use an"
-                f" axis of that name; got {self.sequence_axis!r}. Rename the mesh's axis, or call"
-                " sharded_nystrom_attention, which takes any axis."
-            )
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
         if self.is_mutable_collection("diagnostics") and not self.is_initializing():
             self.sow("diagnostics", "pinv_residual", _residual(tokens, Options(**given)))
+        mesh = None if self.is_initializing() else ambient_mesh()
         attend = nystrom_attention
-        if self.sequence_axis is not None and not self.is_initializing():
-            mesh = jax.sharding.get_abstract_mesh()
-            if self.sequence_axis not in mesh.shape:
-                raise ValueError(
-                    f"sequence_axis={self.sequence_axis!r} needs a mesh with that axis around the call,"
-                    f" set by jax.set_mesh(mesh); the axes of the mesh are {mesh.axis_names}."
-                )
-            attend = functools.partial(
-                sharded_nystrom_attention, mesh=mesh, axis=self.sequence_axis
-            )
+        if mesh is not None:
+            attend = functools.partial(sharded_nystrom_attention, mesh=mesh)
         return attend(
             **tokens._asdict(),
             **given,

@@ -8,8 +8,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.attention import add_convolution
+from nystromformer_jax.cores.core import Tokens
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import check_choice, is_integer
+from nystromformer_jax.validation import (
+    check_choice,
+    check_convolution,
+    is_integer,
+    zero_padding,
+)
 
 ConvGroups = Literal["head", "channel"]
 
@@ -45,6 +52,16 @@ def conv_kernel_param(
         "conv_kernel", conv_init(batch_axis=channels), shape, jnp.float32
     )
     return kernel.astype(query.dtype)
+
+
+def add_value_convolution(
+    core: Any, output: Float[Array, "B L H D"], tokens: Tokens, *, mask_conv: bool = True
+) -> Float[Array, "B L H D"]:
+    """Adds the convolution of the value, with the kernel of `conv_kernel_param`, to a core's output."""
+    conv_kernel = conv_kernel_param(core, tokens.query)
+    check_convolution(tokens.query, tokens.key, conv_kernel)
+    value = zero_padding(tokens.value, tokens.mask) if mask_conv else tokens.value
+    return add_convolution(output, value, conv_kernel)
 
 
 def core_params(core: nn.Module, rng: Array, num_heads: int, head_dim: int) -> dict[str, Any]:

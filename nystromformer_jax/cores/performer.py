@@ -9,14 +9,7 @@ from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.linear import feature_attention
 from nystromformer_jax.cores.parameters import sampling_rng
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import (
-    accum_dtype,
-    check_choice,
-    check_inputs,
-    check_query_mask,
-    check_size,
-    zero_padding,
-)
+from nystromformer_jax.validation import accum_dtype, check_choice, check_size, masked_inputs
 
 Kernel = Literal["softmax", "relu"]
 
@@ -85,16 +78,13 @@ def performer_attention(
     the weights; `feature_attention` needs no ε. google-research does not scale the inputs of the relu
     kernel.
     """
-    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
-    check_inputs(query, key, value, mask)
+    query, key, value = masked_inputs(query, key, value, mask, query_mask)
     if projection.ndim != 2 or projection.shape[1] != query.shape[-1]:
         raise ValueError(
             f"projection must be [num_features, head_dim] with head_dim = {query.shape[-1]} as in"
             f" query, got {projection.shape}."
         )
     check_choice("kernel", kernel, Kernel)
-    query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
-    key, value = zero_padding(key, mask), zero_padding(value, mask)
     log_features = log_softmax_features if kernel == "softmax" else log_relu_features
     output = feature_attention(
         log_features(query, projection), log_features(key, projection), value, mask

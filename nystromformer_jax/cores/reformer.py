@@ -16,8 +16,11 @@ from nystromformer_jax.validation import (
     accum_dtype,
     check_inputs,
     check_query_mask,
+    check_self_attention,
     check_size,
     is_integer,
+    mask_or_ones,
+    pad_length,
     zero_padding,
 )
 
@@ -70,12 +73,8 @@ def lsh_attention(
     """
     query, value = jnp.asarray(query), jnp.asarray(value)
     check_inputs(query, value, value, mask)
+    check_self_attention("LSH", query, value)
     length = query.shape[1]
-    if value.shape[1] != length:
-        raise ValueError(
-            "LSH attention is self-attention: its queries are its keys, so L and T must be equal; got"
-            f" L = {length} and T = {value.shape[1]}."
-        )
     check_size("num_hashes", num_hashes)
     check_size("chunk_len", chunk_len)
     if num_buckets is None:
@@ -136,8 +135,8 @@ def _permute_forward(x: Array, order: Array, inverse: Array) -> tuple[Array, tup
     return permute(x, order, inverse), (order, inverse)
 
 
-def _permute_backward(kept: tuple[Array, Array], cotangent: Array) -> tuple[Array, None, None]:
-    order, inverse = kept
+def _permute_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, None, None]:
+    order, inverse = residuals
     return permute(cotangent, inverse, order), None, None
 
 
@@ -155,21 +154,18 @@ def _lsh_attention(
     chunk_len: int,
 ) -> Float[Array, "B L H D"]:
     """Computes `lsh_attention` for validated arguments."""
-    batch, length = query.shape[:2]
-    real = jnp.ones((batch, length), bool) if mask is None else mask
-    missing = -length % chunk_len
+    length = query.shape[1]
+    real = pad_length(mask_or_ones(mask, query.shape[:2]), chunk_len)
     query, value = (
-        jnp.pad(zero_padding(x, mask), ((0, 0), (0, missing), (0, 0), (0, 0))).swapaxes(1, 2)
-        for x in (query, value)
+        pad_length(zero_padding(x, mask), chunk_len).swapaxes(1, 2) for x in (query, value)
     )
-    real = jnp.pad(real, ((0, 0), (0, missing)))
 
     num_buckets = math.prod(2 * rotation.shape[-1] for rotation in rotations)
     buckets = hash_buckets(query, rotations, num_hashes)
     buckets = jnp.where(real[None, :, None, :], buckets, num_buckets)
     orders = jnp.argsort(buckets, axis=-1, stable=True)
     inverses = jnp.argsort(orders, axis=-1)
-    sorted_real = jnp.arange(length + missing)[None, :] < real.sum(axis=1)[:, None]
+    sorted_real = jnp.arange(real.shape[1])[None, :] < real.sum(axis=1)[:, None]
 
     def attend(order: Array, inverse: Array) -> tuple[Array, Array]:
         sorted_query, sorted_value = (permute(x, order, inverse) for x in (query, value))

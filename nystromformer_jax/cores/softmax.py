@@ -1,17 +1,12 @@
 """Softmax attention, optionally with attention dropout and the convolution of the value."""
 
-from nystromformer_jax.attention import add_convolution, softmax_weights
+from nystromformer_jax.attention import softmax_weights
 from nystromformer_jax.cores.core import AttentionCore, Tokens
-from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
+from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array
-from nystromformer_jax.validation import (
-    check_convolution,
-    check_inputs,
-    check_query_mask,
-    zero_padding,
-)
+from nystromformer_jax.validation import check_inputs, check_query_mask, zero_padding
 
 
 class SoftmaxAttention(AttentionCore):
@@ -39,13 +34,10 @@ class SoftmaxAttention(AttentionCore):
         query, key, value, mask, query_mask = tokens
         check_inputs(query, key, value, mask)
         query_mask = check_query_mask(query, key, mask, query_mask)
-        conv_kernel = conv_kernel_param(self, query)
-        check_convolution(query, key, conv_kernel)
-        conv_value = value
         if self.mask_conv:
-            query, conv_value = zero_padding(query, query_mask), zero_padding(value, mask)
+            query = zero_padding(query, query_mask)
         key, value = zero_padding(key, mask), zero_padding(value, mask)
         weights = softmax_weights(query, key, mask)
         weights = Dropout(self.dropout_rate)(weights, deterministic=deterministic)
         output = weighted_values(weights, value).astype(query.dtype)
-        return add_convolution(output, conv_value, conv_kernel)
+        return add_value_convolution(self, output, tokens, mask_conv=self.mask_conv)

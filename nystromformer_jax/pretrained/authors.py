@@ -44,8 +44,8 @@ def read_authors_source(
     types = tensors.get("model.embeddings.token_type_embeddings.weight")
     if not isinstance(config, dict) or words is None or positions is None or types is None:
         raise ValueError(
-            f"{where} with the config.json next to it is neither a checkpoint in Hugging Face's layout"
-            " nor of the authors' BERT code (code/ or reorganized_code/ of mlpen/Nystromformer)."
+            f"{where} with the config.json next to it is not a checkpoint in Hugging Face's layout, and not"
+            " one of the authors' BERT code (code/ or reorganized_code/ of mlpen/Nystromformer)."
         )
     names = {
         layout: f"model.{tensor_name('encoder/layer_0/attention/query/kernel', family.modules)}"

@@ -419,11 +419,9 @@ def _load_tokenizer(folder: Path) -> Any:
     if has_file and importlib.util.find_spec("tokenizers") is not None:
         return _FileTokenizer(folder / "tokenizer.json")
     if importlib.util.find_spec("transformers") is None:
-        needed = 'tokenizers (extra "language")' if has_file else "transformers"
-        found = "a" if has_file else "no"
+        needed = "tokenizers" if has_file else "transformers"
         raise ImportError(
-            f"{folder} holds {found} tokenizer.json, and the package {needed}, which would read its"
-            " tokenizer, is not installed."
+            f"Reading the tokenizer of {folder} needs the package {needed}: pip install {needed}."
         )
     from transformers import AutoTokenizer
 
@@ -431,7 +429,7 @@ def _load_tokenizer(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, verbose=False)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise FileNotFoundError(f"{folder} holds no tokenizer: {reason}") from None
+        raise FileNotFoundError(f"{folder} has no tokenizer: {reason}") from None
 
 
 def _download(name: str) -> Path:

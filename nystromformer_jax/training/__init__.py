@@ -73,7 +73,6 @@ if TYPE_CHECKING:
         make_mesh,
         on_mesh,
         replicated,
-        sequence_axis,
         shard_batch,
         state_sharding,
     )

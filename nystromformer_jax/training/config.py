@@ -20,8 +20,10 @@ class TrainConfig:
     total_steps: int
     batch_size: int  # global batch size: examples per update on all devices
     seed: int = 0
-    accumulation: int = 1  # gradient accumulation in parts, see `num_parts`; 0: chosen by device
-    cpu_accumulation: int = 1  # for CPUs and small accelerators if accumulation is 0
+    accumulation: int = (
+        1  # gradient accumulation in parts; `choose_accumulation` replaces a 0 in configs
+    )
+    cpu_accumulation: int = 1  # what `choose_accumulation` chooses for CPUs and small accelerators
     remat: bool = False  # rematerialization: recompute activations in the backward pass
     budget_steps: int = 0  # a run of fewer steps is partial; 0: the default of the task
 

@@ -101,7 +101,7 @@ def exit_code_of(error: Exception) -> int | None:
     return None
 
 
-_CANNOT_WRITE = CANNOT_WRITE | {errno.EIO}
+_WRITE_ERRORS = CANNOT_WRITE | {errno.EIO}
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def _write_error(error: Exception, folder: Path) -> int | None:
             is_write = error.errno != errno.EIO  # reading the data can raise it too
         else:
             is_write = Path(os.fsdecode(error.filename)).is_relative_to(folder)
-        return error.errno if error.errno in _CANNOT_WRITE and is_write else None
+        return error.errno if error.errno in _WRITE_ERRORS and is_write else None
     # Orbax's storage layer raises ValueErrors with the errno in the message.
     found = re.search(r"os_error_code='(\d+)'", str(error))
-    return int(found[1]) if found and int(found[1]) in _CANNOT_WRITE else None
+    return int(found[1]) if found and int(found[1]) in _WRITE_ERRORS else None

@@ -125,8 +125,8 @@ def fit(
                     batch_size=batch_size,
                     seed=config.train.seed,
                     start_step=step,
-                    host=shard,
-                    hosts=num_shards,
+                    shard=shard,
+                    num_shards=num_shards,
                 )
             )
         )
@@ -299,8 +299,8 @@ def _evaluate(
         examples,
         batch_size=spec.config.eval_batch_size(spec.mesh.shape["data"]),
         limit=spec.config.eval.max_examples,
-        host=shard,
-        hosts=num_shards,
+        shard=shard,
+        num_shards=num_shards,
     )
     with closing(batches):
         return evaluate(spec.compiled_eval_step, params, stop.watch(batches), spec.mesh, summarize)

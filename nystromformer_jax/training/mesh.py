@@ -68,11 +68,6 @@ def _hosts(row: np.ndarray) -> tuple[int, ...]:
     return tuple(sorted({device.process_index for device in row}))
 
 
-def sequence_axis(mesh: Mesh) -> str | None:
-    """Returns the mesh axis that splits the length, or None if it is not split."""
-    return SEQUENCE_AXIS if mesh.shape[SEQUENCE_AXIS] > 1 else None
-
-
 def check_length(mesh: Mesh, length: int, name: str) -> None:
     """Raises ValueError unless the "sequence" axis divides `length`; `name` is the config key."""
     devices = mesh.shape[SEQUENCE_AXIS]

@@ -25,7 +25,7 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 
     Source: PyTorch's `OneCycleLR(anneal_strategy="linear", pct_start=W/T)` with its defaults
         div_factor 25 and final_div_factor 1e4, as in the authors' LRA code.
-    Differs from it: `beta1` is constant unless `cycle_beta1` is set.
+    Differs: `beta1` is constant unless `cycle_beta1` is set.
     """
     peak, warmup = config.learning_rate, config.warmup_steps
     one_cycle = config.schedule == "one_cycle"

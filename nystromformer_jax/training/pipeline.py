@@ -60,11 +60,11 @@ def training_batches(
     batch_size: int,
     seed: int,
     start_step: int = 0,
-    host: int = 0,
-    hosts: int = 1,
+    shard: int = 0,
+    num_shards: int = 1,
 ) -> Generator[Batch, None, None]:
     """Yields this host's rows of global batches `start_step`, `start_step + 1`, … without end."""
-    mine = _rows_of_host(examples, batch_size, host, hosts)
+    mine = _rows_of_shard(examples, batch_size, shard, num_shards)
     lengths = examples.lengths
     order = grain.MapDataset.range(examples.count).seed(seed).shuffle().repeat()
     batches = order.batch(batch_size if lengths is None else GROUP * batch_size)
@@ -97,13 +97,13 @@ def training_batches(
 
 
 def evaluation_batches(
-    examples: Examples, *, batch_size: int, limit: int = 0, host: int = 0, hosts: int = 1
+    examples: Examples, *, batch_size: int, limit: int = 0, shard: int = 0, num_shards: int = 1
 ) -> Generator[Batch, None, None]:
     """Yields every example once, in order or sorted by length, in the same number of batches on every host.
 
     Rows of weight 0 fill up the last global batch. `limit` is the maximum number of examples; 0: all.
     """
-    mine = _rows_of_host(examples, batch_size, host, hosts)
+    mine = _rows_of_shard(examples, batch_size, shard, num_shards)
     count = min(examples.count, limit) if limit else examples.count
     order = np.arange(count)
     if examples.lengths is not None:
@@ -122,12 +122,13 @@ def _read(dataset: grain.MapDataset) -> Generator[Batch, None, None]:
     yield from dataset.to_iter_dataset(READ)
 
 
-def _rows_of_host(examples: Examples, batch_size: int, host: int, hosts: int) -> slice:
+def _rows_of_shard(examples: Examples, batch_size: int, shard: int, num_shards: int) -> slice:
     if examples.count < 1:
-        raise ValueError("a split needs at least one example, this one has none.")
-    if batch_size % hosts:
+        raise ValueError("A split needs at least one example; this split has none.")
+    if batch_size % num_shards:
         raise ValueError(
-            f"a batch of {batch_size} is not divisible by {hosts} hosts: pass a multiple of {hosts}."
+            f"A batch of {batch_size} is not divisible by {num_shards} shards: pass a multiple of"
+            f" {num_shards}."
         )
-    rows = batch_size // hosts
-    return slice(host * rows, (host + 1) * rows)
+    rows = batch_size // num_shards
+    return slice(shard * rows, (shard + 1) * rows)

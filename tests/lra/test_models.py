@@ -283,7 +283,9 @@ def test_dropout_applies_to_the_embeddings(rngs):
 
 
 def test_rejects_invalid_sizes():
-    with pytest.raises(ValueError, match=r"model\.num_heads: needs 1 or more, got 0"):
+    with pytest.raises(
+        ValueError, match=r"model\.num_heads must be an integer of at least 1, got 0"
+    ):
         ModelConfig(vocab_size=11, max_len=64, num_heads=0)
     with pytest.raises(ValueError, match=r"model\.dropout_rate"):
         ModelConfig(vocab_size=11, max_len=64, dropout_rate=1.0)

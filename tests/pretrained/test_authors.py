@@ -267,7 +267,7 @@ class TestErrors:
 
     def test_not_a_checkpoint(self, path, refused):
         torch.save({"decoder.weight": torch.ones(3)}, path)
-        assert "nor of the authors' BERT code" in refused()
+        assert "and not one of the authors' BERT code" in refused()
         torch.save([1, 2], path)
         assert "contains no state dict" in refused()
 

@@ -44,7 +44,10 @@ def test_batches_are_the_same_for_any_number_of_hosts():
     one = take(training_batches(numbers(31), batch_size=12, seed=5), 7)
     for hosts in (2, 3, 4):
         shares = [
-            take(training_batches(numbers(31), batch_size=12, seed=5, host=host, hosts=hosts), 7)
+            take(
+                training_batches(numbers(31), batch_size=12, seed=5, shard=host, num_shards=hosts),
+                7,
+            )
             for host in range(hosts)
         ]
         joined = [list(itertools.chain(*rows)) for rows in zip(*shares, strict=True)]
@@ -56,7 +59,7 @@ def test_resumes_from_the_step_alone():
     for hosts, host in ((1, 0), (3, 2)):
         rows = slice(host * 12 // hosts, (host + 1) * 12 // hosts)
         tail = training_batches(
-            numbers(31), batch_size=12, seed=5, start_step=13, host=host, hosts=hosts
+            numbers(31), batch_size=12, seed=5, start_step=13, shard=host, num_shards=hosts
         )
         assert take(tail, 7) == [batch[rows] for batch in whole[13:]]
 
@@ -67,20 +70,27 @@ def test_a_curriculum_is_read_first_once_and_in_order():
     whole = take(training_batches(examples, batch_size=12, seed=5), 5)
     rest = take(training_batches(numbers(31), batch_size=12, seed=5), 3)
     assert whole == [list(range(1000, 1012)), list(range(1012, 1024)), *rest]
-    resumed = training_batches(examples, batch_size=12, seed=5, start_step=1, host=1, hosts=2)
+    resumed = training_batches(examples, batch_size=12, seed=5, start_step=1, shard=1, num_shards=2)
     assert take(resumed, 4) == [batch[6:] for batch in whole[1:]]
 
 
-def old_rows(count, *, batch_size, seed, host, hosts, start_step, batches):
+def old_rows(count, *, batch_size, seed, shard, num_shards, start_step, batches):
     """The batches of grain without lengths."""
     order = grain.MapDataset.range(count).seed(seed).shuffle().repeat()
-    mine = order.batch(batch_size // hosts).slice(slice(start_step * hosts + host, None, hosts))
+    mine = order.batch(batch_size // num_shards)
+    mine = mine.slice(slice(start_step * num_shards + shard, None, num_shards))
     return [mine[i].tolist() for i in range(batches)]
 
 
-@pytest.mark.parametrize(("host", "hosts"), [(0, 1), (1, 2), (2, 3)])
-def test_rows_without_lengths_equal_those_of_grain(host, hosts):
-    options = {"batch_size": 12, "seed": 5, "host": host, "hosts": hosts, "start_step": 3}
+@pytest.mark.parametrize(("shard", "num_shards"), [(0, 1), (1, 2), (2, 3)])
+def test_rows_without_lengths_equal_those_of_grain(shard, num_shards):
+    options = {
+        "batch_size": 12,
+        "seed": 5,
+        "shard": shard,
+        "num_shards": num_shards,
+        "start_step": 3,
+    }
     rows = take(training_batches(numbers(31), **options), 11)
     assert rows == old_rows(31, **options, batches=11)
 
@@ -97,7 +107,7 @@ def test_every_epoch_has_all_examples_in_another_order():
 @pytest.mark.parametrize("count", [1, 6, 11, 12, 13, 31])
 def test_evaluation_has_every_example_once_in_equally_many_batches(hosts, count):
     shares = [
-        list(evaluation_batches(numbers(count), batch_size=6, host=host, hosts=hosts))
+        list(evaluation_batches(numbers(count), batch_size=6, shard=host, num_shards=hosts))
         for host in range(hosts)
     ]
     assert {len(share) for share in shares} == {-(-count // 6)}
@@ -157,7 +167,7 @@ class TestLengths:
     def test_a_group_of_batches_has_the_examples_of_its_interval(self):
         rows = np.concatenate([batch["number"] for batch in self.batches(5 * GROUP)])
         (order,) = old_rows(
-            self.COUNT, batch_size=len(rows), seed=5, host=0, hosts=1, start_step=0, batches=1
+            self.COUNT, batch_size=len(rows), seed=5, shard=0, num_shards=1, start_step=0, batches=1
         )
         stretch = GROUP * self.BATCH
         for start in range(0, len(rows), stretch):
@@ -176,7 +186,7 @@ class TestLengths:
 
     @pytest.mark.parametrize("hosts", [2, 4])
     def test_hosts_share_the_rows_and_the_longest_length(self, hosts):
-        shares = [self.batches(host=host, hosts=hosts) for host in range(hosts)]
+        shares = [self.batches(shard=host, num_shards=hosts) for host in range(hosts)]
         for one, *parts in zip(self.batches(), *shares, strict=True):
             together = joined(parts)
             for name in ("number", "longest", "weights"):
@@ -199,7 +209,11 @@ class TestLengths:
     def test_evaluation_has_every_example_once(self, hosts, limit, scored):
         examples = ragged(self.COUNT)
         shares = [
-            list(evaluation_batches(examples, batch_size=8, limit=limit, host=host, hosts=hosts))
+            list(
+                evaluation_batches(
+                    examples, batch_size=8, limit=limit, shard=host, num_shards=hosts
+                )
+            )
             for host in range(hosts)
         ]
         batches = [joined(parts) for parts in zip(*shares, strict=True)]
@@ -213,7 +227,7 @@ class TestLengths:
 
 
 def test_rejects_batches_that_cannot_be_divided():
-    with pytest.raises(ValueError, match="a batch of 10 is not divisible by 3 hosts"):
-        next(training_batches(numbers(31), batch_size=10, seed=0, hosts=3))
+    with pytest.raises(ValueError, match="A batch of 10 is not divisible by 3 shards"):
+        next(training_batches(numbers(31), batch_size=10, seed=0, num_shards=3))
     with pytest.raises(ValueError, match="at least one example"):
         next(evaluation_batches(numbers(0), batch_size=10))
