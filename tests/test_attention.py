@@ -62,10 +62,11 @@ class TestSoftmax:
         expected = softmax_by_the_paper(query[0], key[0], value[0])
         assert_close(softmax_attention(query, key, value)[0], expected, REFERENCE)
 
-    def test_gradients_ignore_padded_queries(self, rngs):
+    @pytest.mark.parametrize("names", [["mask"], ["mask", "query_mask"]])
+    def test_gradients_ignore_padded_queries(self, rngs, names):
         query, key, value = random_inputs(rngs, 2, 11, HEADS, DIM)
         mask = mask_of_lengths([11, 7], 11)
-        attention = functools.partial(softmax_attention, mask=mask)
+        attention = functools.partial(softmax_attention, **dict.fromkeys(names, mask))
         weights = normal(next(rngs), query.shape) * mask[..., None, None]
         expected = value_and_gradients(attention, query, key, value, weights)
         padded = [jnp.where(mask[..., None, None], x, jnp.nan) for x in (query, key, value)]

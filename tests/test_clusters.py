@@ -44,6 +44,17 @@ def test_landmarks_are_the_means_of_separate_clusters(rngs, masked):
         assert_close(found[found[:, 0].argsort()], own[own[:, 0].argsort()], REFERENCE)
 
 
+@pytest.mark.parametrize("similar", ["query", "key"])
+def test_clusters_are_used_if_the_tokens_of_the_other_side_are_similar(rngs, similar):
+    """The logits then hardly vary, and both sides use their clusters."""
+    query, key = (separate_clusters(rngs)[0] for _ in range(2))
+    query, key = (1e-3 * query, key) if similar == "query" else (query, 1e-3 * key)
+    segments = [SegmentMeans(*segment_means(x, M)) for x in (query, key)]
+    found = jax.jit(cluster_landmarks)(query, key, *segments)
+    for one, other in zip(found, segments, strict=True):
+        assert (jnp.abs(one.means - other.means).max(axis=(1, 3)) > 1e-4).all()
+
+
 def test_clusters_reduce_the_error_and_are_not_used_for_sharp_attention():
     rngs = jax.random.split(jax.random.key(0), 5)
     query, key, value = jax.random.normal(rngs[0], (3, 1, 1024, 4, 32))

@@ -1,13 +1,16 @@
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax import Encoder, make_core
+from nystromformer_jax import Encoder, make_core, nystrom_attention
+from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.ema import multi_scale_ema
 from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
+from nystromformer_jax.modules import MlpBlock
 from tests.helpers import (
     HALF,
     REFERENCE,
@@ -84,6 +87,12 @@ class TestMultiScaleEma:
         averages = np.asarray(jax.jit(layer.apply)({"params": alone}, x))
         assert_close(averages.std(axis=(0, 1)), np.ones(4), SAMPLED)
 
+    def test_initial_weights_have_a_unit_sum_of_squares(self, rngs):
+        layer = MultiScaleEma(num_states=8)
+        weights = jax.jit(layer.init)(next(rngs), jnp.ones((1, 3, 200)))["params"]["weight"]
+        squares = (weights**2).sum(axis=(0, 2))
+        assert float(squares.mean()) == pytest.approx(1, abs=0.1)
+
     @pytest.mark.parametrize("normalization", ["mean", "variance"])
     def test_equals_the_function_plus_the_token_itself(self, rngs, normalization):
         x, mask = random_tokens(rngs)
@@ -126,6 +135,64 @@ def test_padding_has_no_effect_on_outputs_and_gradients(rngs, name):
     assert all(
         leaf.any() for leaf in jax.tree.leaves(jax.device_get(gradient))
     )  # every parameter is used
+
+
+def test_a_block_equals_its_formula(rngs):
+    x, mask = random_tokens(rngs)
+    block = make_block()
+    variables = initialised(block, rngs, x, mask)
+
+    @jax.jit
+    def formula(weights, x):
+        def dense(name, x):
+            return x @ weights[name]["kernel"] + weights[name]["bias"][None, None]
+
+        def norm(name, x):
+            x = x - x.mean(-1, keepdims=True)
+            x = x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+            return x * weights[name]["scale"][None, None] + weights[name]["bias"][None, None]
+
+        def scaled(name, x):
+            scale, shift = weights[f"{name}_scale"], weights[f"{name}_shift"]
+            return scale[None, None] * x + shift[None, None]
+
+        normed = norm("attention_norm", x)
+        ema = MultiScaleEma(3, LENGTH)
+        averages = nn.silu(ema.apply({"params": weights["ema"]}, normed, mask))
+        shared = nn.silu(dense("shared", averages))
+        inputs = scaled("query", shared), scaled("key", shared), nn.silu(dense("value", normed))
+        attended = nystrom_attention(
+            *(x.reshape(BATCH, LENGTH, 2, WIDTH // 2) for x in inputs),
+            num_landmarks=4,
+            mask=mask,
+            conv_kernel=weights["core"]["conv_kernel"],
+        ).reshape(x.shape)
+        reset = nn.silu(dense("reset", averages))
+        hidden = nn.silu(dense("hidden", averages) + dense("out", reset * attended))
+        update = nn.sigmoid(dense("update", averages))
+        y = x + update * (hidden - x)
+        mlp = MlpBlock(16).bind({"params": weights["mlp"]})
+        return y + mlp(norm("mlp_norm", y), deterministic=True)
+
+    actual = jax.jit(functools.partial(block.apply, deterministic=True))(variables, x, mask)
+    assert_close(actual, formula(variables["params"], x), REFERENCE, where=mask)
+
+
+def test_dropout_applies_to_the_hidden_state_and_twice_in_the_mlp(rngs):
+    x, _ = random_tokens(rngs)
+    block = make_block("none", dropout_rate=0.5)
+    variables = initialised(block, rngs, x)
+    dropped = []
+
+    def spy(call, args, kwargs, context):
+        if isinstance(context.module, Dropout) and not kwargs["deterministic"]:
+            dropped.append(args[0].shape)
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(spy):
+        run = functools.partial(block.apply, deterministic=False, rngs={"dropout": next(rngs)})
+        jax.eval_shape(run, variables, x)
+    assert dropped == [x.shape, (BATCH, LENGTH, 16), x.shape]
 
 
 def test_without_states_tokens_mix_by_the_core_alone(rngs):

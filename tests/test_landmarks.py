@@ -6,11 +6,21 @@ import pytest
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.landmarks import (
     TokenRanks,
+    _sums,
+    _sums_by_product,
     segment_means,
     segment_sizes,
     segment_sums,
 )
-from tests.helpers import HALF, HALF_GRADIENT, SAME_ARITHMETIC, assert_close, normal, random_inputs
+from tests.helpers import (
+    HALF,
+    HALF_GRADIENT,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    normal,
+    random_inputs,
+)
 
 
 def test_seven_tokens_are_divided_into_three_segments():
@@ -95,6 +105,12 @@ def test_sums_and_their_gradient_between_any_bounds(length):
     weights = jnp.asarray(rng.normal(size=sums.shape), jnp.float32)
     gradient = np.einsum("BML,BMHD->BLHD", member, weights)
     assert_close(pull_back(weights)[0], gradient, SAME_ARITHMETIC)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_sums_for_tpus_equal_those_of_other_devices(rngs, dtype):
+    x = normal(next(rngs), (2, 35, 3, 5), dtype)
+    assert_close(_sums_by_product(x, 7), _sums(x, 7), REFERENCE)
 
 
 def test_padding_anywhere_changes_nothing(rngs):

@@ -248,6 +248,16 @@ def test_softmax_attention_equals_that_of_flax(rngs, normalize_qk):
     assert_close(run(inputs_k=keys, inputs_v=values), attend(keys, values), REFERENCE)
 
 
+def test_output_projection_has_its_own_initializers(rngs):
+    inits = {"kernel": nn.initializers.zeros_init(), "bias": nn.initializers.ones_init()}
+    options = {f"out_{name}_init": init for name, init in inits.items()}
+    layer = MultiHeadAttention(2, make_core("softmax"), **options)
+    run = jax.jit(functools.partial(layer.init_with_output, deterministic=True))
+    output, variables = run(next(rngs), jnp.ones((1, LENGTH, WIDTH)))
+    assert (output == 1).all()
+    assert variables["params"]["value"]["kernel"].any()
+
+
 def test_queries_and_keys_are_transformed_after_the_normalization(rngs):
     """Doubling both is doubling the scales of both layer norms."""
     x = normal(next(rngs), (BATCH, LENGTH, WIDTH))
@@ -314,13 +324,22 @@ class OfPair(MultiHeadAttention):
         return super().__call__(x, x, mask, mask, deterministic=deterministic)
 
 
-@pytest.mark.slow_except("attention", "of a pair")
-@pytest.mark.parametrize("name", ["attention", "of a pair", "block", "stem"])
+class OfThree(MultiHeadAttention):
+    """The same with separate inputs for queries, keys and values."""
+
+    def __call__(self, x, mask, *, deterministic):
+        inputs = {"inputs_k": x, "inputs_v": 2 * x}
+        return super().__call__(x, None, mask, mask, **inputs, deterministic=deterministic)
+
+
+@pytest.mark.slow_except("attention", "of a pair", "of three")
+@pytest.mark.parametrize("name", ["attention", "of a pair", "of three", "block", "stem"])
 def test_parameter_gradients_ignore_padding(rngs, name):
     make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)
     module, options = {
         "attention": (SelfAttention(2, make), {"deterministic": True}),
         "of a pair": (OfPair(2, make), {"deterministic": True}),
+        "of three": (OfThree(2, make_core("nystrom", num_landmarks=3)), {"deterministic": True}),
         "block": (EncoderBlock(2, make, 7), {"deterministic": True}),
         "stem": (ConvStem((3,)), {}),
     }[name]

@@ -62,6 +62,30 @@ def test_a_block_with_any_core_equals_linen_forward_and_gradient(name, rngs):
     assert_close(native.to_linen(block), variables, SAME_ARITHMETIC)
 
 
+def test_a_block_with_other_options_equals_linen(rngs):
+    make = make_core("softmax")
+    options = {"activation": "relu", "qkv_features": 10, "attention_bias": False}
+    options["layer_norm_epsilon"] = 0.1
+    linen = EncoderBlock(H, make, F, **options)
+    block = native.EncoderBlock(H, E, make, F, **options, rngs=nnx.Rngs(0))
+    x = normal(next(rngs), (B, L, E))
+    variables = random_variables(linen, x)
+
+    @jax.jit
+    def both(variables, x):
+        return as_function(block)(variables, x), linen.apply(variables, x, deterministic=True)
+
+    assert_close(*both(variables, x), SAME_ARITHMETIC)
+
+
+def test_a_block_passes_its_rates_and_dtype_to_its_layers():
+    options = {"dropout_rate": 0.3, "hidden_dropout_rate": 0.2, "dtype": jnp.bfloat16}
+    block = native.EncoderBlock(H, E, make_core("softmax"), F, **options, rngs=nnx.Rngs(0))
+    assert block.attention_dropout.rate == block.mlp.output_dropout.rate == 0.3
+    assert block.mlp.hidden_dropout.rate == 0.2
+    assert block.attention.query.dtype == block.attention.out.dtype == jnp.bfloat16
+
+
 def test_cross_attention_from_keys_and_values_equals_linen(rngs):
     make = make_core("linear")
     options = {"qkv_features": 10, "out_features": 3, "use_bias": False, "normalize_qk": True}

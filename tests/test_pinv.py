@@ -111,7 +111,7 @@ def test_rejects_an_unknown_start_and_a_negative_count(no_annotations):
         iterative_pinv(jnp.eye(3), num_iters=-1)
 
 
-def test_residual_of_an_inverse_is_zero_and_of_zeros_is_one():
+def test_residual_is_zero_for_an_inverse_and_one_for_a_zero_inverse():
     kernel = jnp.stack([jnp.diag(jnp.array([1.0, 2.0])), jnp.zeros((2, 2))])
     inverse = jnp.stack([jnp.diag(jnp.array([1.0, 0.5])), jnp.zeros((2, 2))])
     np.testing.assert_allclose(pinv_residual(kernel, inverse), [0, 0], atol=1e-7)

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.cores import NystromAttention, make_core
-from nystromformer_jax.gated_ema import MultiScaleEma
+from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
 from nystromformer_jax.modules import EncoderBlock, SelfAttention
 from nystromformer_jax.sequence_parallel import sharded_nystrom_attention
 from nystromformer_jax.training import MeshConfig, batch_sharding, make_mesh, on_mesh
@@ -331,10 +331,15 @@ class TestCore:
         assert_close(actual, expected, REFERENCE, where=mask)
 
 
-def test_a_block_does_not_gather_the_sequence():
-    mesh, length, width = mesh_of(1, 8), 512, 12
+@pytest.mark.parametrize(
+    ("block", "length"),
+    [(EncoderBlock, 512), (functools.partial(GatedEmaBlock, num_states=2), 2048)],
+    ids=["transformer", "gated ema"],
+)
+def test_a_block_does_not_gather_the_sequence(block, length):
+    mesh, width = mesh_of(1, 8), 12
     core = make_core("nystrom", num_landmarks=8, conv_kernel_size=5)
-    block = EncoderBlock(2, core, 24)
+    block = block(2, core, 24)
     params = jax.eval_shape(
         lambda x: block.init(jax.random.key(0), x, deterministic=True),
         jax.ShapeDtypeStruct((2, length, width), jnp.float32),

@@ -281,11 +281,12 @@ def test_changed_arguments_are_traced_or_raise_one_sentence(name, no_annotations
 ANY_RANK = {("iterative_pinv", "kernel"), ("pinv_residual", "kernel")}  # any number of matrices
 
 
-def invalid_values(value):
+def invalid_values(value, *, any_rank):
     """Returns values that are invalid in place of this one."""
     if isinstance(value, jax.Array):
+        other_ranks = [] if any_rank else [value[0], value[None]]
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
-        return [value[0], value[None], *[value.astype(jnp.float8_e4m3fn)] * is_float]
+        return [*other_ranks, *[value.astype(jnp.float8_e4m3fn)] * is_float]
     if isinstance(value, str):
         return ["gel", ""]
     return [-1, np.nan, ""] if isinstance(value, float) else [-1, True, 2.5, ""]
@@ -296,7 +297,7 @@ def test_rejects_invalid_arguments(name, no_annotations):
     """One argument at a time is wrong, and all others are valid."""
     call, arguments = CALLS[name]
     for argument, value in arguments.items():
-        for wrong in invalid_values(value) if (name, argument) not in ANY_RANK else []:
+        for wrong in invalid_values(value, any_rank=(name, argument) in ANY_RANK):
             changed = arguments | {argument: wrong}
             arrays = {name: x for name, x in changed.items() if isinstance(x, jax.Array)}
             others = {name: x for name, x in changed.items() if name not in arrays}

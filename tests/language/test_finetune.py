@@ -3,14 +3,17 @@
 import dataclasses
 import functools
 import json
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from language import finetune, glue
 from language.finetune.config import BudgetConfig, RateConfig, ScoringConfig
-from language.finetune.spec import collate
+from language.finetune.spec import collate, make_loss
+from language.heads import HEADS
 from language.tasks.data import TaskData
 from language.tasks.metrics import score
 from language.tasks.sequences import read_predictions
@@ -19,7 +22,13 @@ from nystromformer_jax import training
 from nystromformer_jax.durable import sha256_of
 from nystromformer_jax.pretrained import from_pretrained
 from nystromformer_jax.training import CannotWrite, Workdir
-from tests.helpers import OTHER_FRAMEWORK, assert_close, files_of_at_most, rematerialises
+from tests.helpers import (
+    OTHER_FRAMEWORK,
+    REFERENCE,
+    assert_close,
+    files_of_at_most,
+    rematerialises,
+)
 from tests.language import runs
 from tests.language.files import fakes as files
 from tests.language.glue import fakes
@@ -234,6 +243,21 @@ def test_rejects_invalid_configs_before_reading_data(tmp_path, checkpoint, chang
     config = runs.glue_sections("mrpc", tmp_path, checkpoint, **changes)
     with pytest.raises(ValueError, match=sentence):
         finetune.prepare(config)
+
+
+def test_loss_is_a_mean_over_the_labels_of_rows_with_weight():
+    """Two labels, then four in a row of weight 0, then one."""
+    logits = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+    labels = jnp.array([[1, -1, 1, -1], [3, 3, 3, 3], [-1, 0, -1, -1]])
+    batch = {"inputs": labels, "mask": jnp.ones((3, 4), bool), "types": labels, "labels": labels}
+    model = types.SimpleNamespace(apply=lambda variables, *_, **__: variables["params"])
+    loss_fn = make_loss(model, HEADS["token_classification"])
+    loss, sums = loss_fn(jnp.asarray(logits), {**batch, "weights": jnp.array([1.0, 0, 1])}, None)
+    words = [(0, 0), (0, 2), (2, 1)]
+    expected = sum(np.log(np.exp(logits[at]).sum()) - logits[at][labels[at]] for at in words)
+    correct = sum(logits[at].argmax() == labels[at] for at in words)
+    assert_close(loss, expected, REFERENCE)
+    assert_close(sums, {"loss": (expected, 3), "accuracy": (correct, 3)}, REFERENCE)
 
 
 def test_collated_outputs_are_in_the_order_of_the_split():

@@ -116,7 +116,7 @@ def test_unused_positions_keep_their_tokens(draw):
 
 
 def test_words_are_predicted_whole(draw, vocabulary):
-    pairs = draw()
+    pairs, pieces = draw(), 0
     counted = np.asarray(pairs.weights) > 0
     for tokens, positions, real in zip(
         restored(pairs), np.asarray(pairs.positions), counted, strict=True
@@ -126,6 +126,8 @@ def test_words_are_predicted_whole(draw, vocabulary):
             goes_on = not vocabulary.word_starts[tokens[place]] and tokens[place] not in SPECIAL
             if goes_on and tokens[place - 1] not in SPECIAL:
                 assert (place in chosen) == (place - 1 in chosen)
+                pieces += place in chosen
+    assert pieces > ROWS / 2
 
 
 def test_pieces_are_predicted_alone_without_whole_words(draw, vocabulary):

@@ -1,5 +1,6 @@
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from lra.models import (
     sinusoids,
 )
 from nystromformer_jax import Encoder, EncoderBlock, make_core
+from nystromformer_jax.gated_ema import MultiScaleEma
 from nystromformer_jax.stem import ConvStem
 from tests.helpers import (
     GRADIENT,
@@ -229,6 +231,41 @@ def test_token_embeddings_may_be_initialized_with_sinusoids():
 
     assert_close(table("fourier"), sinusoids(11, 12), SAME_ARITHMETIC)
     assert np.abs(table("normal")).max() < 0.2
+
+
+@pytest.mark.parametrize("name", ["lecun", "google"])
+def test_kernels_and_biases_of_blocks_are_initialized_as_configured(name):
+    config = ModelConfig(**SIZES | {"mlp_dim": 90}, num_layers=1, initialization=name)
+    encoder = SequenceEncoder(config, SOFTMAX)
+    inputs, mask = jnp.ones((1, 9), jnp.int32), jnp.ones((1, 9), bool)
+    init = jax.jit(functools.partial(encoder.init, deterministic=True))
+    layer = init(jax.random.key(0), inputs, mask)["params"]["encoder"]["layer_0"]["mlp"]["hidden"]
+    kernel, bias = np.asarray(layer["kernel"]), np.asarray(layer["bias"])
+    if name == "google":  # uniform up to √(6 / (E + F))
+        assert np.abs(kernel).max() == pytest.approx((6 / (12 + 90)) ** 0.5, rel=0.02)
+        assert 0 < bias.std() < 1e-5
+    else:  # deviation 1 / √E
+        assert kernel.std() == pytest.approx(12**-0.5, rel=0.1)
+        assert not bias.any()
+
+
+def test_blocks_get_the_time_scales_and_the_normalization_of_the_averages():
+    config = ModelConfig(
+        **SIZES, num_layers=1, block="gated_ema", ema_states=3, ema_normalization="variance"
+    )
+    encoder = SequenceEncoder(config, make_core("none"))
+    options = set()
+
+    def spy(call, args, kwargs, context):
+        if isinstance(module := context.module, MultiScaleEma):
+            options.add((module.num_states, module.max_time_scale, module.normalization))
+        return call(*args, **kwargs)
+
+    inputs, mask = jnp.ones((1, 9), jnp.int32), jnp.ones((1, 9), bool)
+    with nn.intercept_methods(spy):
+        init = functools.partial(encoder.init, deterministic=True)
+        jax.eval_shape(init, jax.random.key(0), inputs, mask)
+    assert options == {(3, 64, "variance")}
 
 
 @pytest.mark.slow_except("softmax-sizes1")

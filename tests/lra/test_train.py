@@ -5,6 +5,7 @@ import importlib
 import json
 import pathlib
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from lra import data, train
 from lra.data import Padding
 from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256, loop
+from tests.helpers import REFERENCE, assert_close
 
 
 def small_config(argument="nystrom,num_landmarks=4,conv_kernel_size=3", **changes):
@@ -255,6 +257,19 @@ def test_ragged_data_trace_training_and_evaluation_once(tmp_path, monkeypatch):
     # With dropout: once for the shapes of the sums, once for the step. Without: the initial
     # parameters, the one evaluation step, and the shapes of the checkpoint that is tested.
     assert (traces.count(False), traces.count(True)) == (2, 3)
+
+
+def test_loss_of_labeled_tokens_ignores_rows_of_weight_zero():
+    logits = np.random.default_rng(0).normal(size=(3, 2, 5)).astype(np.float32)
+    labels = np.array([[3, 1], [2, 2], [1, 0]])
+    model = types.SimpleNamespace(batch_keys=["inputs"], apply=lambda _, inputs, **__: inputs)
+    batch = {"inputs": logits, "labels": labels, "weights": np.array([1.0, 0, 1])}
+    loss, sums = jax.jit(train.make_loss(model))({}, batch, None)
+    tokens = [(0, 0), (0, 1), (2, 0), (2, 1)]
+    expected = sum(np.log(np.exp(logits[at]).sum()) - logits[at][labels[at]] for at in tokens)
+    correct = sum(logits[at].argmax() == labels[at] for at in tokens)
+    assert_close(loss, expected, REFERENCE)
+    assert_close(sums, {"loss": (expected, 4), "accuracy": (correct, 4)}, REFERENCE)
 
 
 def test_batches_decode_to_the_generated_trees(tmp_path):

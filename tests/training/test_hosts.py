@@ -27,6 +27,8 @@ from tests.helpers import REFERENCE, assert_close
 from tests.programs import finish, wait_for_lines
 from tests.training import tiny
 
+TOO_LONG = 2 * programs.SECONDS  # a process that sleeps so long fails its test unless it is stopped
+
 
 def start(count, workdir, seconds=0.0):
     """Processes of one CPU device each."""
@@ -144,12 +146,10 @@ def test_processes_that_do_not_connect_report_a_timeout(number):
 @pytest.mark.slow(minutes=0.3)
 def test_a_failed_process_ends_the_run_with_its_exit_code(tmp_path):
     script = tmp_path / "one_leaves.py"
-    wait = "import time\nif number:\n    shutdown(3)\ntime.sleep(100)\n"
+    wait = f"import time\nif number:\n    shutdown(3)\ntime.sleep({TOO_LONG})\n"
     script.write_text(JOINS.replace("SECONDS", "60") + wait)
-    began = time.monotonic()
     done = launched(2, script)
     assert done.code == 3, done.output
-    assert time.monotonic() - began < 60
     assert "[1] F" not in done.output
 
 
@@ -198,7 +198,7 @@ def test_launcher_ends_although_nobody_reads_its_output(tmp_path):
     with programs.start("launch/local.py", 1, script) as run:
         run.stdout.readline()
         run.stdout.close()
-        assert run.wait(timeout=30) == 0
+        assert run.wait(timeout=programs.SECONDS) == 0
 
 
 @pytest.mark.parametrize("count", ["0", "two", "²", "-1"])
@@ -217,11 +217,9 @@ def test_launcher_stops_the_others_and_returns_the_first_exit_code(tmp_path, aft
     script = tmp_path / "fails.py"
     second = "sys.argv[-1].endswith('=1')"
     script.write_text(
-        f"import os, sys, time\nif {second}:\n    {after}\ntime.sleep(100)\nsys.exit(5)\n"
+        f"import os, sys, time\nif {second}:\n    {after}\ntime.sleep({TOO_LONG})\nsys.exit(5)\n"
     )
-    began = time.monotonic()
     assert launched(2, script).code == code
-    assert time.monotonic() - began < 20
 
 
 def test_output_that_is_not_text_does_not_block_a_process(tmp_path):
@@ -238,7 +236,7 @@ def test_a_second_signal_kills(tmp_path):
     script = tmp_path / "deaf.py"
     script.write_text(
         "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
-        "time.sleep(100)\n"
+        f"time.sleep({TOO_LONG})\n"
     )
     run = programs.start("launch/local.py", 1, script)
     while "deaf" not in run.stdout.readline():
@@ -247,8 +245,7 @@ def test_a_second_signal_kills(tmp_path):
     time.sleep(0.5)
     assert run.poll() is None
     run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=10)
-    assert run.returncode == 128 + 9
+    assert finish(run).code == 128 + 9
 
 
 @pytest.mark.parametrize(

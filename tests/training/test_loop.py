@@ -22,6 +22,7 @@ from nystromformer_jax.training import (
     MeshConfig,
     OptimizerConfig,
     TrainConfig,
+    TrainSpec,
     TrainState,
     evaluate,
     evaluation_batches,
@@ -34,6 +35,8 @@ from nystromformer_jax.training import (
     training_batches,
 )
 from tests.training import tiny
+
+SGD = optax.sgd(1.0)
 
 
 def lines(workdir, name="metrics.jsonl"):
@@ -48,8 +51,7 @@ def without_dropout(params, batch, dropout_rng):
     return tiny.loss_fn(params, batch, None)
 
 
-def one_update(mesh, accumulation=1, loss=without_dropout, weights=None):
-    optimizer = optax.sgd(1.0)
+def one_update(mesh, accumulation=1, loss=without_dropout, weights=None, optimizer=SGD):
     params = tiny.make_params()
     state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
     batch = next(training_batches(tiny.examples(101), batch_size=48, seed=7))
@@ -118,6 +120,45 @@ def test_dropout_differs_between_parts_and_steps():
     assert seen[0]["accuracy"] == seen[1]["accuracy"] != seen[2]["accuracy"]
     mean, mean_of_squares = seen[0]["accuracy"][0] / 4, seen[0]["squares"][0] / 4
     assert mean_of_squares - mean**2 > 1e-3  # four equal draws would have no variance
+
+
+def first_loss(seed):
+    """The loss of the first step, with the same batch and parameters for every seed."""
+    config = tiny.config()
+    batch = next(training_batches(tiny.examples(101), batch_size=8, seed=7))
+    row = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in batch.items()}
+    del row["weights"]
+    spec = TrainSpec(
+        config=dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed)),
+        mesh=one_device(),
+        make_params=tiny.make_params,
+        loss_fn=tiny.loss_fn,
+        row=row,
+    )
+    return float(spec.step()(*jax.jit(spec.start)(), shard_batch(batch, spec.mesh))[2])
+
+
+def test_dropout_depends_on_the_seed_of_the_config():
+    assert first_loss(3) == first_loss(3) != first_loss(4)
+
+
+def test_grad_norm_is_of_the_mean_gradient_before_clipping():
+    clipped = optax.chain(optax.clip_by_global_norm(1e-3), SGD)
+    gradient = tiny.make_params()["kernel"] - one_update(one_device())[0]
+    sums = one_update(one_device(), optimizer=clipped)[1]
+    np.testing.assert_allclose(sums["grad_norm"][0], np.linalg.norm(gradient), rtol=1e-5)
+
+
+def test_a_step_decays_the_weights():
+    def flat(params, batch, dropout_rng):
+        loss, sums = without_dropout(params, batch, dropout_rng)
+        return 0 * loss, sums
+
+    config = OptimizerConfig(
+        learning_rate=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5
+    )
+    kernel = one_update(one_device(), loss=flat, optimizer=make_optimizer(config, 10))[0]
+    np.testing.assert_allclose(kernel, 0.95 * tiny.make_params()["kernel"], rtol=1e-6)
 
 
 def test_eight_devices_equal_one(tmp_path):
@@ -295,24 +336,9 @@ def test_each_step_is_compiled_once(tmp_path, caplog):
     assert sorted(compiled) == ["eval_step", "train_step"]
 
 
-@pytest.mark.slow(minutes=0.1)
-def test_train_seconds_add_up_over_resumes(tmp_path):
-    def give_up(indices):
-        raise KeyError("validation")
-
-    with pytest.raises(KeyError):
-        tiny.train(
-            tmp_path,
-            tiny.SAVES_OFTEN,
-            validation=tiny.examples(37, on_batch=give_up),
-            seconds=0.2,
-        )
-    began = time.perf_counter()
-    outcome = tiny.train(tmp_path, tiny.SAVES_OFTEN)
-    assert outcome.train_seconds > time.perf_counter() - began
-
-
-def test_waiting_for_the_device_before_a_save_is_step_time(tmp_path, monkeypatch):
+@pytest.fixture
+def now(monkeypatch):
+    """The time of a clock that advances by one second whenever the host waits for the device."""
     now, device_get = [0.0], jax.device_get
 
     def wait_one_second(values):
@@ -321,6 +347,22 @@ def test_waiting_for_the_device_before_a_save_is_step_time(tmp_path, monkeypatch
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(jax, "device_get", wait_one_second)
+    return now
+
+
+def test_train_seconds_add_up_over_resumes(tmp_path, now):
+    def give_up(indices):
+        raise KeyError("validation")
+
+    with pytest.raises(KeyError):
+        tiny.train(tmp_path, tiny.SAVES_OFTEN, validation=tiny.examples(37, on_batch=give_up))
+    began = now[0]
+    outcome = tiny.train(tmp_path, tiny.SAVES_OFTEN)
+    assert outcome.train_seconds > now[0] - began > 0
+
+
+@pytest.mark.usefixtures("now")
+def test_waiting_for_the_device_before_a_save_is_step_time(tmp_path):
     every_step = CheckpointConfig(every_steps=1)
     seldom = {"eval": EvalConfig(every_steps=100), "log": LogConfig(every_steps=6, events=False)}
     result = tiny.train(tmp_path, tiny.config(6, checkpoint=every_step, **seldom))

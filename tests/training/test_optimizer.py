@@ -91,10 +91,13 @@ def test_beta1_cycles_opposite_to_the_rate(step, expected):
     assert float(make_beta1_schedule(config, 5000)(step)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_update_with_cycling_beta1_equals_adamw():
-    """PyTorch's AdamW uses the current β₁ for the mean and for its bias correction."""
+@pytest.mark.parametrize(
+    "options", [{"cycle_beta1": True}, {"schedule": "constant", "beta1": 0.7, "eps": 0.01}]
+)
+def test_updates_equal_adamw(options):
+    """Like PyTorch's AdamW, which uses the current β₁ for the mean and for its bias correction."""
     config = OptimizerConfig(
-        learning_rate=1e-2, warmup_steps=3, cycle_beta1=True, beta2=0.9, weight_decay=0.1
+        learning_rate=1e-2, warmup_steps=3, beta2=0.9, weight_decay=0.1, **options
     )
     optimizer = make_optimizer(config, 7)
     weight, state = jnp.float32(2.0), None
@@ -104,7 +107,9 @@ def test_update_with_cycling_beta1_equals_adamw():
     for step, gradient in enumerate([1.0, -2.0, 0.5, 3.0, 1.0]):
         update, state = optimizer.update(jnp.float32(gradient), state, weight)
         weight = weight + update
-        beta1 = float(make_beta1_schedule(config, 7)(step))
+        beta1 = config.beta1
+        if config.cycle_beta1:
+            beta1 = float(make_beta1_schedule(config, 7)(step))
         mean = beta1 * mean + (1 - beta1) * gradient
         square = 0.9 * square + 0.1 * gradient**2
         direction = mean / (1 - beta1 ** (step + 1))

@@ -19,8 +19,10 @@ CONFIG = {
     "data": {"dir": "/a", "examples": 0},
     "model": {"num_layers": 2},
     "attention": {"name": "nystrom"},
+    "objective": {"mask_rate": 0.15},
+    "init": {"checkpoint": "/c"},
     "optimizer": {"learning_rate": 1e-4},
-    "train": {"batch_size": 32, "seed": 0, "shape": (1, 2)},
+    "train": {"batch_size": 32, "seed": 0, "shape": (1, 2), "remat": False},
     "eval": {"every_steps": 500},
     "mesh": {"data": -1},
 }
@@ -48,10 +50,11 @@ def test_a_new_run_writes_its_config_once(tmp_path):
         changed("data", dir="/b"),
         changed("mesh", data=4),
         changed("eval", every_steps=7),
+        changed("train", remat=True),
         {**CONFIG, "command": {"config": "configs/listops.py:softmax"}},
     ],
 )
-def test_resumes_with_other_paths_mesh_evaluation_and_command(tmp_path, config):
+def test_resumes_with_other_paths_mesh_evaluation_remat_and_command(tmp_path, config):
     with Workdir(tmp_path, CONFIG) as run:
         first = run.config_sha256
     with Workdir(tmp_path, config) as run:
@@ -69,6 +72,8 @@ def test_resumes_with_other_paths_mesh_evaluation_and_command(tmp_path, config):
         ),
         (changed("model", dim=3), "model.dim: absent in the run, 3 now."),
         (changed("data", examples=5), "data.examples: 0 in the run, 5 now."),
+        (changed("objective", mask_rate=0.2), "objective.mask_rate: 0.15 in the run, 0.2 now."),
+        (changed("init", checkpoint="/d"), 'init.checkpoint: "/c" in the run, "/d" now.'),
         (
             changed("optimizer", learning_rate=1e-3),
             "optimizer.learning_rate: 0.0001 in the run, 0.001",

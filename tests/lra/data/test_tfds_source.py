@@ -3,7 +3,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -109,15 +108,14 @@ def test_a_changed_dataset_is_prepared_again(tmp_path):
 @pytest.mark.parametrize(
     ("load", "name"), [(load_text, "imdb_reviews/plain_text"), (load_image, "cifar10")]
 )
-def test_rejects_a_missing_dataset_immediately(tmp_path, load, name):
-    start = time.monotonic()
+def test_rejects_a_missing_dataset_before_it_imports_tfds(tmp_path, monkeypatch, load, name):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # an import would fail
     with pytest.raises(
         FileNotFoundError,
         match=rf"needs {name} prepared by .* {tmp_path}/no has none\..* run python -c .*"
         rf"tfds\.builder\('{name}', data_dir='FOLDER', file_format='array_record'\)",
     ):
         load(tmp_path / "no")
-    assert time.monotonic() - start < 1
 
 
 def test_rejects_a_dataset_that_needs_tensorflow_immediately(tmp_path):

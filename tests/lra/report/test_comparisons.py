@@ -49,6 +49,8 @@ def test_one_shared_seed_is_not_paired(tmp_path):
         {"steps": (10, 20, 30)},
         {"partial": True},
         {"config": {"train": {"batch_size": 64}}},
+        {"config": {"data": {"examples": 7}}},
+        {"config": {"eval": {"max_examples": 7}}},
         {"result": {"data_sha256": "b" * 64}},
     ],
 )

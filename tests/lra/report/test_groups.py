@@ -19,6 +19,15 @@ def test_seeds_are_grouped_despite_different_paths(tmp_path):
     assert group.binomial_error == pytest.approx(100 * binomial_error(0.37, 2000))
 
 
+def test_error_is_of_the_smallest_test_set_and_memory_of_the_largest_run(tmp_path):
+    for seed, (examples, gib) in enumerate([(2000, 3), (500, 5), (1000, 4)]):
+        result = {"test_examples": examples, "peak_bytes": gib * 2**30}
+        write_run(tmp_path / f"run{seed}", seed=seed, accuracy=0.36, result=result)
+    (group,) = groups_in(tmp_path)
+    assert group.binomial_error == pytest.approx(100 * binomial_error(0.36, 500))
+    assert group.peak_bytes == 5 * 2**30
+
+
 def test_settings_and_tasks_are_separate_groups(tmp_path):
     write_seeds(tmp_path / "a", [0.36, 0.37])
     write_seeds(tmp_path / "b", [0.36], attention={"name": "softmax"})
