@@ -29,16 +29,16 @@ def collect(
     """Measures the cells that `out`.json lacks, rewrites `out`.md, and returns the exit code.
 
     Args:
-        program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
-            the process because memory runs out, the last line that it printed counts.
-        out: Output path without extension.
-        settings: Values that all rows share, such as the machine; they are stored with the rows.
-        axes: Keys of a row that identify its cell.
-        cells: A value for every axis, as words of a command line.
-        arguments: Other arguments of the program.
-        again: Given a row, returns more arguments to measure its cell again; empty to keep the row.
-        markdown: Returns the table.
-        line: Returns a line of progress for a row.
+      program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
+        the process because memory runs out, the last line that it printed counts.
+      out: Output path without extension.
+      settings: Values that all rows share, such as the machine; they are stored with the rows.
+      axes: Keys of a row that identify its cell.
+      cells: A value for every axis, as words of a command line.
+      arguments: Other arguments of the program.
+      again: Given a row, returns more arguments to measure its cell again; empty to keep the row.
+      markdown: Returns the table.
+      line: Returns a line of progress for a row.
     """
     file = Path(f"{out}.json")
     failed = False
@@ -73,7 +73,7 @@ def _stored(
     """Returns the stored results, or results without rows if there are none, and their cells.
 
     Raises:
-        ValueError: The file is corrupt, or was made with other settings.
+      ValueError: The file is corrupt, or was made with other settings.
     """
     if not file.is_file():
         return {**settings, "rows": []}, set()

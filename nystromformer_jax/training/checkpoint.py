@@ -133,8 +133,8 @@ def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: M
     """Returns the parameters saved at `step`, with the shapes of `make_params()`.
 
     Raises:
-        FileNotFoundError: `folder` has no such step.
-        CheckpointDamaged: The files of the step do not match their checksums.
+      FileNotFoundError: `folder` has no such step.
+      CheckpointDamaged: The files of the step do not match their checksums.
     """
     with Checkpointer(folder, read_only=True) as checkpointer:
         if step not in checkpointer.steps():

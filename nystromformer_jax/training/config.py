@@ -94,10 +94,10 @@ class MeshConfig:
     """Number of devices along each mesh axis; -1 uses all remaining devices.
 
     Args:
-        data: Number of devices for data parallelism (batch axis).
-        sequence: Number of devices for sequence parallelism (length axis).
-        shard_params: Split parameters and optimizer state over all devices and gather them for each step.
-            By default every device holds a full copy.
+      data: Number of devices for data parallelism (batch axis).
+      sequence: Number of devices for sequence parallelism (length axis).
+      shard_params: Split parameters and optimizer state over all devices and gather them for each step.
+        By default every device holds a full copy.
     """
 
     data: int = -1
@@ -202,10 +202,10 @@ class HostsConfig:
     """Multi-process settings from the command-line flags.
 
     Args:
-        distributed: Detect the processes from the cluster (a TPU pod, SLURM, Open MPI, Kubernetes).
-        coordinator: `host:port` of the first process; empty: no manual setup.
-        num_processes: Number of processes; needs `coordinator`.
-        process_id: Index of this process, from 0; needs `coordinator`.
+      distributed: Detect the processes from the cluster (a TPU pod, SLURM, Open MPI, Kubernetes).
+      coordinator: `host:port` of the first process; empty: no manual setup.
+      num_processes: Number of processes; needs `coordinator`.
+      process_id: Index of this process, from 0; needs `coordinator`.
     """
 
     distributed: bool = False
@@ -251,7 +251,7 @@ def from_mapping(cls: type[Section], values: Mapping[str, Any], section: str) ->
     An int is accepted for a float and a list for a tuple. A bool is not accepted for a number.
 
     Raises:
-        ValueError: A key is unknown or missing, or a value has the wrong type.
+      ValueError: A key is unknown or missing, or a value has the wrong type.
     """
     dataclass: Any = cls  # mypy cannot bound a type variable by dataclasses
     known = dataclasses.fields(dataclass)
@@ -290,7 +290,7 @@ def read_sections(
     The sections `plain` are required as well, but are not converted.
 
     Raises:
-        ValueError: A section is unknown, missing or invalid.
+      ValueError: A section is unknown, missing or invalid.
     """
     known = [*kinds, *plain]
     for name in config:

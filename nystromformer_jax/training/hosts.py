@@ -42,7 +42,7 @@ def initialize(config: HostsConfig, seconds: float = INITIALIZE_SECONDS) -> None
     Call this function before any JAX function that initializes the devices.
 
     Raises:
-        ValueError: No cluster was detected, or some processes did not start in time.
+      ValueError: No cluster was detected, or some processes did not start in time.
     """
     if not (config.coordinator or config.distributed):
         return
@@ -108,8 +108,8 @@ def sync_errors() -> Iterator[None]:
     """Barrier at the end of the block that propagates one process's error to all.
 
     Raises:
-        Exception: This process's own error.
-        RemoteError: The error of another process, with the same message.
+      Exception: This process's own error.
+      RemoteError: The error of another process, with the same message.
     """
     failure: Exception | None = None
     try:

@@ -34,7 +34,7 @@ def quarantine_corrupt(checkpoints: Path) -> None:
     Call this function in every process; only the primary process reads and renames.
 
     Raises:
-        CheckpointDamaged: All checkpoints are damaged; none is renamed.
+      CheckpointDamaged: All checkpoints are damaged; none is renamed.
     """
     with sync_errors():
         if not is_primary():

@@ -58,11 +58,11 @@ def fit(
     `spec.make_params()` if `start_params` is None.
 
     Raises:
-        Interrupted: SIGTERM or Ctrl-C was received and the state is saved.
-        LossNotFinite: The loss or a gradient became NaN or infinite.
-        CheckpointDamaged: All checkpoints are damaged.
-        CannotWrite: The disk is full or the folder is read-only.
-        ValueError: The mesh does not divide the batch sizes.
+      Interrupted: SIGTERM or Ctrl-C was received and the state is saved.
+      LossNotFinite: The loss or a gradient became NaN or infinite.
+      CheckpointDamaged: All checkpoints are damaged.
+      CannotWrite: The disk is full or the folder is read-only.
+      ValueError: The mesh does not divide the batch sizes.
     """
     if workdir.divergence is not None:
         raise LossNotFinite(workdir.divergence["reason"])

@@ -20,7 +20,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     The devices of a host are contiguous along "data", so each host reads a contiguous part of a batch.
 
     Raises:
-        ValueError: The number of devices does not match the config.
+      ValueError: The number of devices does not match the config.
     """
     devices = jax.devices() if devices is None else devices
     given = max(config.data, 1) * max(config.sequence, 1)
@@ -47,7 +47,7 @@ def data_shard(mesh: Mesh, host: int | None = None) -> tuple[int, int]:
     Hosts that are split only along the length read the same shard.
 
     Raises:
-        ValueError: The shards differ in size.
+      ValueError: The shards differ in size.
     """
     host = jax.process_index() if host is None else host
     rows = [_hosts(row) for row in mesh.devices]

@@ -33,13 +33,13 @@ class Examples:
     """The examples of a split.
 
     Attributes:
-        count: Number of examples.
-        make_batch: Returns the batch of the examples at given indices; called in another thread. If `lengths`
-            is set, it also takes `longest`, the maximum length in the global batch.
-        lengths: Length of each example, [count], to batch examples of similar length. None if all batches
-            are padded to the same length.
-        curriculum: Examples that training reads first, once, in their order, except those that do not
-            fill a batch.
+      count: Number of examples.
+      make_batch: Returns the batch of the examples at given indices; called in another thread. If `lengths`
+        is set, it also takes `longest`, the maximum length in the global batch.
+      lengths: Length of each example, [count], to batch examples of similar length. None if all batches
+        are padded to the same length.
+      curriculum: Examples that training reads first, once, in their order, except those that do not
+        fill a batch.
     """
 
     count: int

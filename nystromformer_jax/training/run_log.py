@@ -83,7 +83,7 @@ class RunLog:
         With `silent` nothing is written. All processes except the primary one are silent.
 
         Raises:
-            ModuleNotFoundError: `wandb` is True and the package is not installed.
+          ModuleNotFoundError: `wandb` is True and the package is not installed.
         """
         self._silent = silent
         if silent:
@@ -138,7 +138,7 @@ class Events:
     Events are written in the caller's thread, so a full disk raises an error instead of a hang.
 
     Raises:
-        ModuleNotFoundError: tensorboardX is not installed.
+      ModuleNotFoundError: tensorboardX is not installed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -184,7 +184,7 @@ class Wandb:
     `$WANDB_PROJECT` or "nystromformer-jax".
 
     Raises:
-        ModuleNotFoundError: The package wandb is not installed.
+      ModuleNotFoundError: The package wandb is not installed.
     """
 
     def __init__(self, folder: Path) -> None:

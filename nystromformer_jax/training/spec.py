@@ -31,15 +31,15 @@ class TrainSpec:
     """A training run without its data.
 
     Attributes:
-        config: Config sections that the training loop reads.
-        mesh: Mesh from `make_mesh`. For a plan the devices need not exist.
-        make_params: Returns the initial parameters. It must be pure, because it is compiled.
-        loss_fn: `(params, batch, dropout_rng) -> (loss_sum, sums)`, see `LossFn`.
-        row: Shapes and dtypes of one example, without the batch axis.
-        eval_step: Compiled `(params, batch) -> output` for `summarize`; None: the sums of `loss_fn`.
-        summarize: Returns the validation metrics, given the list of the outputs of all batches.
-        select: Validation metric that selects the best step: the minimum if the name ends in "loss", else
-            the maximum. A tie selects the earlier step.
+      config: Config sections that the training loop reads.
+      mesh: Mesh from `make_mesh`. For a plan the devices need not exist.
+      make_params: Returns the initial parameters. It must be pure, because it is compiled.
+      loss_fn: `(params, batch, dropout_rng) -> (loss_sum, sums)`, see `LossFn`.
+      row: Shapes and dtypes of one example, without the batch axis.
+      eval_step: Compiled `(params, batch) -> output` for `summarize`; None: the sums of `loss_fn`.
+      summarize: Returns the validation metrics, given the list of the outputs of all batches.
+      select: Validation metric that selects the best step: the minimum if the name ends in "loss", else
+        the maximum. A tie selects the earlier step.
     """
 
     config: FitConfig

@@ -106,7 +106,7 @@ def topology_devices(name: str) -> list[jax.Device]:
     """Returns compile-only devices of a topology such as `v5e:4x4` (TPUs) or `h200:8` (GPUs).
 
     Raises:
-        ValueError: The compiler is not installed or does not support the topology.
+      ValueError: The compiler is not installed or does not support the topology.
     """
     if not re.fullmatch(r"\w+:[1-9]\d*(x[1-9]\d*)*", name):  # libtpu crashes on a size of 0
         raise ValueError(

@@ -127,7 +127,7 @@ def metric_sums_shape(loss_fn: LossFn, params: Any, batch: Any, mesh: Mesh) -> S
     """Returns the shapes of the metric sums of a training step, without computing them.
 
     Raises:
-        ValueError: The sums of `loss_fn` have no key "loss".
+      ValueError: The sums of `loss_fn` have no key "loss".
     """
     sums: Sums = jax.eval_shape(on_mesh(loss_fn, mesh), params, batch, jax.random.key(0))[1]
     if "loss" not in sums:

@@ -42,11 +42,11 @@ class Workdir:
     With `read_only` nothing is locked or written, and the folder may be missing.
 
     Attributes:
-        path: The folder.
-        config_sha256: SHA-256 of the sections that identify the run.
-        environment: Versions, device, processor and threads of this process.
-        result: Content of `result.json` if the run is finished, else None.
-        divergence: Content of `result.json` if the run diverged, else None.
+      path: The folder.
+      config_sha256: SHA-256 of the sections that identify the run.
+      environment: Versions, device, processor and threads of this process.
+      result: Content of `result.json` if the run is finished, else None.
+      divergence: Content of `result.json` if the run diverged, else None.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Workdir:
         `paths` are the dotted config keys of file locations, which may change when a run resumes.
 
         Raises:
-            NotADirectoryError: `path` or one of its parents is a file.
-            WorkdirBusy: Another process holds the lock.
-            ConfigDiffers: The folder was created with a different config; the message lists all differences.
-            CannotWrite: The disk is full or the folder is read-only.
-            RemoteError: Another process of the run raised one of these errors.
+          NotADirectoryError: `path` or one of its parents is a file.
+          WorkdirBusy: Another process holds the lock.
+          ConfigDiffers: The folder was created with a different config; the message lists all differences.
+          CannotWrite: The disk is full or the folder is read-only.
+          RemoteError: Another process of the run raised one of these errors.
         """
         config = json.loads(json.dumps(config))  # tuples become lists, as in config.json
         self.path = path.absolute()
@@ -132,7 +132,7 @@ class Workdir:
         """Records the hash of the data of a new run; compares it with the recorded hash when a run resumes.
 
         Raises:
-            ConfigDiffers: The run was started on data with a different hash.
+          ConfigDiffers: The run was started on data with a different hash.
         """
         self._primary_first(lambda: self._require_data(sha256))
 
@@ -183,8 +183,8 @@ class Workdir:
         `check_data` raises ValueError if the data changed, FileNotFoundError if data are missing.
 
         Raises:
-            ConfigDiffers: The data changed, so the run cannot finish.
-            DataGone: The data are missing.
+          ConfigDiffers: The data changed, so the run cannot finish.
+          DataGone: The data are missing.
         """
         with sync_errors():
             if not self._writes:

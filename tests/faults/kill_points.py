@@ -50,8 +50,8 @@ def kill_at_random(job: Job, kills: int, folder: Path, seed: int = 0) -> Tally:
     """Kills `job` the given number of times, over as many runs as needed; the last run finishes.
 
     Raises:
-        AssertionError: a job failed by itself.
-        CheckpointDamaged: a kill left one.
+      AssertionError: a job failed by itself.
+      CheckpointDamaged: a kill left one.
     """
     context = multiprocessing.get_context("forkserver")  # one import of jax for all processes
     context.set_forkserver_preload(["tests.faults.jobs", "tests.training.tiny"])
