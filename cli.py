@@ -28,15 +28,17 @@ LANGUAGE_CONFIGS = ("finetune", "glue", "pretrain")  # all others are configs of
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
 
-_is_ours: Callable[[str], bool] = bool  # True for names of config files that the program supports
+_is_supported: Callable[[str], bool] = (
+    bool  # True for names of config files that the program supports
+)
 _initialized = False  # True after `initialize`, which loads jax and the library
 
 
-def define_config(form: str, is_ours: Callable[[str], bool]) -> Any:
-    """Defines `--config` with help text `form`; errors suggest only config files with `is_ours(name)`."""
-    global _is_ours
-    _is_ours = is_ours
-    return config_flags.DEFINE_config_file("config", help_string=form)
+def define_config(help_text: str, is_supported: Callable[[str], bool]) -> Any:
+    """Defines `--config` with `help_text`; errors suggest only config files with `is_supported(name)`."""
+    global _is_supported
+    _is_supported = is_supported
+    return config_flags.DEFINE_config_file("config", help_string=help_text)
 
 
 def define_hosts() -> Callable[[], dict[str, Any]]:
@@ -269,7 +271,7 @@ def _check_config(argv: list[str]) -> None:
         value = " ".join(argv[places[-1] + 1 : places[-1] + 2])
     path, colon, argument = value.partition(":")
     if not Path(path).is_file():
-        known = config_files(_is_ours)
+        known = config_files(_is_supported)
         raise ValueError(f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}")
     keys = keys_of(load_config(path, *([argument] if colon else [])).to_dict())
     for item in argv:
@@ -306,12 +308,12 @@ def load_config(path: str, *argument: str) -> ConfigDict:
     return config
 
 
-def config_files(is_ours: Callable[[str], bool]) -> list[str]:
-    """Returns the paths `configs/NAME.py` of the config files with `is_ours(NAME)`."""
+def config_files(is_supported: Callable[[str], bool]) -> list[str]:
+    """Returns the paths `configs/NAME.py` of the config files with `is_supported(NAME)`."""
     return [
         f"configs/{file.name}"
         for file in CONFIGS.glob("[!_]*.py")
-        if is_ours(file.stem) and "\ndef get_config(" in file.read_text(encoding="utf-8")
+        if is_supported(file.stem) and "\ndef get_config(" in file.read_text(encoding="utf-8")
     ]
 
 

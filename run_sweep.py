@@ -117,7 +117,8 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
         action="append",
         default=[],
         metavar="KEY=VALUE[,VALUE …]",
-        help="config values; of several, the one with the best validation accuracy is tested",
+        help="config values; with several, only the one with the highest validation accuracy is evaluated on"
+        " the test set",
     )
     add("--recipe", default="", help="recipe=… of all configs, such as fast")
     add("--data_dir", default="", help="folder with the files of text, retrieval and image")

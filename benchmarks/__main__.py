@@ -24,7 +24,9 @@ def main() -> int:
     parser = parser_of("benchmarks", __doc__)
     parser.add_argument("--only", choices=["attention", "step"], help="run only one of the two")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
-    parser.add_argument("--repeats", type=int, default=9, help="rounds of all implementations")
+    parser.add_argument(
+        "--repeats", type=int, default=9, help="timed rounds; each runs every implementation once"
+    )
     parser.add_argument(
         "--config", default="listops", choices=CONFIGS, help="configs/NAME.py of the training step"
     )

@@ -226,7 +226,7 @@ def markdown(results: dict[str, Any]) -> str:
         (row["topology"], row["mode"], row["length"], row["form"]): row for row in results["rows"]
     }
     lines = [
-        "| chip | | length | floor, µs | kernels: µs | × floor | temporaries, MiB | kept, MiB |"
+        "| chip | | length | floor, µs | kernels: µs | × floor | temporaries, MiB | residuals, MiB |"
         " plain: µs | temporaries, MiB | literal port: µs | temporaries, MiB | exact: µs |"
         " temporaries, MiB |",
         "|---" * 14 + "|",

@@ -22,7 +22,7 @@ def collect(
     cells: Iterable[tuple[str, ...]],
     *,
     arguments: Iterable[str],
-    again: Callable[[dict[str, Any]], list[str]] = lambda row: [],
+    retry_arguments: Callable[[dict[str, Any]], list[str]] = lambda row: [],
     markdown: Callable[[dict[str, Any]], str],
     line: Callable[[dict[str, Any]], str],
 ) -> int:
@@ -36,7 +36,7 @@ def collect(
       axes: Keys of a row that identify its cell.
       cells: A value for every axis, as words of a command line.
       arguments: Other arguments of the program.
-      again: Given a row, returns more arguments to measure its cell again; empty to keep the row.
+      retry_arguments: Given a row, returns more arguments to measure its cell again; empty to keep the row.
       markdown: Returns the table.
       line: Returns a line of progress for a row.
     """
@@ -54,7 +54,7 @@ def collect(
         for cell in cells:
             if cell in done:
                 continue
-            row = _measure(program, arguments, cell, again)
+            row = _measure(program, arguments, cell, retry_arguments)
             if row is None:
                 failed = True
                 return
@@ -93,7 +93,7 @@ def _measure(
     program: str,
     arguments: Iterable[str],
     cell: tuple[str, ...],
-    again: Callable[[dict[str, Any]], list[str]],
+    retry_arguments: Callable[[dict[str, Any]], list[str]],
 ) -> dict[str, Any] | None:
     """Returns the row of a cell, or None after an error message if its process failed."""
     more: list[str] = []
@@ -103,7 +103,7 @@ def _measure(
             print(f"{program}: {' '.join(cell)} ended with {code}.", file=sys.stderr)
             return None
         row: dict[str, Any] = json.loads(printed[-1])
-        if not (more := again(row)):
+        if not (more := retry_arguments(row)):
             return row
 
 

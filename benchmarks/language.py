@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 from benchmarks import cells
-from benchmarks.steps import needed_bytes, timed, volunteer
+from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
 from command import parser_of
 from dataprep.cache import user_path
 from launch import huge_pages
@@ -86,12 +86,12 @@ def measure(length: int, attention: str, limit: float) -> dict[str, Any]:
     """Returns the seconds per step at batch 1, and the peak memory of this process."""
     import jax
 
-    volunteer()
+    prefer_oom_kill()
     step, make, compiled_bytes = compiled_step(length, attention, 1, "float32", jax.devices()[0])
     cost = None
     if compiled_bytes is not None and compiled_bytes <= limit:
-        refused = {"length": length, "attention": attention, "fits": False}
-        print(json.dumps({**refused, "compiled_bytes": compiled_bytes}), flush=True)
+        out_of_memory_row = {"length": length, "attention": attention, "fits": False}
+        print(json.dumps({**out_of_memory_row, "compiled_bytes": compiled_bytes}), flush=True)
         cost = timed(step, make, STEPS, limit)
     return {"fits": cost is not None, "compiled_bytes": compiled_bytes, **(cost or {})}
 

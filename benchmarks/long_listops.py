@@ -72,7 +72,7 @@ def _train(given: argparse.Namespace) -> None:
         print(
             f"step {number + 1}: {len(tokens):,} tokens on {run.mesh.shape['sequence']} devices, loss"
             f" {float(loss):.4f}, {time.perf_counter() - began:.1f} s"
-            f"{' with compilation' if number == 0 else ''}, at most {peak_bytes() / 2**30:.2f} GiB so far",
+            f"{' with compilation' if number == 0 else ''}, peak memory {peak_bytes() / 2**30:.2f} GiB",
             flush=True,
         )
 

@@ -128,12 +128,12 @@ def _planned(config: dict[str, Any], topology: str) -> dict[str, Any]:
     from nystromformer_jax.training.topology import chip_of, topology_devices
 
     trainer: Any = pretrain if "objective" in config else train
-    job = trainer.make_spec(trainer.prepare(config, topology_devices(topology)))
+    spec = trainer.make_spec(trainer.prepare(config, topology_devices(topology)))
     chip = chip_of(topology)
-    plan = make_plan(job, chip.memory_bytes)
+    plan = make_plan(spec, chip.memory_bytes)
     return {
-        "steps": job.config.train.total_steps,
-        "devices": job.mesh.size,
+        "steps": spec.config.train.total_steps,
+        "devices": spec.mesh.size,
         "fits": plan.fits,
         "memory": None if plan.memory is None else dataclasses.asdict(plan.memory),
         "memory_bytes": None if plan.memory is None else plan.memory.total,
@@ -159,7 +159,7 @@ def markdown(results: dict[str, Any]) -> str:
         memory = row["memory"] or {}
         sizes = [f"{memory[kind] / MIB:,.1f}" if memory else "" for kind in kinds]
         together = f"{row['memory_bytes'] / MIB:,.0f}" if memory else ""
-        cells_ = [
+        texts = [
             f"`{row['config']}`",
             f"{row['topology']} ({row['devices']})",
             *sizes,
@@ -169,7 +169,7 @@ def markdown(results: dict[str, Any]) -> str:
             _milliseconds(row),
             f"{row['steps'] * _seconds(row) / 3600:,.3g}" if _milliseconds(row) else "",
         ]
-        lines.append(f"| {' | '.join(cells_)} |")
+        lines.append(f"| {' | '.join(texts)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -182,7 +182,7 @@ def cost_markdown(results: dict[str, Any]) -> str:
     for row in results["rows"]:
         hours = row["steps"] * _seconds(row) / 3600 if _milliseconds(row) else None
         size = f"{row['memory_bytes'] / 2**30:,.1f}" if row["memory_bytes"] else ""
-        cells_ = [
+        texts = [
             f"`{row['config']}`",
             f"{row['topology']} ({row['devices']})",
             size if row["fits"] else f"{size} does not fit",
@@ -191,7 +191,7 @@ def cost_markdown(results: dict[str, Any]) -> str:
             "" if hours is None else f"{hours:.2f}",
             "" if hours is None else f"{row['devices'] * hours:.2f}",
         ]
-        lines.append(f"| {' | '.join(cells_)} |")
+        lines.append(f"| {' | '.join(texts)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -13,7 +13,7 @@ from jax.errors import JaxRuntimeError
 from nystromformer_jax.training.topology import is_out_of_memory
 
 
-def volunteer() -> None:
+def prefer_oom_kill() -> None:
     """Makes this process the first one that Linux kills if memory runs out."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

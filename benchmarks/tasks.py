@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from benchmarks import cells
-from benchmarks.steps import needed_bytes, timed, volunteer
+from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
 from command import parser_of
 from dataprep.cache import user_path
 from launch import huge_pages
@@ -59,7 +59,7 @@ def main() -> int:
         ("task", "attention"),
         itertools.product(given.tasks, given.attentions),
         arguments=[f"--memory={given.memory}"],
-        again=_with_half,
+        retry_arguments=_halved_batch,
         markdown=markdown,
         line=_line,
     )
@@ -72,7 +72,7 @@ def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dic
     config's). A row is printed before the step runs, because the step may need more memory than the
     compiler's figure.
     """
-    volunteer()
+    prefer_oom_kill()
     config = _config(task, attention)
     asked = config["train"]["batch_size"]
     batch_size = batch_size or asked
@@ -97,7 +97,7 @@ def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dic
         batch_size = max(1, batch_size >> shares)
 
 
-def _with_half(row: dict[str, Any]) -> list[str]:
+def _halved_batch(row: dict[str, Any]) -> list[str]:
     if row["fits"] or row["batch_size"] == 1:
         return []
     return [f"--batch={row['batch_size'] // 2}"]

@@ -7,7 +7,7 @@
 
 Not a task of the Long Range Arena. It measures how many tokens an attention can distinguish: each query needs
 one of K tokens. The values are random, so a model that cannot distinguish the keys answers
-about 1/K of the queries correctly. The accuracy is that of the answers, which are the masked tokens.
+about 1/K of the queries correctly. Accuracy is measured at the tokens `?`, whose labels are the answers.
 
 Model: 2 layers of width 64, 2 heads of 32, and a dense convolution of width 3 before the first block, which
 adds each key to its value's features. Without position embeddings and other convolutions, only the attention

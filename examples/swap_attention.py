@@ -61,7 +61,7 @@ def milliseconds(function, *arguments, repeats=5):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the time of both attentions and the difference of their outputs by length."""
+    """Prints times and relative errors by length."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -81,12 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     tokens = jax.random.normal(jax.random.key(0), (1, max(given.lengths), given.embed_dim))
     variables = jax.jit(softmax.init)(jax.random.key(1), tokens[:, :1], jnp.ones((1, 1), bool))
-    print("length   softmax, ms   nystrom, ms   times as fast   difference   of uniform")
+    print("length   softmax, ms   nystrom, ms   times as fast   error, Nyström   error, uniform")
     for length in given.lengths:
         x = tokens[:, :length]
         mask = jnp.arange(length)[None] < length - length // 8  # an eighth is padding
         exact = run_softmax(variables, x, mask)
-        differences = [
+        errors = [
             jnp.linalg.norm((run(variables, x, mask) - exact)[mask]) / jnp.linalg.norm(exact[mask])
             for run in (run_nystrom, run_uniform)
         ]
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         print(
             f"{length:6,} {softmax_ms:13.1f} {nystrom_ms:13.1f} {softmax_ms / nystrom_ms:14.1f}×"
-            f" {differences[0]:12.2%} {differences[1]:12.2%}"
+            f" {errors[0]:16.2%} {errors[1]:16.2%}"
         )
 
 

@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--heads", type=int, default=12)
     add("--head_dim", type=int, default=64)
     add("--dtype", choices=["float32", "bfloat16"], default="float32", help="dtype of activations")
-    add("--repeats", type=int, default=9, help="rounds of all attentions")
+    add("--repeats", type=int, default=9, help="timed rounds; each runs every attention once")
     add("--memory_limit", type=float, help="GiB; programs that need more are not run")
     add("--topology", help="compile for a TPU such as v5e:1x1 without running; needs libtpu")
     add("--out", type=user_path, help="output path without extension")

@@ -38,7 +38,7 @@ def collect(folder, monkeypatch, *names, line=str):
         ("name",),
         [(name,) for name in names],
         arguments=[],
-        again=lambda row: [] if row["fits"] else [f"--size={row['size'] // 2}"],
+        retry_arguments=lambda row: [] if row["fits"] else [f"--size={row['size'] // 2}"],
         markdown=lambda results: f"{len(results['rows'])} rows\n",
         line=line,
     )

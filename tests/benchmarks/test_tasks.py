@@ -66,7 +66,7 @@ def compile_to(monkeypatch, held, example=30e6):
 
         return step, lambda: (None, None, None), needed
 
-    monkeypatch.setattr(tasks, "volunteer", lambda: None)
+    monkeypatch.setattr(tasks, "prefer_oom_kill", lambda: None)
     monkeypatch.setattr(tasks, "_compiled_step", compiled_step)
     monkeypatch.setattr(tasks, "_config", lambda task, attention: {"train": {"batch_size": 8}})
 
@@ -106,7 +106,7 @@ def test_other_errors_of_a_step_are_raised(monkeypatch):
 
         return step, lambda: (None, None, None), 1
 
-    monkeypatch.setattr(tasks, "volunteer", lambda: None)
+    monkeypatch.setattr(tasks, "prefer_oom_kill", lambda: None)
     monkeypatch.setattr(tasks, "_compiled_step", fail)
     with pytest.raises(JaxRuntimeError, match="something else"):
         tasks.measure("listops", "nystrom", 1e12)
