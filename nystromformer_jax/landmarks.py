@@ -149,7 +149,7 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
     the single tokens of the blocks at its bounds. This reads `x` once, unlike a 0/1 matrix for all tokens.
     """
     count = -(-x.shape[1] // BLOCK_TOKENS)
-    blocks = pad_length(x, BLOCK_TOKENS).reshape(len(x), count, BLOCK_TOKENS, *x.shape[2:])
+    blocks = pad_length(x, BLOCK_TOKENS).reshape(x.shape[0], count, BLOCK_TOKENS, *x.shape[2:])
     # Features in one axis: with two, XLA's CPU backend transposes the gradient slowly.
     blocks = blocks.reshape(*blocks.shape[:3], -1)
     totals = blocks.sum(axis=2, dtype=accum_dtype(x.dtype))
