@@ -28,9 +28,8 @@ LANGUAGE_CONFIGS = ("finetune", "glue", "pretrain")  # all others are configs of
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
 
-_is_supported: Callable[[str], bool] = (
-    bool  # True for names of config files that the program supports
-)
+# True for names of config files that the program supports.
+_is_supported: Callable[[str], bool] = bool
 _initialized = False  # True after `initialize`, which loads jax and the library
 
 

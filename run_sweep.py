@@ -167,8 +167,8 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
     known = cli.config_files(lambda name: name not in cli.LANGUAGE_CONFIGS)
     file = Path(path).resolve()
     is_own = file.is_file() and not file.is_relative_to(cli.CONFIGS.resolve())
-    if not is_own and file not in [Path(name).resolve() for name in known]:
-        tasks = [Path(file).stem for file in known]
+    if not is_own and file not in [cli.CONFIGS.resolve() / Path(name).name for name in known]:
+        tasks = [Path(name).stem for name in known]
         raise ValueError(
             f"--tasks: {Path(path).stem!r} is unknown{nearest(Path(path).stem, tasks)}"
         )

@@ -44,7 +44,7 @@ def _compare(given: argparse.Namespace) -> None:
     try:
         import torch  # first, so that a missing package gives a short error
 
-        from benchmarks import attention, training_step
+        from benchmarks import attention, report, training_step
     except ModuleNotFoundError as error:
         raise ImportError(
             f"the package {error.name} is not installed: pip install -e '.[lra,peers]'."
@@ -68,6 +68,8 @@ def _compare(given: argparse.Namespace) -> None:
         for row in attention.rows(given.lengths, given.repeats):
             results["attention"].append(row)
             save()
+        if given.out is not None:
+            report.plot(results, Path(f"{given.out}.png"))
 
 
 def describe_machine() -> dict[str, Any]:
@@ -87,15 +89,13 @@ def describe_machine() -> dict[str, Any]:
 
 
 def write(results: dict[str, Any], out: Path) -> None:
-    """Writes `out`.json, the table, and the picture of attention."""
+    """Writes `out`.json and the table."""
     from benchmarks import report
     from nystromformer_jax.durable import write_bytes, write_json
 
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(Path(f"{out}.json"), results)
     write_bytes(Path(f"{out}.md"), report.markdown(results).encode())
-    if "attention" in results:
-        report.plot(results, Path(f"{out}.png"))
 
 
 if __name__ == "__main__":

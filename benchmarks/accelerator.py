@@ -52,7 +52,7 @@ def main() -> int:
     )
     parser.add_argument("--toy", action="store_true", help="tiny sizes, to try the program")
     given = parser.parse_args()
-    if 60 * given.minutes < START_SECONDS + SAVE_SECONDS:
+    if not 60 * given.minutes >= START_SECONDS + SAVE_SECONDS:  # also for NaN
         parser.error(f"--minutes must be {(START_SECONDS + SAVE_SECONDS) / 60:.2g} or more")
     failed = False
 
@@ -123,7 +123,7 @@ def run(command: list[str], seconds: float) -> int | None:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stops a process that has not ended: by SIGTERM, so that it saves its state, and later by SIGKILL."""
+    """Sends SIGTERM, so that the process saves its state, and SIGKILL after `SAVE_SECONDS`."""
     process.terminate()
     try:
         process.wait(SAVE_SECONDS)

@@ -37,7 +37,7 @@ class Compiled:
 def compile_ahead(
     function: Callable[..., Any], arguments: tuple[Any, ...], device: jax.Device
 ) -> Compiled:
-    """Compiles `function`, traced for one device, and arguments with the shapes of `arguments`."""
+    """Compiles `function` for one device, for arguments with the shapes and dtypes of `arguments`."""
     sharding = SingleDeviceSharding(device)
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), arguments
@@ -78,7 +78,7 @@ def compile_ahead(
 
 
 def for_device(function: Callable[..., Any], device: jax.Device) -> Callable[..., Any]:
-    """Returns `function` under a mesh of this device, for which it then chooses its implementations."""
+    """Wraps `function` so that it is traced for `device` and uses the implementations for it."""
     mesh = Mesh(np.array([device]), ("data",)).abstract_mesh
 
     @functools.wraps(function)

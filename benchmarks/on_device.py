@@ -122,9 +122,9 @@ def _line(error: Exception) -> str:
 
 
 def check(dtype: str, masked: bool, toy: bool = False) -> Rows:
-    """Returns the largest differences from XLA in float32 on the CPU, for entries of size 1 or less.
+    """Returns the largest differences from XLA in float32 on the CPU.
 
-    Where the largest entry is greater than 1, the difference is relative to it.
+    A difference is divided by the largest entry if that is greater than 1.
     """
     import jax
     import jax.numpy as jnp

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         for number in range(count)
     ]
     for number, process in enumerate(processes):
-        print(f"[{number}] started as process {process.pid}", flush=True)
+        _print(f"[{number}] started as process {process.pid}\n")
     codes: list[int] = []  # exit codes, in the order in which the processes end
     threads = [
         threading.Thread(target=target, args=arguments)
@@ -94,11 +94,15 @@ def _wait(processes: list[subprocess.Popen[str]], codes: list[int], signals: lis
 
 
 def _print_lines(number: int, stream: IO[str] | None) -> None:
-    for line in stream or ():  # to the end: a process whose output nobody reads would wait forever
-        try:
-            print(f"[{number}] {line}", end="", flush=True)
-        except BrokenPipeError:  # the reader, for example `head`, has exited
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for line in stream or ():  # to the end, because a process blocks once its pipe is full
+        _print(f"[{number}] {line}")
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, end="", flush=True)
+    except OSError:  # the reader, for example `head`, has exited, or the disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _free_port() -> int:

@@ -16,7 +16,13 @@ from nystromformer_jax.gated_ema import EmaNormalization, GatedEmaBlock
 from nystromformer_jax.modules import Activation, Initializer
 from nystromformer_jax.stem import ConvStem
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
-from nystromformer_jax.validation import ConfigDtype, check_rate, check_size, dtype_name
+from nystromformer_jax.validation import (
+    ConfigDtype,
+    check_rate,
+    check_size,
+    dtype_name,
+    zero_padding,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -353,5 +359,5 @@ def _fourier_init(rng: Array, shape: tuple[int, int], dtype: Any = jnp.float32) 
 
 def masked_mean(x: Float[Array, "B L E"], mask: Bool[Array, "B L"]) -> Float[Array, "B E"]:
     """Averages `x` over real tokens, in float32; an all-padding row averages to zero."""
-    total = jnp.where(mask[..., None], x, 0).sum(axis=1, dtype=jnp.float32)  # where: 0 * NaN is NaN
+    total = zero_padding(x, mask).sum(axis=1, dtype=jnp.float32)
     return total / jnp.maximum(mask.sum(axis=1), 1)[:, None]

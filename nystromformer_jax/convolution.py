@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax.typing import PrecisionLike
 
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import accum_dtype, check_array, check_kernel
+from nystromformer_jax.validation import accum_dtype, check_array, check_kernel, pad_length
 
 # Rows of the band matrix. Longer blocks multiply more zeros; shorter blocks read more halo positions.
 BLOCK_ROWS = 128  # size of a TPU's matrix unit
@@ -100,8 +100,7 @@ def _banded(value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]) -> Floa
     halo = kernel.shape[1] // 2
     rows = max(min(BLOCK_ROWS, length), halo, 1)
     num_blocks = -(-length // rows)
-    blocks = jnp.pad(value, ((0, 0), (0, num_blocks * rows - length), (0, 0), (0, 0)))
-    blocks = blocks.reshape(batch, num_blocks, rows, num_heads, head_dim)
+    blocks = pad_length(value, rows).reshape(batch, num_blocks, rows, num_heads, head_dim)
     before = jnp.pad(blocks[:, :-1, rows - halo :], ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))
     after = jnp.pad(blocks[:, 1:, :halo], ((0, 0), (0, 1), (0, 0), (0, 0), (0, 0)))
     with_halo = jnp.concatenate([before, blocks, after], axis=2)

@@ -135,7 +135,7 @@ def nystrom_attention_rows(
     Raises:
       ValueError: `rows` is not an integer array `[..., R]`, or another argument is invalid.
     """
-    rows, batch = jnp.asarray(rows), jnp.shape(query)[:-3]
+    rows, batch = jnp.asarray(rows), jnp.asarray(query).shape[:-3]
     if rows.shape[:-1] != batch or not rows.ndim or not jnp.issubdtype(rows.dtype, jnp.integer):
         raise ValueError(
             f"rows must be query positions, integers [..., R] with the leading axes {batch} of query; got"

@@ -88,8 +88,8 @@ class AttentionInputs(NamedTuple):
         """Validates the arguments of a call, and replaces NaN and infinity at padding with zero.
 
         Raises:
-          ValueError: An input is invalid, `inputs_kv` is given together with `inputs_k` or `inputs_v`, or
-            `inputs_v` without `inputs_k`.
+          ValueError: An input is invalid, `inputs_kv` is given together with `inputs_k` or `inputs_v`,
+            `inputs_v` without `inputs_k`, or in cross-attention a `mask` without a `query_mask`.
         """
         if mask is not None and getattr(mask, "ndim", 0) == 3 and "float" in str(mask.dtype):
             raise ValueError(
@@ -109,17 +109,16 @@ class AttentionInputs(NamedTuple):
                 check_array(name, x, TOKENS)
         key = inputs_kv if inputs_k is None else inputs_k
         is_cross_attention = key is not None
+        key = finite_padding(inputs_q if key is None else key, mask, "real keys, [B T]")
         if is_cross_attention and mask is not None and query_mask is None:
             raise ValueError(
-                "mask is that of the keys: pass query_mask [B L] too (all True if no query is padding), or,"
-                " for self-attention, leave inputs_kv and inputs_k out."
+                "`mask` marks the real keys, so the queries need their own mask: pass query_mask [B L] (all"
+                " True if no query is padding). For self-attention, leave out inputs_kv and inputs_k."
             )
-        key = inputs_q if key is None else key
         if query_mask is None:
             query = finite_padding(inputs_q, mask, "real tokens, [B L]")
         else:
             query = finite_padding(inputs_q, query_mask, "real queries, [B L]")
-        key = finite_padding(key, mask, "real keys, [B T]")
         value = key if inputs_v is None else finite_padding(inputs_v, mask, "real keys, [B T]")
         return cls(query, key, value, mask, query_mask, is_cross_attention)
 
@@ -294,7 +293,8 @@ class MultiHeadAttention(Layer):
         Args:
           inputs_q: Input projected to queries, [batch, length, features].
           inputs_kv: Input projected to keys and values; length and width may differ from `inputs_q`.
-          mask: True at real tokens of `inputs_kv`.
+          mask: True at real tokens of the keys' input: of `inputs_kv` or `inputs_k`, or of `inputs_q` in
+            self-attention.
           query_mask: True at real tokens of `inputs_q`. Self-attention uses `mask` if it is None;
             otherwise a `mask` needs a `query_mask`.
           inputs_k: Input projected to keys, instead of `inputs_kv`.
@@ -326,10 +326,11 @@ class MultiHeadAttention(Layer):
         )
         out = dense(
             out_features,
-            **self.dtypes,
-            kernel_init=self.out_kernel_init or self.kernel_init,
-            bias_init=self.out_bias_init or self.bias_init,
-            precision=self.precision,
+            **self.dense_options
+            | {
+                "kernel_init": self.out_kernel_init or self.kernel_init,
+                "bias_init": self.out_bias_init or self.bias_init,
+            },
             name="out",
         )
         return over_tokens(out, attended)

@@ -278,7 +278,8 @@ class MultiHeadAttention(nnx.Module):
         Args:
           inputs_q: Input projected to queries, [batch, length, features].
           inputs_kv: Input projected to keys and values; length and width may differ from `inputs_q`.
-          mask: True at real tokens of `inputs_kv`.
+          mask: True at real tokens of the keys' input: of `inputs_kv` or `inputs_k`, or of `inputs_q` in
+            self-attention.
           query_mask: True at real tokens of `inputs_q`. Self-attention uses `mask` if it is None;
             otherwise a `mask` needs a `query_mask`.
           inputs_k: Input projected to keys, instead of `inputs_kv`.

@@ -57,8 +57,9 @@ def sharded_nystrom_attention(
 
     Any length and any mask are supported: segments may span several devices. The output stays split
     only if the length is divisible by the number of devices. Otherwise the inputs are padded, and the
-    output is gathered and truncated. A sequence of at most M positions is not split. Other mesh axes are
-    left to the compiler, so the batch may be split over one of them.
+    output is gathered and truncated. A sequence of at most M positions is not split, and neither is one whose
+    parts are shorter than half the convolution. Other mesh axes are left to the compiler, so the batch may
+    be split over one of them.
 
     `axis` is the name of the mesh axis over which L and T are split. Other arguments are as in
     `nystrom_attention`, with one batch axis and equally many heads of queries and keys. The TPU kernels are
@@ -68,8 +69,7 @@ def sharded_nystrom_attention(
       The output in `query`'s dtype. The length is split over `axis` if the number of devices divides it.
 
     Raises:
-      ValueError: An argument of `nystrom_attention` is invalid, the mesh has no such axis, or the
-        convolution reads beyond the next device.
+      ValueError: An argument of `nystrom_attention` is invalid, or the mesh has no such axis.
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 5–17; softmax over several devices as in
     flash-decoding (Dao et al. 2023).
@@ -86,20 +86,12 @@ def sharded_nystrom_attention(
     )
     check_arguments(inputs, options, implementation)
     devices = devices_along(mesh, axis)
-    if devices == 1 or options.is_exact(inputs):
+    key_length = inputs.key.shape[1]
+    halo = 0 if inputs.conv_kernel is None else inputs.conv_kernel.shape[-1] // 2
+    if devices == 1 or options.is_exact(inputs) or halo > -(-key_length // devices):
         *arrays, conv_kernel = inputs
         arrays = [reshard_length(x, mesh, axis, split=False) for x in arrays]
         return attend_locally(Inputs._make([*arrays, conv_kernel]), options, implementation)
-    key_length = inputs.key.shape[1]
-    shard_length = -(-key_length // devices)
-    width = 0 if inputs.conv_kernel is None else inputs.conv_kernel.shape[-1]
-    halo = width // 2
-    if halo > shard_length:
-        raise ValueError(
-            f"The convolution of width {width} reads {halo} positions on each side, but each"
-            f" of the {devices} devices has only {shard_length} of the {key_length} positions. Use fewer"
-            " devices, a longer sequence or a narrower kernel."
-        )
     if kernels_wanted(implementation):
         warn_once("they do not support a length split over devices")
     return _sharded(inputs, options, mesh=mesh, axis=axis)
@@ -141,7 +133,10 @@ def _sharded(
 
 
 def ambient_mesh() -> AbstractMesh | None:
-    """Returns the ambient mesh if its axis "sequence" splits the length, else None."""
+    """Returns the ambient mesh if its axis "sequence" splits the length, else None.
+
+    Inside a `shard_map` over that axis it is None, because each device already has its own sequence.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.shape.get(SEQUENCE_AXIS, 1) == 1:
         return None

@@ -299,12 +299,12 @@ def check_convolution(query: Array, key: Array, conv_kernel: Array | None) -> No
         )
 
 
-def check_kernel(name: str, kernel: Array, of_heads: tuple[int, ...]) -> None:
+def check_kernel(name: str, kernel: Array, head_shape: tuple[int, ...]) -> None:
     """Raises ValueError unless a convolution kernel is `[H W]` or `[H D W]`, W odd, of a supported dtype.
 
-    `of_heads` is (H, D).
+    `head_shape` is (H, D).
     """
-    num_heads, head_dim = of_heads
+    num_heads, head_dim = head_shape
     shape = tuple(kernel.shape)
     if shape[:-1] not in ((num_heads,), (num_heads, head_dim)) or shape[-1] % 2 == 0:
         raise ValueError(

@@ -45,8 +45,7 @@ def nystrom_options(attention: Mapping[str, Any]) -> Options:
     if attention["name"] != "nystrom":
         return Options()
     known = [field.name for field in dataclasses.fields(Options)]
-    given = {name: attention[name] for name in known if name in attention}
-    return Options(**given | {"mask_conv": True})  # without a convolution it has no effect
+    return Options(**{name: attention[name] for name in known if name in attention})
 
 
 def random_tokens(like: QKV, seed: int) -> QKV:

@@ -24,7 +24,7 @@ class NystromAttention(AttentionCore):
     """Nyström attention, in O(L + T). Supports L ≠ T without the convolution.
 
     If the ambient mesh (`jax.set_mesh`) has an axis "sequence", the length is split over its devices, see
-    `sharded_nystrom_attention`.
+    `sharded_nystrom_attention`. It is not split at initialization, nor inside a `shard_map` over that axis.
 
     If the collection "diagnostics" is mutable, `pinv_residual` [B H] is sown into it.
 

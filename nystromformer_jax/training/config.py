@@ -20,10 +20,9 @@ class TrainConfig:
     total_steps: int
     batch_size: int  # global batch size: examples per update on all devices
     seed: int = 0
-    accumulation: int = (
-        1  # gradient accumulation in parts; `choose_accumulation` replaces a 0 in configs
-    )
-    cpu_accumulation: int = 1  # what `choose_accumulation` chooses for CPUs and small accelerators
+    # Gradient accumulation in parts. In a config, 0 is replaced by `choose_accumulation`.
+    accumulation: int = 1
+    cpu_accumulation: int = 1  # for CPUs and small accelerators if `accumulation` is 0
     remat: bool = False  # rematerialization: recompute activations in the backward pass
     budget_steps: int = 0  # a run of fewer steps is partial; 0: the default of the task
 

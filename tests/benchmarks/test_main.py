@@ -42,6 +42,23 @@ def test_output_name_may_contain_a_dot(tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"jax-0.10.json", "jax-0.10.md"}
 
 
+@pytest.mark.peers
+def test_rows_are_saved_as_they_are_measured(results, tmp_path, monkeypatch):
+    from benchmarks import attention
+
+    row, *_ = json.loads((results / "benchmarks/cpu.json").read_text())["attention"]
+
+    def rows(lengths, repeats):
+        yield row
+        raise OSError("interrupted")
+
+    monkeypatch.setattr(attention, "rows", rows)
+    monkeypatch.setattr("sys.argv", ["benchmarks", "--only=attention", f"--out={tmp_path / 'out'}"])
+    assert benchmarks.main() == 2
+    assert json.loads((tmp_path / "out.json").read_text())["attention"] == [row]
+    assert (tmp_path / "out.md").is_file()
+
+
 def test_stored_results_without_newer_keys_are_formatted(results, tmp_path):
     stored = json.loads((results / "benchmarks/cpu.json").read_text())
     assert "huge_pages" not in stored["machine"]

@@ -210,7 +210,7 @@ def test_random_tokens_are_normal_and_reproducible():
     assert np.std(one.value) == pytest.approx(1, abs=0.05)
 
 
-def test_from_config_uses_the_options_of_the_run_or_the_defaults():
+def test_nystrom_options_are_those_of_the_run_or_the_defaults():
     section = {"name": "nystrom", "num_landmarks": 32, "conv_kernel_size": 35, "pinv_iters": 4}
     assert nystrom_options(section) == Options(num_landmarks=32, pinv_iters=4)
     assert nystrom_options({"name": "softmax", "dropout_rate": 0.1}) == Options()
