@@ -44,8 +44,8 @@ def test_output_name_may_contain_a_dot(tmp_path):
 
 @pytest.mark.peers
 def test_rows_are_saved_as_they_are_measured(results, tmp_path, monkeypatch):
-    from benchmarks import attention
-
+    reason = "needs the extra `peers`"
+    attention = pytest.importorskip("benchmarks.attention", reason=reason, exc_type=ImportError)
     row, *_ = json.loads((results / "benchmarks/cpu.json").read_text())["attention"]
 
     def rows(lengths, repeats):
