@@ -117,7 +117,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
             "init": run.init.checkpoint,
             "init_sha256": init_sha256,
             "valid": _with_perplexity(fit_result.best_metrics),
-            "valid_examples": _scored(run, corpus),
+            "valid_examples": _num_evaluated(run, corpus),
             "baselines": baselines(corpus),
             "partial": is_partial(run, corpus),
         }
@@ -258,7 +258,7 @@ def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> 
     params = training.load_best_params(workdir, spec)
     pairs = examples(corpus.splits["valid"], run.data.max_len)
     valid = _with_perplexity(training.evaluate_split(spec, params, pairs))
-    return {**result, "valid": valid, "valid_examples": _scored(run, corpus)}
+    return {**result, "valid": valid, "valid_examples": _num_evaluated(run, corpus)}
 
 
 def sentence(result: Mapping[str, Any]) -> str:
@@ -291,9 +291,9 @@ def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], A
     return lambda: model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
 
 
-def _scored(run: Run, corpus: Corpus) -> int:
+def _num_evaluated(run: Run, corpus: Corpus) -> int:
     """Returns the number of held-out pairs that are evaluated."""
-    return run.fit.eval.scored(len(corpus.splits["valid"]))
+    return run.fit.eval.num_evaluated(len(corpus.splits["valid"]))
 
 
 def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:

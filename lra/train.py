@@ -61,12 +61,12 @@ class Run:
 def is_partial(run: Run, task: Task) -> bool:
     """Returns True if a run uses fewer steps than its recipe, or fewer examples than the benchmark has."""
     info = data.describe(run.data.task)
-    fewer_scored = any(
-        _scored(run, task, name) < len(task.splits[name]) for name in ("valid", "test")
+    fewer_evaluated = any(
+        _num_evaluated(run, task, name) < len(task.splits[name]) for name in ("valid", "test")
     )
     train = run.fit.train
     fewer_steps = train.total_steps < (train.budget_steps or info.total_steps)
-    return not info.has_all(task) or fewer_scored or fewer_steps
+    return not info.has_all(task) or fewer_evaluated or fewer_steps
 
 
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
@@ -171,7 +171,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     def on_test(params: Any) -> dict[str, Any]:
         return {
             "test_accuracy": _evaluate(run, spec, task, "test", params)["accuracy"],
-            "test_examples": _scored(run, task, "test"),
+            "test_examples": _num_evaluated(run, task, "test"),
             "baselines": baselines(task),
         }
 
@@ -227,7 +227,7 @@ def evaluate_checkpoint(
     }
     if test:
         found["test_accuracy"] = _evaluate(run, spec, task, "test", params)["accuracy"]
-        found["test_examples"] = _scored(run, task, "test")
+        found["test_examples"] = _num_evaluated(run, task, "test")
     return found
 
 
@@ -350,9 +350,9 @@ def _examples(run: Run, split: Split) -> Examples:
     return Examples(len(split), make_batch, split.lengths)
 
 
-def _scored(run: Run, task: Task, split: str) -> int:
+def _num_evaluated(run: Run, task: Task, split: str) -> int:
     """Returns the number of evaluated examples of a split."""
-    return run.fit.eval.scored(len(task.splits[split]))
+    return run.fit.eval.num_evaluated(len(task.splits[split]))
 
 
 def _evaluate(run: Run, spec: TrainSpec, task: Task, split: str, params: Any) -> dict[str, float]:

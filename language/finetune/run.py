@@ -172,10 +172,10 @@ def is_partial(run: Run, data: TaskData) -> bool:
     train_count = counts.pop("train")
     config = run.fit_config(train_count)
     fewer_seen = config.train.total_steps * config.train.batch_size < train_count
-    fewer_scored = any(config.eval.scored(count) < count for count in counts.values())
+    fewer_evaluated = any(config.eval.num_evaluated(count) < count for count in counts.values())
     epochs = dataclasses.replace(run.sections["train"], total_steps=0).in_steps(train_count)
     fewer_steps = config.train.total_steps < epochs.total_steps
-    return fewer_there or fewer_seen or fewer_scored or fewer_steps
+    return fewer_there or fewer_seen or fewer_evaluated or fewer_steps
 
 
 def _model_config(

@@ -93,28 +93,28 @@ def label_settings(
     numbers of runs per setting, and `budgets` the numbers of steps of a complete run.
     """
     words = [_attention_words(setting, settings, weights) for setting in settings]
-    attentions = [", ".join(said) for said in words]
-    alike: dict[tuple[Hashable, ...], list[int]] = {}
+    attentions = [", ".join(parts) for parts in words]
+    by_attention: dict[tuple[Hashable, ...], list[int]] = {}
     for number, setting in enumerate(settings):
-        alike.setdefault((setting["data.task"], attentions[number]), []).append(number)
-    for members in alike.values():
-        said: set[str] = set()
+        by_attention.setdefault((setting["data.task"], attentions[number]), []).append(number)
+    for members in by_attention.values():
+        mentioned: set[str] = set()
         keys = {key for number in members for key in settings[number]}
         differing = sorted(
             key for key in keys if len({settings[i].get(key, _UNSET) for i in members}) > 1
         )
         for key in sorted(differing, key=lambda key: key in SECONDARY):
-            unique = {tuple(settings[i].get(name, _UNSET) for name in said) for i in members}
+            unique = {tuple(settings[i].get(name, _UNSET) for name in mentioned) for i in members}
             if key in SECONDARY and len(unique) == len(members):
                 break
-            said.add(key)
+            mentioned.add(key)
             values = [settings[number].get(key, _UNSET) for number in members]
-            usual = _most(values, [weights[number] for number in members])
+            most_common = _most(values, [weights[number] for number in members])
             for number, value in zip(members, values, strict=True):
-                plain = budgets[number] if key == "train.total_steps" else usual
-                if value != plain:
+                default = budgets[number] if key == "train.total_steps" else most_common
+                if value != default:
                     words[number].append(_word(key, value))
-    return list(zip(attentions, (", ".join(said) for said in words), strict=True))
+    return list(zip(attentions, (", ".join(parts) for parts in words), strict=True))
 
 
 def differences(setting: Setting) -> dict[str, Hashable]:

@@ -83,7 +83,7 @@ class EvalConfig:
     def __post_init__(self) -> None:
         _at_least("eval", self, every_steps=1, max_examples=0, batch_size=0)
 
-    def scored(self, count: int) -> int:
+    def num_evaluated(self, count: int) -> int:
         """Returns how many of `count` examples are evaluated."""
         return min(count, self.max_examples) if self.max_examples else count
 

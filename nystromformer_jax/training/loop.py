@@ -160,7 +160,7 @@ def fit(
                     log.metrics(step, line)
                     progress.show(line)
                     record.evaluated_step = step
-                    examples = config.eval.scored(validation.count)
+                    examples = config.eval.num_evaluated(validation.count)
                     # `eval.max_examples` may change on a resume. The earlier metrics then do not count.
                     is_comparable = record.best_examples in (0, examples)
                     best_metrics = record.best_metrics if is_comparable else {}
