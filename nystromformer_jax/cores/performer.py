@@ -1,5 +1,6 @@
 """Performer attention (FAVOR+): random features that approximate the softmax kernel."""
 
+import contextlib
 from typing import Literal
 
 import jax
@@ -42,10 +43,15 @@ class PerformerAttention(AttentionCore):
         return self.redraw
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        rng = sampling_rng(self, self.seed, redraw=self.redraw and not deterministic)
-        projection = random_projection(
-            rng, self.num_features, tokens.query.shape[-1], orthogonal=self.orthogonal
-        )
+        redraw = self.redraw and not deterministic
+        # Without `redraw` the projection is a constant, which is computed once, when the call is traced.
+        with contextlib.nullcontext() if redraw else jax.ensure_compile_time_eval():
+            projection = random_projection(
+                sampling_rng(self, self.seed, redraw=redraw),
+                self.num_features,
+                tokens.query.shape[-1],
+                orthogonal=self.orthogonal,
+            )
         return performer_attention(projection=projection, kernel=self.kernel, **tokens._asdict())
 
 

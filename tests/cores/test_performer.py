@@ -240,6 +240,18 @@ def test_features_are_redrawn_in_training_only_if_configured(rngs):
         assert (one == other).all()
 
 
+def test_fixed_features_are_a_constant_of_the_program(rngs):
+    inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM)
+
+    def program(core):
+        call = functools.partial(core.apply, {}, deterministic=False)
+        rng = {"dropout": jax.random.key(0)}
+        return jax.jit(call).lower(*inputs, rngs=rng).as_text()
+
+    assert "stablehlo.while" not in program(PerformerAttention(FEATURES))
+    assert "stablehlo.while" in program(PerformerAttention(FEATURES, redraw=True))
+
+
 def test_features_differ_between_layers_and_seeds(rngs):
     inputs = random_inputs(rngs, 1, QUERIES, HEADS, DIM)
 
