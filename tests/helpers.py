@@ -7,10 +7,12 @@ import itertools
 import re
 import resource
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.training import on_mesh
 
 
@@ -137,3 +139,19 @@ def softmax_by_the_paper(query, key, value):
 def _softmax(logits):
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
+
+
+def dropped_shapes(module, variables, *inputs):
+    """The shapes of the arrays to which a call of `module` applies dropout, in order."""
+    shapes = []
+
+    def spy(call, args, kwargs, context):
+        if isinstance(context.module, Dropout) and not kwargs["deterministic"]:
+            shapes.append(args[0].shape)
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(spy):
+        rngs = {"dropout": jax.random.key(0)}
+        run = functools.partial(module.apply, deterministic=False, rngs=rngs)
+        jax.eval_shape(run, variables, *inputs)
+    return shapes

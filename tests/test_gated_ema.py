@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from nystromformer_jax import Encoder, make_core, nystrom_attention
-from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.ema import multi_scale_ema
 from nystromformer_jax.gated_ema import GatedEmaBlock, MultiScaleEma
 from nystromformer_jax.modules import MlpBlock
@@ -16,6 +15,7 @@ from tests.helpers import (
     REFERENCE,
     Tolerance,
     assert_close,
+    dropped_shapes,
     mask_of_lengths,
     normal,
     random_variables,
@@ -182,17 +182,7 @@ def test_dropout_applies_to_the_hidden_state_and_twice_in_the_mlp(rngs):
     x, _ = random_tokens(rngs)
     block = make_block("none", dropout_rate=0.5)
     variables = initialised(block, rngs, x)
-    dropped = []
-
-    def spy(call, args, kwargs, context):
-        if isinstance(context.module, Dropout) and not kwargs["deterministic"]:
-            dropped.append(args[0].shape)
-        return call(*args, **kwargs)
-
-    with nn.intercept_methods(spy):
-        run = functools.partial(block.apply, deterministic=False, rngs={"dropout": next(rngs)})
-        jax.eval_shape(run, variables, x)
-    assert dropped == [x.shape, (BATCH, LENGTH, 16), x.shape]
+    assert dropped_shapes(block, variables, x) == [x.shape, (BATCH, LENGTH, 16), x.shape]
 
 
 def test_without_states_tokens_mix_by_the_core_alone(rngs):

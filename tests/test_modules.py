@@ -12,7 +12,6 @@ from nystromformer_jax.adapters import AttentionFn
 from nystromformer_jax.attention import nystrom_attention
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.cores import CoreFactory, make_core
-from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.gated_ema import GatedEmaBlock
 from nystromformer_jax.modules import (
     Encoder,
@@ -28,6 +27,7 @@ from tests.helpers import (
     REFERENCE,
     SAME_ARITHMETIC,
     assert_close,
+    dropped_shapes,
     mask_of_lengths,
     normal,
     random_variables,
@@ -151,17 +151,7 @@ def test_dropout_applies_to_the_attention_output_and_twice_in_the_mlp(rngs):
     x = jnp.ones((1, 4, WIDTH))
     block = EncoderBlock(2, NYSTROM, 7, dropout_rate=0.5)
     variables = random_variables(next(rngs), block, x)
-    dropped = []
-
-    def spy(call, args, kwargs, context):
-        if isinstance(context.module, Dropout) and not kwargs["deterministic"]:
-            dropped.append(args[0].shape)
-        return call(*args, **kwargs)
-
-    with nn.intercept_methods(spy):
-        run = functools.partial(block.apply, deterministic=False, rngs={"dropout": next(rngs)})
-        jax.eval_shape(run, variables, x)
-    assert dropped == [(1, 4, WIDTH), (1, 4, 7), (1, 4, WIDTH)]
+    assert dropped_shapes(block, variables, x) == [(1, 4, WIDTH), (1, 4, 7), (1, 4, WIDTH)]
 
 
 def test_half_precision_activations_keep_float32_parameters(rngs):
