@@ -79,7 +79,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             f"{folder} has no jobs.txt: pass --tasks=listops and --attentions=nystrom."
         )
     todo = choice.unfinished(found)
-    print(f"{len(found)} jobs in {folder / 'jobs.txt'}, {len(todo)} to run.", flush=True)
+    print(f"Jobs in {folder / 'jobs.txt'}: {len(found)}, {len(todo)} of them to run.", flush=True)
     if flags.plan or not todo:
         return 0
     if flags.submit:

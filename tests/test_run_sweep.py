@@ -103,7 +103,7 @@ def test_plan_writes_a_file_that_may_be_edited(in_repository, tmp_path, capsys):
     lines = (tmp_path / "jobs.txt").read_text().splitlines()
     (tmp_path / "jobs.txt").write_text("\n".join([*lines[:-1], "# a note"]))
     assert run_sweep.main([f"--workdir={tmp_path}", "--plan"]) == 0
-    assert "3 jobs in" in capsys.readouterr().out
+    assert f"Jobs in {tmp_path / 'jobs.txt'}: 3," in capsys.readouterr().out
     assert "# a note" in (tmp_path / "jobs.txt").read_text()
     assert run_sweep.main([f"--workdir={tmp_path}", "--status"]) == 3
 
@@ -175,7 +175,7 @@ def test_sigterm_stops_all_runs_and_the_same_command_resumes(tmp_path):
     assert programs.finish(sweep(folder, "--workers=2")).code == 0
     assert starts(jobs) == [2, 2, 1]
     answer = programs.finish(sweep(folder))
-    assert (answer.code, answer.output) == (0, f"3 jobs in {folder}/jobs.txt, 0 to run.\n")
+    assert (answer.code, answer.output) == (0, f"Jobs in {folder}/jobs.txt: 3, 0 of them to run.\n")
 
 
 def test_runs_of_a_killed_sweep_are_not_started_twice(tmp_path):
@@ -202,7 +202,7 @@ def test_submitted_jobs_run_in_the_background_and_choose_by_validation(tmp_path)
     (folder / "jobs.txt").write_text(text)
     low, high, bad = jobs = read_jobs(folder)
     answer = programs.finish(sweep(folder, "--submit=local", "--workers=2"))
-    assert "Submitted 3 jobs in 2 tasks" in answer.output
+    assert "Jobs submitted: 3, as the tasks" in answer.output
     while not high.with_test().is_finished:
         time.sleep(0.05)
     assert starts(jobs) == [1, 2, 1]
@@ -246,7 +246,7 @@ def test_slurm_gets_one_array_and_jobs_are_not_submitted_twice(
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     flags = ["--submit=slurm", "--workers=2", "--slurm.partition=gpu", "--slurm.gpus_per_node=2"]
     assert run_sweep.main([f"--workdir={folder}", *flags, "--slurm.time=600"]) == 0
-    assert "Submitted 5 jobs in 3 tasks: 77_0, 77_1, 77_2." in capsys.readouterr().out
+    assert "Jobs submitted: 5, as the tasks 77_0, 77_1, 77_2." in capsys.readouterr().out
     script = (tmp_path / "script").read_text()
     for line in ("partition=gpu", "gpus-per-node=2", "time=600", "array=0-2%3", "signal=USR2@90"):
         assert f"#SBATCH --{line}\n" in script
@@ -286,7 +286,7 @@ def test_small_sweep_with_a_diverging_and_a_killed_run(tmp_path):
     assert f"{killed.name}: failed: killed by SIGKILL" in answer.output
     status = programs.finish(sweep(folder, "--status"))
     assert status.code == 1
-    assert "12 jobs: 10 done, 1 diverged, 0 running, 1 failed, 0 waiting." in status.output
+    assert "Jobs: 10 done, 1 diverged, 0 running, 1 failed, 0 waiting." in status.output
     assert programs.finish(sweep(folder)).code == 0
     result = json.loads((killed.folder / "result.json").read_text())
     assert 0 <= result["test_accuracy"] <= 1

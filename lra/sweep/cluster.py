@@ -75,9 +75,7 @@ def submit(
     for task, batch in zip(tasks, batches, strict=True):
         known |= dict.fromkeys((job.name for job in batch), task.job_id)
     write_json(record, known)
-    return (
-        f"Submitted {len(todo)} jobs in {len(batches)} tasks: {', '.join(x.job_id for x in tasks)}."
-    )
+    return f"Jobs submitted: {len(todo)}, as the tasks {', '.join(x.job_id for x in tasks)}."
 
 
 def _value(text: str) -> Any:

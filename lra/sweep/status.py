@@ -96,7 +96,7 @@ def table(folder: Path, jobs: Sequence[Job]) -> tuple[str, int]:
     kinds: tuple[Kind, ...] = ("done", "diverged", "running", "failed", "waiting")
     counts = ", ".join(f"{found.count(kind)} {kind}" for kind in kinds)
     code = 1 if "failed" in found else 3 if {"running", "waiting"} & {*found} else 0
-    return "\n".join([*rows, "", f"{len(jobs)} jobs: {counts}.{_total(states)}"]), code
+    return "\n".join([*rows, "", f"Jobs: {counts}.{_total(states)}"]), code
 
 
 def _left(state: State) -> str:
@@ -125,7 +125,7 @@ def _total(states: Mapping[Job, State]) -> str:
         return ""
     running = sum(state.kind == "running" for state in states.values())
     at_once = f", {_duration(seconds / running)} with {running} at once" if running > 1 else ""
-    others = f" {unknown} jobs of unknown duration are not counted." if unknown else ""
+    others = f" Not counted, of unknown duration: {unknown}." if unknown else ""
     return f" Time left: {_duration(seconds)}{at_once}.{others}" if seconds else others
 
 

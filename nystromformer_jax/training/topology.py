@@ -1,11 +1,11 @@
 """Topologies for compilation without a device, specifications of chips, and out-of-memory errors."""
 
-import dataclasses
 import importlib.util
 import math
 import os
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 from jax.errors import JaxRuntimeError
@@ -25,8 +25,19 @@ NO_TPU_HERE = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Chip:
+class Gpu(NamedTuple):
+    """What XLA's compiler must know of a GPU, beside what `Chip` has; sizes in bytes."""
+
+    name: str
+    capability: str
+    cores: int  # streaming multiprocessors
+    fpus_per_core: int
+    l2_cache: int
+    shared_memory: int  # per core
+    block_shared_memory: int  # largest per block
+
+
+class Chip(NamedTuple):
     """Published specifications of one TPU chip or GPU."""
 
     memory_bytes: int  # HBM
@@ -34,51 +45,26 @@ class Chip:
     memory_rate: float  # bytes per second between HBM and the chip
     link_rate: float  # bytes per second of one link to a neighbor, in one direction
     hertz: float  # cycles per second
-    gpu: str = ""  # the description of a GPU for its compiler, see `_GPU`; empty for TPUs
+    gpu: Gpu | None = None  # None for TPUs
 
 
-# The format is that of XLA's xla/backends/gpu/target_config/specs.
-_GPU = """gpu_device_info {{
-  name: "{name}" device_vendor: "NVIDIA Corporation" device_address_bits: 64
-  cuda_compute_capability {{ {capability} }}
-  core_count: {cores} fpus_per_core: {fpus} clock_rate_ghz: {gigahertz}
-  memory_bandwidth: {memory_rate} device_memory_size: {memory} l2_cache_size: {cache}
-  shared_memory_per_block: 49152 shared_memory_per_core: {shared}
-  shared_memory_per_block_optin: {shared_optin}
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
-  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  driver_version: "13.0.0" runtime_version: "12.8.0" compile_time_toolkit_version: "12.8.0"
-  dnn_version: "9.10.0"
-}}
-platform_name: "CUDA"
-dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
-device_description_str: "{name}"
-"""
-H200 = _GPU.format(
-    name="NVIDIA H200 141GB HBM3e",
-    capability="major: 9 feature_extension: ACCELERATED_FEATURES",
+H200 = Gpu(
+    "NVIDIA H200 141GB HBM3e",
+    "major: 9 feature_extension: ACCELERATED_FEATURES",
     cores=132,
-    fpus=128,
-    gigahertz=1.98,
-    memory_rate=4_800_000_000_000,
-    memory=151_397_597_184,
-    cache=52_428_800,
-    shared=233_472,
-    shared_optin=232_448,
+    fpus_per_core=128,
+    l2_cache=52_428_800,
+    shared_memory=233_472,
+    block_shared_memory=232_448,
 )
-A100 = _GPU.format(
-    name="NVIDIA A100-SXM4-80GB",
-    capability="major: 8",
+A100 = Gpu(
+    "NVIDIA A100-SXM4-80GB",
+    "major: 8",
     cores=108,
-    fpus=64,
-    gigahertz=1.41,
-    memory_rate=2_039_000_000_000,
-    memory=84_987_740_160,
-    cache=41_943_040,
-    shared=167_936,
-    shared_optin=166_912,
+    fpus_per_core=64,
+    l2_cache=41_943_040,
+    shared_memory=167_936,
+    block_shared_memory=166_912,
 )
 
 # Source: Austin et al. 2025, "How to Scale Your Model", table of TPUs (chapter 2). `hertz` is the clock rate
@@ -113,8 +99,8 @@ def topology_devices(name: str) -> list[jax.Device]:
             f"--topology needs a chip and a shape, such as v5e:1x1 or h200:1; got {name!r}."
         )
     kind, _, size = name.partition(":")
-    if kind in CHIPS and CHIPS[kind].gpu:
-        return _gpu_devices(kind, size)
+    if kind in CHIPS and (gpu := CHIPS[kind].gpu):
+        return _gpu_devices(kind, size, _target_config(CHIPS[kind], gpu))
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError(
             "--topology needs libtpu, which compiles for TPUs without one:"
@@ -136,7 +122,30 @@ def topology_devices(name: str) -> list[jax.Device]:
     return list(description.devices)
 
 
-def _gpu_devices(kind: str, size: str) -> list[jax.Device]:
+def _target_config(chip: Chip, gpu: Gpu) -> str:
+    """Returns a description for XLA's compiler; see xla/backends/gpu/target_config/specs in XLA."""
+    return f"""gpu_device_info {{
+  name: "{gpu.name}" device_vendor: "NVIDIA Corporation" device_address_bits: 64
+  cuda_compute_capability {{ {gpu.capability} }}
+  core_count: {gpu.cores} fpus_per_core: {gpu.fpus_per_core} clock_rate_ghz: {chip.hertz / 1e9}
+  memory_bandwidth: {chip.memory_rate:.0f} device_memory_size: {chip.memory_bytes}
+  l2_cache_size: {gpu.l2_cache}
+  shared_memory_per_block: 49152 shared_memory_per_core: {gpu.shared_memory}
+  shared_memory_per_block_optin: {gpu.block_shared_memory}
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  driver_version: "13.0.0" runtime_version: "12.8.0" compile_time_toolkit_version: "12.8.0"
+  dnn_version: "9.10.0"
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
+device_description_str: "{gpu.name}"
+"""
+
+
+def _gpu_devices(kind: str, size: str, target_config: str) -> list[jax.Device]:
     """Returns compile-only GPUs of one host."""
     if not size.isdecimal():
         raise ValueError(f"--topology={kind}:N needs the number of GPUs; got {size!r}.")
@@ -153,7 +162,7 @@ def _gpu_devices(kind: str, size: str) -> list[jax.Device]:
             topology_name=kind,
             platform="cuda",
             topology=f"1x1x{size}",
-            target_config=CHIPS[kind].gpu,
+            target_config=target_config,
         )
     except JaxRuntimeError as error:
         raise ValueError(

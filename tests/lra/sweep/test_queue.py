@@ -124,8 +124,8 @@ def test_status_of_a_running_job_has_its_step_and_time_left(tmp_path):
         "waiting  waiting",
         "other    waiting",
         "",
-        "3 jobs: 0 done, 0 diverged, 1 running, 0 failed, 2 waiting. Time left: 3.4 h. 1 jobs of unknown"
-        " duration are not counted.",
+        "Jobs: 0 done, 0 diverged, 1 running, 0 failed, 2 waiting. Time left: 3.4 h. Not counted, of"
+        " unknown duration: 1.",
     ]
     assert state_of(tmp_path, jobs[0])[:2] == ("waiting", "stopped at step 3 of 10")
 
