@@ -1,4 +1,4 @@
-"""`recipe=fast`: a smaller budget per task, for two CPU cores and any attention.
+"""`recipe=fast`: a smaller budget per task, for a CPU and any attention.
 
 With Nyström attention, a run on one core of an AMD EPYC takes about 0.7 hours on Text, 0.8 on ListOps, 1.5 on
 Retrieval, 1.8 on Image and 2.8 on Pathfinder. Path-X has not been timed.

@@ -3,9 +3,10 @@
     hf download uw-madison/nystromformer-512 --local-dir FOLDER
     python examples/fill_masks.py FOLDER --text "paris is the [MASK] of france."
 
-The weights of this model are a PyTorch pickle, which needs torch. The printed row of the attention map is
-that of the first mask in `--layer`, by default the last layer. It is a row of Nyström attention's map, so
-its entries need not sum to one. It is exact if the text has at most as many tokens as landmarks.
+Needs the extra `language`, and torch, because the weights of this model are a PyTorch pickle. The printed
+row of the attention map is that of the first mask in `--layer`, by default the last layer. It is a row of
+Nyström attention's map, so its entries need not sum to one. It is exact if the text has at most as many
+tokens as landmarks.
 """
 
 import argparse

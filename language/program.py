@@ -14,7 +14,7 @@ MODES = {
     "train": "trains, or resumes a run",
     "eval": "evaluates a finished run's best checkpoint",
     "predict": "writes to --output the predictions of a finished run for the examples in --input",
-    "export": "writes the model as one file that needs only jax",
+    "export": "writes the model as one file that needs only jax and flatbuffers",
     "check": "only validates the config",
 }
 

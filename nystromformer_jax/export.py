@@ -1,4 +1,4 @@
-"""Exports a trained model to a program that needs only jax and accepts any batch size."""
+"""Exports a trained model to a program that needs only jax and flatbuffers, and accepts any batch size."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +21,8 @@ def export_model(
         logits = jax.export.deserialize(file.read_bytes()).call(inputs, mask, types)
 
     `inputs` and `types` are int32 `[B, length]`, `mask` is boolean. B may differ between calls. Dropout is
-    disabled. The program does not contain the TPU kernels, which need a fixed batch size. Calling the
-    exported model requires jax, but neither flax nor this library.
+    disabled. The program does not contain the TPU kernels, which need a fixed batch size. `serialize`
+    and `deserialize` need flatbuffers, `call` only jax.
 
     Args:
       model: A model of `nystromformer_jax.models`, except for multiple choice.

@@ -112,7 +112,7 @@ def predict(trained: Trained, source: Path, output: Path) -> int:
 
 
 def write_export(run: Run, workdir: training.Workdir) -> Path:
-    """Exports the model of a finished run to one file that needs only jax; returns the path.
+    """Exports the model of a finished run to a file that needs only jax and flatbuffers; returns its path.
 
     Raises:
       NotFinished: The run has no result yet.

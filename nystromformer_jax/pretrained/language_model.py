@@ -53,7 +53,7 @@ class LanguageModel:
     """A model, its variables and its tokenizer.
 
     `embed`, `classify` and `regress` take texts, or a tokenizer's output by name:
-    `embed(**tokenizer(texts, padding=True))`. Results are in the order of the input.
+    `embed(**tokenizer(texts))`. Results are in the order of the input.
 
     Each batch has `batch_size` rows. Its length is `base_len` times a power of two, or `max_len`, and one
     program is compiled per length. Longer texts are truncated, with one `TruncationWarning`. A result does
@@ -395,7 +395,11 @@ class _FileTokenizer:
         self.mask_token_id = ids.get(self.mask_token or "")
 
     def __call__(
-        self, texts: list[str], *, truncation: bool = False, max_length: int = 0
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        *,
+        truncation: bool = False,
+        max_length: int = 0,
     ) -> dict[str, list[list[int]]]:
         if truncation:
             self.backend_tokenizer.enable_truncation(max_length)

@@ -38,7 +38,9 @@ def write_tokenizer(folder, words=WORDS):
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     if "[CLS]" in ids:
         backend.post_processor = tokenizers.processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", special_tokens=[(word, ids[word]) for word in WORDS[2:4]]
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(word, ids[word]) for word in WORDS[2:4]],
         )
     backend.enable_padding(length=12)  # ignored, and so is the truncation
     backend.enable_truncation(3)
@@ -162,6 +164,14 @@ def test_tokens_of_a_tokenizer_are_accepted_by_name(make):
     )
     other = names | {"token_type_ids": np.ones_like(kinds)}
     assert abs(language_model.embed(**other) - language_model.embed(TEXTS)).max() > 0.01
+
+
+def test_pairs_of_texts_are_passed_through_the_tokenizer(make):
+    language_model = make("NystromformerForSequenceClassification")
+    _, found = language_model.classify(**language_model.tokenizer([("a cat", "dog")]))
+    ids = [[2, 5, 6, 3, 7, 3]]  # [CLS] a cat [SEP] dog [SEP]
+    expected = language_model.classify(input_ids=ids, token_type_ids=[[0, 0, 0, 0, 1, 1]])[1]
+    assert_close(found, expected, REFERENCE)
 
 
 def test_masks_are_filled_as_by_a_direct_call(make):
