@@ -67,7 +67,8 @@ def main(argv: list[str]) -> int:
     for folder, run in runs.items():
         training.check_folder(folder, run.config, paths=train.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
-    task = data.load(next(iter(runs.values())).data)
+    with training.sync_errors():
+        task = data.load(next(iter(runs.values())).data)
 
     def act(run: train.Run, workdir: training.Workdir) -> dict[str, Any]:
         if evaluates:

@@ -43,7 +43,8 @@ def main(argv: list[str]) -> int:
     training.check_folder(folder, run.config, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared
-    data = corpus.load(run.data)
+    with training.sync_errors():
+        data = corpus.load(run.data)
     act = pretrain.evaluate_checkpoint if evaluates else pretrain.train
     results = cli.run_all(
         {folder: run},

@@ -101,7 +101,8 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
         return 0
     first = next(iter(runs.values()))  # runs differ only in seed, batch size and learning rate
     tokens = finetune.open_tokenizer(first)
-    data = finetune.load_data(first, tokens)
+    with training.sync_errors():
+        data = finetune.load_data(first, tokens)
     first.with_task(data.task)  # to validate the config for the labels before a folder is made
 
     def act(run: Any, workdir: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ In a single-process run only the signal handlers have an effect.
 """
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -29,9 +30,11 @@ SHUTDOWN_SECONDS = 60  # the first process to finish waits this long for the oth
 FAILED_SHUTDOWN_SECONDS = 10  # shorter after an error: usually all processes fail together
 MESSAGE_BYTES = 2000  # maximum size of an error message sent to the other processes
 # Messages of errors that gloo, NCCL and the coordinator raise when another process terminated.
-_LOSS_MESSAGES = re.compile(
+_LOST_PROCESS = re.compile(
     "gloo|nccl|connection (closed|reset) by peer|heartbeat|coordination service|barrier|unavailable"
 )
+_STATUS = re.compile("(ABORTED|DEADLINE_EXCEEDED|INTERNAL|UNAVAILABLE|UNKNOWN):")
+_calls = itertools.count(1)  # of `StopSignals.sync`, as jax counts them
 _initialize_called = threading.Event()  # after a timeout its threads may still run
 _initialized = threading.Event()
 
@@ -104,12 +107,36 @@ def is_primary() -> bool:
 
 
 @contextlib.contextmanager
+def detect_lost_process() -> Iterator[None]:
+    """Raises `ProcessLost` for errors of collectives after another process died."""
+    try:
+        yield
+    except (JaxRuntimeError, TimeoutError, ValueError) as error:  # Orbax raises TimeoutError
+        if jax.process_count() == 1 or not _is_loss(error):
+            raise
+        raise ProcessLost(
+            f"Process {jax.process_index()} of {jax.process_count()} lost another process"
+            f" ({str(error).splitlines()[0][:200]}). Start all of them again with the same command: the"
+            " run resumes from its latest checkpoint."
+        ) from error
+
+
+def _is_loss(error: Exception) -> bool:
+    """Returns True if the error says that another process terminated."""
+    # jax raises errors of gloo as ValueErrors, some with a status in front.
+    if isinstance(error, ValueError) and not _STATUS.match(str(error)):
+        return False
+    return bool(_LOST_PROCESS.search(" ".join(str(error).lower().split())))
+
+
+@contextlib.contextmanager
 def sync_errors() -> Iterator[None]:
     """Barrier at the end of the block that propagates one process's error to all.
 
     Raises:
       Exception: This process's own error.
       RemoteError: The error of another process, with the same message.
+      ProcessLost: Another process terminated.
     """
     failure: Exception | None = None
     try:
@@ -120,29 +147,17 @@ def sync_errors() -> Iterator[None]:
         message = "" if failure is None else str(failure) or repr(failure)
         code = 0 if failure is None else exit_code_of(failure) or 1
         status = bytes([code]) + message.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
-        all_processes = multihost_utils.process_allgather(np.frombuffer(status, np.uint8))
+        try:
+            with detect_lost_process():
+                all_processes = multihost_utils.process_allgather(np.frombuffer(status, np.uint8))
+        except ProcessLost as lost:
+            raise failure or lost from lost.__cause__
         for remote_code, *text in all_processes if failure is None else ():
             if remote_code:
                 remote_message = bytes(text).rstrip(b"\0").decode(errors="ignore")
                 raise RemoteError(remote_message, int(remote_code))
     if failure is not None:
         raise failure
-
-
-@contextlib.contextmanager
-def detect_lost_process() -> Iterator[None]:
-    """Raises `ProcessLost` for errors of collectives after another process died."""
-    try:
-        yield
-    except (JaxRuntimeError, TimeoutError) as error:  # Orbax raises TimeoutError
-        text = " ".join(str(error).lower().split())
-        if jax.process_count() == 1 or not _LOSS_MESSAGES.search(text):
-            raise
-        raise ProcessLost(
-            f"Process {jax.process_index()} of {jax.process_count()} lost another process"
-            f" ({str(error).splitlines()[0][:200]}). Start all of them again with the same command: the"
-            " run resumes from its latest checkpoint."
-        ) from error
 
 
 class StopEvaluation(Exception):
@@ -173,12 +188,13 @@ class StopSignals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def sync(self, step: int) -> None:
-        """Sets `received` in all processes at the same step after one process got a signal.
+    def sync(self) -> None:
+        """Sets `received` in all processes at the same call after one process got a signal.
 
         Call this method in every process before every step.
         """
-        if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(step):
+        # jax stops at the call with one number exactly, so the numbers must grow by one, also between runs.
+        if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(next(_calls)):
             self.received = signal.SIGTERM
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:

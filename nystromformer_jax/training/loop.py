@@ -146,7 +146,7 @@ def fit(
                 raise LossNotFinite(reason)
 
         while True:
-            stop.sync(step)
+            stop.sync()
             # ---- 3. Evaluate, also after a resume if the evaluation was interrupted -------------
             if is_due(config.eval.every_steps) and record.evaluated_step != step:
                 require_finite()
@@ -277,7 +277,7 @@ def evaluate_split(
 ) -> Any:
     """Returns the metrics of a split, evaluated on at most `eval.max_examples` examples.
 
-    `summarize` overrides `spec.summarize`. SIGTERM and Ctrl-C raise `Interrupted`.
+    `summarize` overrides `spec.summarize`. In a single-process run SIGTERM and Ctrl-C raise `Interrupted`.
     """
     with StopSignals() as stop:
         try:

@@ -78,6 +78,40 @@ def test_a_signal_to_one_process_stops_both_and_four_resume(alone, tmp_path):
     same_numbers(tmp_path, alone)
 
 
+SIGNALED = """
+import os, signal, sys, time
+from nystromformer_jax.training import HostsConfig, StopSignals, initialize, shutdown
+values = dict(flag.removeprefix("--").split("=") for flag in sys.argv[1:])
+number = int(values["process_id"])
+initialize(HostsConfig(coordinator=values["coordinator"], num_processes=2, process_id=number))
+with StopSignals() as stop:
+    for _ in range(CALLS):  # of an earlier run of this process
+        stop.sync()
+if number == 1:
+    os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(2)  # until both processes know of the signal
+with StopSignals() as stop:
+    stop.sync()
+print("received", stop.received)
+shutdown(0)
+"""
+
+
+@pytest.mark.slow(minutes=0.1)
+@pytest.mark.parametrize("calls", [0, 7])
+def test_a_signal_before_the_first_step_of_a_run_stops_it_there(calls):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+    program = SIGNALED.replace("CALLS", str(calls))
+    flags = [f"--coordinator={coordinator}", "--num_processes=2"]
+    both = [programs.start("-c", program, *flags, f"--process_id={i}") for i in range(2)]
+    for run in both:
+        code, said, _ = finish(run)
+        assert code == 0, said
+        assert f"received {int(signal.SIGTERM)}" in said
+
+
 @pytest.mark.slow(minutes=1)
 def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
     run = start(2, tmp_path, seconds=0.05)
@@ -100,6 +134,7 @@ def test_loss_of_one_process_ends_the_others_and_one_resumes(alone, tmp_path):
     [
         (JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection closed by peer"), True),
         (TimeoutError("Timed out while waiting for async_write_complete barrier."), True),
+        (ValueError("UNKNOWN: Gloo AllGather failed: Connection closed by peer"), True),
         (JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
         (WorkdirBusy("/runs/barrier is in use by another process"), False),
         (ValueError("/runs/heartbeat contains a run with a different config"), False),
