@@ -57,6 +57,11 @@ def _main(arguments: Sequence[str] | None) -> int:
         text, code = status.table(folder, found)
         print(text)
         return code
+    if not Path("run_lra.py").is_file():
+        raise ValueError(
+            f"run_sweep.py needs the folder of run_lra.py as current folder, which is {Path.cwd()}: change"
+            " it."
+        )
     if flags.tasks:
         configs = [
             f"{name if name.endswith('.py') else f'configs/{name}.py'}:{attention}{comma}{options}"

@@ -17,7 +17,8 @@ near chance after 800 steps with the latter (validation accuracy 54 %, seed 0).
   Differs from MEGA: layer norm on all tasks, two heads of 64 for queries, keys and values, Muon instead of
   Adam.
 
-Splits, test protocol and one-dimensional sequences are the same as in the benchmark.
+Validation and test sets, test protocol and one-dimensional sequences are those of the benchmark. Its rules do
+not allow the curricula and Pathfinder's dilated convolutions, as in `configs/fast.py`.
 """
 
 from typing import Any, NamedTuple

@@ -185,7 +185,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
         }
 
     training = _examples(run, task.splits["train"])
-    if easier := open_curriculum():
+    if workdir.result is None and (easier := open_curriculum()):
         training = dataclasses.replace(training, curriculum=_examples(run, easier))
     result = train_to_result(
         workdir,

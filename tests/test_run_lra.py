@@ -3,6 +3,7 @@
 import fcntl
 import json
 import re
+import shutil
 import signal
 import types
 
@@ -154,6 +155,7 @@ def evaluated(in_repository, monkeypatch, tmp_path):
         seen["loads"] += 1
 
     def evaluate_checkpoint(run, task, workdir, *, test):
+        workdir.require_result()
         seen["configs"].append(run.config)
         seen["test"] = test
         return result
@@ -179,6 +181,24 @@ def test_evaluates_a_run_with_its_own_config(evaluated, given):
     assert seen["test"]
     call("run_lra", "--mode=eval", "--notest", f"--workdir={folder}")
     assert not seen["test"]
+
+
+def test_evaluates_the_other_seeds_if_one_diverged(evaluated):
+    folder, config, seen = evaluated
+    for seed in range(2):
+        other = folder.with_name(f"runs-seed{seed}")
+        shutil.copytree(folder, other)
+        training.write_json(
+            other / "config.json", {**config, "train": {**config["train"], "seed": seed}}
+        )
+    training.write_json(
+        other / "result.json", {"state": "diverged", "step": 9, "reason": "loss became NaN"}
+    )
+    answer = call("run_lra", "--mode=eval", "--seeds=2", f"--workdir={folder.with_name('runs')}")
+    assert (answer.code, len(seen["configs"])) == (1, 1)
+    assert answer.errors.startswith(
+        f"run_lra.py: {other}: The run diverged by step 9, so it has no"
+    )
 
 
 @pytest.mark.parametrize(

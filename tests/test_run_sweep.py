@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -157,6 +158,13 @@ def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path, c
     assert run_sweep.main([f"--tasks={own}", "--plan", f"--workdir={tmp_path}/own"]) == 0
 
 
+def test_another_current_folder_is_an_error(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run_sweep.main(["--tasks=listops", "--plan", f"--workdir={tmp_path}/sweep"]) == 2
+    assert f"current folder, which is {tmp_path}" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_sigterm_stops_all_runs_and_the_same_command_resumes(tmp_path):
     folder = tmp_path / "sweep"
     jobs = write_stubs(folder, a="stop", b="stop slowly", c="")
@@ -252,6 +260,10 @@ def test_slurm_gets_one_array_and_jobs_are_not_submitted_twice(
         assert f"#SBATCH --{line}\n" in script
     assert run_sweep.main([f"--workdir={folder}", *flags]) == 0
     assert "already submitted: 77_0, 77_1, 77_2." in capsys.readouterr().out
+    (commands / "sbatch").write_text("#!/bin/sh\necho invalid partition >&2; exit 1\n")
+    write_stubs(tmp_path / "other", a="")
+    assert run_sweep.main([f"--workdir={tmp_path}/other", *flags]) == 2
+    assert re.search("--submit=slurm: .*invalid partition", capsys.readouterr().err)
 
 
 @pytest.mark.slow(minutes=2)

@@ -3,6 +3,7 @@
 import argparse
 import io
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _rename_flags(sentence: str) -> str:
     """Replaces flags of run_lra.py in an error message with the flags of this command."""
-    return sentence.replace("--config.data.dir", "--data_dir").replace("--config.data.", "--")
+    sentence = re.sub(r"(--config\.)?\bdata\.dir\b", "--data_dir", sentence)
+    return re.sub(r"(--config\.)?\bdata\.(?=(source|examples|seed|workers)\b)", "--", sentence)
 
 
 def _report(given: argparse.Namespace) -> None:

@@ -36,7 +36,7 @@ class DataConfig:
     """
 
     task: str  # in `lra.data.TASKS`, an alias, or `module:name` of a `TaskInfo`
-    source: str = "auto"
+    source: Literal["auto", "files", "generated", "tfds"] = "auto"
     dir: str = ""  # folder of the raw files
     examples: int = 0  # maximum per split; 0 for all. A run on fewer examples is partial
     max_len: int  # maximum tokens per sequence; longer sequences are truncated

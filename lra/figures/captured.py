@@ -103,7 +103,7 @@ class Trained:
         }
 
     def core_calls(self, example: int, split: str = "test") -> tuple[CoreCall, ...]:
-        """Returns the calls of all attention cores on an example, padded as in training."""
+        """Returns the calls of all attention cores on an example, padded to `data.padded_len`."""
         batch = self.task.splits[split].batch(np.array([example]), self.run.data.padding)
         inputs = tuple(jnp.asarray(batch[key]) for key in self.run.model.batch_keys)
         return capture_cores(self.run.model, self.params, inputs)

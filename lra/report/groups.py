@@ -60,7 +60,11 @@ class Group:
 
     @property
     def binomial_error(self) -> float:
-        """Binomial error in percentage points; more seeds do not lower it, as they share a test set."""
+        """Binomial error in percentage points; more seeds do not lower it, as they share a test set.
+
+        For labeled tokens it counts sequences, because the answers of a sequence are not independent. If they
+        were, the error would be smaller.
+        """
         examples = [run.result.test_examples for run in self.scored if run.result]
         return 100 * binomial_error(self.summary.mean / 100, min(examples))
 
@@ -96,6 +100,12 @@ class Group:
     def peak_bytes(self) -> int | None:
         """Maximum peak memory over the runs."""
         return max(run.result.peak_bytes or 0 if run.result else 0 for run in self.runs) or None
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of parameters of the model, if a result has it."""
+        found = (run.result.parameters for run in self.runs if run.result)
+        return next(filter(None, found), None)
 
     @property
     def devices(self) -> str:

@@ -67,6 +67,7 @@ NOUNS: Mapping[str, str] = {
     "train.batch_size": "batch",
     "eval.every_steps": "evaluation every",
 }
+ZERO = {"data.examples": "all examples", "eval.max_examples": "evaluated on all"}  # what 0 means
 COUNTED = {"attention.pinv_iters", "model.num_layers", "model.num_heads", "train.total_steps"}
 
 _UNSET = object()
@@ -185,8 +186,8 @@ def _word(key: str, value: object) -> str:
         return f"{noun} unset"
     if value is True:
         return noun
-    if value is False or value == 0:
-        return f"no {noun}"
+    if value is False or (value == 0 and not key.endswith("seed")):
+        return ZERO.get(key, f"no {noun}")
     if key in COUNTED and isinstance(value, int):  # an option of an own attention may have any type
         return f"{value:,} {noun if value != 1 else noun.removesuffix('s')}"
     return f"{noun} {str(value)[:8] if key == 'data.sha256' else value}".strip()

@@ -31,6 +31,7 @@ CSV_COLUMNS = (
     "step_seconds",
     "examples_per_second",
     "peak_bytes",
+    "parameters",
     "devices",
 )
 
@@ -145,6 +146,7 @@ def _cell(group: Group) -> dict[str, Any]:
         "speed_is_steady": group.is_steady,
         "examples_per_second": group.examples_per_second,
         "peak_bytes": group.peak_bytes,
+        "parameters": group.parameters,
         "devices": group.devices,
     }
 
@@ -168,6 +170,7 @@ def _run(run: Run, group: Group) -> dict[str, Any]:
         "device": run.device,
         "versions": run.versions,
         "config_sha256": run.config_sha256,
+        "data_source": run.data_source,
         "data_sha256": run.data_sha256,
     }
     if result := run.result:

@@ -145,8 +145,9 @@ def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
     named = [("Every task", shared), *((title, own - shared) for title, own in changes.items())]
     return [
         f"## recipe={recipe}",
-        f"recipe={recipe} is this repository's own recipe. Its runs read the same data and follow the same"
-        " test protocol as those of the paper's recipe, with other values of the config. They compare"
+        f"recipe={recipe} is this repository's own recipe. Its runs have the same validation and test sets"
+        " and the same test protocol as those of the paper's recipe, with other values of the config. With a"
+        " curriculum they also train on easier examples, which are generated. They compare"
         " attentions with each other, not with the published rows. These values differ, the paper's"
         " first:",
         bullets(f"{title}: {', '.join(sorted(own))}." for title, own in named if own),
@@ -234,6 +235,7 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> list[str]:
             "attention": group.label,
             "seed": str(run.seed),
             "device": run.device or NOTHING,
+            "data": run.data_source,
             "config, SHA-256": run.config_sha256[:12] or NOTHING,
             "data, SHA-256": run.data_sha256[:12] or NOTHING,
         }

@@ -25,7 +25,7 @@ NEEDED: Mapping[str, Kind] = {
 }
 # Types of the keys of `result.json`, `environment.json` and `data.json` that may be missing.
 OPTIONAL: Mapping[str, Kind] = {
-    **dict.fromkeys(("step_seconds", "peak_bytes"), "a number"),
+    **dict.fromkeys(("step_seconds", "peak_bytes", "parameters"), "a number"),
     **dict.fromkeys(("baselines", "device", "versions"), "an object"),
     **dict.fromkeys(("config_sha256", "data_sha256", "sha256"), "a text"),
 }
@@ -43,6 +43,7 @@ class Result:
     partial: bool
     step_seconds: float | None
     peak_bytes: int | None
+    parameters: int | None
     baselines: Mapping[str, float]
 
 
@@ -69,6 +70,13 @@ class Run(reporting.runs.Run):
         """Values of `--config.KEY` by key; None for older runs."""
         found: Mapping[str, Any] | None = self.config.get("command", {}).get("overrides")
         return found
+
+    @property
+    def data_source(self) -> str:
+        """Source of the data: "files", "generated" or "tfds"."""
+        data = self.config["data"]
+        chosen = str(data.get("source", "auto"))
+        return chosen if chosen != "auto" else "files" if data.get("dir") else "generated"
 
     @property
     def budget_steps(self) -> int:
@@ -257,6 +265,7 @@ def _read_result(file: Path, values: Mapping[str, Any]) -> Result:
         partial=bool(values.get("partial")),
         step_seconds=step_seconds,
         peak_bytes=values.get("peak_bytes"),
+        parameters=values.get("parameters"),
         baselines=baselines,
     )
 

@@ -151,6 +151,7 @@ def task_groups_table(groups: Sequence[Group]) -> Table:
             "s per step": _step_seconds(group),
             "examples per second": f"{format_3sf(group.examples_per_second)}{_mark(group)}",
             "memory, GiB": f"{group.peak_bytes / 2**30:.2f}" if group.peak_bytes else NOTHING,
+            "parameters": f"{group.parameters:,}" if group.parameters else NOTHING,
         }
         for group in groups
     ]

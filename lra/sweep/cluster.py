@@ -15,7 +15,7 @@ MAX_TIMEOUTS = 1000  # a job that reaches its time limit is requeued and resumes
 
 
 class Batch:
-    """Runs a few jobs at once on a node; submitit requeues it after a preemption or its time limit."""
+    """Runs a few jobs at once on a node; submitit requeues it at its time limit."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder, self.workers = folder, workers
@@ -67,11 +67,11 @@ def submit(
         executor.update_parameters(
             **DEFAULTS, **{name: _value(text) for name, text in parameters.items()}
         )
-    except (AssertionError, NameError, RuntimeError) as error:
+        size = max(1, workers)
+        batches = [todo[i : i + size] for i in range(0, len(todo), size)]
+        tasks = executor.map_array(Batch(folder, workers), batches)
+    except (AssertionError, NameError, RuntimeError, submitit.core.utils.FailedJobError) as error:
         raise ValueError(f"--submit={cluster}: {str(error).splitlines()[0]}") from None
-    size = max(1, workers)
-    batches = [todo[i : i + size] for i in range(0, len(todo), size)]
-    tasks = executor.map_array(Batch(folder, workers), batches)
     for task, batch in zip(tasks, batches, strict=True):
         known |= dict.fromkeys((job.name for job in batch), task.job_id)
     write_json(record, known)

@@ -152,12 +152,16 @@ def expand(
     test set. `data_dir` is passed to the tasks of `FROM_FILES`.
 
     Raises:
-      ValueError: No task takes `data_dir`.
+      ValueError: No task takes `data_dir`, or `values` has it, too.
     """
     tasks = {Path(config.partition(":")[0]).stem for config in configs}
     if data_dir and tasks.isdisjoint(FROM_FILES):
         raise ValueError(
             f"--data_dir is for {', '.join(FROM_FILES)}: pass --set=data.dir={data_dir} for other tasks."
+        )
+    if data_dir and "data.dir" in values:
+        raise ValueError(
+            "--data_dir and --set=data.dir are two values of one key: pass one of them."
         )
     jobs = []
     settings = list(itertools.product(*values.values()))

@@ -5,8 +5,8 @@ Global batch k depends only on (seed, k) and not on the number of hosts, so a re
 A batch may cross the end of an epoch; no example is dropped.
 
 If the lengths of the examples are known, examples of similar length are batched together to reduce padding:
-the examples of `GROUP` batches are sorted by length and divided into batches, which are then shuffled with
-the seed.
+the examples of `GROUP` batches, or of one epoch if it has fewer, are sorted by length and divided into
+batches, which are then shuffled with the seed.
 
 Every batch has `"weights"`, float32 [B]: 1 at real rows, 0 at rows that fill up the last batch of an
 evaluation. Training and evaluation can therefore use the same loss function.
@@ -67,19 +67,21 @@ def training_batches(
     mine = _rows_of_shard(examples, batch_size, shard, num_shards)
     lengths = examples.lengths
     order = grain.MapDataset.range(examples.count).seed(seed).shuffle().repeat()
-    batches = order.batch(batch_size if lengths is None else GROUP * batch_size)
+    # A group is at most one epoch. Otherwise sorting would put the copies of an example into one batch.
+    group_size = max(1, min(GROUP, examples.count // batch_size))
+    batches = order.batch(batch_size if lengths is None else group_size * batch_size)
 
     @functools.lru_cache(maxsize=1)
     def group_of(number: int) -> np.ndarray:
         assert lengths is not None
         rows = np.asarray(batches[number])
-        rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(GROUP, batch_size)
+        rows = rows[np.argsort(lengths[rows], kind="stable")].reshape(group_size, batch_size)
         return np.random.default_rng((seed, number)).permutation(rows)
 
     def rows_at(step: int) -> np.ndarray:
         if lengths is None:
             return np.asarray(batches[step])
-        group, index = divmod(step, GROUP)
+        group, index = divmod(step, group_size)
         rows: np.ndarray = group_of(group)[index]
         return rows
 

@@ -26,7 +26,7 @@ NO_TPU_HERE = {
 
 
 class Gpu(NamedTuple):
-    """What XLA's compiler must know of a GPU, beside what `Chip` has; sizes in bytes."""
+    """Specifications of a GPU for XLA's compiler, in addition to those of `Chip`; sizes in bytes."""
 
     name: str
     capability: str

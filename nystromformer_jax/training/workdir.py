@@ -18,6 +18,7 @@ from nystromformer_jax.training.environment import describe_environment
 from nystromformer_jax.training.errors import (
     ConfigDiffers,
     DataGone,
+    LossNotFinite,
     NotFinished,
     WorkdirBusy,
     writing_to,
@@ -164,11 +165,16 @@ class Workdir:
             )
 
     def require_result(self) -> dict[str, Any]:
-        """Returns the result of a finished run; raises NotFinished otherwise."""
+        """Returns the result of a finished run.
+
+        Raises:
+          NotFinished: The run has no result yet.
+          LossNotFinite: The run diverged.
+        """
         if self.divergence is not None:
-            raise NotFinished(
-                f"{self.path} contains a run that diverged by step {self.divergence['step']}, so it has no"
-                " parameters to evaluate: pass the --workdir of a run that finished."
+            raise LossNotFinite(
+                f"The run diverged by step {self.divergence['step']}, so it has no parameters to evaluate:"
+                " pass the --workdir of a run that finished."
             )
         if self.result is None:
             raise NotFinished(
@@ -254,10 +260,10 @@ def check_folder(
 ) -> None:
     """Raises the errors of `Workdir` early, before a long preparation of the data.
 
-    With `finished`, raises NotFinished unless the folder contains a finished run.
+    With `finished`, raises NotFinished unless the folder contains a run that finished or diverged.
     """
     workdir = Workdir(path, config, paths=paths, read_only=True)
-    if finished:
+    if finished and workdir.divergence is None:
         workdir.require_result()
 
 

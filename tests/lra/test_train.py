@@ -285,15 +285,17 @@ def test_batches_decode_to_the_generated_trees(tmp_path):
     assert listops.evaluate(text) == batch["labels"][0]
 
 
-def test_a_run_reads_its_curriculum_first_and_checks_its_files(monkeypatch, tmp_path):
+def test_a_run_reads_its_curriculum_first_and_checks_its_files(monkeypatch):
     given = {}
     monkeypatch.setattr(train, "train_to_result", lambda *_, **options: given.update(options) or {})
-    for curriculum in (16, 0):
+    for curriculum, result in ((16, {}), (16, None), (0, None)):
         config = small_config(data__curriculum=curriculum)
         prepared = train.prepare(config)
         task = data.load(prepared.data)
-        train.train(prepared, task, tmp_path)
-        if not curriculum:
+        train.train(prepared, task, types.SimpleNamespace(result=result))
+        if result is not None:  # the run is finished, so the curriculum is not generated
+            assert not [*task.folder.parent.glob("listops-curriculum-*")]
+        if not curriculum or result is not None:
             assert given["training"].curriculum is None
             continue
         easier = given["training"].curriculum

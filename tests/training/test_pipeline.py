@@ -184,6 +184,15 @@ class TestLengths:
         others = [batch["number"].tolist() for batch in self.batches(seed=6)]
         assert others != [batch["number"].tolist() for batch in whole]
 
+    @pytest.mark.parametrize(("count", "batch_size"), [(40, 8), (41, 8), (5, 8)])
+    def test_groups_of_few_examples_are_not_longer_than_an_epoch(self, count, batch_size):
+        batches = take(training_batches(ragged(count), batch_size=batch_size, seed=5), 20)
+        epochs = np.concatenate(batches)[: 20 * batch_size // count * count].reshape(-1, count)
+        if count % batch_size == 0:
+            assert all(len(set(epoch)) == count for epoch in epochs.tolist())
+        most = -(-batch_size // count) + 1  # an epoch may end inside a batch
+        assert max(np.bincount(batch).max() for batch in batches) <= most
+
     @pytest.mark.parametrize("hosts", [2, 4])
     def test_hosts_share_the_rows_and_the_longest_length(self, hosts):
         shares = [self.batches(shard=host, num_shards=hosts) for host in range(hosts)]

@@ -95,8 +95,9 @@ def test_rejects_changed_data(capsys):
         (["image", "--data_dir=nowhere"], "Image needs "),
         (["retrieval"], "Retrieval needs "),
         ([*EASY, "--data_dir=nowhere"], "Pathfinder needs the release's images"),
-        (["listops", "--examples=-1"], "data.examples is -1"),
-        (["listops", "--seed=-1"], "data.seed is -1"),
+        (["listops", "--examples=-1"], "--examples is -1"),
+        (["listops", "--seed=-1"], "--seed is -1"),
+        (["listops", "--source=foo"], "set --source to auto, files or generated"),
     ],
 )
 def test_invalid_arguments_print_one_sentence(arguments, sentence, capsys):

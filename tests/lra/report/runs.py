@@ -55,6 +55,7 @@ def write_run(
             "step_seconds": 0.9757,
             "examples_per_second": 32.8,
             "peak_bytes": 3 * 2**30,
+            "parameters": 199_882,
             "versions": {"jax": "0.10.2"},
             "device": {"kind": "cpu", "count": 1},
             "cpu_threads": 2,

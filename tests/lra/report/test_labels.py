@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from configs import fast
+from configs import common, fast
 from lra.report.labels import (
     PRESETS,
+    RECIPES,
     config_values,
     label_settings,
     preset_of,
@@ -208,6 +209,7 @@ def test_labels_contain_warm_up_if_nothing_else_differs():
             {"train": {"total_steps": 10, "budget_steps": 10}},
             "nystrom-64, budget of steps 10",
         ),
+        ("nystrom", {"data": {"seed": 1}}, "nystrom-64, data seed 1"),
     ],
 )
 def test_label_of_a_single_run_contains_its_changes(argument, sections, label):
@@ -218,6 +220,24 @@ def test_label_of_a_single_run_contains_its_changes(argument, sections, label):
 def test_other_data_are_a_different_setting():
     settings = [setting_of(config("softmax"), "listops", sha) for sha in ("a" * 64, "b" * 64)]
     assert labels(*settings) == ["softmax, data aaaaaaaa", "softmax, data bbbbbbbb"]
+
+
+def test_a_zero_that_means_all_is_not_labelled_as_none():
+    some = {"data.examples": 9, "data.seed": 1, "eval.max_examples": 5}
+    own = {**setting("softmax"), "data.task": "own"}  # a task without a config file
+    named = labels(own | some, own | dict.fromkeys(some, 0), weights=[2, 1])
+    assert named == ["softmax", "softmax, all examples, data seed 0, evaluated on all"]
+
+
+def test_presets_are_the_recipes_and_quirks_of_the_configs():
+    paper, *recipes = common.RECIPES
+    quirks = [name for name in common.QUIRKS if name != "none"]
+    assert paper == RECIPES[0]
+    assert {*PRESETS} == {
+        "",
+        *(f"recipe={name}" for name in recipes),
+        *(f"quirks={name}" for name in quirks),
+    }
 
 
 def test_labels_contain_differing_options_of_unknown_attentions():

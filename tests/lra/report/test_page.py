@@ -59,7 +59,7 @@ def test_measurement_section_has_every_run(tmp_path):
     assert "* All others: jax 0.10.2." in page
     assert "* b: jax 0.11.0." in page
     assert (
-        "| c | ListOps | nystrom-64 | 2 | 1 × cpu, 2 threads | c0ffeec0ffee | da7ada7ada7a |"
+        "| c | ListOps | nystrom-64 | 2 | 1 × cpu, 2 threads | generated | c0ffeec0ffee | da7ada7ada7a |"
         in page
     )
     assert "--config.train.seed=2 --workdir=c" in page

@@ -155,7 +155,7 @@ def test_settings_of_a_task(tmp_path):
     page = tables.task_groups_table(groups_in(tmp_path)).markdown()
     for row in (
         "| nystrom-64 | 0, 1, 2 | 37.00 ± 1.00 | 1.08 | 34.52 to 39.48 | 20 of 5,000 | 0.976 (0.976–0.976)",
-        "| softmax | 0 | 35.00, partial | 1.07 | – | 20 of 5,000 | 0.976 | 32.8 | 3.00 |",
+        "| softmax | 0 | 35.00, partial | 1.07 | – | 20 of 5,000 | 0.976 | 32.8 | 3.00 | 199,882 |",
         "| linear | 3 | not finished | – | – | 20 of 5,000 | – | – | – |",
         "| constant answer |  | 17.20 |  |  |  |  |  |  |",
         "| first token alone |  | 35.65 |  |  |  |  |  |  |",

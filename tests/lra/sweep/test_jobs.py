@@ -58,6 +58,11 @@ def test_grid_is_a_file_of_commands_that_reads_back(tmp_path):
     assert "--config.data.dir=/my data" not in jobs[0].command  # ListOps is generated
 
 
+def test_rejects_two_folders_of_the_data(tmp_path):
+    with pytest.raises(ValueError, match="two values of one key"):
+        expand(tmp_path, CONFIGS, {"data.dir": ["/own"]}, seeds=1, data_dir="/data")
+
+
 def test_runs_of_a_single_setting_evaluate_the_test_set(tmp_path):
     jobs = expand(tmp_path, CONFIGS, {"train.total_steps": ["10"]}, seeds=1)
     assert not any(job.is_candidate for job in jobs)
