@@ -7,14 +7,14 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import flax.linen as nn
 
 from dataprep.cache import user_path
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
-from nystromformer_jax.cores import CORES
+from nystromformer_jax.models import AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
@@ -109,8 +109,9 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
     """
     model, options = config["model"], dict(config["attention"])
     name = options.pop("name", "")
-    if name not in ("", *CORES):
-        raise ValueError(f"attention.name: {name!r} is unknown{nearest(str(name), CORES)}")
+    known = get_args(AttentionName)
+    if name not in ("", *known):
+        raise ValueError(f"attention.name: {name!r} is unknown{nearest(str(name), known)}")
     for key in options:
         if key not in ATTENTION_FIELDS:
             hint = nearest(key, ATTENTION_FIELDS, "attention.")

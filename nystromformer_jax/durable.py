@@ -10,15 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-CANNOT_WRITE = frozenset(  # errors of a full disk or a read-only folder
-    (errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS)
-)
-DISK_FAILED = (
-    errno.EDQUOT,
-    errno.EIO,
-    errno.ENOSPC,
-    errno.EROFS,
-)  # errors of the disk: programs exit with 1
+# Errors of the disk, with which programs exit with 1.
+DISK_FAILED = frozenset({errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EROFS})
+# Errors of a full disk or a read-only folder.
+CANNOT_WRITE = DISK_FAILED - {errno.EIO} | {errno.EACCES, errno.EPERM}
 
 
 def write_files(files: Mapping[Path, Callable[[Path], object]]) -> None:

@@ -184,6 +184,11 @@ def _dense(config: NystromformerConfig, features: int, name: str) -> nn.Dense:
     return nn.Dense(features, dtype=config.dtype, kernel_init=_kernel_init(config), name=name)
 
 
+def _logits(config: NystromformerConfig, features: int, name: str) -> nn.Dense:
+    """Returns the last layer of a head, in float32 for any `config.dtype`."""
+    return nn.Dense(features, dtype=jnp.float32, kernel_init=_kernel_init(config), name=name)
+
+
 class Embeddings(nn.Module):
     """Sum of token, position and type embeddings, then layer norm and dropout."""
 
@@ -412,10 +417,10 @@ class NystromformerForPreTraining(nn.Module):
         tokens = MaskedTokenHead(config, backbone.embeddings.attend, name="mlm")(
             _at(hidden, positions)
         )
-        pooled = nn.tanh(_dense(config, config.embed_dim, "pooler")(hidden[:, 0]))
+        first = _first_token(hidden, mask)
+        pooled = nn.tanh(_dense(config, config.embed_dim, "pooler")(first))
         pooled = Dropout(config.dropout_rate)(pooled, deterministic=deterministic)
-        order = _dense(config, 2, "sentence_order")(pooled)
-        return tokens, order.astype(jnp.float32)
+        return tokens, _logits(config, 2, "sentence_order")(pooled)
 
 
 class _ModelWithHead(nn.Module):
@@ -437,46 +442,56 @@ class _ModelWithHead(nn.Module):
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         backbone = Nystromformer(self.config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
-        return self.head(hidden, deterministic=deterministic)
+        return self.head(hidden, mask, deterministic=deterministic)
 
 
 class NystromformerForSequenceClassification(_ModelWithHead):
-    """Classifies a sequence from the first token: logits [B C]; C is 1 for regression."""
+    """Classifies a sequence from its first real token: logits [B C]; C is 1 for regression.
 
-    def head(self, hidden: Float[Array, "B L E"], *, deterministic: bool) -> Float[Array, "B C"]:
+    Differs: Hugging Face's BERT has dropout only after the first dense layer, not before it as well.
+    """
+
+    def head(
+        self, hidden: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None, *, deterministic: bool
+    ) -> Float[Array, "B C"]:
         """Returns logits, in float32."""
         config = self.config
         dropout = Dropout(config.dropout_rate)
-        first = dropout(hidden[:, 0], deterministic=deterministic)
+        first = dropout(_first_token(hidden, mask), deterministic=deterministic)
         activation = ACTIVATIONS[config.classifier_activation or config.activation]
         x = activation(_dense(config, config.embed_dim, "dense")(first))
         x = dropout(x, deterministic=deterministic)
-        return _dense(config, config.num_labels, "output")(x).astype(jnp.float32)
+        return _logits(config, config.num_labels, "output")(x)
 
 
 class NystromformerForTokenClassification(_ModelWithHead):
     """Classifies every token: logits [B L C]."""
 
-    def head(self, hidden: Float[Array, "B L E"], *, deterministic: bool) -> Float[Array, "B L C"]:
+    def head(
+        self, hidden: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None, *, deterministic: bool
+    ) -> Float[Array, "B L C"]:
         """Returns logits, in float32."""
         config = self.config
         hidden = Dropout(config.dropout_rate)(hidden, deterministic=deterministic)
-        return _dense(config, config.num_labels, "output")(hidden).astype(jnp.float32)
+        return _logits(config, config.num_labels, "output")(hidden)
 
 
 class NystromformerForQuestionAnswering(_ModelWithHead):
     """Predicts the start and the end of an answer: two logits per token, each [B L]."""
 
     def head(
-        self, hidden: Float[Array, "B L E"], *, deterministic: bool
+        self, hidden: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None, *, deterministic: bool
     ) -> tuple[Float[Array, "B L"], Float[Array, "B L"]]:
         """Returns start logits and end logits, in float32."""
-        logits = _dense(self.config, 2, "output")(hidden).astype(jnp.float32)
+        logits = _logits(self.config, 2, "output")(hidden)
         return logits[..., 0], logits[..., 1]
 
 
 class NystromformerForMultipleChoice(nn.Module):
-    """Scores N choices from the first token of each sequence: logits [B N]."""
+    """Scores N choices from the first real token of each sequence: logits [B N].
+
+    Differs: Hugging Face's Nyströmformer has no dropout between the two dense layers.
+    """
 
     config: NystromformerConfig
     deterministic: bool | None = None
@@ -503,11 +518,19 @@ class NystromformerForMultipleChoice(nn.Module):
         hidden = Nystromformer(config, name="nystromformer")(
             inputs.reshape(-1, inputs.shape[-1]), mask, types, deterministic=deterministic
         )
-        x = _dense(config, config.embed_dim, "dense")(hidden[:, 0])
+        x = _dense(config, config.embed_dim, "dense")(_first_token(hidden, mask))
         x = ACTIVATIONS[config.choice_activation](x)
         x = Dropout(config.dropout_rate)(x, deterministic=deterministic)
-        logits = _dense(config, 1, "output")(x).astype(jnp.float32)
-        return logits.reshape(inputs.shape[:2])
+        return _logits(config, 1, "output")(x).reshape(inputs.shape[:2])
+
+
+def _first_token(
+    hidden: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None
+) -> Float[Array, "B E"]:
+    """Returns the hidden state of the first real token, which has padding in front in some batches."""
+    if mask is None:
+        return hidden[:, 0]
+    return jnp.take_along_axis(hidden, mask.argmax(axis=1)[:, None, None], axis=1)[:, 0]
 
 
 def _at(

@@ -219,6 +219,33 @@ class TestHeads:
 
         assert_close(compiled(model)(inputs), formula(inputs), REFERENCE)
 
+    @pytest.mark.parametrize(
+        "kind", [NystromformerForSequenceClassification, NystromformerForPreTraining]
+    )
+    def test_the_first_token_may_follow_padding(self, rngs, kind):
+        model = kind(dataclasses.replace(ONE_LAYER, attention="softmax", conv_kernel_size=0))
+        inputs, mask = tokens(rngs, BATCH, LENGTH), mask_of_lengths([LENGTH, 11], LENGTH)
+        front = lambda x, **value: jnp.pad(x, ((0, 0), (3, 0)), **value)
+        actual = compiled(model)(front(inputs, constant_values=7), front(mask))
+        expected = compiled(model)(inputs, mask)
+        assert_close(jax.tree.leaves(actual)[-1], jax.tree.leaves(expected)[-1], OTHER_FRAMEWORK)
+
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            NystromformerForSequenceClassification,
+            NystromformerForTokenClassification,
+            NystromformerForQuestionAnswering,
+        ],
+    )
+    def test_logits_of_half_precision_are_not_rounded_to_it(self, rngs, kind):
+        model = kind(dataclasses.replace(ONE_LAYER, dtype="bfloat16"))
+        variables = jax.tree.map(lambda x: x, variables_of(kind(ONE_LAYER)))
+        variables["params"]["output"]["bias"] += 4.3
+        apply = jax.jit(functools.partial(model.apply, deterministic=True))
+        for logits in jax.tree.leaves(apply(variables, tokens(rngs, BATCH, LENGTH))):
+            assert (logits != logits.astype(jnp.bfloat16)).mean() > 0.9
+
     def test_output_depends_on_token_types(self, rngs):
         model, inputs = Nystromformer(ONE_LAYER), tokens(rngs, BATCH, LENGTH)
         first = compiled(model)(inputs, None, jnp.zeros_like(inputs))

@@ -59,7 +59,8 @@ class FilesConfig:
       examples: Maximum number of rows for training, a random sample; 0: all.
       truncation: Tokens kept of a text that is too long; see `GlueConfig`.
       group_by_length: Batch examples of similar length together, and pad batches to few lengths. Ignored if
-        the mesh splits the length, or if `landmark_layout` is not "real".
+        the mesh splits the length, or if outputs depend on the padded length: if `landmark_layout` is not
+        "real", `mask_conv` is False, or the attention is Reformer.
       seed: Seed of the sample and of the validation split; training uses `train.seed`.
       workers: Number of tokenizer threads; 0: one per core. It does not change the data.
     """

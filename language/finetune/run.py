@@ -71,8 +71,7 @@ class Run:
         """Returns the examples of a split for the input pipeline."""
         max_len = self.data.max_len
         groups = isinstance(self.data, FilesConfig) and self.data.group_by_length
-        # With other layouts, outputs depend on the padded length, which must be a multiple of M.
-        groups &= self.model.config.landmark_layout == "real"
+        groups &= not depends_on_length(self.model.config)
         lengths = None
         if groups and self.mesh.shape["sequence"] == 1:
             lengths = split.padded_lengths(max_len)
@@ -84,6 +83,13 @@ class Run:
             return {**rows, "rows": np.asarray(indices, np.int32)}
 
         return training.Examples(len(split), batch, lengths)
+
+
+def depends_on_length(config: NystromformerConfig) -> bool:
+    """Returns True if the outputs depend on the padded length of a batch."""
+    # Reformer's number of buckets grows with it, and the last tokens' convolution may read padding.
+    reads_padding = config.conv_kernel_size > 0 and not config.mask_conv
+    return config.landmark_layout != "real" or config.attention == "reformer" or reads_padding
 
 
 def padded_len(longest: int, max_len: int) -> int:

@@ -26,6 +26,7 @@ from nystromformer_jax.pretrained.names import (
     FAMILIES,
     MODELS,
     ROBERTAS,
+    TOKEN_HEADS,
     Family,
     Model,
     find_model,
@@ -392,8 +393,11 @@ def layout_of(model: Model, config: NystromformerConfig) -> str:
     if not is_bert or _head_activations(model, config)[0] != "tanh":
         return "nystromformer"
     kind = str(config.metadata.get("model_type"))
-    # RoBERTa has no sentence-order head.
-    return kind if kind in ROBERTAS and model is not NystromformerForPreTraining else "bert"
+    # RoBERTa has no sentence-order head, and the activation of its head for masked tokens is fixed.
+    fits_roberta = model not in TOKEN_HEADS or (
+        model is not NystromformerForPreTraining and config.activation == "gelu"
+    )
+    return kind if kind in ROBERTAS and fits_roberta else "bert"
 
 
 def _head_activations(model: Model, config: NystromformerConfig) -> tuple[str, str]:

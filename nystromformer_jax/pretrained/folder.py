@@ -25,7 +25,7 @@ from nystromformer_jax.pretrained.config_json import (
     roberta_position_offset,
     write_config,
 )
-from nystromformer_jax.pretrained.names import FAMILIES, MODELS, Model
+from nystromformer_jax.pretrained.names import FAMILIES, MODELS, ROBERTAS, TOKEN_HEADS, Model
 from nystromformer_jax.pretrained.tensors import read_params, write_tensors
 from nystromformer_jax.spelling import nearest
 
@@ -76,12 +76,14 @@ def from_pretrained(
     - A num_layers smaller than in the checkpoint selects the first layers.
     - tie_word_embeddings=False gives a tied decoder parameters of its own, a copy of the embeddings.
 
-    Unused tensors are ignored. One log line lists them, except for other heads, poolers and buffers.
+    Unused tensors are ignored. One log line lists them, except for other heads, poolers, buffers, and key
+    projections and convolution kernels that another attention does not have.
 
     Args:
       folder: Folder with config.json and model.safetensors or pytorch_model.bin.
       model_class: A class of `nystromformer_jax.models`; None: the class named in config.json.
-      quirks: "hf" reproduces how Hugging Face's code handles padding and batches.
+      quirks: "hf" reproduces how Hugging Face's code handles padding at the end, and batches. Positions
+        still count real tokens only.
       dtype: Dtype of activations, float32 or bfloat16, which is not saved with a model.
       seed: Seed of parameters that are not in the checkpoint.
       **changes: Fields of `NystromformerConfig`.
@@ -220,7 +222,14 @@ def make_model(
     """Returns the model described by `source`, with `changes` to the config."""
     if model_class is not None and model_class not in MODELS.values():
         raise ValueError(f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}.")
-    return (model_class or _default_model(source))(make_config(source, quirks, changes))
+    model_class = model_class or _default_model(source)
+    activation = source.fields["activation"]
+    if source.kind in ROBERTAS and model_class in TOKEN_HEADS and activation != "gelu":
+        raise ValueError(
+            f"{source.where} has hidden_act = {activation!r} in its config.json, but RoBERTa's head for"
+            ' masked tokens always has "gelu": pass another model_class.'
+        )
+    return model_class(make_config(source, quirks, changes))
 
 
 def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None:

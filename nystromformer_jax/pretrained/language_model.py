@@ -57,8 +57,12 @@ class LanguageModel:
 
     Each batch has `batch_size` rows. Its length is `base_len` times a power of two, or `max_len`, and one
     program is compiled per length. Longer texts are truncated, with one `TruncationWarning`. A result does
-    not depend on its batch or on the padding, except with quirks="hf": as in Hugging Face's code, landmarks
-    then include padding, lengths are multiples of M, and one maximum over the batch scales the pseudoinverse.
+    not depend on its batch or on the padding, with three exceptions. With quirks="hf", as in Hugging Face's
+    code, landmarks include padding, lengths are multiples of M, and one maximum over the batch scales the
+    pseudoinverse. With `mask_conv=False`, the convolution reads padding. Reformer has more buckets for a
+    longer batch.
+
+    A name such as "[SEP]" in a text becomes that special token, as in transformers.
 
     Args:
       model: A model of `nystromformer_jax.models`.

@@ -8,6 +8,7 @@ from language.initial import InitConfig, model_config
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
+        ({"name": "chunked"}, r"attention\.name: 'chunked' is unknown"),
         ({"name": "nystrm"}, r"attention\.name: 'nystrm' is unknown; did you mean nystrom\?"),
         ({"name": ["nystrom"]}, r"attention\.name: \['nystrom'\] is unknown"),
         ({"num_landmarks": "many"}, r"attention\.num_landmarks: needs an int, got 'many' \(str\)"),

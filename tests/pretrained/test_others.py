@@ -1,6 +1,7 @@
 """Folders of other codes, written by hand in their layouts."""
 
 import dataclasses
+import functools
 import json
 import logging
 
@@ -17,6 +18,7 @@ from nystromformer_jax.models import (
     NystromformerForTokenClassification,
 )
 from nystromformer_jax.pretrained import ExactAttentionWarning, from_pretrained, read_config
+from nystromformer_jax.pretrained.config_json import layout_of
 from tests.pretrained import tiny
 from tests.pretrained.tiny import CONFIG, flat, same_bits
 
@@ -218,6 +220,18 @@ class TestBert:
         assert (flat(variables)["embeddings/word/embedding"] == words).all()
         _, head = from_pretrained(tmp_path, model_class=NystromformerForTokenClassification)
         assert (flat(head)["nystromformer/embeddings/word/embedding"] == words).all()
+
+    def test_the_activation_of_robertas_head_is_fixed(self, tmp_path):
+        tiny.folder_of(tmp_path, "roberta", "ForMaskedLM")
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"hidden_act": "relu"}))
+        with pytest.raises(ValueError, match=r"hidden_act = 'relu' .* always has \"gelu\""):
+            from_pretrained(tmp_path)
+        model, _ = from_pretrained(tmp_path, model_class=Nystromformer)
+        assert model.config.activation == "relu"
+        relu = functools.partial(dataclasses.replace, model.config, activation="relu")
+        assert layout_of(NystromformerForMaskedLM, relu()) == "bert"
+        assert layout_of(NystromformerForMaskedLM, relu(activation="gelu")) == "roberta"
 
     def test_roberta_positions_start_at_row_two(self, tmp_path):
         tensors = tiny.folder_of(tmp_path, "roberta", "ForMaskedLM")

@@ -154,6 +154,14 @@ def test_examples_of_similar_length_are_padded_together(tmp_path, checkpoint):
     weights = {"weights": np.ones(len(split), np.float32)}
     outputs = [spec.compiled_eval_step(params, {**batch, **weights}) for batch in (short, full)]
     assert_close(outputs[0]["loss"], outputs[1]["loss"], OTHER_FRAMEWORK)
+    for changes in (
+        {"landmark_layout": "hf"},
+        {"mask_conv": False, "conv_kernel_size": 3},
+        {"attention": "reformer"},
+    ):
+        changed = dataclasses.replace(run.model.config, **changes)
+        model = dataclasses.replace(run, model=type(run.model)(changed))
+        assert model.examples(split).lengths is None
     assert [padded_len(n, 150) for n in (1, 64, 65, 128, 129, 150)] == [
         64,
         64,
