@@ -65,7 +65,11 @@ def main(argv: list[str]) -> int:
             print(cli.CHECKED)
         return 0
     for folder, run in runs.items():
-        training.check_folder(folder, run.config, paths=train.PATHS, finished=evaluates)
+        try:
+            training.check_folder(folder, run.config, paths=train.PATHS, finished=evaluates)
+        except training.LossNotFinite:  # of one of several runs: the others are evaluated
+            if len(runs) == 1:
+                raise
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     with training.sync_errors():
         task = data.load(next(iter(runs.values())).data)

@@ -59,8 +59,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return code
     if not Path("run_lra.py").is_file():
         raise ValueError(
-            f"run_sweep.py needs the folder of run_lra.py as current folder, which is {Path.cwd()}: change"
-            " it."
+            "run_sweep.py must be started in the folder of run_lra.py; the current folder is"
+            f" {Path.cwd()}: change to that folder."
         )
     if flags.tasks:
         configs = [

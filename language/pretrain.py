@@ -251,6 +251,7 @@ def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> 
 
     Raises:
       NotFinished: The run has no result yet.
+      LossNotFinite: The run diverged.
     """
     result = workdir.require_result()
     workdir.require_data(corpus.sha256)

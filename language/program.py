@@ -87,18 +87,27 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
         )
     evaluates = mode == "eval"
     for folder, run in runs.items():
-        training.check_folder(folder, run.config, paths=finetune.PATHS, finished=evaluates)
+        try:
+            training.check_folder(folder, run.config, paths=finetune.PATHS, finished=evaluates)
+        except training.LossNotFinite:  # of one of several runs: the others are evaluated
+            if len(runs) == 1:
+                raise
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     if mode == "export":
+        code = 0
         for folder, run in runs.items():
-            with (
-                training.detect_lost_process(),
-                training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
-            ):
-                file = finetune.write_export(run, workdir)
+            try:
+                with (
+                    training.detect_lost_process(),
+                    training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
+                ):
+                    file = finetune.write_export(run, workdir)
+            except training.LossNotFinite as error:
+                code = exit_with_error(f"{folder}: {error}", 1)
+                continue
             if training.is_primary():
                 print(f"Wrote {file}.", flush=True)
-        return 0
+        return code
     first = next(iter(runs.values()))  # runs differ only in seed, batch size and learning rate
     tokens = finetune.open_tokenizer(first)
     with training.sync_errors():

@@ -214,6 +214,7 @@ def evaluate_checkpoint(
 
     Raises:
       NotFinished: The run has no result yet.
+      LossNotFinite: The run diverged.
     """
     result = workdir.require_result()
     workdir.require_data(task.sha256)

@@ -393,7 +393,7 @@ class NystromformerForPreTraining(nn.Module):
     """Predicts masked tokens, and whether two sentences are in order (class 0) or swapped (class 1).
 
     Source: order head of the authors' reorganized_code/BERT/model.py at 5689313: a dense layer with
-    tanh on the first token, dropout, and a second dense layer.
+    tanh on the first token, here the first real one, dropout, and a second dense layer.
     """
 
     config: NystromformerConfig

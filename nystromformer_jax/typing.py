@@ -3,7 +3,7 @@
 | axis | meaning | axis | meaning |
 |---|---|---|---|
 | `B` | batch | `E` | model dimension (`E2`: of the input of keys and values, if it differs) |
-| `L` | query length | `F` | feed-forward dimension |
+| `L` | query length | `F` | feed-forward dimension, or width of an output |
 | `T` | key length if it differs | `R` | rank or random features |
 | `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
 | `P` | requested positions | `N` | choices, in a multiple-choice model; states, in moving averages |

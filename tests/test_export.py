@@ -1,4 +1,4 @@
-"""An exported file needs only jax and gives the model's logits at any batch size."""
+"""An exported file needs only jax and flatbuffers, and gives the model's logits at any batch size."""
 
 import functools
 

@@ -1,5 +1,6 @@
 """The command as a process: exit codes, messages, and kill -9 during a run."""
 
+import contextlib
 import fcntl
 import json
 import re
@@ -160,6 +161,13 @@ def evaluated(in_repository, monkeypatch, tmp_path):
         seen["test"] = test
         return result
 
+    @contextlib.contextmanager
+    def sync_errors():
+        before = seen["loads"]
+        yield
+        seen["synced"] = seen["loads"] > before or seen.get("synced", False)
+
+    monkeypatch.setattr(training, "sync_errors", sync_errors)
     monkeypatch.setattr(data, "load", load)
     monkeypatch.setattr(train, "evaluate_checkpoint", evaluate_checkpoint)
     return folder, config, seen
@@ -179,6 +187,7 @@ def test_evaluates_a_run_with_its_own_config(evaluated, given):
     assert seen["configs"][1]["eval"]["batch_size"] == 8
     assert seen["configs"][1]["train"] == config["train"]
     assert seen["test"]
+    assert seen["synced"]  # all processes see an error of the data
     call("run_lra", "--mode=eval", "--notest", f"--workdir={folder}")
     assert not seen["test"]
 

@@ -161,7 +161,7 @@ def test_grid_has_attentions_and_tasks_of_other_packages(my_project, tmp_path, c
 def test_another_current_folder_is_an_error(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     assert run_sweep.main(["--tasks=listops", "--plan", f"--workdir={tmp_path}/sweep"]) == 2
-    assert f"current folder, which is {tmp_path}" in capsys.readouterr().err
+    assert f"the current folder is {tmp_path}" in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
 
 

@@ -23,6 +23,7 @@ from language.tasks.sequences import SequenceTask
 from language.tasks.task import Task
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig, training
+from nystromformer_jax.pretrained.config_json import has_convolution
 
 SHORTEST = 64  # shortest padded length if examples are grouped by length
 
@@ -87,9 +88,11 @@ class Run:
 
 def depends_on_length(config: NystromformerConfig) -> bool:
     """Returns True if the outputs depend on the padded length of a batch."""
-    # Reformer's number of buckets grows with it, and the last tokens' convolution may read padding.
-    reads_padding = config.conv_kernel_size > 0 and not config.mask_conv
-    return config.landmark_layout != "real" or config.attention == "reformer" or reads_padding
+    if config.attention == "reformer":  # it has more buckets for a longer batch
+        return True
+    if config.landmark_layout != "real":  # the length must also be a multiple of M
+        return True
+    return has_convolution(config.attention, config.conv_kernel_size) and not config.mask_conv
 
 
 def padded_len(longest: int, max_len: int) -> int:

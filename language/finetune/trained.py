@@ -116,6 +116,7 @@ def write_export(run: Run, workdir: training.Workdir) -> Path:
 
     Raises:
       NotFinished: The run has no result yet.
+      LossNotFinite: The run diverged.
       CannotWrite: The disk is full or the folder is read-only.
     """
     workdir.require_result()

@@ -85,6 +85,7 @@ def evaluate_checkpoint(run: Run, data: TaskData, workdir: training.Workdir) -> 
 
     Raises:
       NotFinished: The run has no result yet.
+      LossNotFinite: The run diverged.
     """
     run = run.with_task(data.task)
     result = workdir.require_result()

@@ -44,8 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _rename_flags(sentence: str) -> str:
     """Replaces flags of run_lra.py in an error message with the flags of this command."""
-    sentence = re.sub(r"(--config\.)?\bdata\.dir\b", "--data_dir", sentence)
-    return re.sub(r"(--config\.)?\bdata\.(?=(source|examples|seed|workers)\b)", "--", sentence)
+    key = r"(?<![\w./-])(--config\.)?data\."  # not inside a path
+    sentence = re.sub(rf"{key}dir\b", "--data_dir", sentence)
+    return re.sub(rf"{key}(?=(source|examples|seed|workers)\b)", "--", sentence)
 
 
 def _report(given: argparse.Namespace) -> None:

@@ -67,7 +67,12 @@ NOUNS: Mapping[str, str] = {
     "train.batch_size": "batch",
     "eval.every_steps": "evaluation every",
 }
-ZERO = {"data.examples": "all examples", "eval.max_examples": "evaluated on all"}  # what 0 means
+ZERO: Mapping[str, str] = {  # what 0 means, if it is not the absence
+    "data.examples": "all examples",
+    "data.padded_len": "padded to max len",
+    "eval.max_examples": "evaluated on all",
+    "train.budget_steps": "budget of the task",
+}
 COUNTED = {"attention.pinv_iters", "model.num_layers", "model.num_heads", "train.total_steps"}
 
 _UNSET = object()

@@ -235,7 +235,7 @@ def _provenance(groups: Sequence[Group], left_out: Sequence[str]) -> list[str]:
             "attention": group.label,
             "seed": str(run.seed),
             "device": run.device or NOTHING,
-            "data": run.data_source,
+            "data": run.data_source or NOTHING,
             "config, SHA-256": run.config_sha256[:12] or NOTHING,
             "data, SHA-256": run.data_sha256[:12] or NOTHING,
         }

@@ -25,7 +25,8 @@ NEEDED: Mapping[str, Kind] = {
 }
 # Types of the keys of `result.json`, `environment.json` and `data.json` that may be missing.
 OPTIONAL: Mapping[str, Kind] = {
-    **dict.fromkeys(("step_seconds", "peak_bytes", "parameters"), "a number"),
+    **dict.fromkeys(("step_seconds", "peak_bytes"), "a number"),
+    "parameters": "a whole number",
     **dict.fromkeys(("baselines", "device", "versions"), "an object"),
     **dict.fromkeys(("config_sha256", "data_sha256", "sha256"), "a text"),
 }
@@ -73,10 +74,12 @@ class Run(reporting.runs.Run):
 
     @property
     def data_source(self) -> str:
-        """Source of the data: "files", "generated" or "tfds"."""
+        """Source of the data: "files", "generated" or "tfds"; empty if an own task chooses it."""
         data = self.config["data"]
-        chosen = str(data.get("source", "auto"))
-        return chosen if chosen != "auto" else "files" if data.get("dir") else "generated"
+        chosen = str(data.get("source") or "auto")
+        if chosen != "auto":
+            return chosen
+        return "" if is_plugin(self.task) else "files" if data.get("dir") else "generated"
 
     @property
     def budget_steps(self) -> int:

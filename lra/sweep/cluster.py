@@ -70,8 +70,9 @@ def submit(
         size = max(1, workers)
         batches = [todo[i : i + size] for i in range(0, len(todo), size)]
         tasks = executor.map_array(Batch(folder, workers), batches)
-    except (AssertionError, NameError, RuntimeError, submitit.core.utils.FailedJobError) as error:
-        raise ValueError(f"--submit={cluster}: {str(error).splitlines()[0]}") from None
+    except (AssertionError, NameError, RuntimeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(f"--submit={cluster}: {reason}") from None
     for task, batch in zip(tasks, batches, strict=True):
         known |= dict.fromkeys((job.name for job in batch), task.job_id)
     write_json(record, known)

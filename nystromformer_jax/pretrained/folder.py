@@ -227,7 +227,7 @@ def make_model(
     if source.kind in ROBERTAS and model_class in TOKEN_HEADS and activation != "gelu":
         raise ValueError(
             f"{source.where} has hidden_act = {activation!r} in its config.json, but RoBERTa's head for"
-            ' masked tokens always has "gelu": pass another model_class.'
+            ' masked tokens always has "gelu": pass another model_class or checkpoint.'
         )
     return model_class(make_config(source, quirks, changes))
 

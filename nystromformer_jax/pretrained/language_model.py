@@ -59,8 +59,8 @@ class LanguageModel:
     program is compiled per length. Longer texts are truncated, with one `TruncationWarning`. A result does
     not depend on its batch or on the padding, with three exceptions. With quirks="hf", as in Hugging Face's
     code, landmarks include padding, lengths are multiples of M, and one maximum over the batch scales the
-    pseudoinverse. With `mask_conv=False`, the convolution reads padding. Reformer has more buckets for a
-    longer batch.
+    pseudoinverse (also with `pinv_start="batch_max"` alone). With `mask_conv=False`, the convolution reads
+    padding. Reformer has more buckets for a longer batch.
 
     A name such as "[SEP]" in a text becomes that special token, as in transformers.
 

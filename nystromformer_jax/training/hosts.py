@@ -33,7 +33,7 @@ MESSAGE_BYTES = 2000  # maximum size of an error message sent to the other proce
 _LOST_PROCESS = re.compile(
     "gloo|nccl|connection (closed|reset) by peer|heartbeat|coordination service|barrier|unavailable"
 )
-_STATUS = re.compile("(ABORTED|DEADLINE_EXCEEDED|INTERNAL|UNAVAILABLE|UNKNOWN):")
+_STATUS = re.compile("[A-Z_]+: ")
 _calls = itertools.count(1)  # of `StopSignals.sync`, as jax counts them
 _initialize_called = threading.Event()  # after a timeout its threads may still run
 _initialized = threading.Event()
@@ -123,7 +123,7 @@ def detect_lost_process() -> Iterator[None]:
 
 def _is_loss(error: Exception) -> bool:
     """Returns True if the error says that another process terminated."""
-    # jax raises errors of gloo as ValueErrors, some with a status in front.
+    # jax raises some errors of gloo as a ValueError with a status in front.
     if isinstance(error, ValueError) and not _STATUS.match(str(error)):
         return False
     return bool(_LOST_PROCESS.search(" ".join(str(error).lower().split())))
@@ -147,11 +147,13 @@ def sync_errors() -> Iterator[None]:
         message = "" if failure is None else str(failure) or repr(failure)
         code = 0 if failure is None else exit_code_of(failure) or 1
         status = bytes([code]) + message.encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES, b"\0")
+        all_processes: Any = ()
         try:
             with detect_lost_process():
                 all_processes = multihost_utils.process_allgather(np.frombuffer(status, np.uint8))
-        except ProcessLost as lost:
-            raise failure or lost from lost.__cause__
+        except Exception:
+            if failure is None:
+                raise
         for remote_code, *text in all_processes if failure is None else ():
             if remote_code:
                 remote_message = bytes(text).rstrip(b"\0").decode(errors="ignore")

@@ -264,7 +264,7 @@ def train_to_result(
 
 
 def load_best_params(workdir: Workdir, spec: TrainSpec) -> Any:
-    """Returns the parameters of the best step; raises NotFinished if the run is not finished."""
+    """Returns the parameters of the best step; raises the errors of `Workdir.require_result`."""
     best_step = workdir.require_result()["best_step"]
     return load_params(workdir.checkpoints, best_step, spec.make_params, spec.mesh)
 

@@ -67,7 +67,8 @@ def training_batches(
     mine = _rows_of_shard(examples, batch_size, shard, num_shards)
     lengths = examples.lengths
     order = grain.MapDataset.range(examples.count).seed(seed).shuffle().repeat()
-    # A group is at most one epoch. Otherwise sorting would put the copies of an example into one batch.
+    # A group has at most the examples of an epoch. It may cross an epoch's end, and a batch then has two
+    # copies of an example; longer groups would have more.
     group_size = max(1, min(GROUP, examples.count // batch_size))
     batches = order.batch(batch_size if lengths is None else group_size * batch_size)
 

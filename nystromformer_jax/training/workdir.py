@@ -260,10 +260,10 @@ def check_folder(
 ) -> None:
     """Raises the errors of `Workdir` early, before a long preparation of the data.
 
-    With `finished`, raises NotFinished unless the folder contains a run that finished or diverged.
+    With `finished`, also those of `Workdir.require_result`.
     """
     workdir = Workdir(path, config, paths=paths, read_only=True)
-    if finished and workdir.divergence is None:
+    if finished:
         workdir.require_result()
 
 

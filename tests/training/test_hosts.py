@@ -89,7 +89,7 @@ with StopSignals() as stop:
         stop.sync()
 if number == 1:
     os.kill(os.getpid(), signal.SIGTERM)
-time.sleep(2)  # until both processes know of the signal
+time.sleep(5)  # until both processes know of the signal
 with StopSignals() as stop:
     stop.sync()
 print("received", stop.received)
@@ -110,6 +110,39 @@ def test_a_signal_before_the_first_step_of_a_run_stops_it_there(calls):
         code, said, _ = finish(run)
         assert code == 0, said
         assert f"received {int(signal.SIGTERM)}" in said
+
+
+LOST = """
+import os, sys
+from nystromformer_jax.training import HostsConfig, ProcessLost, initialize, shutdown, sync_errors
+values = dict(flag.removeprefix("--").split("=") for flag in sys.argv[1:])
+number = int(values["process_id"])
+initialize(HostsConfig(coordinator=values["coordinator"], num_processes=2, process_id=number))
+with sync_errors():
+    pass
+if number == 1:
+    os._exit(3)
+for own in (None, OSError("own")):
+    try:
+        with sync_errors():
+            if own:
+                raise own
+    except (ProcessLost, OSError) as error:
+        print(type(error).__name__, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow(minutes=0.1)
+def test_a_process_lost_at_a_barrier_is_named_unless_this_process_has_an_error():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+    flags = [f"--coordinator={coordinator}", "--num_processes=2"]
+    both = [programs.start("-c", LOST, *flags, f"--process_id={i}") for i in range(2)]
+    (code, said, _), (second, _, _) = map(finish, both)
+    assert (code, second) == (0, 3), said
+    assert said.split("\n")[-3:] == ["ProcessLost", "OSError", ""]
 
 
 @pytest.mark.slow(minutes=1)

@@ -223,10 +223,13 @@ def test_other_data_are_a_different_setting():
 
 
 def test_a_zero_that_means_all_is_not_labelled_as_none():
-    some = {"data.examples": 9, "data.seed": 1, "eval.max_examples": 5}
+    some = {"data.examples": 9, "data.padded_len": 9, "data.seed": 1, "eval.max_examples": 5}
     own = {**setting("softmax"), "data.task": "own"}  # a task without a config file
     named = labels(own | some, own | dict.fromkeys(some, 0), weights=[2, 1])
-    assert named == ["softmax", "softmax, all examples, data seed 0, evaluated on all"]
+    assert named == [
+        "softmax",
+        "softmax, all examples, padded to max len, data seed 0, evaluated on all",
+    ]
 
 
 def test_presets_are_the_recipes_and_quirks_of_the_configs():
