@@ -1,7 +1,10 @@
+import collections
+
 import numpy as np
 import pytest
 
 from lra.data import Sequences, Split, Task
+from lra.data import baselines as baselines_module
 from lra.data.baselines import baselines
 from lra.data.listops import encode
 
@@ -33,6 +36,46 @@ def test_a_shortened_split_counts_only_its_own_examples(tmp_path):
     train = split((b"a", 0), (b"a", 1), (b"a", 1))
     found = baselines(task(tmp_path, train.first(1), split((b"a", 0), (b"a", 1)).first(1)))
     assert found == {"constant answer": 1.0, "first token alone": 1.0}
+
+
+def test_naive_bayes_counts_the_substrings_of_each_label(tmp_path):
+    """Its answers are those of a dictionary of counts."""
+    rng = np.random.default_rng(0)
+    length = baselines_module.NGRAM
+
+    def random_split(count):
+        sizes = rng.integers(0, 40, count)
+        texts = [rng.choice([97, 98], size).astype(np.uint8).tobytes() for size in sizes]
+        return split(*zip(texts, rng.integers(3, size=count).tolist(), strict=True))
+
+    def substrings(text):
+        return [text[i : i + length] for i in range(len(text) - length + 1)]
+
+    train, test = random_split(300), random_split(200)
+    read = lambda split, i: bytes(split.sequences[i].astype(np.uint8))
+    counts = [collections.Counter() for _ in range(3)]
+    for i, label in enumerate(train.labels.tolist()):
+        counts[label].update(substrings(read(train, i)))
+    totals = [2**baselines_module.LOG2_BUCKETS + sum(found.values()) for found in counts]
+    answers = []
+    for i in range(len(test)):
+        scores = np.log(np.bincount(train.labels))
+        for label in range(3):
+            for text in substrings(read(test, i)):
+                scores[label] += np.log((counts[label][text] + 1) / totals[label])
+        answers.append(scores.argmax())
+    found = baselines(task(tmp_path, train, test, name="text"))
+    assert found[f"naive Bayes on {length} bytes"] == np.mean(test.labels == answers)
+    own = baselines(task(tmp_path, train, train, name="text"))
+    assert own[f"naive Bayes on {length} bytes"] > 0.6
+
+
+def test_naive_bayes_reads_the_benchmarks_part_of_a_text(tmp_path):
+    end, rest = b"0123456789", b"x" * (baselines_module.READ_BYTES - 10)
+    train = split((end, 1), (b"y" * 10, 0))
+    test = split((rest + end, 1), (b"x" + rest + end, 1), (b"12345", 1))
+    found = baselines(task(tmp_path, train, test, name="text"))
+    assert found[f"naive Bayes on {baselines_module.NGRAM} bytes"] == pytest.approx(1 / 3)
 
 
 def test_pairs_have_only_the_constant_answer(tmp_path):
