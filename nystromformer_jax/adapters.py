@@ -47,8 +47,8 @@ class AttentionFn:
     ) -> Float[Array, "*batch L H D"]:
         """Returns the attention output. The arguments are those of Flax's function.
 
-        `broadcast_dropout` and `dropout_rng` are ignored, because weights have no dropout, and so is
-        `force_fp32_for_softmax`, because weights are always in at least float32.
+        `broadcast_dropout` and `dropout_rng` are ignored, because weights have no dropout.
+        `force_fp32_for_softmax` is ignored, because weights are always in at least float32.
 
         Raises:
           ValueError: An argument is unsupported by this attention.

@@ -1,4 +1,4 @@
-"""Exports a trained model to a program that needs only jax and flatbuffers, and accepts any batch size."""
+"""Exports a trained model to a program that needs jax and flatbuffers only, for any batch size."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -393,7 +393,7 @@ class NystromformerForPreTraining(nn.Module):
     """Predicts masked tokens, and whether two sentences are in order (class 0) or swapped (class 1).
 
     Source: order head of the authors' reorganized_code/BERT/model.py at 5689313: a dense layer with
-    tanh on the first token, here the first real one, dropout, and a second dense layer.
+    tanh on the first token (here: the first real token), dropout, and a second dense layer.
     """
 
     config: NystromformerConfig
@@ -527,7 +527,7 @@ class NystromformerForMultipleChoice(nn.Module):
 def _first_token(
     hidden: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None
 ) -> Float[Array, "B E"]:
-    """Returns the hidden state of the first real token, which has padding in front in some batches."""
+    """Returns the hidden state of the first real token; a row may have padding in front of it."""
     if mask is None:
         return hidden[:, 0]
     return jnp.take_along_axis(hidden, mask.argmax(axis=1)[:, None, None], axis=1)[:, 0]

@@ -87,9 +87,8 @@ def _ngrams(
             hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + tokens[i : i + count] + np.uint64(1)
         hashes ^= hashes >> np.uint64(32)
         buckets = hashes * np.uint64(0xD6E8FEB86659FD93) >> np.uint64(64 - LOG2_BUCKETS)
-        is_within = (
-            row[:count] == row[len(row) - count :]
-        )  # the first and last byte are of one sequence
+        # The first and the last byte must be of one sequence.
+        is_within = row[:count] == row[len(row) - count :]
         yield buckets[is_within].astype(np.int64), row[:count][is_within]
 
 
