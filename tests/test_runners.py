@@ -76,6 +76,27 @@ def test_only_the_first_process_reports_the_export(called, monkeypatch, tmp_path
     assert call(*flags) == (0, "", "")
 
 
+@pytest.mark.parametrize("called", ["run_glue"], indirect=True)
+def test_the_other_seeds_are_exported_if_one_diverged(called, monkeypatch, tmp_path):
+    call, trainer, _ = called
+
+    def write_export(run, workdir):
+        if workdir.path.name == "run-seed0":
+            raise training.LossNotFinite("The run diverged.")
+        return workdir.path / "model"
+
+    run = types.SimpleNamespace(config={"train": {"seed": 3}})
+    monkeypatch.setattr(trainer, "prepare", lambda config: run)
+    monkeypatch.setattr(trainer, "write_export", write_export)
+    monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
+    for seed in range(2):
+        (tmp_path / f"run-seed{seed}").mkdir()
+    answer = call("--mode=export", "--seeds=2", f"--workdir={tmp_path}/run")
+    assert answer.code == 1
+    assert answer.output == f"Wrote {tmp_path}/run-seed1/model.\n"
+    assert f"{tmp_path}/run-seed0: The run diverged." in answer.errors
+
+
 def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, tmp_path):
     call, trainer, name = called
     (tmp_path / "file").touch()
