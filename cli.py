@@ -24,7 +24,8 @@ from nystromformer_jax.durable import read_json
 from nystromformer_jax.spelling import nearest
 
 CONFIGS = Path(__file__).parent / "configs"
-LANGUAGE_CONFIGS = ("finetune", "glue", "pretrain")  # all others are configs of the benchmark
+# Programs by the names of their config files; all other configs are of the benchmark.
+LANGUAGE_CONFIGS = {name: f"run_{name}.py" for name in ("finetune", "glue", "pretrain")}
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
 
@@ -125,16 +126,30 @@ def exit_with_error(message: str, exit_code: int = 2) -> int:
 
 
 def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
-    """Returns an error message for an extra argument, a missing `--config` or an invalid key, else None."""
+    """Returns an error message for an extra argument, a missing or unsupported `--config` or an invalid key.
+
+    The result is None if all are valid; `example` is a value of `--config` for the messages.
+    """
     if len(argv) > 1:
         return f"unexpected argument {argv[1]!r}; flags look like --config.train.seed=1"
     if config.value is None:
         return f"pass --config={example}, or another file under configs/"
-    if name := overrides().get("attention.name"):
-        path = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")[0]
+    path = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")[0]
+    name, is_own = Path(path).stem, Path(path).resolve().parent == CONFIGS.resolve()
+    if is_own and not _is_supported(name):
+        program = LANGUAGE_CONFIGS.get(name, "run_lra.py")
+        return (
+            f"{path} is a config of {program}: use that program, or pass a config such as {example}"
+        )
+    if attention := overrides().get("attention.name"):
+        changed = (
+            f"{example},attention={attention}"
+            if name in LANGUAGE_CONFIGS
+            else f"{path}:{attention}"
+        )
         return (
             "--config.attention.name changes the name and not the options of the attention: pass"
-            f" --config={path}:{name}"
+            f" --config={changed}"
         )
     return None
 

@@ -22,15 +22,16 @@ MODE = flags.DEFINE_enum(
 
 def main(argv: list[str]) -> int:
     """Trains or evaluates a model, or validates the config; returns the exit code."""
-    if wrong := cli.check_arguments(argv, CONFIG, "configs/pretrain.py"):
+    if wrong := cli.check_arguments(argv, CONFIG, "configs/pretrain.py:small"):
         return exit_with_error(wrong)
     cli.initialize(HOSTS())
     from dataprep import cache
     from language import corpus, pretrain
     from nystromformer_jax import training
 
-    config = CONFIG.value.to_dict()
-    folder = cli.run_folder(WORKDIR.value, f"-seed{cli.first_seed(CONFIG.value)}", alone=True)
+    seed = cli.first_seed(CONFIG.value)
+    config = cli.with_seed(CONFIG.value, seed)
+    folder = cli.run_folder(WORKDIR.value, f"-seed{seed}", alone=True)
     run = pretrain.prepare(training.keep_accumulation(config, folder))
     if MODE.value == "check":
         pretrain.open_tokenizer(run)

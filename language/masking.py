@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 from nystromformer_jax.typing import Array, Bool, Float, Int
 
+# Longer "words" are sentences in scripts without spaces, such as Chinese, or identifiers.
+LONGEST_WORD = 10
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
@@ -22,7 +25,8 @@ class ObjectiveConfig:
       mask_rate: Fraction of the tokens of an example that are predicted.
       mask_share: Fraction of predicted tokens that are replaced by the mask token.
       random_share: Fraction of predicted tokens that are replaced by a random token; the rest are unchanged.
-      whole_words: If True, either all pieces of a word are predicted or none.
+      whole_words: If True, either all tokens of a word are predicted or none. In a word of more than
+        `LONGEST_WORD` tokens, each token is chosen on its own.
       order_weight: Weight of the order loss relative to the token loss. With 0 no sentences are swapped
         and the order head is not trained, as in the authors' main code.
     """
@@ -104,7 +108,7 @@ def mask_pairs(
     Source: Devlin et al. 2019, arXiv:1810.04805, section 3.1 (15 %; 80, 10, 10) and BERT's later whole-word
     masking; Lan et al. 2020, arXiv:1909.11942, section 3.1 (sentence order).
     Differs: words are masked in random order until a word does not fit completely, so slightly fewer tokens
-    than `mask_rate` may be predicted.
+    than `mask_rate` may be predicted. Long words are masked token by token; see `ObjectiveConfig`.
     """
 
     def row(example: Array, tokens: Array, first: Array, second: Array) -> MaskedPairs:
@@ -161,7 +165,11 @@ def choose_positions(
     # A word begins at each token of `word_starts`, and after each token that cannot be predicted.
     after_other = jnp.concatenate([jnp.ones(1, bool), ~candidates[:-1]])
     starts = candidates & (jnp.asarray(vocabulary.word_starts)[tokens] | after_other)
-    if not config.whole_words:
+    if config.whole_words:
+        word = jnp.cumsum(starts) - 1
+        word_len = jnp.zeros(length, jnp.int32).at[word].add(candidates.astype(jnp.int32))
+        starts |= candidates & (word_len[word] > LONGEST_WORD)
+    else:
         starts = candidates
     word = jnp.cumsum(starts) - 1
     priority = jax.random.uniform(jax.random.fold_in(rng, 0), (length,))[word]

@@ -101,7 +101,8 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
     config = _model_config(run, corpus.tokenizer.vocab_size)
     check_tokenizer(corpus.tokenizer, config, run.init)
     model = NystromformerForPreTraining(config)
-    init_sha256 = run.init.weights_sha256()  # now, because the files may change during the run
+    # At the first start, because the files may change before the end.
+    init_sha256 = workdir.record("init_sha256", run.init.weights_sha256)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         with training.sync_errors(), training.writing_to(workdir.path):
@@ -164,11 +165,11 @@ def make_loss(
 ) -> Any:
     """Returns the `LossFn`: cross-entropy of masked tokens plus sentence order.
 
-        (Σ token losses + order_weight · Σ wanted · order loss) / Σ wanted
+        (Σ token losses + order_weight · Σ num_targets · order loss) / Σ num_targets
 
-    The sums are over masked tokens and pairs of the batch; `wanted` is the number of tokens to mask in a
+    The sums are over masked tokens and pairs of the batch; `num_targets` is the number of tokens to mask in a
     pair. The order loss is therefore a mean weighted by length. The token loss is slightly less than a mean,
-    because `wanted` includes the few per cent of tokens that whole-word masking leaves out. Gradient
+    because `num_targets` includes the few per cent of tokens that whole-word masking leaves out. Gradient
     accumulation sums both exactly, but masks different tokens than the undivided batch, because the random
     numbers differ.
     """
@@ -201,14 +202,14 @@ def make_loss(
             "mlm_accuracy": training.weighted(right.ravel(), weights.ravel()),
         }
         loss_sum = mlm_loss[0]
-        wanted = batch["weights"] * masked.num_targets
+        num_targets = batch["weights"] * masked.num_targets
         if objective.order_weight > 0:
             order_loss = training.weighted(order_losses, batch["weights"])
             guessed = order_logits.argmax(axis=-1) == masked.order
             sums["order_loss"] = order_loss
             sums["order_accuracy"] = training.weighted(guessed, batch["weights"])
-            loss_sum = loss_sum + objective.order_weight * (wanted * order_losses).sum()
-        sums["loss"] = (loss_sum, wanted.sum())
+            loss_sum = loss_sum + objective.order_weight * (num_targets * order_losses).sum()
+        sums["loss"] = (loss_sum, num_targets.sum())
         return loss_sum, sums
 
     return loss_fn

@@ -40,7 +40,11 @@ def define(form: str, example: str, names: tuple[str, ...]) -> Callable[[list[st
     )
     modes = "; ".join(f"{mode} {does}" for mode, does in MODES.items())
     flags.DEFINE_enum("mode", "train", list(MODES), f"{modes}.")
-    flags.DEFINE_string("input", None, "With --mode=predict, a file like the training file.")
+    flags.DEFINE_string(
+        "input",
+        None,
+        "With --mode=predict, a file like the training file; for GLUE and IMDb a table with a header.",
+    )
     flags.DEFINE_string("output", None, "With --mode=predict, the file of predictions to write.")
     flags.DEFINE_bool(
         "search",
@@ -153,8 +157,8 @@ def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
 
 def _configs(given: Any) -> dict[Path, dict[str, Any]]:
     """Returns the configs by run folder: one run, one per seed, or one per batch size and learning rate."""
-    values, config = flags.FLAGS, given.to_dict()
-    first = cli.first_seed(given)
+    values, first = flags.FLAGS, cli.first_seed(given)
+    config = cli.with_seed(given, first)
     if values.search:
         if values.seeds > 1:
             raise ValueError(
@@ -169,7 +173,7 @@ def _configs(given: Any) -> dict[Path, dict[str, Any]]:
             base / f"batch{batch_size}-rate{rate}-seed{first}": {
                 **config,
                 "train": {
-                    **config.get("train", {}),
+                    **config["train"],
                     "batch_size": _number("batch_sizes", batch_size, int),
                 },
                 "optimizer": {

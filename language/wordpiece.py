@@ -6,7 +6,8 @@ then matches pieces greedily, the longest first.
 Source: `tokenizers.trainers.WordPieceTrainer` (huggingface/tokenizers, models/bpe/trainer.rs).
 Differs: the vocabulary is deterministic. The library numbers letters in the order of a hash table,
 which differs between processes, and breaks ties between pairs by these numbers. In this module a pair may
-also occur more than 2^31 times.
+also occur more than 2^31 times, letters that are very rare are left out (see `_RARE`), and pairs that occur
+once are not merged.
 """
 
 import heapq

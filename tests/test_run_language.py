@@ -227,6 +227,21 @@ def test_rejects_a_truncated_checkpoint(in_repository, checkpoint, tmp_path):
             "unknown config key --config.train.step; did you mean train.",
         ),
         ("run_pretrain", ["--config=configs/pretrain.py:checkpoint"], "init.checkpoint"),
+        (
+            "run_pretrain",
+            ["--config=configs/pretrain.py:demo", "--config.attention.name=softmax"],
+            "pass --config=configs/pretrain.py:small,attention=softmax",
+        ),
+        (
+            "run_pretrain",
+            ["--config=configs/glue.py"],
+            "configs/glue.py is a config of run_glue.py: use",
+        ),
+        (
+            "run_glue",
+            ["--config=configs/listops.py"],
+            "configs/listops.py is a config of run_lra.py: use",
+        ),
         ("run_glue", ["--config=configs/glue.py:sst3"], "did you mean sst2?"),
         ("run_glue", ["--config=configs/glue.py:sst2"], "init.checkpoint: needs the folder"),
         (

@@ -142,7 +142,10 @@ def open_input(
     """Returns the examples of a file without their labels, for predictions; `folder` is for its arrays."""
     own = FORMATS[config.kind]
     if not path.is_file():
-        raise FileNotFoundError(f"--input: {path} is not a file; pass the examples to predict.")
+        raise FileNotFoundError(
+            f"--input: {path} is not a file; pass a file with the examples to predict, in the format of the"
+            " training file."
+        )
     records = own.read(path, config, labeled=False)
     own.save(
         folder, "input", records, task.labels, config, tokenizer, num_processes(config.workers)

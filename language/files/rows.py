@@ -35,16 +35,17 @@ class Record(NamedTuple):
 def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Record]:
     """Returns the rows of a file.
 
-    If `labeled` is None, labels are read if the file has a column of labels; if it is False, they are not.
+    If `labeled` is None, labels are read if any row has one; if it is False, they are not.
 
     Raises:
       ValueError: The file is not UTF-8, a column is missing, or a text or a label is invalid.
     """
     texts = [config.text, *([config.text_pair] if config.text_pair else [])]
     records = []
-    for where, row in _rows(path):
-        if labeled is None:
-            labeled = config.label in row
+    rows = list(_rows(path))
+    if labeled is None:
+        labeled = any(config.label in row for _, row in rows)
+    for where, row in rows:
         for column in (*texts, *([config.label] if labeled else [])):
             if column not in row:
                 option = "text" if column == config.text else "text_pair"
@@ -271,8 +272,12 @@ def _label_list(value: Any, config: FilesConfig, where: str) -> list[str]:
 
 
 def _name(value: Any, column: str, where: str) -> str:
-    if value is None or isinstance(value, (list, dict)) or (name := _shown(value)) == "":
-        raise ValueError(f"{where}: the column {column!r} needs a label, not {value!r}.")
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    if is_missing or isinstance(value, (list, dict)) or (name := _shown(value)) == "":
+        raise ValueError(
+            f"{where}: the column {column!r} needs a label, not {value!r}: correct it, or leave the column"
+            " out of a test file without labels."
+        )
     if any(c in name for c in "\t\n\r"):  # a file of predictions has a line per example
         raise ValueError(
             f"{where}: the column {column!r} needs a label without tabs and line breaks, got {value!r}."
@@ -281,4 +286,6 @@ def _name(value: Any, column: str, where: str) -> str:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1.0 and 1 are the same label
     return value.strip() if isinstance(value, str) else json.dumps(value)

@@ -8,7 +8,7 @@ from nystromformer_jax import training
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BudgetConfig:
+class FinetuneTrainConfig:
     """The section "train": a `TrainConfig` with the budget in epochs, rounded up to full steps."""
 
     epochs: float  # a run with less than one epoch is partial
@@ -36,7 +36,7 @@ class BudgetConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RateConfig:
+class FinetuneOptimizerConfig:
     """The section "optimizer": AdamW, warm-up over a fraction of the steps, linear decay to zero."""
 
     learning_rate: float
@@ -62,11 +62,11 @@ class RateConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScoringConfig:
+class FinetuneEvalConfig:
     """The section "eval": an `EvalConfig` that evaluates once per epoch by default.
 
     With `tune_threshold`, the threshold for the second of two classes, or for each of several labels, is
-    the one with the highest F1 on the validation set.
+    the one with the highest F1 on the validation set, also if another metric selects the checkpoint.
     """
 
     every_steps: int = 0  # 0: once per epoch
@@ -90,7 +90,7 @@ class ScoringConfig:
 
 SECTIONS = training.SECTIONS | {
     "init": InitConfig,
-    "optimizer": RateConfig,
-    "train": BudgetConfig,
-    "eval": ScoringConfig,
+    "optimizer": FinetuneOptimizerConfig,
+    "train": FinetuneTrainConfig,
+    "eval": FinetuneEvalConfig,
 }

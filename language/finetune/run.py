@@ -71,8 +71,7 @@ class Run:
     def examples(self, split: EncodedSplit) -> training.Examples:
         """Returns the examples of a split for the input pipeline."""
         max_len = self.data.max_len
-        groups = isinstance(self.data, FilesConfig) and self.data.group_by_length
-        groups &= not depends_on_length(self.model.config)
+        groups = self.data.group_by_length and not depends_on_length(self.model.config)
         lengths = None
         if groups and self.mesh.shape["sequence"] == 1:
             lengths = split.padded_lengths(max_len)

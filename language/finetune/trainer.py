@@ -39,7 +39,8 @@ def train(
     check_tokenizer(tokenizer, config, run.init)
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     train_config = spec.config.train
-    init_sha256 = run.init.weights_sha256()  # now, because the files may change during the run
+    # At the first start, because the files may change before the end.
+    init_sha256 = workdir.record("init_sha256", run.init.weights_sha256)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         task, outputs = _evaluate_valid(run, data, spec, params)
@@ -166,6 +167,16 @@ def _evaluate_splits(
         if name == "train":
             continue
         outputs = valid_outputs
+        evaluated = spec.config.eval.num_evaluated(len(split))
+        if not split.is_labeled and evaluated < len(split):
+            logging.getLogger(__name__).warning(
+                "Predictions for the %s set are not written, because eval.max_examples=%d leaves out some of"
+                " its %d examples.",
+                name,
+                evaluated,
+                len(split),
+            )
+            continue
         if name != "valid":
             logging.getLogger(__name__).info("Evaluating the %s set.", name)
             outputs, _ = training.evaluate_split(spec, params, run.examples(split), collate)

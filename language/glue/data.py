@@ -41,6 +41,7 @@ class GlueConfig:
       truncation: Tokens kept of a text that is too long: "head", the first ones; "head_tail", a quarter
         from the start and the rest from the end (Sun et al. 2019, arXiv:1905.05583, 5.3.1: 128 and
         382).
+      group_by_length: See `FilesConfig`; False as in the authors' code.
       seed: Seed of the sample and of IMDb's validation split; training uses `train.seed`.
       workers: Number of tokenizer threads; 0: one per core. It does not change the data.
     """
@@ -50,6 +51,7 @@ class GlueConfig:
     max_len: int = 128
     examples: int = 0
     truncation: Truncation = "head"
+    group_by_length: bool = False
     seed: int = 0
     workers: int = 0
 

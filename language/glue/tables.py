@@ -97,7 +97,7 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
     text_places = [columns.index(column) for column in task.texts]
     index_place = columns.index(task.index) if task.index in columns else None
     examples: list[Example] = []
-    torn: list[int] = []
+    skipped: list[int] = []
     for line, cells in lines:
         where = f"{table.path}, line {line}"
         is_whole = len(cells) == len(columns)
@@ -105,8 +105,8 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
         # A submission needs every row.
         is_needed = is_whole and is_test and task.max_malformed_rows > 0
         if not (is_whole and all(texts)) and not is_needed:
-            if not is_test and len(torn) < task.max_malformed_rows:
-                torn.append(line)
+            if not is_test and len(skipped) < task.max_malformed_rows:
+                skipped.append(line)
                 continue
             flaw = (
                 "an empty text" if is_whole else f"{len(cells)} columns instead of {len(columns)}"
@@ -117,11 +117,13 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
         examples.append(Example(id, texts, label))
     if not examples:
         raise ValueError(f"{table.path} has no rows: unpack {task.title} again.")
-    if torn:
+    if skipped:
         _logger.warning(
-            "%s: skipped %d rows that are empty or split over several lines.", table.path, len(torn)
+            "%s: skipped %d rows that are empty or split over several lines.",
+            table.path,
+            len(skipped),
         )
-    return examples, torn
+    return examples, skipped
 
 
 def _label(task: GlueTask, cell: str, where: str) -> float:

@@ -78,8 +78,7 @@ class Task(abc.ABC):
 
     def tuned(self, split: EncodedSplit, outputs: Outputs) -> "Task":
         """Returns the task with the decision threshold that is best for the labels of `split`."""
-        name = self.name
-        raise NotImplementedError(f"{name} has no decision threshold.")  # see `has_threshold`
+        raise NotImplementedError(f"{self.name} has no decision threshold.")  # see `has_threshold`
 
     @abc.abstractmethod
     def file_name(self, split: str) -> str:

@@ -137,6 +137,18 @@ class Workdir:
         """
         self._primary_first(lambda: self._require_data(sha256))
 
+    def record(self, name: str, make: Callable[[], str]) -> str:
+        """Returns the value `name` in `data.json`; a run that does not have it yet records `make()`."""
+
+        def write() -> None:
+            file = self.path / "data.json"
+            recorded = read_json(file) if file.exists() else {}
+            if self._writes and name not in recorded:
+                write_json(file, {**recorded, name: make()})
+
+        self._primary_first(write)
+        return str(read_json(self.path / "data.json")[name])
+
     def _primary_first(self, act: Callable[[], None]) -> None:
         """Calls `act` in the primary process, which may write, then in all others, which only read."""
         for turn in (self._writes, not self._writes):
@@ -147,17 +159,17 @@ class Workdir:
 
     def _require_data(self, sha256: str) -> None:
         file = self.path / "data.json"
-        if not file.exists() and (self._writes or self._read_only):
+        recorded = read_json(file) if file.exists() else {}
+        if not recorded.keys() & {"sha256", CHANGED} and (self._writes or self._read_only):
             if self._writes:
-                write_json(file, {"sha256": sha256})
+                write_json(file, {**recorded, "sha256": sha256})
             return
-        bound = read_json(file)
-        if bound.get(CHANGED):
+        if recorded.get(CHANGED):
             raise ConfigDiffers(
                 f"The data of {self.path} changed during the run, so it will have no result:"
                 " train again in another --workdir."
             )
-        if (known := str(bound.get("sha256"))) != sha256:
+        if (known := str(recorded.get("sha256"))) != sha256:
             raise ConfigDiffers(
                 f"{self.path} contains a run on other data (sha256 {known[:12]}…; now"
                 f" {sha256[:12]}…). Pass another --workdir for a new run, or the data of the run"

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from language import finetune, glue
-from language.finetune.config import BudgetConfig, RateConfig, ScoringConfig
+from language.finetune import trainer
+from language.finetune.config import (
+    FinetuneEvalConfig,
+    FinetuneOptimizerConfig,
+    FinetuneTrainConfig,
+)
 from language.finetune.spec import collate, make_loss
 from language.heads import HEADS
 from language.tasks.data import TaskData
@@ -112,6 +117,19 @@ def test_finished_run_is_evaluated_again_and_exported_atomically(
     assert_close(logits, apply(variables, *arguments), OTHER_FRAMEWORK)
 
 
+def test_a_submission_has_all_rows_or_is_not_written(tmp_path, finished, caplog):
+    _, (_, run, data, workdir) = finished
+    limited = dataclasses.replace(run.sections["eval"], max_examples=3)
+    run = dataclasses.replace(run, sections={**run.sections, "eval": limited}).with_task(data.task)
+    spec = finetune.make_spec(run, len(data.splits["train"]))
+    params = training.load_best_params(workdir, spec)
+    task, outputs = trainer._evaluate_valid(run, data, spec, params)
+    scores = trainer._evaluate_splits(run, data, spec, params, task, outputs, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["mrpc-valid.tsv"]
+    assert scores["valid_examples"] == 3
+    assert "Predictions for the test set are not written" in caplog.text
+
+
 @pytest.mark.slow(minutes=0.2)
 def test_run_starts_from_the_checkpoint_unless_from_scratch(tmp_path, checkpoint):
     """With a rate of almost zero the encoder stays the checkpoint's, or a new one."""
@@ -198,32 +216,41 @@ def test_best_of_a_search_is_the_first_of_equals():
 
 
 def test_epochs_are_converted_to_steps():
-    assert BudgetConfig(epochs=4.0, batch_size=32).in_steps(3_668).total_steps == 459
-    assert BudgetConfig(epochs=0.5, batch_size=32).in_steps(3_668).total_steps == 58
-    assert BudgetConfig(epochs=4.0, batch_size=32, total_steps=7).in_steps(3_668).total_steps == 7
-    assert RateConfig(learning_rate=3e-5, warmup_share=0.05).in_steps(459).warmup_steps == 23
-    assert ScoringConfig().in_steps(115).every_steps == 115
-    assert ScoringConfig(every_steps=9).in_steps(115).every_steps == 9
+    assert FinetuneTrainConfig(epochs=4.0, batch_size=32).in_steps(3_668).total_steps == 459
+    assert FinetuneTrainConfig(epochs=0.5, batch_size=32).in_steps(3_668).total_steps == 58
+    assert (
+        FinetuneTrainConfig(epochs=4.0, batch_size=32, total_steps=7).in_steps(3_668).total_steps
+        == 7
+    )
+    assert (
+        FinetuneOptimizerConfig(learning_rate=3e-5, warmup_share=0.05).in_steps(459).warmup_steps
+        == 23
+    )
+    assert FinetuneEvalConfig().in_steps(115).every_steps == 115
+    assert FinetuneEvalConfig(every_steps=9).in_steps(115).every_steps == 9
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: BudgetConfig(epochs=0.0, batch_size=8), r"train\.epochs: needs a positive number"),
-        (lambda: BudgetConfig(epochs=1e308, batch_size=8), r"at most 2\*\*32, got 1e\+308"),
         (
-            lambda: BudgetConfig(epochs=1.0, batch_size=0),
+            lambda: FinetuneTrainConfig(epochs=0.0, batch_size=8),
+            r"train\.epochs: needs a positive number",
+        ),
+        (lambda: FinetuneTrainConfig(epochs=1e308, batch_size=8), r"at most 2\*\*32, got 1e\+308"),
+        (
+            lambda: FinetuneTrainConfig(epochs=1.0, batch_size=0),
             r"train\.batch_size: needs 1 or more, got 0",
         ),
         (
-            lambda: RateConfig(learning_rate=1e-5, warmup_share=0.7),
+            lambda: FinetuneOptimizerConfig(learning_rate=1e-5, warmup_share=0.7),
             r"optimizer\.warmup_share: needs a number from 0 to 0\.5, got 0\.7",
         ),
         (
-            lambda: RateConfig(learning_rate=0.0, warmup_share=0.1),
+            lambda: FinetuneOptimizerConfig(learning_rate=0.0, warmup_share=0.1),
             r"optimizer\.learning_rate: needs a positive number, got 0\.0",
         ),
-        (lambda: ScoringConfig(every_steps=-1), r"eval\.every_steps: needs 0 or more, got -1"),
+        (lambda: FinetuneEvalConfig(every_steps=-1), r"eval\.every_steps: needs 0 or more, got -1"),
     ],
 )
 def test_rejects_invalid_budgets(make, sentence):

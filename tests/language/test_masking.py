@@ -201,10 +201,13 @@ def test_row_depends_only_on_its_index_and_the_rng(draw):
     assert (np.asarray(draw(8).inputs) != np.asarray(whole.inputs)).any()
 
 
-def test_a_word_longer_than_the_share_is_not_cut(vocabulary):
-    """A word of ten pieces, of which the share allows two."""
-    inputs = jnp.array([[CLS, 5, *[4] * 9, SEP, 8, SEP]])  # 4 continues the word before it
-    lengths = {"first_len": 10, "second_len": 1, "example": 0}
+@pytest.mark.parametrize(("pieces", "expected"), [(10, {0, 1}), (11, {2})])
+def test_only_words_of_more_than_ten_pieces_are_cut(vocabulary, pieces, expected):
+    """The share allows two tokens: none of a word of ten pieces, and two of a word of eleven."""
+    inputs = jnp.array(
+        [[CLS, 5, *[4] * (pieces - 1), SEP, 8, SEP]]
+    )  # 4 continues the word before it
+    lengths = {"first_len": pieces, "second_len": 1, "example": 0}
     draw = jax.jit(
         functools.partial(
             mask_pairs,
@@ -214,10 +217,13 @@ def test_a_word_longer_than_the_share_is_not_cut(vocabulary):
             config=ObjectiveConfig(),
         )
     )
-    for seed in range(5):
-        pairs = draw(jax.random.key(seed))
-        targets = np.asarray(pairs.targets)[np.asarray(pairs.weights) > 0].tolist()
-        assert targets in ([], [8])
+    targets = [
+        np.asarray(pairs.targets)[np.asarray(pairs.weights) > 0].tolist()
+        for pairs in (draw(jax.random.key(seed)) for seed in range(7))
+    ]
+    assert {len(row) for row in targets} == expected
+    if pieces == 10:
+        assert all(row in ([], [8]) for row in targets)
 
 
 def test_swaps_sentences():

@@ -213,6 +213,15 @@ def test_read_only_access_changes_no_files(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == files
 
 
+def test_the_first_start_records_a_value(tmp_path):
+    for value in ("first", "changed"):
+        with Workdir(tmp_path, CONFIG) as run:
+            assert run.record("init_sha256", lambda value=value: value) == "first"
+            run.require_data("da7a")
+    with Workdir(tmp_path, CONFIG) as run, pytest.raises(ConfigDiffers, match="other data"):
+        run.require_data("0ther")
+
+
 def test_a_run_without_a_newer_option_resumes_while_the_option_is_off(tmp_path):
     with Workdir(tmp_path, {"data": {"task": "a"}}):
         pass

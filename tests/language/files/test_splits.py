@@ -250,6 +250,7 @@ INVALID = {
         ("x.jsonl", "[" * 10**5, {}, "line 1 is not JSON (maximum recursion depth exceeded"),
         ("x.jsonl", '{"text": "\\ud800", "label": 0}', {}, "line 1 is not JSON ('utf-8' codec can't encode"),
         ("x.jsonl", '{"text": "a", "label": "b\\tc"}', {}, "needs a label without tabs and line breaks"),
+        ("x.jsonl", '{"text": "a", "label": NaN}', {}, "line 1: the column 'label' needs a label, not nan"),
         ("x.jsonl", '{"text": 3, "label": 0}', {}, "line 1: the column 'text' needs a text, not 3"),
     ],
     "regression": [
@@ -327,6 +328,29 @@ def test_labels_of_equal_numbers_have_a_fixed_order():
     labels = ["0" * (9 - i) + "1" for i in range(9)]
     records = [rows.Record("", ("a",), label) for label in [*labels[::-1], "-5"]]
     assert rows.labels_of(records, FilesConfig(kind="classification")) == ["-5", *labels]
+
+
+def test_equal_numbers_are_one_label(tmp_path):
+    config = FilesConfig(kind="classification")
+    file = tmp_path / "x.jsonl"
+    file.write_text(
+        '{"text": "a", "label": 1}\n{"text": "b", "label": 1.0}\n{"text": "c", "label": 0.5}\n'
+    )
+    records = rows.read(file, config, labeled=True)
+    assert rows.labels_of(records, config) == ["0.5", "1"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_test_file_needs_labels_in_all_rows_or_none(tmp_path, first):
+    lines = ['{"text": "a", "label": 1}', '{"text": "b"}']
+    file = tmp_path / "x.jsonl"
+    file.write_text("\n".join(lines if first else lines[::-1]))
+    with pytest.raises(
+        ValueError, match=f"line {2 if first else 1}: data.label needs a column 'label'"
+    ):
+        rows.read(file, FilesConfig(kind="classification"), labeled=None)
+    file.write_text(lines[1])
+    assert rows.read(file, FilesConfig(kind="classification"), labeled=None)[0].label is None
 
 
 def test_labels_of_any_number_of_digits_are_in_numerical_order():
