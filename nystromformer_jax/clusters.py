@@ -38,7 +38,8 @@ def cluster_landmarks(
     around their landmarks times the variance of all queries. For queries it is the variance of queries
     around their landmarks times the variance of all keys.
 
-    Examples with at most M real tokens also keep their segment means, which are the tokens themselves.
+    Examples with at most M real tokens also keep their segment means, which are the tokens themselves, if the
+    segments have `ranks`.
 
     Args:
       query: Queries, zero at padding.
@@ -158,7 +159,7 @@ def _choose(
 ) -> SegmentMeans:
     """Returns the cluster means where they represent the tokens well, else the segment means.
 
-    Examples with at most M real tokens always keep their segment means.
+    Examples with at most M real tokens keep their segment means if the segments have `ranks`.
     """
     is_chosen = (logit_variance <= MAX_LOGIT_VARIANCE)[:, None, :, None]
     if segments.ranks is not None:

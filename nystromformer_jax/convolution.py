@@ -29,9 +29,9 @@ def depthwise_convolution(
         output[l, h, d] = Σ_w kernel[h, d, w] · value[l + w − W // 2, h, d]     kernel [H D W]
 
     With one kernel per head, blocks of the sequence with a halo of W // 2 positions are multiplied by
-    a band matrix. On a CPU, and with one kernel per channel, shifted copies are added instead. On a CPU a
-    grouped `lax` convolution takes 3–12 times as long as the complete attention, mostly in the backward
-    pass. Supports reverse-mode differentiation.
+    a band matrix. With one kernel per channel, and on a CPU up to W = `MAX_SHIFTS`, shifted copies are
+    added instead. On a CPU a grouped `lax` convolution takes 3–12 times as long as the complete attention,
+    mostly in the backward pass. Supports reverse-mode differentiation.
 
     Raises:
       ValueError: The kernel has an even width or an invalid shape, or a dtype is unsupported.
@@ -43,7 +43,7 @@ def depthwise_convolution(
     value, kernel = jnp.asarray(value), jnp.asarray(kernel)
     check_array("value", value, "batch, length, heads, head_dim")
     check_kernel("kernel", kernel, value.shape[2:])
-    return _convolve(value, kernel)
+    return _compiled_convolve(value, kernel)
 
 
 @jax.custom_vjp
@@ -71,6 +71,8 @@ def _convolve_backward(residuals: tuple[Array, Array], cotangent: Array) -> tupl
 
 
 _convolve.defvjp(_convolve_forward, _convolve_backward)
+# Compiled as one program outside of jit. Inside, it becomes part of the caller's program.
+_compiled_convolve = jax.jit(_convolve, inline=True)
 
 
 def _shifted(

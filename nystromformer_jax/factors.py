@@ -76,6 +76,12 @@ def _nystrom_factors(
 ) -> NystromFactors:
     num_landmarks = options.num_landmarks
     query, key = options.mask_inputs(query, query_mask), options.mask_inputs(key, mask)
+    if options.landmark_selection == "kmeans":
+        # With masks, examples with at most M tokens keep their segment means, which `assignment` needs.
+        mask, query_mask = (
+            mask_or_ones(mask, key.shape[:2]),
+            mask_or_ones(query_mask, query.shape[:2]),
+        )
     landmarks = find_landmarks(query, key, mask, query_mask, options)
     kernel_1 = softmax_weights(query, landmarks.key, landmarks.k_landmark_mask)
     kernel_3 = softmax_weights(landmarks.query, key, mask)

@@ -108,6 +108,7 @@ class GatedEmaBlock(Layer):
       max_time_scale: Longest initial time scale, in tokens.
       ema_normalization: `normalization` of `MultiScaleEma`.
       qkv_features: Width of Z, V and O; None for the width of `x`.
+      dropout_rate: Dropout rate of H, of the hidden units of the MLP and of its output.
 
     Source: Ma et al. 2022 (MEGA), arXiv:2209.10655, Eq. 6–15.
     Differs: any core in place of softmax with relative positions; several heads; V is as wide as Z.

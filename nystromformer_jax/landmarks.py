@@ -97,8 +97,9 @@ def segment_means(
         size. `"hf"` (Hugging Face) also includes the values at padding. Both require L divisible by M.
 
     Returns:
-      The means in `x`'s dtype, summed in at least float32, and the landmark mask. The mask is False and
-      the mean is zero for segments without tokens, which exist if there are fewer than M real tokens.
+      The means in `x`'s dtype, summed in at least float32, and the landmark mask. With `layout="real"` the
+      mask is False and the mean is zero for segments without tokens, which exist if there are fewer than M
+      real tokens. With other layouts the mask is always True.
 
     Raises:
       ValueError: `num_landmarks`, the layout, a shape or a dtype is invalid.

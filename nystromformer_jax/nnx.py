@@ -280,8 +280,8 @@ class MultiHeadAttention(nnx.Module):
           inputs_kv: Input projected to keys and values; length and width may differ from `inputs_q`.
           mask: True at real tokens of the keys' input: of `inputs_kv` or `inputs_k`, or of `inputs_q` in
             self-attention.
-          query_mask: True at real tokens of `inputs_q`. Self-attention uses `mask` if it is None;
-            otherwise a `mask` needs a `query_mask`.
+          query_mask: True at real tokens of `inputs_q`. If None, self-attention uses `mask`; in
+            cross-attention, a `mask` needs a `query_mask`.
           inputs_k: Input projected to keys, instead of `inputs_kv`.
           inputs_v: Input projected to values, of the same length as `inputs_k`; None for `inputs_k`.
           deterministic: If True, dropout is disabled; None for the mode of the Module.

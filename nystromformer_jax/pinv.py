@@ -84,9 +84,10 @@ def pinv_residual(
     round_trip = jnp.matmul(
         jnp.matmul(kernel, inverse, precision=precision), kernel, precision=precision
     )
-    size = jnp.sqrt((kernel**2).sum(axis=(-2, -1)))
-    error = jnp.sqrt(((round_trip - kernel) ** 2).sum(axis=(-2, -1)))
-    return error / safe_denominator(size)
+    error, size = ((x**2).sum(axis=(-2, -1)) for x in (round_trip - kernel, kernel))
+    # One root of the ratio, and none of zero: the gradient of the root of zero is infinite.
+    ratio = error / safe_denominator(size)
+    return jnp.where(ratio > 0, jnp.sqrt(jnp.where(ratio > 0, ratio, 1)), 0)
 
 
 def _iterate(

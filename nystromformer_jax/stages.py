@@ -1,7 +1,8 @@
 """The stages of Nyström attention in jnp.
 
-Only `collect` and `distribute` read tokens. The other stages use M × M and M × D arrays. TPU kernels and
-sequence parallelism replace or split `collect` and `distribute`.
+Only the segment means, `collect`, `distribute` and the convolution read tokens; the other stages use M × M
+and M × D arrays. TPU kernels replace these four, and sequence parallelism all but `distribute`, which does
+not combine tokens.
 """
 
 import functools
@@ -11,11 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import SegmentMeans, TokenRanks
 from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.target import on_gpu, target_device
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Options, accum_dtype, check_inputs
+from nystromformer_jax.validation import Options, accum_dtype, check_inputs, zero_padding
 
 # Far below every logit, but finite, so that rows without a real key and their gradients stay finite.
 MASKED_LOGIT = -1e30
@@ -83,9 +85,13 @@ def distribute(
     *,
     landmark_mask: Bool[Array, "B M"] | None,
     assigned: Int[Array, "B L"] | None = None,
+    value: Float[Array, "B L H Dv"] | None = None,
+    conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None = None,
+    mask: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L H Dv"]:
-    """Returns kernel_1 @ landmark_values: tokens attend to landmarks.
+    """Returns kernel_1 @ landmark_values plus the convolution: tokens attend to landmarks.
 
+        output = kernel_1 @ landmark_values + convolution(value, conv_kernel)
         kernel_1 = softmax(query k_landmarksᵀ / √D)           (the paper's F, Eq. 13)
 
     Args:
@@ -95,9 +101,12 @@ def distribute(
       landmark_mask: False at landmarks without tokens, which get weight zero.
       assigned: For each query, the index of the landmark whose value is its output; −1 for all queries of
         an example that attend to the landmarks.
+      value: Input of the convolution; required only with `conv_kernel`.
+      conv_kernel: One kernel per head or per channel, W odd.
+      mask: True where `value` is real; the convolution reads zeros elsewhere.
 
     Returns:
-      The attention output without the convolution, in `query`'s dtype.
+      The attention output in `query`'s dtype.
 
     Raises:
       ValueError: Shapes do not agree, or a dtype is unsupported.
@@ -110,7 +119,18 @@ def distribute(
     if assigned is not None:
         landmark = jnp.arange(logits.shape[3], dtype=jnp.int32)[None, None, None, :]
         logits = _assigned_logits(logits, assigned[:, None, :, None], landmark)
-    return softmax_product(logits, landmark_values.astype(query.dtype)).astype(query.dtype)
+    output = softmax_product(logits, landmark_values.astype(query.dtype)).astype(query.dtype)
+    if conv_kernel is None:
+        return output
+    if value is None:
+        raise ValueError("distribute needs `value` when `conv_kernel` is given.")
+    if value.shape != output.shape or (mask is not None and mask.shape != value.shape[:2]):
+        raise ValueError(
+            f"distribute adds the convolution of value {output.shape} with a mask {value.shape[:2]};"
+            f" got {value.shape} and {None if mask is None else mask.shape}."
+        )
+    value = zero_padding(value, mask)
+    return output + depthwise_convolution(value, conv_kernel).astype(query.dtype)
 
 
 def _assigned_logits(

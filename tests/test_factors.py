@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax.attention import nystrom_attention
+from nystromformer_jax.attention import nystrom_attention, softmax_weights
 from nystromformer_jax.factors import nystrom_attention_rows, nystrom_factors
 from nystromformer_jax.validation import zero_padding
 from tests.helpers import (
@@ -76,6 +76,15 @@ def test_product_of_the_factors_equals_the_output_with_other_landmarks(
         zero_padding(value, options["mask"]),
     )
     assert_close(product, output, REFERENCE)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(5, 33), (33, 5)])
+def test_factors_are_exact_for_short_inputs_without_masks(rngs, queries, keys):
+    """Clusters of at most M tokens would not be in the order of the tokens."""
+    for selection in ("segments", *5 * ["kmeans"]):
+        query, key = (normal(next(rngs), (2, length, HEADS, DIM)) for length in (queries, keys))
+        factors = nystrom_factors(query, key, num_landmarks=16, landmark_selection=selection)
+        assert_close(full_map(factors), softmax_weights(query, key, None), REFERENCE)
 
 
 def test_rows_equal_rows_of_the_full_map(rngs):

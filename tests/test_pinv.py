@@ -87,6 +87,13 @@ def test_gradient_equals_that_of_the_iteration(rngs, start):
         check_grads(of_logits, (logits,), order=1, modes=["rev"], rtol=1e-5)
 
 
+def test_residual_of_a_zero_matrix_and_its_gradient_are_zero():
+    kernel = jnp.zeros((3, 3))
+    residual, gradient = jax.value_and_grad(lambda a: pinv_residual(a, iterative_pinv(a)))(kernel)
+    assert residual == 0
+    assert (gradient == 0).all()
+
+
 def test_backward_pass_stores_only_the_kernel(rngs):
     kernel = random_kernel(rngs, 2, 3, 7)
     _, pull_back = jax.vjp(iterative_pinv, kernel)

@@ -1,8 +1,9 @@
 import jax
 import jax.numpy as jnp
+import pytest
 
 from nystromformer_jax import stages
-from tests.helpers import REFERENCE, assert_close, random_inputs
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, normal, random_inputs
 
 collect, distribute = jax.jit(stages.collect), jax.jit(stages.distribute)
 
@@ -47,3 +48,30 @@ def test_distribute_equals_attention_to_live_landmarks(rngs):
     alive = jax.random.bernoulli(next(rngs), 0.6, (2, 7))
     output = distribute(query, k_landmarks, values, landmark_mask=alive)
     assert_close(output, by_softmax(query, k_landmarks, values, alive), REFERENCE)
+
+
+def test_distribute_adds_the_convolution_of_real_values(rngs):
+    query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
+    value = normal(next(rngs), query.shape)
+    mask = jnp.arange(11)[None] != 4
+    kernel = jnp.array([[0.0, 0.0, 1.0], [0.0, 2.0, 0.0]])  # the next position, and twice this one
+    plain = distribute(query, k_landmarks, values, landmark_mask=None)
+    output = distribute(
+        query,
+        k_landmarks,
+        values,
+        landmark_mask=None,
+        value=value.at[0, 4].set(jnp.nan),
+        conv_kernel=kernel,
+        mask=mask,
+    )
+    seen = value.at[0, 4].set(0)
+    following = jnp.pad(seen, ((0, 0), (0, 1), (0, 0), (0, 0)))[:, 1:]
+    expected = plain + jnp.stack([following[:, :, 0], 2 * seen[:, :, 1]], axis=2)
+    assert_close(output, expected, SAME_ARITHMETIC)
+
+
+def test_rejects_a_convolution_without_a_value(rngs):
+    query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
+    with pytest.raises(ValueError, match="needs `value`"):
+        distribute(query, k_landmarks, values, landmark_mask=None, conv_kernel=jnp.ones((2, 3)))

@@ -138,7 +138,8 @@ class Band:
         """Convolves one tile: one matrix product per head, selected on the lanes of the head."""
         packing = self.blocks.packing
         head = jax.lax.div(
-            jax.lax.broadcasted_iota(jnp.int32, (self.tile, packing.width), 1), packing.head_dim
+            jax.lax.broadcasted_iota(jnp.int32, (self.tile, packing.width), 1),
+            jnp.int32(packing.head_dim),
         )
         output = packing.dot(matrices[0], window, (1, 0))
         for index in range(1, packing.group):
@@ -150,7 +151,9 @@ class Band:
     ) -> list[Float[Array, "S T"]]:
         """Returns the gradient of each head's matrix, tile @ windowᵀ over the lanes of the head."""
         packing = self.blocks.packing
-        head = jax.lax.div(jax.lax.broadcasted_iota(jnp.int32, tile.shape, 1), packing.head_dim)
+        head = jax.lax.div(
+            jax.lax.broadcasted_iota(jnp.int32, tile.shape, 1), jnp.int32(packing.head_dim)
+        )
         tile_f32 = tile.astype(jnp.float32)  # a v5e does not support select in bfloat16
         return [
             packing.dot(jnp.where(head == index, tile_f32, 0).astype(tile.dtype), window, (1, 1))

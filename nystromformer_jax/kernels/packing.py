@@ -104,7 +104,9 @@ class Packing:
         shape = (self.rows, self.width)
         row, column = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
         # Not `//`: its lowering depends on the tracing platform, which need not be a TPU.
-        return jax.lax.div(row, self.num_landmarks) == jax.lax.div(column, self.head_dim)
+        return jax.lax.div(row, jnp.int32(self.num_landmarks)) == jax.lax.div(
+            column, jnp.int32(self.head_dim)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +233,7 @@ class Part:
         packing = self.blocks.packing
         row = jax.lax.broadcasted_iota(jnp.int32, (rows, self.size), 0)
         if rows > packing.num_landmarks:
-            row = jax.lax.rem(row, packing.num_landmarks)
+            row = jax.lax.rem(row, jnp.int32(packing.num_landmarks))
         member = self.ids == row
         if self.blocks.ragged:
             member &= self.real()

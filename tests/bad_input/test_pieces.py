@@ -17,6 +17,7 @@ from nystromformer_jax import (
 from tests.bad_input.fuzz import (
     DTYPES,
     FILLERS,
+    ORDINARY,
     SEEDS,
     Case,
     attention_inputs,
@@ -30,7 +31,7 @@ from tests.bad_input.fuzz import (
     some,
     values,
 )
-from tests.helpers import REFERENCE, assert_close
+from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close
 
 SEQUENCES = (
     Case(1, 1, 1, batch=1),
@@ -139,3 +140,23 @@ def test_distribute_ignores_dead_landmarks(drawn, data):
     assert finite(output)
     other = filled(landmark_values, alive, 3)  # another number at dead landmarks
     assert same_bits(output, function(query, k_landmarks, other, landmark_mask=alive))
+
+
+@fuzz()
+@given(attention_inputs(kinds=ORDINARY))
+def test_distribute_with_a_kernel_adds_the_convolution(drawn):
+    if drawn.case.length != drawn.case.key_length or not drawn.case.width:
+        return
+    query, key, value = (x.astype(jnp.float32) for x in drawn.filled(0).inputs)
+    kernel = drawn.kernel.astype(jnp.float32)
+    plain = distribute(query, key, value, landmark_mask=None)
+    whole = distribute(
+        query,
+        key,
+        value,
+        landmark_mask=None,
+        value=value,
+        conv_kernel=kernel,
+        mask=jnp.asarray(drawn.mask),
+    )
+    assert_close(whole, plain + depthwise_convolution(value, kernel), SAME_ARITHMETIC)

@@ -151,6 +151,9 @@ CALLS = {
             "k_landmarks": ones(B, M, H, D),
             "landmark_values": ones(B, M, H, D),
             "landmark_mask": MASK[:, :M],
+            "value": ones(B, L, H, D),
+            "conv_kernel": ones(H, 3),
+            "mask": MASK,
         },
     ),
     **{

@@ -117,6 +117,25 @@ def assert_same(rngs, shape):
     assert_close(actual[1], expected[1], REFERENCE)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_kernels_and_gradients_can_be_traced_with_x64(masked):
+    """Index arithmetic of the kernels is in int32, also if Python integers are int64."""
+    length, heads, dim, num_landmarks, width, _ = SHAPES[0]
+
+    def attend(query, key, value, kernel, mask):
+        options = {"num_landmarks": num_landmarks, "mask": mask if masked else None}
+        return nystrom_attention(
+            query, key, value, conv_kernel=kernel, implementation="pallas_tpu", **options
+        ).sum()
+
+    with jax.enable_x64(True):
+        x = jax.ShapeDtypeStruct((2, length, heads, dim), jnp.float32)
+        kernel = jax.ShapeDtypeStruct((heads, width), jnp.float32)
+        mask = jax.ShapeDtypeStruct((2, length), bool)
+        gradients = jax.eval_shape(jax.grad(attend, (0, 1, 2, 3)), x, x, x, kernel, mask)
+    assert [g.dtype for g in gradients] == 4 * [jnp.float32]
+
+
 @pytest.mark.slow(minutes=0.4)
 def test_convolution_per_channel_is_added_outside_the_kernels(rngs, short_blocks, caplog):
     choice.warn_once.cache_clear()
