@@ -81,8 +81,8 @@ def test_product_of_the_factors_equals_the_output_with_other_landmarks(
 @pytest.mark.parametrize(("queries", "keys"), [(5, 33), (33, 5)])
 def test_factors_are_exact_for_short_inputs_without_masks(rngs, queries, keys):
     """Clusters of at most M tokens would not be in the order of the tokens."""
-    for selection in ("segments", *5 * ["kmeans"]):
-        query, key = (normal(next(rngs), (2, length, HEADS, DIM)) for length in (queries, keys))
+    query, key = (normal(next(rngs), (101, length, HEADS, DIM)) for length in (queries, keys))
+    for selection in ("segments", "kmeans"):
         factors = nystrom_factors(query, key, num_landmarks=16, landmark_selection=selection)
         assert_close(full_map(factors), softmax_weights(query, key, None), REFERENCE)
 
