@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer_jax import clusters
 from nystromformer_jax.attention import nystrom_attention, softmax_weights
 from nystromformer_jax.factors import nystrom_attention_rows, nystrom_factors
 from nystromformer_jax.validation import zero_padding
@@ -79,9 +80,10 @@ def test_product_of_the_factors_equals_the_output_with_other_landmarks(
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(5, 33), (33, 5)])
-def test_factors_are_exact_for_short_inputs_without_masks(rngs, queries, keys):
-    """Clusters of at most M tokens would not be in the order of the tokens."""
-    query, key = (normal(next(rngs), (101, length, HEADS, DIM)) for length in (queries, keys))
+def test_factors_are_exact_for_short_inputs_without_masks(rngs, monkeypatch, queries, keys):
+    """Clusters that start at tokens far apart are not in the order of the tokens."""
+    monkeypatch.setattr(clusters, "_start_centers", lambda x, *_: clusters._far_apart(x, 16))
+    query, key = (normal(next(rngs), (11, length, HEADS, DIM)) for length in (queries, keys))
     for selection in ("segments", "kmeans"):
         factors = nystrom_factors(query, key, num_landmarks=16, landmark_selection=selection)
         assert_close(full_map(factors), softmax_weights(query, key, None), REFERENCE)
