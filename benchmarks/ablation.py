@@ -1,7 +1,7 @@
 r"""Compares short runs that each lack one part of a recipe, by their validation accuracy.
 
     python run_lra.py --config=configs/text.py:nystrom,recipe=fast --config.model.stem="()" --notest \
-        --config.train.total_steps=1000 --config.eval.max_examples=1000
+        --config.train.total_steps=1000 --config.eval.max_examples=1000 --workdir=runs/ablation/text-stem
     python -m benchmarks.ablation runs/ablation --out results/ablation.json
 
 The row of a run is the option in its command that other runs of its task do not have.
@@ -52,6 +52,8 @@ def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for run in runs:
         changes = _changes(run, [other for other in runs if other.task == run.task])
+        if run.state == "diverged":
+            raise ValueError(f"{run.folder} diverged at step {run.diverged_step}: remove the run.")
         if run.valid_accuracy is None:
             raise ValueError(f"{run.folder} is not finished: resume it with the same command.")
         if not run.config["eval"]["max_examples"]:

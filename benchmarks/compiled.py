@@ -105,7 +105,7 @@ def needed_memory(message: str, argument_bytes: int, output_bytes: int) -> dict[
 
 
 def decoded_seconds(seconds: float) -> float | None:
-    """Corrects the compiler's estimate, from which each operation without one subtracts a second.
+    """Corrects the compiler's estimate, which counts −1 s for each operation that it cannot estimate.
 
     Valid for programs of less than a second. Returns None if nothing was estimated.
     """

@@ -5,8 +5,9 @@
 
 The first plans the paper's five tasks and BERT-base pretraining for three topologies, each with the
 config's own batch. The second plans ListOps on 1 to 256 chips of a v5e, once with the config's batch and
-once with 2 examples per chip. With more chips than examples, the length is split, too. Needs libtpu (extra
-`plan`) but no TPU. The table is rewritten after every cell; the same command resumes.
+once with 2 examples per chip. With more chips than examples, the length is split, too. Needs no TPU, but
+libtpu (extra `plan`), and for GPUs such as `--topologies h200:1` the extra `plan-gpu`. The table is
+rewritten after every cell; the same command resumes.
 """
 
 import argparse
@@ -65,10 +66,16 @@ def main() -> int:
             parser.error(str(error))
         print(json.dumps(planned))
         return 0
-    if importlib.util.find_spec("libtpu") is None:
-        parser.error("libtpu is not installed: pip install -e '.[plan]' in the clone")
     if given.out is None:
         parser.error("pass a path without extension, such as --out=results/plans/table")
+    from nystromformer_jax.training.topology import topology_devices
+
+    try:
+        for topology in ["v5e:1x1"] if given.scaling else given.topologies:
+            topology_devices(topology)
+    except ValueError as error:
+        parser.error(str(error))
+    has_libtpu = importlib.util.find_spec("libtpu") is not None
     wanted = (
         itertools.product(FIXED, map(str, given.chips))
         if given.scaling
@@ -79,7 +86,7 @@ def main() -> int:
         given.out,
         {
             "versions": describe_environment()["versions"],
-            "libtpu": importlib.metadata.version("libtpu"),
+            "libtpu": importlib.metadata.version("libtpu") if has_libtpu else None,
         },
         ("fixed", "chips") if given.scaling else ("config", "topology"),
         wanted,

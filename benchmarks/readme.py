@@ -68,7 +68,9 @@ def _control(recipe: str) -> str:
         pair = [own[label] for label in labels if label in own]
         if len(pair) < 2:
             continue
-        [found] = compare(pair)
+        if not (compared := compare(pair)):  # one of them is partial or unfinished
+            continue
+        [found] = compared
         size = found.half_width if found.paired else found.error
         kind = "95 % t interval" if found.paired else "binomial standard error"
         seeds = [found.seeds if found.paired else group.accuracies for group in pair]

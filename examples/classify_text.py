@@ -87,7 +87,10 @@ def read(folder, length):
     counts = collections.Counter(word for words, _ in texts[0] for word in words)
     frequent = counts.most_common(VOCAB_SIZE - FIRST_WORD)
     vocabulary = {word: i for i, (word, _) in enumerate(frequent, FIRST_WORD)}
-    return list(files), *(cut(split, vocabulary, length) for split in texts)
+    pieces = [cut(split, vocabulary, length) for split in texts]
+    if not all(len(labels) for _, labels in pieces):
+        raise SystemExit(f"{folder} has no words for training or for validation: add longer texts.")
+    return list(files), *pieces
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

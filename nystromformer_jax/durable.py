@@ -53,7 +53,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}.") from None
+        raise ValueError(
+            f"{path} cannot be read as JSON: {error}. Restore it, or move it away."
+        ) from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} must contain a JSON object, not a {type(found).__name__}.")
     return found

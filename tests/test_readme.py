@@ -66,6 +66,9 @@ def test_control_names_the_seeds_of_both_means(monkeypatch):
     none = dataclasses.replace(none, runs=(none.runs[0], dataclasses.replace(none.runs[0], seed=1)))
     monkeypatch.setattr(readme, "_groups", lambda: [nystrom, none])
     assert "| Image | 0 | 0, 1 | −5.73 |" in readme._control("fast")
+    unfinished = dataclasses.replace(none.runs[0], result=None, valid_accuracy=None)
+    none = dataclasses.replace(none, runs=(unfinished,))
+    assert "Image" not in readme._control("fast")
 
 
 @pytest.mark.usefixtures("results")

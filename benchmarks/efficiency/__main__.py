@@ -14,8 +14,8 @@ Rows `ema` and `ema-fft` are moving averages in chunks and by FFT. Rows `block-e
 
 Programs that need more than `--memory_limit` are not run, and the table says so. The others of one
 length, batch and pass are timed in turn. The JSON is rewritten after every length; the same command
-resumes an interrupted run. An attention added later is timed without the earlier ones; `--fresh` times
-all of them together.
+resumes an interrupted run. An attention added later is timed without the earlier ones. `--fresh` measures
+the rows that are asked for again, together, and keeps all others.
 
 Source: Xiong et al. 2021, arXiv:2102.03902, Table 1.
 Differs: the module has the sizes of BERT-base, 12 heads of 64. Gradients are measured, too.
@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench
 from benchmarks.efficiency.plot import plot
-from benchmarks.efficiency.tables import markdown, row_line, slopes
+from benchmarks.efficiency.tables import markdown, row_line
 from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from launch import huge_pages
@@ -53,8 +53,11 @@ def _make_table(given: argparse.Namespace, command: str) -> None:
     out = given.out or Path("results/efficiency", bench.name)
     file = Path(f"{out}.json")
     results: dict[str, Any] = {"settings": bench.settings, "commands": [], "rows": []}
-    if file.exists() and not given.fresh:
+    if file.exists():
         results = earlier(file, bench.settings)
+    if given.fresh:
+        asked = set(_plan(given, []))
+        results["rows"] = [row for row in results["rows"] if _case(row) not in asked]
     plan = _plan(given, results["rows"])
     for attention, length, _, _ in plan:
         bench.shapes(attention, length)  # raises errors now that would otherwise come hours later
@@ -79,7 +82,6 @@ def _measure(
             for row in bench.measure(missing, length, batch, kind):
                 rows.append(row)
                 print(row_line(row), file=sys.stderr, flush=True)
-        results["slopes"] = slopes(rows)
         write_json(file, results)
 
 
@@ -95,7 +97,7 @@ def _plan(
     given: argparse.Namespace, rows: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, int, int, str]]:
     """Returns the cases that have no row yet: attention, length, batch and pass, sorted by length."""
-    there = {(row["attention"], row["length"], row["batch"], row["pass"]) for row in rows}
+    there = set(map(_case, rows))
     asked = dict.fromkeys(
         (attention, length, batch, kind)
         for length in sorted(given.lengths)
@@ -104,6 +106,10 @@ def _plan(
         for attention in given.attentions
     )
     return [case for case in asked if case not in there]
+
+
+def _case(row: Mapping[str, Any]) -> tuple[str, int, int, str]:
+    return row["attention"], row["length"], row["batch"], row["pass"]
 
 
 def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +133,7 @@ def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     if differences:
         raise ValueError(
             f"{file} contains results with different settings ({'; '.join(differences)}):"
-            " pass another --out, or --fresh to replace them."
+            " pass another --out, or move it away."
         )
     return results
 

@@ -132,7 +132,7 @@ def grids(groups: Sequence[Group]) -> list[Grid]:
 def mean_over(tasks: Collection[str], cells: Mapping[str, Group]) -> Summary | None:
     """Returns the mean over tasks, with a spread if all have the same seeds; None if any is incomplete."""
     groups = [cells[task] for task in tasks if task in cells]
-    if len(groups) < len(tasks) or any(group.state != "whole" for group in groups):
+    if len(groups) < len(tasks) or any(group.state != "complete" for group in groups):
         return None
     seeds = {tuple(group.accuracies) for group in groups}
     if len(seeds) == 1:

@@ -33,8 +33,8 @@ class Group:
     @property
     def scored(self) -> list[Run]:
         """Runs whose results are averaged: the complete runs or, if there are none, the partial runs."""
-        whole = [run for run in self.runs if run.state == "whole"]
-        return whole or [run for run in self.runs if run.state == "partial"]
+        complete = [run for run in self.runs if run.state == "complete"]
+        return complete or [run for run in self.runs if run.state == "partial"]
 
     @property
     def state(self) -> str:
@@ -127,7 +127,7 @@ class Group:
         """Seeds of the incomplete runs, by a description of the missing steps or examples."""
         found: dict[str, list[int]] = {}
         for run in self.runs:
-            if run.state != "whole":
+            if run.state != "complete":
                 remark = f", {run.remark}" if run.remark else ""
                 found.setdefault(f"{run.progress} steps{remark}", []).append(run.seed)
         return found
@@ -162,7 +162,7 @@ def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
         run.folder: setting_of(run.config, run.task, known[run.folder], run.config_argument)
         for run in runs
     }
-    order = {"whole": 0, "partial": 1, "validated": 2, "diverged": 3, "unfinished": 4}
+    order = {"complete": 0, "partial": 1, "validated": 2, "diverged": 3, "unfinished": 4}
     by_preference = sorted(
         runs, key=lambda run: (order[run.state], -run.done_steps, str(run.folder))
     )
@@ -192,9 +192,9 @@ def labels_of(groups: Iterable[Group]) -> list[str]:
 def rank(label: str, groups: Iterable[Group]) -> tuple[Hashable, ...]:
     """Returns a sort key of labels: most complete tasks first, then most runs, then natural order."""
     own = list(groups)
-    whole = sum(group.state == "whole" for group in own)
+    complete = sum(group.state == "complete" for group in own)
     digits = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", label)]
-    return (-whole, -sum(len(group.runs) for group in own), *digits)
+    return (-complete, -sum(len(group.runs) for group in own), *digits)
 
 
 def tasks_of(groups: Iterable[Group]) -> list[str]:

@@ -1,5 +1,6 @@
 """The report as Markdown."""
 
+import collections
 import math
 import re
 import shlex
@@ -58,7 +59,7 @@ def make(
     table3 = tables.benchmark_table(groups, others, include_partial=include_partial)
     colors = colors_of(labels_of(groups))
     comparisons = compare(tested)  # as in the numbers, so that both correct p for the same tests
-    parts = ["# Long Range Arena: results", summary(tested)]
+    parts = ["# Long Range Arena: results", summary(every)]
     tasks = tasks_of(groups)
     if any(task in TITLES for task in tasks):
         parts += _benchmark(groups, table3, include_partial)
@@ -96,11 +97,13 @@ def make(
 def summary(groups: Sequence[Group]) -> str:
     """Returns a sentence with the numbers of runs, settings and tasks."""
     runs = [run for group in groups for run in group.runs]
-    finished = sum(run.result is not None for run in runs)
-    diverged = sum(group.diverged for group in groups)
+    states = collections.Counter(run.state for run in runs)
+    finished = states["complete"] + states["partial"] + states["validated"]
+    not_tested = f" ({states['validated']} not tested)" if states["validated"] else ""
+    diverged = f" and {states['diverged']} diverged" if states["diverged"] else ""
     counts = {"run": len(runs), "setting": len(groups), "task": len(tasks_of(groups))}
     words = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
-    return f"{finished} finished{f' and {diverged} diverged' if diverged else ''} of {words}."
+    return f"{finished} finished{not_tested}{diverged} of {words}."
 
 
 def _benchmark(groups: Sequence[Group], table3: Table, include_partial: bool) -> list[str]:
@@ -278,7 +281,9 @@ def command(run: Run, group: Group) -> str:
     if not run.config_argument:  # the config file may not support the attention
         usual = usual or standard(run.task, str(group.setting["attention.name"]))
     folder = run.name.replace("/", "-")  # a new folder below the current one
-    seed = f"--config.train.seed={run.seed} {shlex.quote(f'--workdir={folder}')}"
+    end = f"--config.train.seed={run.seed} {shlex.quote(f'--workdir={folder}')}"
+    if run.state == "validated":
+        end = f"--notest {end}"
     if usual.get("data.task") == run.task:
         changes = {
             key: value
@@ -291,13 +296,13 @@ def command(run: Run, group: Group) -> str:
         remark = f"with the values of {run.name}/config.json"
         if not run.config_argument:
             config, remark = "FILE", f"FILE: the config file of {run.task}, {remark}"
-        return f"python run_lra.py {shlex.quote(f'--config={config}')} {seed}  # {remark}"
+        return f"python run_lra.py {shlex.quote(f'--config={config}')} {end}  # {remark}"
     data = run.config["data"]
     flags = ["--config.data.dir=FOLDER"] if data.get("dir") else []
     if (source := data.get("source", "auto")) != "auto":
         flags.append(f"--config.data.source={source}")
     flags += [shlex.quote(f"--config.{key}={value}") for key, value in changes.items()]
-    return " ".join(["python run_lra.py", shlex.quote(f"--config={config}"), *flags, seed])
+    return " ".join(["python run_lra.py", shlex.quote(f"--config={config}"), *flags, end])
 
 
 def _sources(others: Mapping[Source, object]) -> list[str]:

@@ -28,7 +28,7 @@ def split(groups: Sequence[Group]) -> tuple[list[Group], list[Group]]:
 
 def complete(groups: Sequence[Group]) -> list[Group]:
     """Returns the complete groups of MQAR."""
-    return [group for group in split(groups)[0] if group.state == "whole"]
+    return [group for group in split(groups)[0] if group.state == "complete"]
 
 
 def markdown(groups: Sequence[Group], path: Path) -> list[str]:
@@ -36,13 +36,13 @@ def markdown(groups: Sequence[Group], path: Path) -> list[str]:
     if not groups:
         return []
     parts = ["## Associative recall (MQAR)"]
-    if whole := complete(groups):
+    if finished := complete(groups):
         file = path.with_name(f"{path.name}-recall.png")
-        plot(whole, file)
+        plot(finished, file)
         parts += [
             "Accuracy of the answers on the test set by number of pairs, in percent. The dotted line is the"
             " accuracy of the most frequent value of the sequence.",
-            table(whole).markdown(),
+            table(finished).markdown(),
             picture(file, "Accuracy on MQAR against the number of pairs."),
         ]
     if short := shortfalls(groups):

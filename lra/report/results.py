@@ -105,7 +105,7 @@ class Run(reporting.runs.Run):
     def state(self) -> str:
         """State of the run.
 
-        `whole`, `partial` (fewer steps or examples than its recipe), `validated` (the test set is not
+        `complete`, `partial` (fewer steps or examples than its recipe), `validated` (the test set is not
         evaluated), `diverged` or `unfinished`.
         """
         if self.diverged_step is not None:
@@ -114,7 +114,7 @@ class Run(reporting.runs.Run):
             return "validated"
         if self.result is None:
             return "unfinished"
-        return "partial" if self.result.partial else "whole"
+        return "partial" if self.result.partial else "complete"
 
     @property
     def progress(self) -> str:

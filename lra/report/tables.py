@@ -110,13 +110,13 @@ def benchmark_rows(
     cells: dict[str, dict[str, Group]] = {}
     for task, attention in dict.fromkeys((group.task, group.attention) for group in official):
         own = [group for group in official if (group.task, group.attention) == (task, attention)]
-        whole = [group for group in own if group.state == "whole"]
-        if len(whole) > 1:
-            for group in whole:
+        complete = [group for group in own if group.state == "complete"]
+        if len(complete) > 1:
+            for group in complete:
                 cells.setdefault(group.label, {})[task] = group
         else:
             furthest = max(own, key=lambda group: (bool(group.scored), group.done_steps))
-            cells.setdefault(attention, {})[task] = (whole or [furthest])[0]
+            cells.setdefault(attention, {})[task] = (complete or [furthest])[0]
     in_grids = [group for grid in grids(official) for group in grid.cells.values()]
     others = [name for name in cells if any(own not in in_grids for own in cells[name].values())]
     others = [

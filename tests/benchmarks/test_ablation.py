@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from benchmarks import ablation
-from nystromformer_jax.durable import read_json
+from nystromformer_jax.durable import read_json, write_json
 from tests.lra.report.runs import write_run
 
 SHARED = {"train.seed": 0, "train.total_steps": 20}
@@ -64,6 +64,12 @@ def test_rejects_runs_without_a_row(tmp_path, capsys):
     write(tmp_path, "long", 0.4, max_examples=0)
     with pytest.raises(ValueError, match=r"long needs --config\.eval\.max_examples"):
         ablation.rows_of(ablation.find_runs([tmp_path]))
+    shutil.rmtree(tmp_path / "long")
+    result = write(tmp_path, "stopped", 0.4, "conv_kernel_size=0") / "result.json"
+    write_json(result, {"state": "diverged", "step": 12})
+    with pytest.raises(ValueError, match=r"stopped diverged at step 12: remove the run"):
+        ablation.rows_of(ablation.find_runs([tmp_path]))
+    shutil.rmtree(tmp_path / "stopped")
     write(tmp_path, "c", 0.4, "num_landmarks=7")
     with pytest.raises(ValueError, match="c differs from the recipe in num_landmarks=7: remove"):
         ablation.rows_of(ablation.find_runs([tmp_path]))

@@ -85,7 +85,7 @@ def test_every_case_has_a_row_and_only_softmax_is_quadratic(tmp_path, capsys):
         assert row["measured_bytes"] is None or row["measured_bytes"] >= row["argument_bytes"]
         assert row["fits"]
         assert row["compile_seconds"] > 0
-    for grown in results["slopes"]:
+    for grown in tables.slopes(results["rows"]):
         linear = grown["attention"] == "nystrom-4"
         for figure in ("flops", "bytes_accessed"):
             last = grown[figure]["doublings"][-1]
@@ -215,6 +215,10 @@ def test_second_run_measures_only_missing_cases(tmp_path, measured):
     assert len(results["commands"]) == 2
     assert run(tmp_path, *both, "--fresh") == 0
     assert len(measured) == 8
+    measured.clear()
+    assert run(tmp_path, "--attentions", "softmax", "--lengths", "64", "--fresh") == 0
+    assert measured == [("softmax", 64, kind) for kind in PASSES]
+    assert len(json.loads((tmp_path / "out" / "cpu.json").read_text())["rows"]) == 8
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_chip_hours_are_those_of_all_devices():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out=x"], "libtpu is not installed"),
+        (["--out=x"], "--topology needs libtpu"),
         (["--cell", "listops", "v5e:2x2"], "--topology needs libtpu"),
         (["--cell", "lisstops", "v5e:2x2"], "No module named 'configs.lisstops'"),
     ],

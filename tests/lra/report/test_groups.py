@@ -45,7 +45,7 @@ def test_mean_excludes_partial_and_unfinished_runs(tmp_path):
     write_run(tmp_path / "partial", seed=1, accuracy=0.9, partial=True)
     write_run(tmp_path / "unfinished", seed=2, finished=False, steps=(10, 20))
     (group,) = groups_in(tmp_path)
-    assert group.state == "whole"
+    assert group.state == "complete"
     assert group.accuracies == {0: 36.0}
     assert group.shortfalls == {
         "20 of 5,000 steps": [1],

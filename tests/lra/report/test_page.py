@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from configs import common
-from lra.report.page import command, make
+from lra.report.page import command, make, summary
 from tests.lra.report.runs import groups_in, write_run, write_seeds
 from tests.lra.report.test_labels import CONFIGS, config
 
@@ -120,6 +120,17 @@ def test_command_of_a_run_is_the_recorded_one(tmp_path):
         "python run_lra.py '--config=my configs/own.py' --config.train.seed=5 --workdir=own"
         "  # with the values of own/config.json"
     )
+
+
+def test_command_of_a_run_without_a_test_evaluates_no_test_set(tmp_path):
+    result = {"state": "validated", "valid_accuracy": 0.4, "test_accuracy": None}
+    write_run(tmp_path / "tried", result=result)
+    write_run(tmp_path / "tested", seed=4)
+    groups = groups_in(tmp_path)
+    lines = {run.state: command(run, group) for group in groups for run in group.runs}
+    assert " --notest --config.train.seed=3 " in lines["validated"]
+    assert "--notest" not in lines["complete"]
+    assert summary(groups).startswith("2 finished (1 not tested) of 2 runs, ")
 
 
 def test_runs_with_and_without_a_recorded_command_are_grouped(tmp_path):

@@ -156,7 +156,7 @@ def test_older_results_get_defaults(tmp_path):
 
 def test_state_and_progress_of_a_run(tmp_path):
     whole = read_run(write_run(tmp_path / "whole", steps=(2500, 5000)))
-    assert (whole.state, whole.progress, whole.remark) == ("whole", "5,000", "")
+    assert (whole.state, whole.progress, whole.remark) == ("complete", "5,000", "")
     few = read_run(write_run(tmp_path / "few", steps=(5000,), partial=True))
     assert (few.state, few.progress, few.remark) == ("partial", "5,000", "on fewer examples")
     going = read_run(write_run(tmp_path / "going", finished=False))
