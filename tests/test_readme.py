@@ -85,6 +85,7 @@ def test_numbers_equal_the_stored_results(page):
         ("budget/gpu", gpu_budget.markdown),
         ("budget/tpu", budget.markdown),
         ("efficiency/cpu", tables.markdown),
+        ("efficiency/cpu-batch8", tables.markdown),
         ("efficiency/cpu-small-pages", tables.markdown),
         ("efficiency/ema", tables.markdown),
         ("language/cost", language.markdown),

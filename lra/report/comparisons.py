@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from lra.report.groups import Group, tasks_of
-from lra.report.labels import is_option, unusual
+from lra.report.labels import is_option, label_differences
 from nystromformer_jax.plugins import short_name
 from reporting.statistics import Summary, holm, paired_p, summarize
 
@@ -78,11 +78,11 @@ def compare(groups: Sequence[Group]) -> list[Comparison]:
 
 
 def _reference(own: Sequence[Group], groups: Sequence[Group]) -> Group:
-    """Returns the group whose attention ran on most tasks; of several, that with fewest unusual values."""
+    """Returns the group whose attention ran on most tasks; of several, that with the shortest label."""
 
     def place(group: Group) -> tuple[int, int]:
         tasks = {other.task for other in groups if other.attention == group.attention}
-        return -len(tasks), len(unusual(group.setting))
+        return -len(tasks), len(label_differences(group.setting))
 
     return min(own, key=place)
 

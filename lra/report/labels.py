@@ -87,7 +87,7 @@ def setting_of(
     """
     own = {**flat(config), "data.task": task, "data.sha256": data_sha256}
     preset = preset_of(own, config_argument)
-    return {**standard(task, str(own["attention.name"])), **own, PRESET: preset}
+    return {**default_setting(task, str(own["attention.name"])), **own, PRESET: preset}
 
 
 def label_settings(
@@ -125,24 +125,24 @@ def label_settings(
 
 def differences(setting: Setting) -> dict[str, Hashable]:
     """Returns the values that differ from the config file with the same preset, sorted by key."""
-    usual = usual_values(setting)
+    defaults = defaults_of(setting)
     return {
         key: value
         for key, value in sorted(setting.items())
-        if key not in NAMES and value != usual.get(key, _UNSET)
+        if key not in NAMES and value != defaults.get(key, _UNSET)
     }
 
 
-def unusual(setting: Setting) -> dict[str, Hashable]:
+def label_differences(setting: Setting) -> dict[str, Hashable]:
     """Returns the differences from the config file that a label mentions.
 
     Fewer steps are omitted, because they make a run partial, which is shown elsewhere. Empty for a task
     without a known config file; labels then mention values that differ among the settings.
     """
-    if not has_standard(setting):
+    if not has_config_file(setting):
         return {}
     found = {key: value for key, value in differences(setting).items() if key not in SECONDARY}
-    steps, budget = found.get("train.total_steps"), usual_values(setting).get("train.total_steps")
+    steps, budget = found.get("train.total_steps"), defaults_of(setting).get("train.total_steps")
     if isinstance(steps, int) and (not isinstance(budget, int) or steps < budget):
         del found["train.total_steps"]
     return found
@@ -151,16 +151,16 @@ def unusual(setting: Setting) -> dict[str, Hashable]:
 def track_of(setting: Setting) -> str:
     """Returns the name of the recipe if only options of the attention differ from it, else "other".
 
-    Values that `unusual` omits may also differ.
+    Values that `label_differences` omits may also differ.
     """
-    plain = has_standard(setting) and all(map(is_option, unusual(setting)))
+    plain = has_config_file(setting) and all(map(is_option, label_differences(setting)))
     return _BY_PRESET.get(str(setting[PRESET]), "other") if plain else "other"
 
 
 def _attention_words(
     setting: Setting, settings: Sequence[Setting], weights: Sequence[int]
 ) -> list[str]:
-    """Returns the words of a label: the attention with its size, unusual values, and the preset."""
+    """Returns the words of a label: attention and size, differences from the config file, preset."""
     name = str(setting["attention.name"])
     size = f"attention.{SIZES.get(name)}"
     peers = [number for number, s in enumerate(settings) if s["attention.name"] == name]
@@ -168,8 +168,8 @@ def _attention_words(
     is_unique = sum(short_name(other) == short_name(name) for other in names) == 1
     label = short_name(name) if is_unique else name
     words = [f"{label}-{setting[size]}" if size in setting else label]
-    for key, value in unusual(setting).items():
-        known = not is_option(key) or key in usual_values(setting)
+    for key, value in label_differences(setting).items():
+        known = not is_option(key) or key in defaults_of(setting)
         values = [settings[number].get(key, _UNSET) for number in peers]
         if key != size and (known or value != _most(values, [weights[number] for number in peers])):
             words.append(_word(key, value))
@@ -228,7 +228,7 @@ def config_values(file: str, argument: str) -> Setting:
         return {}
 
 
-def standard(task: str, attention: str, preset: str = "") -> Setting:
+def default_setting(task: str, attention: str, preset: str = "") -> Setting:
     """Returns the setting of a task's config file for an attention and a preset.
 
     For an attention that the file does not support, the setting has no options of the attention. It is
@@ -243,15 +243,15 @@ def standard(task: str, attention: str, preset: str = "") -> Setting:
     return {}
 
 
-def has_standard(setting: Setting) -> bool:
+def has_config_file(setting: Setting) -> bool:
     """Returns True if the task of a setting has a config file in `configs/`."""
-    return bool(standard(str(setting["data.task"]), str(setting["attention.name"])))
+    return bool(default_setting(str(setting["data.task"]), str(setting["attention.name"])))
 
 
-def usual_values(setting: Setting) -> Setting:
+def defaults_of(setting: Setting) -> Setting:
     """Returns the setting of the config file with the same task, attention and preset."""
     task, attention = str(setting["data.task"]), str(setting["attention.name"])
-    return standard(task, attention, str(setting[PRESET]))
+    return default_setting(task, attention, str(setting[PRESET]))
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, Hashable]:
@@ -283,10 +283,10 @@ def preset_of(setting: Setting, config_argument: str = "") -> str:
         given = split_commas(config_argument.partition(":")[2])
         return next((preset for preset in PRESETS[1:] if preset in given), PRESETS[0])
     task, attention = str(setting["data.task"]), str(setting["attention.name"])
-    values = {**standard(task, attention), **setting}
+    values = {**default_setting(task, attention), **setting}
 
     def differing(preset: str) -> int:
-        known = standard(task, attention, preset)
+        known = default_setting(task, attention, preset)
         return sum(key not in known or known[key] != value for key, value in values.items())
 
     return min(PRESETS, key=differing)  # the first in case of a tie

@@ -17,9 +17,9 @@ from lra.report.labels import (
     affecting_results,
     config_file,
     config_values,
+    default_setting,
     differences,
     is_option,
-    standard,
 )
 from lra.report.numbers import csv_of, numbers
 from lra.report.published import (
@@ -130,7 +130,7 @@ def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
             continue
         name = str(group.setting["attention.name"])
         paper, own_values = (
-            standard(group.task, name, preset) for preset in ("", f"recipe={recipe}")
+            default_setting(group.task, name, preset) for preset in ("", f"recipe={recipe}")
         )
         own = having.setdefault(title_of(group.task), {})
         for key in own_values:
@@ -277,18 +277,18 @@ def command(run: Run, group: Group) -> str:
         argument += [f"{key.partition('.')[2]}={value}" for key, value in options.items()]
         config = f"configs/{file}.py:{','.join(filter(None, argument))}"
     path, _, given = config.partition(":")
-    usual = config_values(Path(path).stem, given) if Path(path).parent == Path("configs") else {}
+    defaults = config_values(Path(path).stem, given) if Path(path).parent == Path("configs") else {}
     if not run.config_argument:  # the config file may not support the attention
-        usual = usual or standard(run.task, str(group.setting["attention.name"]))
+        defaults = defaults or default_setting(run.task, str(group.setting["attention.name"]))
     folder = run.name.replace("/", "-")  # a new folder below the current one
     end = f"--config.train.seed={run.seed} {shlex.quote(f'--workdir={folder}')}"
     if run.state == "validated":
         end = f"--notest {end}"
-    if usual.get("data.task") == run.task:
+    if defaults.get("data.task") == run.task:
         changes = {
             key: value
             for key, value in sorted(group.setting.items())
-            if key not in {*NAMES, *options} and value != usual.get(key)
+            if key not in {*NAMES, *options} and value != defaults.get(key)
         }
     elif run.overrides is not None:
         changes = affecting_results(run.overrides)

@@ -11,12 +11,12 @@ from lra.report.labels import (
     PRESETS,
     RECIPES,
     config_values,
+    default_setting,
+    label_differences,
     label_settings,
     preset_of,
     setting_of,
-    standard,
     track_of,
-    unusual,
 )
 
 CONFIGS = {
@@ -77,7 +77,7 @@ def test_a_run_that_is_older_than_a_key_of_its_recipe_differs_from_newer_runs():
     old = config("nystrom,recipe=fast")
     del old["data"]["curriculum"]
     found = setting_of(old, "listops", config_argument="configs/listops.py:nystrom,recipe=fast")
-    assert unusual(found) == {"data.curriculum": 0}
+    assert label_differences(found) == {"data.curriculum": 0}
     assert labels(found, setting("nystrom,recipe=fast")) == [
         "nystrom-32, no curriculum, recipe=fast",
         "nystrom-32, recipe=fast",
@@ -90,14 +90,14 @@ def test_a_run_that_is_older_than_a_key_of_its_recipe_differs_from_newer_runs():
 def test_presets_are_recognized_on_every_task(task, attention, preset):
     found = setting(",".join(filter(None, [attention, preset])), task)
     assert preset_of(found) == preset
-    assert unusual(found) == {}
+    assert label_differences(found) == {}
 
 
 def test_a_preset_without_the_task_is_not_recognized(monkeypatch):
     config_values.cache_clear()
     monkeypatch.delitem(fast.TASKS, "image")
     try:
-        assert standard("image", "softmax", "recipe=fast") == {}
+        assert default_setting("image", "softmax", "recipe=fast") == {}
         changed = setting("softmax", "image", optimizer={"learning_rate": 0.5})
         assert preset_of(changed) == ""
     finally:
