@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dataprep import cache
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.training import on_mesh
 
@@ -93,6 +94,13 @@ def random_inputs(rngs, batch, length, heads, dim, key_length=None, dtype=jnp.fl
     return tuple(
         normal(next(rngs), (batch, n, heads, dim), dtype) for n in (length, key_length, key_length)
     )
+
+
+def data_folders():
+    """Sorted names of the folders of prepared data, in the cache of the test."""
+    folder = cache.cache_dir() / "data"
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path.name for path in paths if path.is_dir())
 
 
 def mask_of_lengths(lengths, length):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nystromformer_jax import models
-from nystromformer_jax.cores import CORES
+from nystromformer_jax.cores import CORES, core_class
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.models import (
     Nystromformer,
@@ -160,8 +160,18 @@ def test_every_attention_builds_and_runs(rngs, name):
     assert jnp.isfinite(hidden).all()
 
 
-def test_every_attention_name_has_a_core():
-    assert set(get_args(models.AttentionName)) <= set(CORES)
+@pytest.mark.parametrize("name", get_args(models.AttentionName))
+def test_every_attention_name_builds_its_own_core(name):
+    model, built = Nystromformer(config(attention=name, num_layers=1)), set()
+
+    def spy(call, args, kwargs, context):
+        built.add(type(context.module))
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(spy):
+        init = functools.partial(model.init, deterministic=True)
+        jax.eval_shape(init, jax.random.key(0), jnp.zeros((1, LENGTH), jnp.int32))
+    assert {core for other in CORES if (core := core_class(other)) in built} == {core_class(name)}
 
 
 class TestHeads:

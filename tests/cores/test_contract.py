@@ -189,7 +189,7 @@ def test_an_example_is_independent_of_its_batch(core_name, rngs):
 
 
 @pytest.mark.slow_except("chunked", "nystrom", "reformer", "performer")
-def test_gradients_under_a_full_mask_are_finite(core_name, rngs):
+def test_gradients_are_finite_if_an_example_has_no_real_tokens(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 0, 5], LENGTH)
     core = compiled(core_name)
@@ -267,6 +267,8 @@ def test_softmax_drops_attention_weights_only_if_configured(rngs):
     assert (one != other).any()
     many = [one, other, *(dropped(next(rngs)) for _ in range(98))]
     assert float(np.abs(np.mean(many, axis=0) - still).mean()) < 0.1  # unbiased
+    unchanged = make_core("softmax")().apply({}, *inputs, deterministic=False)  # needs no RNG
+    assert (unchanged == still).all()
 
 
 def test_errors_about_names_and_options_suggest_the_nearest():
@@ -386,6 +388,17 @@ def test_nystrom_sows_the_pseudoinverse_residual(rngs):
     assert residual.shape == (BATCH, HEADS)
     assert ((residual > 1e-7) & (residual < 0.2)).all()
     assert_close(output, jax.jit(apply)(*inputs, mask), SAME_ARITHMETIC)
+
+
+def test_residual_falls_with_the_iterations_of_the_core(rngs):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+
+    def residual(pinv_iters):
+        core = make_core("nystrom", num_landmarks=7, pinv_iters=pinv_iters)()
+        run = functools.partial(core.apply, {}, deterministic=True, mutable=["diagnostics"])
+        return jax.jit(run)(*inputs)[1]["diagnostics"]["pinv_residual"][0]
+
+    assert (residual(2) > 2 * residual(6)).all()
 
 
 @pytest.mark.slow_except("hf-True")

@@ -11,6 +11,7 @@ import pytest
 
 import lra
 from dataprep import cache
+from tests.helpers import data_folders
 
 FINGERPRINT = {"seed": 3, "sizes": {"train": 5}}
 DEV_FULL = pathlib.Path("/dev/full")
@@ -48,10 +49,6 @@ def start_builder():
         text=True,
         cwd=pathlib.Path(lra.__file__).parents[1],
     )
-
-
-def data_folders():
-    return sorted(path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir())
 
 
 def test_data_are_built_once_and_reused():

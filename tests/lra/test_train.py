@@ -1,6 +1,7 @@
 """Complete runs on a few generated trees, and validation of configs."""
 
 import dataclasses
+import functools
 import importlib
 import json
 import pathlib
@@ -67,9 +68,8 @@ def test_result_has_test_accuracy_and_provenance(argument, finished, tmp_path):
     assert result["test_examples"] == 40  # 2.5 batches: the last one is partial
     assert result["best_step"] in (4, 6)
     assert result["partial"] is True
+    assert result["seed"] == 0
     for key in (
-        "seed",
-        "valid_accuracy",
         "parameters",
         "train_seconds",
         "step_seconds",
@@ -77,12 +77,15 @@ def test_result_has_test_accuracy_and_provenance(argument, finished, tmp_path):
         "peak_bytes",
         "device",
         "versions",
-        "config_sha256",
         "data_sha256",
     ):
         assert result[key] is not None
+    config = json.loads((folder / "config.json").read_text())
+    assert result["config_sha256"] == config_sha256(config, train.PATHS)
     lines = lines_of(folder)
     assert [line["step"] for line in lines] == [2, 4, 4, 6, 6]
+    valid = {line["step"]: line["valid/accuracy"] for line in lines if "valid/accuracy" in line}
+    assert result["valid_accuracy"] == valid[result["best_step"]]
 
 
 def test_a_finished_run_trains_nothing_and_reproduces_its_test_accuracy(finished):
@@ -100,6 +103,22 @@ def test_a_finished_run_trains_nothing_and_reproduces_its_test_accuracy(finished
     assert again["valid_accuracy"] == first["valid_accuracy"]
     now = {path: path.stat().st_mtime_ns for path in folder.rglob("[!.]*")}
     assert now == written
+
+
+def test_accuracy_of_a_split_is_that_of_its_labels():
+    """The labels of one split are the model's predictions, and those of the other never are."""
+    prepared = train.prepare(small_config())
+    task, params, spec = ragged_task(prepared), random_params(prepared), train.make_spec(prepared)
+    split = task.splits["test"]
+    batch = split.batch(np.arange(61), prepared.data.padding)
+    apply = jax.jit(functools.partial(train.apply_model, prepared.model))
+    logits = apply(params, None, batch["inputs"], batch["mask"])
+    predicted = np.asarray(logits).argmax(axis=-1).astype(np.int32)
+    labels = {"valid": (predicted + 1) % 10, "test": predicted}
+    splits = {name: dataclasses.replace(split, labels=own) for name, own in labels.items()}
+    task = dataclasses.replace(task, splits={**task.splits, **splits})
+    for name, accuracy in (("valid", 0), ("test", 1)):
+        assert train._evaluate(prepared, spec, task, name, params)["accuracy"] == accuracy
 
 
 @pytest.mark.slow(minutes=0.3)

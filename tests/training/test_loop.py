@@ -244,6 +244,14 @@ def test_the_lowest_loss_is_selected(tmp_path):
     assert outcome.best_step == 20
 
 
+def test_a_resumed_run_keeps_its_best_step(tmp_path):
+    options = {"validation": tiny.examples(5), "select": "accuracy"}
+    with pytest.raises(StopIteration):  # at the second evaluation
+        tiny.train(tmp_path, eval_step=scripted([0.9]), **options)
+    outcome = tiny.train(tmp_path, eval_step=scripted([0.3, 0.2]), **options)
+    assert (outcome.best_step, outcome.best_metrics) == (10, {"accuracy": pytest.approx(0.9)})
+
+
 def test_an_evaluation_on_fewer_examples_does_not_count_after_a_resume(tmp_path):
     """A lucky accuracy on 5 examples is not compared with those on all examples."""
     options = {"validation": tiny.examples(8), "select": "accuracy"}

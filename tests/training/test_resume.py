@@ -107,9 +107,8 @@ def test_evaluation_stopped_by_a_signal_is_repeated_after_the_resume(
     assert stopped.value.step == {0: 10, 6: 20, 11: 30}[call]
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert "valid/loss" not in lines[-1]
-    outcome = tiny.train(tmp_path)
+    tiny.train(tmp_path)
     same_run(uninterrupted_here, tmp_path, 30)
-    assert outcome.best_step in (10, 20, 30)
 
 
 def test_signals_during_a_save_finish_it_and_handlers_are_restored(

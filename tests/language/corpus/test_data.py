@@ -13,6 +13,7 @@ import pytest
 from dataprep import cache
 from language import corpus
 from language.corpus import CorpusConfig, documents, pieces, sentences
+from tests.helpers import data_folders
 from tests.language import texts
 
 ROOT = pathlib.Path(corpus.__file__).parents[2]
@@ -58,10 +59,6 @@ def files(found):
         for path in found.folder.iterdir()
         if path.name != cache.MANIFEST
     }
-
-
-def data_folders():
-    return sorted(path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir())
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from language import files
 from language.files import FilesConfig, conll, rows
 from language.tasks.tagging import IGNORED
 from language.tokenizer import load_tokenizer
+from tests.helpers import data_folders
 from tests.language.files import fakes
 
 
@@ -295,7 +296,7 @@ def test_errors_name_the_place_and_nothing_is_left(
     with pytest.raises((ValueError, FileNotFoundError)) as error:
         load(tokenizer, kind, file, **values)
     assert sentence in str(error.value)
-    assert not list((tmp_path / "cache").rglob("*.npy"))
+    assert data_folders() == []
 
 
 def test_labels_that_only_validation_has_are_an_error(tmp_path, tokenizer):

@@ -8,6 +8,7 @@ import pytest
 from language.glue import TASKS, GlueConfig, load
 from language.glue import data as glue_data
 from nystromformer_jax.training.config import from_mapping
+from tests.helpers import data_folders
 from tests.language.glue.fakes import (
     COUNTS,
     HEADERS,
@@ -123,7 +124,7 @@ def test_invalid_file_leaves_no_prepared_data(tmp_path):
     (folder / "train.tsv").write_text(good + "torn\n")
     with pytest.raises(ValueError, match=r"train.tsv, line 33, has 1 columns"):
         load_task("rte", tmp_path)
-    assert not list((tmp_path / "cache" / "data").glob("glue-rte-????????????"))
+    assert data_folders() == []
     (folder / "train.tsv").write_text(good)
     assert len(load_task("rte", tmp_path).splits["train"]) == 31
 

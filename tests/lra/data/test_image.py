@@ -4,9 +4,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from dataprep import cache
 from lra import data
 from lra.data import image
+from tests.helpers import data_folders
 from tests.lra.data import fakes
 
 SIZE = fakes.IMAGES_PER_FILE
@@ -204,7 +204,7 @@ def test_error_names_a_file_of_the_wrong_size(parent, change):
         ValueError, match=r"data_batch_2\.bin of .* bytes; 40 images of 3,073 bytes need 122,920\."
     ):
         load(parent)
-    assert not list((cache.cache_dir() / "data").glob("*.partial"))
+    assert data_folders() == []
 
 
 def test_error_names_an_invalid_label(parent):

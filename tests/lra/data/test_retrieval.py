@@ -10,6 +10,7 @@ import pytest
 
 from dataprep import cache
 from lra.data import DataConfig, Padding, retrieval
+from tests.helpers import data_folders
 
 TEXTS = {
     f"P{number:02}-1001": f"Paper {number}, on {word} and naïve “quotes”\\n, b'as it stands'"
@@ -63,10 +64,6 @@ def contents(split):
 
 def walk(split):
     return (split[row] for row in range(len(split)))
-
-
-def data_folders():
-    return [path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir()]
 
 
 def test_every_pair_has_its_texts_and_label(folder, rows):

@@ -6,9 +6,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from dataprep import cache
 from lra import data
 from lra.data import text
+from tests.helpers import data_folders
 from tests.lra.data import fakes
 
 SIZE = fakes.REVIEWS_PER_CLASS
@@ -30,10 +30,6 @@ def parent(tmp_path):
 def rows(split):
     """The stored examples in order: (bytes, label)."""
     return [((ids - 1).astype(np.uint8).tobytes(), label) for ids, label in split]
-
-
-def data_folders():
-    return sorted(path.name for path in (cache.cache_dir() / "data").iterdir() if path.is_dir())
 
 
 def test_every_review_is_read_once_with_its_label(parent):
