@@ -10,7 +10,7 @@ def markdown(results: dict[str, Any]) -> str:
     """Returns tables of medians; ratios above 1 mean that ours is faster."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    pages = ", huge pages" if machine.get("huge_pages") else ""  # older results lack the key
+    pages = ", huge pages" if machine["huge_pages"] else ""
     lines = [
         f"`{results['command']}` on {machine['cores']} cores of {machine['processor']}{pages}, float32;",
         f"Python {machine['python']}, {versions}.",
