@@ -21,7 +21,7 @@ from ml_collections import ConfigDict, config_flags
 from command import flushed_stdout, sentence_of, terminate
 from launch import huge_pages
 from nystromformer_jax.durable import read_json
-from nystromformer_jax.spelling import nearest
+from nystromformer_jax.spelling import nearest, split_commas
 
 CONFIGS = Path(__file__).parent / "configs"
 # Programs by the names of their config files; all other configs are of the benchmark.
@@ -134,7 +134,7 @@ def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
         return f"unexpected argument {argv[1]!r}; flags look like --config.train.seed=1"
     if config.value is None:
         return f"pass --config={example}, or another file under configs/"
-    path = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")[0]
+    path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
     name, is_own = Path(path).stem, Path(path).resolve().parent == CONFIGS.resolve()
     if is_own and not _is_supported(name):
         program = LANGUAGE_CONFIGS.get(name, "run_lra.py")
@@ -142,14 +142,14 @@ def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
             f"{path} is a config of {program}: use that program, or pass a config such as {example}"
         )
     if attention := overrides().get("attention.name"):
-        changed = (
-            f"{example},attention={attention}"
-            if name in LANGUAGE_CONFIGS
-            else f"{path}:{attention}"
-        )
+        parts = [attention]
+        if name in LANGUAGE_CONFIGS:
+            given = split_commas(argument or example.partition(":")[2])
+            kept = [part for part in given if not part.startswith("attention=")]
+            parts = [*kept, f"attention={attention}"]
         return (
             "--config.attention.name changes the name and not the options of the attention: pass"
-            f" --config={changed}"
+            f" --config={path}:{','.join(parts)}"
         )
     return None
 

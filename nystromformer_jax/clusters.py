@@ -38,8 +38,8 @@ def cluster_landmarks(
     around their landmarks times the variance of all queries. For queries it is the variance of queries
     around their landmarks times the variance of all keys.
 
-    Examples with at most M real tokens also keep their segment means, which are the tokens themselves, if the
-    segments have `ranks`.
+    If the segments have `ranks`, examples with at most M real tokens also keep their segment means, which are
+    the tokens themselves.
 
     Args:
       query: Queries, zero at padding.

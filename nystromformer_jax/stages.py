@@ -1,8 +1,8 @@
 """The stages of Nyström attention in jnp.
 
 Only the segment means, `collect`, `distribute` and the convolution read tokens; the other stages use M × M
-and M × D arrays. TPU kernels replace these four, and sequence parallelism all but `distribute`, which does
-not combine tokens.
+and M × D arrays. TPU kernels replace these four. Sequence parallelism replaces all of them except
+`distribute`, which does not combine tokens.
 """
 
 import functools
@@ -126,8 +126,8 @@ def distribute(
         raise ValueError("distribute needs `value` when `conv_kernel` is given.")
     if value.shape != output.shape or (mask is not None and mask.shape != value.shape[:2]):
         raise ValueError(
-            f"distribute adds the convolution of value {output.shape} with a mask {value.shape[:2]};"
-            f" got {value.shape} and {None if mask is None else mask.shape}."
+            f"distribute with `conv_kernel` needs a value {output.shape} and a mask {output.shape[:2]} or"
+            f" None; got {value.shape} and {None if mask is None else mask.shape}."
         )
     value = zero_padding(value, mask)
     return output + depthwise_convolution(value, conv_kernel).astype(query.dtype)

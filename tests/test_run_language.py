@@ -230,7 +230,7 @@ def test_rejects_a_truncated_checkpoint(in_repository, checkpoint, tmp_path):
         (
             "run_pretrain",
             ["--config=configs/pretrain.py:demo", "--config.attention.name=softmax"],
-            "pass --config=configs/pretrain.py:small,attention=softmax",
+            "pass --config=configs/pretrain.py:demo,attention=softmax",
         ),
         (
             "run_pretrain",

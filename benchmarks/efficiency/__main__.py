@@ -15,7 +15,7 @@ Rows `ema` and `ema-fft` are moving averages in chunks and by FFT. Rows `block-e
 Programs that need more than `--memory_limit` are not run, and the table says so. The others of one
 length, batch and pass are timed in turn. The JSON is rewritten after every length; the same command
 resumes an interrupted run. An attention added later is timed without the earlier ones. `--fresh` measures
-the rows that are asked for again, together, and keeps all others.
+the rows that are asked for again, together, and keeps all others. Resume it without this option.
 
 Source: Xiong et al. 2021, arXiv:2102.03902, Table 1.
 Differs: the module has the sizes of BERT-base, 12 heads of 64. Gradients are measured, too.
@@ -133,7 +133,7 @@ def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     if differences:
         raise ValueError(
             f"{file} contains results with different settings ({'; '.join(differences)}):"
-            " pass another --out, or move it away."
+            " pass another --out, or move the file away."
         )
     return results
 

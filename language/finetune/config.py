@@ -66,7 +66,7 @@ class FinetuneEvalConfig:
     """The section "eval": an `EvalConfig` that evaluates once per epoch by default.
 
     With `tune_threshold`, the threshold for the second of two classes, or for each of several labels, is
-    the one with the highest F1 on the validation set, also if another metric selects the checkpoint.
+    the one with the highest F1 on the validation set, even if another metric selects the checkpoint.
     """
 
     every_steps: int = 0  # 0: once per epoch

@@ -78,7 +78,10 @@ def compare(groups: Sequence[Group]) -> list[Comparison]:
 
 
 def _reference(own: Sequence[Group], groups: Sequence[Group]) -> Group:
-    """Returns the group whose attention ran on most tasks; of several, that with the shortest label."""
+    """Returns the group whose attention ran on most tasks.
+
+    If there are several, it is the one with the fewest differences from its config file.
+    """
 
     def place(group: Group) -> tuple[int, int]:
         tasks = {other.task for other in groups if other.attention == group.attention}

@@ -138,7 +138,8 @@ class Workdir:
         self._primary_first(lambda: self._require_data(sha256))
 
     def record(self, name: str, make: Callable[[], str]) -> str:
-        """Returns the value `name` in `data.json`; a run that does not have it yet records `make()`."""
+        """Returns the value `name` in `data.json`; the first start of a run records `make()`."""
+        assert not self._read_only
 
         def write() -> None:
             file = self.path / "data.json"
