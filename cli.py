@@ -154,6 +154,21 @@ def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
     return None
 
 
+def check_folders(runs: Mapping[Path, Any], *, paths: Iterable[str], finished: bool) -> None:
+    """Validates the folder of each run before the first one starts; see `training.check_folder`.
+
+    One of several runs may have diverged: the others are then evaluated.
+    """
+    from nystromformer_jax import training
+
+    for folder, run in runs.items():
+        try:
+            training.check_folder(folder, run.config, paths=paths, finished=finished)
+        except training.LossNotFinite:
+            if len(runs) == 1:
+                raise
+
+
 def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
     """Returns the config of the run in `folder`, overridden by `--config.KEY=…`.
 

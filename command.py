@@ -3,9 +3,10 @@
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 
 def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
@@ -18,20 +19,24 @@ def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def run_to_end(
-    name: str, act: Callable[[], object], rename: Callable[[str], str] = lambda sentence: sentence
+    name: str, act: Callable[[], int | None], flags: Mapping[str, str] | None = None
 ) -> int:
-    """Runs `act`, a command with parsed flags; returns 0, or the exit code for its exception.
+    """Runs `act`, a command with parsed flags; returns its exit code, or that of its exception.
 
-    `rename` replaces config keys in error messages with flags of the command `python -m NAME`.
+    Args:
+      name: The command, for error messages.
+      act: Returns the exit code; None for 0.
+      flags: The command's flag for each config key, such as {"data.dir": "--dir"}, for error messages.
     """
     signal.signal(signal.SIGTERM, terminate)
     try:
         with flushed_stdout():
-            act()
+            return act() or 0
     except BrokenPipeError:  # the reader, for example `head`, has exited
         return 1
     except (ValueError, OSError, ImportError) as error:
-        print(f"{name}: {rename(' '.join(sentence_of(error).split()))}", file=sys.stderr)
+        message = " ".join(sentence_of(error).split())
+        print(f"{name}: {rename_keys(message, flags or {})}", file=sys.stderr)
         if not isinstance(error, OSError):
             return 2
         from nystromformer_jax.training.errors import exit_code_of  # needs the extra `lra`
@@ -40,7 +45,12 @@ def run_to_end(
     except KeyboardInterrupt:
         print(f"{name}: stopped by Ctrl-C", file=sys.stderr)
         return 130
-    return 0
+
+
+def rename_keys(message: str, flags: Mapping[str, str]) -> str:
+    """Replaces config keys in a message, with or without `--config.`, with their `flags`."""
+    key = r"(?<![\w./-])(?:--config\.)?(\w+\.\w+)\b"  # not inside a path
+    return re.sub(key, lambda match: flags.get(match[1], match[0]), message)
 
 
 @contextlib.contextmanager

@@ -64,12 +64,7 @@ def main(argv: list[str]) -> int:
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    for folder, run in runs.items():
-        try:
-            training.check_folder(folder, run.config, paths=train.PATHS, finished=evaluates)
-        except training.LossNotFinite:  # of one of several runs: the others are evaluated
-            if len(runs) == 1:
-                raise
+    cli.check_folders(runs, paths=train.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     with training.sync_errors():
         task = data.load(next(iter(runs.values())).data)

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     evaluates = MODE.value == "eval"
     if evaluates and not folder.is_dir():
         return exit_with_error(f"--mode=eval needs a finished run; folder {folder} does not exist")
-    training.check_folder(folder, run.config, paths=pretrain.PATHS, finished=evaluates)
+    cli.check_folders({folder: run}, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared
     with training.sync_errors():

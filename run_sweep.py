@@ -38,13 +38,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs, submits or lists the jobs of a sweep; returns the exit code."""
-    code = 0
-
-    def act() -> None:
-        nonlocal code
-        code = _main(arguments)
-
-    return run_to_end("run_sweep.py", act) or code
+    return run_to_end("run_sweep.py", lambda: _main(arguments))
 
 
 def _main(arguments: Sequence[str] | None) -> int:

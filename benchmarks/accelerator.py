@@ -54,13 +54,7 @@ def main() -> int:
     given = parser.parse_args()
     if not 60 * given.minutes >= START_SECONDS + SAVE_SECONDS:  # also for NaN
         parser.error(f"--minutes must be {(START_SECONDS + SAVE_SECONDS) / 60:.2g} or more")
-    failed = False
-
-    def act() -> None:
-        nonlocal failed
-        failed = not run_piece(given)
-
-    return run_to_end("benchmarks.accelerator", act) or int(failed)
+    return run_to_end("benchmarks.accelerator", lambda: int(not run_piece(given)))
 
 
 def run_piece(given: argparse.Namespace) -> bool:

@@ -41,10 +41,8 @@ def collect(
       line: Returns a line of progress for a row.
     """
     file = Path(f"{out}.json")
-    failed = False
 
-    def measure_missing() -> None:
-        nonlocal failed
+    def measure_missing() -> int:
         results, done = _stored(file, settings, axes)
         file.parent.mkdir(parents=True, exist_ok=True)
 
@@ -56,15 +54,15 @@ def collect(
                 continue
             row = _measure(program, arguments, cell, retry_arguments)
             if row is None:
-                failed = True
-                return
+                return 1
             results["rows"].append(row)
             write_json(file, results)
             write_markdown()
             print(line(row), flush=True)
         write_markdown()  # also if no cell was missing
+        return 0
 
-    return run_to_end(program, measure_missing) or int(failed)
+    return run_to_end(program, measure_missing)
 
 
 def _stored(

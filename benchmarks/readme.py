@@ -5,6 +5,7 @@ The text between `<!-- numbers: NAME -->` and `<!-- end -->` is replaced by what
 
 import functools
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -16,10 +17,11 @@ from benchmarks import report as attention
 from benchmarks.efficiency import tables
 from command import run_to_end
 from lra import report
-from lra.report import recall
+from lra.report import recall, tuning
 from lra.report.comparisons import compare
 from lra.report.groups import tasks_of
 from lra.report.published import title_of
+from lra.report.tables import format_p
 from nystromformer_jax.durable import write_bytes
 
 ROOT = Path(__file__).parent.parent
@@ -59,12 +61,17 @@ def _table3_of_paper() -> str:
 def _control(recipe: str) -> str:
     """Returns the accuracy that attention adds to the recipe, by task."""
     rows = [
-        "| task | seeds with | seeds without | with Nyström attention − without, points | error |",
-        "|---|---:|---:|---:|---|",
+        "| task | seeds with | seeds without | with Nyström attention − without, points | error"
+        " | p | p, Holm |",
+        "|---|---:|---:|---:|---|---:|---:|",
     ]
+    tests = {
+        (one.task, frozenset((one.first, one.second))): one.p_holm
+        for one in compare(tuning.select_tested(_groups()))
+    }
     for task in tasks_of(_groups()):
         own = {group.label: group for group in _groups() if group.task == task}
-        labels = (f"{core}, recipe={recipe}" for core in ("nystrom-32", "none"))
+        labels = [f"{core}, recipe={recipe}" for core in ("nystrom-32", "none")]
         pair = [own[label] for label in labels if label in own]
         if len(pair) < 2:
             continue
@@ -76,7 +83,9 @@ def _control(recipe: str) -> str:
         seeds = [found.seeds if found.paired else group.accuracies for group in pair]
         with_seeds, without_seeds = (", ".join(map(str, numbers)) for numbers in seeds)
         difference = f"{found.difference:+.2f}".replace("-", "−")
-        cells = title_of(task), with_seeds, without_seeds, difference, f"± {size:.2f}, {kind}"
+        cells = [title_of(task), with_seeds, without_seeds, difference, f"± {size:.2f}, {kind}"]
+        p_holm = tests.get((task, frozenset(labels)), math.nan)
+        cells += [format_p(found.p), format_p(p_holm)]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 

@@ -73,6 +73,14 @@ def base() -> ConfigDict:
     )
 
 
+def max_len(options: dict[str, str], default: int) -> int:
+    """Removes max_len from `options` and returns it as a number; if it is missing, returns `default`."""
+    value = options.pop("max_len", str(default))
+    if not value.isdecimal():
+        raise ValueError(f"max_len must be a whole number of tokens, got {value!r}.")
+    return int(value)
+
+
 def finetuning(data: dict[str, Any], options: dict[str, str]) -> ConfigDict:
     """Returns the config of fine-tuning with the section `data`.
 
@@ -81,12 +89,8 @@ def finetuning(data: dict[str, Any], options: dict[str, str]) -> ConfigDict:
     Raises:
       ValueError: An option is unknown or invalid.
     """
-    try:
-        max_len = int(options.pop("max_len", data["max_len"]))
-    except ValueError as error:
-        raise ValueError(f"max_len must be a number of tokens: {error}") from None
     config = base()
-    config.data = {**data, "max_len": max_len}
+    config.data = {**data, "max_len": max_len(options, data["max_len"])}
     config.model = {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "dtype": "float32"}
     config.attention = attention(options.pop("attention", ""), options, of_checkpoint=True)
     config.optimizer = {

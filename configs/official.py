@@ -139,7 +139,9 @@ def values(task: str) -> dict[str, Any]:
     """
     name = task.partition("-")[0] if task.startswith("pathfinder") else task
     if name not in TASKS:
-        raise ValueError(f"quirks=google: the official benchmark has no task {task!r}.")
+        raise ValueError(
+            f"quirks=google: the official benchmark has no task {task!r}; leave this option out."
+        )
     found = SHARED | TASKS[name]
     return found | {
         "model.max_len": found["data.max_len"],

@@ -47,7 +47,8 @@ SIZES: dict[str, Sizes] = {
     "text": Sizes(4, 128, 256),
     "retrieval": Sizes(6, 128, 256),
     "image": Sizes(8, 160, 320),
-    **dict.fromkeys(fast.PATHFINDERS, Sizes(6, 128, 256)),
+    **dict.fromkeys(fast.PATHFINDERS, Sizes(6, 128, 256)),  # MEGA has models for 32 and 128 pixels
+    "pathfinder128": Sizes(4, 64, 128),
 }
 
 

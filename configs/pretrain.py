@@ -44,10 +44,7 @@ def get_config(argument: str = "small") -> ConfigDict:
     if size not in SIZES:
         raise ValueError(f"Unknown size {size!r}{nearest(size, SIZES)}")
     demo = size == "demo"
-    try:
-        max_len = int(options.pop("max_len", "128" if demo else "512"))
-    except ValueError as error:
-        raise ValueError(f"max_len must be a number of tokens: {error}") from None
+    max_len = language.max_len(options, 128 if demo else 512)
     attention = options.pop("attention", "" if size == "checkpoint" else "nystrom")
     if attention == "nystrom" and size != "checkpoint":
         if demo:

@@ -1,1 +1,1 @@
-"""Data preparation: cache, archives, splits, atomic files. No module here imports jax."""
+"""Data preparation: cache, archives, held-out splits, worker processes. No module here imports jax."""

@@ -101,7 +101,7 @@ def prepared(
             with _locked(folder.with_name(f"{folder.name}.lock")):
                 if not folder.exists():
                     if description:
-                        _logger.info("Preparing %s; saved to %s", description, folder)
+                        _logger.info("Preparing %s; will be saved to %s", description, folder)
                     _build(folder, fingerprint, build)
         except OSError as error:
             if error.errno not in _CANNOT_WRITE:

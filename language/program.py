@@ -90,12 +90,7 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
             f"--mode={mode} needs a finished run; folder {missing[0]} does not exist"
         )
     evaluates = mode == "eval"
-    for folder, run in runs.items():
-        try:
-            training.check_folder(folder, run.config, paths=finetune.PATHS, finished=evaluates)
-        except training.LossNotFinite:  # of one of several runs: the others are evaluated
-            if len(runs) == 1:
-                raise
+    cli.check_folders(runs, paths=finetune.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     if mode == "export":
         code = 0

@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from lra import train
 from nystromformer_jax.pretrained.files import read_torch
-from nystromformer_jax.pretrained.names import authors_attention, encoder_modules, tensor_name
+from nystromformer_jax.pretrained.names import AUTHORS_ATTENTION, encoder_modules, tensor_name
 from nystromformer_jax.pretrained.tensors import conv_kernel, mismatch_error
 
 # With the same weights, the authors' other attentions compute different outputs: Performer has another
@@ -75,7 +75,7 @@ def _modules(tied: bool) -> dict[str, str]:
     layers = encoder_modules(
         "model.transformer." if tied else "model.transformer_{i}.",
         {
-            **authors_attention("mha."),
+            **AUTHORS_ATTENTION,
             "attention_norm": "norm1",
             "mlp_norm": "norm2",
             "mlp/hidden": "mlpblock.0",

@@ -136,10 +136,11 @@ def _check_task(task: TaskInfo, config: DataConfig, model: ModelConfig, train: T
             f"model.max_len={model.max_len} is less than data.{name}={length}: raise model.max_len"
             f" or lower data.{name}."
         )
-    if 0 < config.curriculum < train.batch_size:
+    if config.curriculum and config.num_easier < train.batch_size:
         raise ValueError(
-            f"data.curriculum={config.curriculum} is less than one batch of"
-            f" train.batch_size={train.batch_size}: raise it, or set it to 0."
+            f"data.curriculum={config.curriculum} with data.examples={config.examples} has"
+            f" {config.num_easier} examples, less than one batch of train.batch_size={train.batch_size}:"
+            " raise them, or set data.curriculum=0."
         )
     easier_steps = config.num_easier // train.batch_size
     if easier_steps >= train.total_steps:

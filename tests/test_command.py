@@ -86,9 +86,16 @@ def test_a_closed_stdout_is_no_error():
 
 
 def test_config_keys_in_errors_are_renamed_to_flags(capsys):
-    rename = lambda sentence: sentence.replace("--config.data.dir", "--dir")
-    assert run_to_end("name", raising(ValueError("pass --config.data.dir")), rename) == 2
-    assert capsys.readouterr().err == "name: pass --dir\n"
+    message = "data.seed is 1: pass --config.data.dir, not data.other or a/data.seed/b"
+    flags = {"data.dir": "--dir", "data.seed": "--seed"}
+    assert run_to_end("name", raising(ValueError(message)), flags) == 2
+    assert capsys.readouterr().err == (
+        "name: --seed is 1: pass --dir, not data.other or a/data.seed/b\n"
+    )
+
+
+def test_returns_the_exit_code_of_the_command():
+    assert run_to_end("name", lambda: 3) == 3
 
 
 def test_sigterm_returns_143():

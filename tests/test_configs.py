@@ -102,6 +102,7 @@ def test_pathfinder_accepts_a_resolution_and_a_difficulty(argument, task, length
         ("pathx", "nystrom,resolution=64", "resolution cannot be '64'; known: 128"),
         ("mqar", "softmax,pairs=few", "pairs must be a positive integer, got 'few'"),
         ("mqar", "softmax,pairs=0", "pairs must be a positive integer, got '0'"),
+        ("mqar", "nystrom,quirks=mlpen", "the authors' code has no mqar-256-16"),
         ("pathfinder", "nystrom,resolutoin=64", "no option 'resolutoin'"),
         ("text", "nystrom,resolution=64", "no option 'resolution'"),
         ("text", "nystrom,num_landmarks=32,num_landmarks=64", "num_landmarks is given twice"),

@@ -59,7 +59,7 @@ def wait_for(path):
         (["--tasks=glue"], "'glue' is unknown"),
         (["--attentions=softmx"], "Unknown attention 'softmx'; did you mean softmax?"),
         (["--attentions=num_landmarks=3"], "num_landmarks=3 is an option: put it after the name"),
-        (["--tasks=mqar,pairs=99"], "MQAR with 256 tokens has 1 to 64 pairs, got 99"),
+        (["--tasks=mqar,pairs=99"], "MQAR with 256 tokens needs 1 to 64 pairs, got 99"),
         (["--attentions=softmax,softmax"], "two jobs have the folder name listops-softmax-seed0"),
         (["--recipe=slow"], "Unknown recipe 'slow'"),
         (["--set=optimizer.learning_rat=1"], "did you mean optimizer.learning_rate"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from typing import get_args, get_type_hints
@@ -22,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     choices = {name: get_args(hint) for name, hint in get_type_hints(CorpusConfig).items()}
     default = CorpusConfig(dir="")
     parser.add_argument(
-        "dir", help="a text file, a folder of them, JSON lines, or a data set of tfds"
+        "dir", help="a text file, a folder of them, JSON lines, or a dataset of tfds"
     )
     for name in ("source", "documents"):
         parser.add_argument(f"--{name}", choices=choices[name], default="auto")
@@ -46,10 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = vars(parser.parse_args(arguments))
     show, cased = args.pop("show"), args.pop("cased")
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
+    fields = dataclasses.fields(CorpusConfig)
+    flags = {f"data.{field.name}": f"--{field.name}" for field in fields}
     return run_to_end(
         "language.corpus",
         lambda: _report(CorpusConfig(**args, lowercase=not cased), show),
-        _rename_keys,
+        {**flags, "data.dir": "DIR"},
     )
 
 
@@ -85,16 +86,6 @@ def table(found: Corpus) -> str:
             }
         )
     return Table.from_rows({"": rows}).markdown()
-
-
-def _rename_keys(message: str) -> str:
-    """Replaces config keys in a message with the flags of this command."""
-    keys = "|".join(field.name for field in dataclasses.fields(CorpusConfig))
-    return re.sub(
-        rf"(?<![\w./-])(?:--config\.)?data\.({keys})\b",
-        lambda match: "DIR" if match[1] == "dir" else f"--{match[1]}",
-        message,
-    )
 
 
 if __name__ == "__main__":

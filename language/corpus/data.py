@@ -1,6 +1,6 @@
 """Prepares a corpus for pretraining: converts documents to pairs of texts.
 
-A corpus is a text file, a folder of text files, JSON lines, or a data set of tensorflow-datasets. It is split
+A corpus is a text file, a folder of text files, JSON lines, or a dataset of tensorflow-datasets. It is split
 into sentences by rules. The tokenizer is loaded, or trained on the training documents. The pairs are written
 once to a cache folder, which all processes open.
 """
@@ -36,7 +36,7 @@ class CorpusConfig:
     Args:
       dir: A file, or a folder that is searched recursively.
       source: Format. "text"; "jsonl": one JSON object per line, with a document as `text`, in files
-        .jsonl or .json, also with .gz; "tfds": folder of a data set prepared by tensorflow-datasets;
+        .jsonl or .json, also with .gz; "tfds": folder of a dataset prepared by tensorflow-datasets;
         "auto": inferred from the file names.
       documents: Separator of documents. "blank_line": empty lines. "heading": lines like
         `= Title =`, as in WikiText; lines like `= = Section = =` are dropped. "file": one document per

@@ -1,4 +1,4 @@
-"""Reads documents from text files, JSON lines, or a data set of tensorflow-datasets.
+"""Reads documents from text files, JSON lines, or a dataset of tensorflow-datasets.
 
 A source is divided into numbered pieces of a few megabytes, which several processes can read in any
 order. The pieces together contain every document once, in order. Documents are read one at a time.
@@ -242,7 +242,7 @@ def open_source(dir: str, source: str = "auto", documents: str = "auto") -> Sour
     try:
         is_tfds = (path / INFO).is_file() or any(path.glob(f"*/{INFO}"))
         if source == "tfds" or (source == "auto" and is_tfds):
-            _require_lines(documents, "a data set of tensorflow-datasets")
+            _require_lines(documents, "a dataset of tensorflow-datasets")
             reader = (
                 PreparedByTfds.open(path, task="Pretraining")
                 if (path / INFO).is_file()

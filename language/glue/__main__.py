@@ -5,7 +5,6 @@ With `--tokenizer` the data are prepared as for fine-tuning. Without it, lengths
 
 import argparse
 import logging
-import re
 import sys
 from collections.abc import Sequence
 
@@ -32,20 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--show", type=int, default=2, help="number of training examples to print")
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    return run_to_end("language.glue", lambda: _report(args), _rename_keys)
-
-
-def _rename_keys(message: str) -> str:
-    """Replaces config keys in a message with the flags of this command."""
-    message = message.replace("--config.data.dir", "--dir")
-    return re.sub(r"\bdata\.(tokenizer|max_len|seed|workers)\b", r"--\1", message)
+    keys = ("dir", "tokenizer", "max_len", "seed", "workers")
+    return run_to_end(
+        "language.glue", lambda: _report(args), {f"data.{key}": f"--{key}" for key in keys}
+    )
 
 
 def _report(args: argparse.Namespace) -> None:
     task = describe(args.task)
     found = read_files(task, find_files(task, cache.user_path(args.dir)), args.seed)
     notes = notes_of(found)
-    different = notes["different"]
+    distinct = notes["different"]
     if args.tokenizer:
         from language.tokenizer import load_tokenizer
 
@@ -56,18 +52,18 @@ def _report(args: argparse.Namespace) -> None:
         print(f"{task.title}: {num_bytes / 2**20:,.1f} MiB in {data.folder}, all hashes match.")
         print(f"SHA-256 {data.sha256}\n")
         rows = {
-            name: statistics.token_statistics(task, split, different[name], args.max_len)
+            name: statistics.token_statistics(task, split, distinct[name], args.max_len)
             for name, split in data.splits.items()
         }
     else:
         rows = {
-            name: statistics.word_statistics(task, examples, different[name])
+            name: statistics.word_statistics(task, examples, distinct[name])
             for name, examples in found.splits.items()
         }
     table = [{task.title: name, **row} for name, row in rows.items()]
     print(Table.from_rows({"": table}).markdown())
     shared = ", ".join(f"{name} {count:,}" for name, count in notes["shared"].items())
-    print(f"Number of different examples that two splits share, ignoring labels: {shared}.\n")
+    print(f"Number of distinct examples that two splits share, ignoring labels: {shared}.\n")
     for name, lines in notes["left_out"].items():
         print(f"Rows of {name} skipped as empty or split over several lines: {len(lines):,}.\n")
     for example in found.splits["train"][: max(args.show, 0)]:

@@ -11,22 +11,22 @@ from language.tasks.examples import EncodedSplit, Example, truncated_lengths
 from reporting.tables import lengths_cell
 
 
-def word_statistics(task: GlueTask, examples: Sequence[Example], different: int) -> dict[str, str]:
-    """Returns the table row of a split, with lengths in words; `different`: number of distinct examples."""
+def word_statistics(task: GlueTask, examples: Sequence[Example], distinct: int) -> dict[str, str]:
+    """Returns the table row of a split, with lengths in words; `distinct`: number of distinct examples."""
     labels = [example.label for example in examples if example.label is not None]
     lengths = [sum(len(text.split()) for text in example.texts) for example in examples]
-    return _row(task, np.array(lengths), np.array(labels), different, "words")
+    return _row(task, np.array(lengths), np.array(labels), distinct, "words")
 
 
 def token_statistics(
-    task: GlueTask, split: EncodedSplit, different: int, max_len: int
+    task: GlueTask, split: EncodedSplit, distinct: int, max_len: int
 ) -> dict[str, str]:
     """Returns the table row of a tokenized split, with the fraction of examples truncated at `max_len`."""
     lengths = split.lengths.sum(axis=1) + split.num_special
     kept = truncated_lengths(split.lengths, max_len, split.num_special)
     truncated = (kept < split.lengths).any(axis=1)
     labels = np.array([] if split.labels is None else split.labels)
-    row = _row(task, lengths, labels, different, "tokens")
+    row = _row(task, lengths, labels, distinct, "tokens")
     return row | {f"truncated at {max_len}": f"{100 * truncated.mean():.2f} %"}
 
 
@@ -34,7 +34,7 @@ def _row(
     task: GlueTask,
     lengths: npt.NDArray[np.integer],
     labels: npt.NDArray[Any],
-    different: int,
+    distinct: int,
     unit: str,
 ) -> dict[str, str]:
     shares = "none"
@@ -45,7 +45,7 @@ def _row(
         shares = ", ".join(f"{100 * count / len(labels):.1f} %" for count in counts.tolist())
     return {
         "examples": f"{len(lengths):,}",
-        "different": f"{different:,}",
+        "distinct": f"{distinct:,}",
         ", ".join(task.labels) or "scores": shares,
         **lengths_cell(lengths, unit),
     }

@@ -3,7 +3,6 @@
 import argparse
 import io
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,14 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--export_tfds", default="", help="folder for a tensorflow-datasets export")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    return run_to_end("lra.data", lambda: _report(given), _rename_flags)
-
-
-def _rename_flags(sentence: str) -> str:
-    """Replaces flags of run_lra.py in an error message with the flags of this command."""
-    key = r"(?<![\w./-])(--config\.)?data\."  # not inside a path
-    sentence = re.sub(rf"{key}dir\b", "--data_dir", sentence)
-    return re.sub(rf"{key}(?=(source|examples|seed|workers)\b)", "--", sentence)
+    flags = {f"data.{key}": f"--{key}" for key in ("source", "examples", "seed", "workers")}
+    return run_to_end("lra.data", lambda: _report(given), {**flags, "data.dir": "--data_dir"})
 
 
 def _report(given: argparse.Namespace) -> None:

@@ -126,7 +126,7 @@ def _find_source(config: DataConfig) -> RawFiles | PreparedByTfds:
     hint = f" ({pickles[0]} is, but pickles are not read)" if pickles else ""
     raise FileNotFoundError(
         f"Image needs the binary version of CIFAR-10: neither {ROOT} nor {ARCHIVE} is in"
-        f" {folder}{hint}. Download {URL} (170 MB) to it, or set --config.data.source=tfds."
+        f" {folder}{hint}. Download {URL} (170 MB) to that folder, or set --config.data.source=tfds."
     )
 
 

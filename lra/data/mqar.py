@@ -44,8 +44,8 @@ def size_of(task: str) -> tuple[int, int] | None:
     length, pairs = int(size[1]), int(size[2])
     if not 1 <= pairs <= min(length // 4, NUM_KEYS):
         raise ValueError(
-            f"MQAR with {length} tokens has 1 to {min(length // 4, NUM_KEYS)} pairs, got {pairs}: a pair"
-            f" takes two tokens, and so does its query; there are {NUM_KEYS} keys."
+            f"MQAR with {length} tokens needs 1 to {min(length // 4, NUM_KEYS)} pairs, got {pairs}: a pair"
+            f" takes two tokens, its query two more, and there are {NUM_KEYS} keys."
         )
     return length, pairs
 

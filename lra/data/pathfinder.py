@@ -367,7 +367,13 @@ class Release(NamedTuple):
                 found = f"{picture.width} × {picture.height} pixels of mode {picture.mode}"
                 fits = picture.mode == "L" and picture.size == (self.resolution,) * 2
                 pixels = np.asarray(picture)
-        except (UnidentifiedImageError, OSError, SyntaxError) as error:
+        except (
+            UnidentifiedImageError,
+            Image.DecompressionBombError,
+            OSError,
+            SyntaxError,
+            ValueError,
+        ) as error:
             raise ValueError(f"{path} is corrupt ({error}); {_ADVICE}.") from None
         if not fits:
             raise ValueError(

@@ -97,7 +97,7 @@ def _find_source(config: DataConfig) -> RawFiles | PreparedByTfds:
         return source
     raise FileNotFoundError(
         f"Text needs the IMDb reviews: neither {ROOT} nor {ARCHIVE} is in {folder}. Download"
-        f" {URL} (84 MB) to it, or set --config.data.source=tfds."
+        f" {URL} (84 MB) to that folder, or set --config.data.source=tfds."
     )
 
 

@@ -117,12 +117,13 @@ class Trained:
         return ["cls"] * (length - len(words)) + words
 
     def longest(self, count: int) -> list[int]:
-        """Returns the indices of the `count` longest of the first `CANDIDATES` test examples.
+        """Returns the indices of the `count` longest of the first `CANDIDATES`, or `count`, test examples.
 
         The length of a pair is that of its first text.
         """
         split = self.task.splits["test"]
-        batch = split.batch(np.arange(min(CANDIDATES, len(split))), self.run.data.padding)
+        rows = np.arange(min(max(CANDIDATES, count), len(split)))
+        batch = split.batch(rows, self.run.data.padding)
         lengths = batch[self.run.model.batch_keys[1]].sum(axis=1)
         found: list[int] = np.argsort(-lengths, kind="stable")[:count].tolist()
         return found

@@ -43,7 +43,8 @@ SIZES: Mapping[str, str] = {
     "longformer": "window",
     "chunked": "chunk_len",
 }
-# Keys that depend on the budget. Labels mention them only if two settings differ in nothing else.
+# Keys that depend on the budget. Labels mention them only if two settings differ in nothing else, but the
+# warm-up of a run that is not shorter is a difference from the recipe.
 SECONDARY = {"optimizer.warmup_steps", "eval.every_steps"}
 NAMES = {"attention.name", "data.task", "data.sha256", PRESET}
 
@@ -136,16 +137,17 @@ def differences(setting: Setting) -> dict[str, Hashable]:
 def label_differences(setting: Setting) -> dict[str, Hashable]:
     """Returns the differences from the config file that a label mentions.
 
-    Fewer steps are omitted, because they make a run partial, which is shown elsewhere. Empty for a task
-    without a known config file; labels then mention values that differ among the settings.
+    Fewer steps and their warm-up are omitted, because they make a run partial, which is shown elsewhere.
+    Empty for a task without a known config file; labels then mention values that differ among the settings.
     """
     if not has_config_file(setting):
         return {}
-    found = {key: value for key, value in differences(setting).items() if key not in SECONDARY}
+    found = differences(setting)
+    omitted = {"eval.every_steps"}
     steps, budget = found.get("train.total_steps"), defaults_of(setting).get("train.total_steps")
     if isinstance(steps, int) and (not isinstance(budget, int) or steps < budget):
-        del found["train.total_steps"]
-    return found
+        omitted |= {"train.total_steps", "optimizer.warmup_steps"}
+    return {key: value for key, value in found.items() if key not in omitted}
 
 
 def track_of(setting: Setting) -> str:

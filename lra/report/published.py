@@ -70,7 +70,7 @@ XFORMERS = Source(
     "A rerun: the paper's sizes, 128 landmarks, ListOps for 10,000 steps.",
 )
 BOARD = Source(
-    "Tay et al. 2021, the official board",
+    "Tay et al. 2021, the official leaderboard",
     "https://github.com/google-research/long-range-arena",
     "Other sizes and budgets, chosen for each task and model; ListOps before its brackets were"
     " fixed. ✗: no better than chance. Sinkhorn's mean is as printed; its row gives 51.48.",

@@ -196,8 +196,8 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
             "mean": f"{one.difference:+.2f}".replace("-", "−"),
             "95 % t-interval": f"± {one.half_width:.2f}" if one.paired else NOTHING,
             "binomial error": NOTHING if one.paired else f"± {one.error:.2f}",
-            "p": _p(one.p),
-            "p, Holm": _p(one.p_holm),
+            "p": format_p(one.p),
+            "p, Holm": format_p(one.p_holm),
         }
         for one in comparisons
     ]
@@ -231,13 +231,19 @@ def shortfalls(groups: Iterable[Group]) -> list[str]:
 
 
 def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
-    """Returns accuracies of trivial predictors in [0, 1], and True if they are from all runs' test set."""
-    test_sets = {group.setting["data.sha256"] for group in groups if group.scored}
+    """Returns accuracies of trivial predictors in [0, 1], and True if they are from all runs' test set.
+
+    Older runs recorded fewer predictors, so those of all runs on the first run's data are merged.
+    """
+    test_sets = [group.setting["data.sha256"] for group in groups if group.scored]
+    found: dict[str, float] = {}
     for group in groups:
         for run in group.scored:
-            if run.result and run.result.baselines:
-                return run.result.baselines, len(test_sets) == 1
-    return baselines_of(groups[0].task), False
+            if run.result and group.setting["data.sha256"] == test_sets[0]:
+                found = {**run.result.baselines, **found}
+    if not found:
+        return baselines_of(groups[0].task), False
+    return found, len(set(test_sets)) == 1
 
 
 def score(group: Group | None) -> str:
@@ -316,7 +322,8 @@ def _mark(group: Group) -> str:
     return "" if group.is_steady else " †"
 
 
-def _p(value: float) -> str:
+def format_p(value: float) -> str:
+    """Returns a p-value with three decimals; a dash for NaN."""
     if math.isnan(value):
         return NOTHING
     return f"{value:.3f}" if value >= 0.001 else "< 0.001"

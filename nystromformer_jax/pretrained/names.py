@@ -104,15 +104,14 @@ def encoder_modules(prefix: str, modules: Modules) -> dict[str, str]:
     return {f"encoder/layer_{{i}}/{ours}": prefix + theirs for ours, theirs in modules.items()}
 
 
-def authors_attention(prefix: str) -> dict[str, str]:
-    """Returns the authors' tensor names for the Modules of attention."""
-    return {
-        "attention/query": f"{prefix}W_q",
-        "attention/key": f"{prefix}W_k",
-        "attention/value": f"{prefix}W_v",
-        "attention/core": f"{prefix}attn",
-        "attention/out": f"{prefix}ff",
-    }
+# The authors' tensor names for the Modules of attention.
+AUTHORS_ATTENTION = {
+    "attention/query": "mha.W_q",
+    "attention/key": "mha.W_k",
+    "attention/value": "mha.W_v",
+    "attention/core": "mha.attn",
+    "attention/out": "mha.ff",
+}
 
 
 _EMBEDDINGS = {
@@ -222,7 +221,7 @@ _AUTHORS_TOKENS = {"mlm": "mlm.mlm_class", "mlm/dense": "mlm.dense", "mlm/norm":
 
 def _authors(layer: str, mlp: Modules) -> Family:
     norms = {"attention_norm": "norm1", "mlp_norm": "norm2"}
-    layers = encoder_modules(layer, {**authors_attention("mha."), **norms, **mlp})
+    layers = encoder_modules(layer, {**AUTHORS_ATTENTION, **norms, **mlp})
     return Family(
         prefix="model.",
         roots=(),

@@ -332,5 +332,5 @@ def _divergence(names: Sequence[str], before: int, step: int, saved_steps: Seque
     return (
         f"{', '.join(names)} became NaN or infinite between steps {before + 1} and {step};"
         f" {where}. Lower optimizer.learning_rate, lengthen its warm-up or set"
-        " optimizer.clip_norm=1, in a new --workdir; log.every_steps=1 finds the step."
+        " optimizer.clip_norm=1, in a new --workdir. To find the exact step, set log.every_steps=1."
     )

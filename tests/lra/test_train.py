@@ -373,6 +373,10 @@ def test_memorizes_eight_trees(tmp_path):
             "less than one batch",
         ),
         (
+            {"data__curriculum": 50, "data__examples": 7},
+            "data.curriculum=50 with data.examples=7 has 7 examples, less than one batch",
+        ),
+        (
             {"data__curriculum": 50, "data__examples": 0},
             "data.curriculum=50 takes 6 steps, but train.total_steps is 6, so .* no example",
         ),

@@ -289,9 +289,9 @@ def test_prepares_data_once_and_again_after_a_change(path, caplog):
     assert load(path, workers=2).folder == first.folder
     training, preparing, left_out = caplog.messages
     assert training.startswith(
-        f"Preparing a tokenizer of {path}, documents by blank_line; saved to "
+        f"Preparing a tokenizer of {path}, documents by blank_line; will be saved to "
     )
-    assert preparing.endswith(f"; saved to {first.folder}")
+    assert preparing.endswith(f"; will be saved to {first.folder}")
     assert left_out.endswith(
         "of 211 documents have fewer than two sentences, so they give no pairs."
     )

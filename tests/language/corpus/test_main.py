@@ -24,7 +24,7 @@ def path(tmp_path):
 def test_a_corpus_is_prepared_checked_and_described(path, capsys):
     assert main([path, *SMALL]) == 0
     captured = capsys.readouterr()
-    assert "documents by spaced_heading; saved to " in captured.err
+    assert "documents by spaced_heading; will be saved to " in captured.err
     assert "all hashes match.\nSHA-256 " in captured.out
     train, valid = captured.out.split("\n| ")[3:5]
     assert train.startswith("train | ")

@@ -37,7 +37,7 @@ def test_with_a_tokenizer_the_data_are_prepared(tmp_path, capsys):
     page = capsys.readouterr().out
     assert "all hashes match" in page
     assert "truncated at 16 |" in page
-    assert "different examples that two splits share, ignoring labels: train/valid 0, " in page
+    assert "distinct examples that two splits share, ignoring labels: train/valid 0, " in page
     assert "Training example" not in page
 
 

@@ -14,7 +14,7 @@ def test_row_of_a_tokenized_split():
     split = split_of(texts, np.array([0, 1, 1, 1], np.int32))
     assert statistics.token_statistics(TASKS["rte"], split, 1_234, 8) == {
         "examples": "4",
-        "different": "1,234",
+        "distinct": "1,234",
         "entailment, not_entailment": "25.0 %, 75.0 %",
         LENGTHS: "5, 8, 9, 9",
         "truncated at 8": "25.00 %",  # of 5, 7, 8 and 9 tokens, only the last

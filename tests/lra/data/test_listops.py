@@ -168,7 +168,7 @@ def test_preparation_is_logged_once(caplog):
     data.load(CONFIG)
     data.load(CONFIG)
     (message,) = caplog.messages
-    assert message.startswith("Preparing ListOps: 60 trees, seed 0, 1 processes; saved to ")
+    assert message.startswith("Preparing ListOps: 60 trees, seed 0, 1 processes; will be saved to ")
     assert pathlib.Path(message.split("saved to ")[1]).is_dir()
 
 

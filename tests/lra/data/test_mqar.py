@@ -53,7 +53,7 @@ def test_sizes_leave_room_for_the_queries_and_have_enough_keys():
     assert describe("mqar-256-64").targets == 64
     assert describe("mqar-504-126").targets == 126
     for name, most in (("mqar-255-64", 63), ("mqar-512-127", 126), ("mqar-128-0", 32)):
-        with pytest.raises(ValueError, match=f"has 1 to {most} pairs, got {name.split('-')[2]}"):
+        with pytest.raises(ValueError, match=f"needs 1 to {most} pairs, got {name.split('-')[2]}"):
             describe(name)
 
 

@@ -202,6 +202,13 @@ def cut_image(release):
     path.write_bytes(path.read_bytes()[:70])
 
 
+def damage_header(release):
+    path = release / "imgs" / "2" / "sample_3.png"
+    content = bytearray(path.read_bytes())
+    content[11] = 7  # length of the header chunk
+    path.write_bytes(content)
+
+
 def redraw_image(release, mode, side):
     from PIL import Image
 
@@ -234,6 +241,7 @@ def redraw_image(release, mode, side):
             r"10\.npy, line 4: the line is not valid UTF-8",
         ),
         (cut_image, r"sample_3\.png is corrupt .*unpack lra_release\.gz again"),
+        (damage_header, r"sample_3\.png is corrupt .*unpack lra_release\.gz again"),
         (
             lambda folder: redraw_image(folder, "L", 31),
             r"sample_3\.png has 31 × 31 pixels of mode L; Pathfinder needs 32 × 32",

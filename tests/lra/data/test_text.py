@@ -138,7 +138,7 @@ def test_prepares_data_once_and_again_after_a_change(parent, caplog):
     first = load(parent)
     assert load(parent).sha256 == first.sha256
     (message,) = caplog.messages
-    assert message.startswith(f"Preparing Text: reading {parent / 'aclImdb'}; saved to ")
+    assert message.startswith(f"Preparing Text: reading {parent / 'aclImdb'}; will be saved to ")
     assert pathlib.Path(message.split("saved to ")[1]) == first.folder
 
     (parent / "aclImdb/train/pos/3_9.txt").write_text("Changed.")

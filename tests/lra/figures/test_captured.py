@@ -110,7 +110,7 @@ def test_opens_a_run_with_a_curriculum(tmp_path):
     assert open_run(folder, max_len=100).run.config["data"]["curriculum"] == 72
 
 
-def test_longest_examples_are_truncated_to_the_shortest_of_them(tmp_path):
+def test_longest_examples_are_truncated_to_the_shortest_of_them(tmp_path, monkeypatch):
     config = small_config(model__num_layers=2)
     trained = open_run(write_run(tmp_path / "run", config), max_len=100)
     lengths = [11, 41, 17, 43, 41, 5]
@@ -120,6 +120,10 @@ def test_longest_examples_are_truncated_to_the_shortest_of_them(tmp_path):
     task = dataclasses.replace(trained.task, splits={"test": split})
     trained = dataclasses.replace(trained, task=task)
     assert trained.longest(3) == [3, 1, 4]
+    monkeypatch.setattr(captured, "CANDIDATES", 2)
+    assert trained.longest(1) == [1]
+    assert trained.longest(3) == [1, 2, 0]
+    monkeypatch.undo()
     layers = trained.layers([3, 1])
     assert [x.shape for x in layers[1]] == [(2, 41, 2, 5)] * 3
     second = captured.unpadded(trained.core_calls(1)[1])

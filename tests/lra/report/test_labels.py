@@ -112,6 +112,7 @@ def test_a_preset_without_the_task_is_not_recognized(monkeypatch):
         ("softmax,conv_kernel_size=35", {}, "paper"),
         ("nystrom", {"train": {"total_steps": 50}, "optimizer": {"warmup_steps": 5}}, "paper"),
         ("nystrom", {"train": {"accumulation": 4}, "eval": {"every_steps": 100}}, "paper"),
+        ("nystrom", {"optimizer": {"warmup_steps": 0}}, "other"),
         ("nystrom,recipe=fast", {}, "fast"),
         ("linear,recipe=fast", {}, "fast"),
         ("nystrom,recipe=fast,num_landmarks=256", {"train": {"seed": 7}}, "fast"),
@@ -177,12 +178,14 @@ def test_label_of_a_shorter_run_contains_its_steps():
     assert labels(setting("nystrom", "text"), short) == ["nystrom-64", "nystrom-64"]
 
 
-def test_labels_contain_warm_up_if_nothing_else_differs():
+def test_labels_contain_the_warm_up():
     slow = setting("nystrom", optimizer={"warmup_steps": 2000})
-    assert labels(setting("nystrom"), slow) == [
-        "nystrom-64, warm-up 1000",
-        "nystrom-64, warm-up 2000",
+    assert labels(setting("nystrom"), slow) == ["nystrom-64", "nystrom-64, warm-up 2000"]
+    short = [
+        setting("nystrom", train={"total_steps": 500}, optimizer={"warmup_steps": steps})
+        for steps in (50, 100)
     ]
+    assert labels(*short) == ["nystrom-64, warm-up 50", "nystrom-64, warm-up 100"]
 
 
 @pytest.mark.parametrize(

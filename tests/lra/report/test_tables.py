@@ -174,6 +174,15 @@ def test_missing_baselines_are_the_published_ones(tmp_path):
     )
 
 
+def test_baselines_of_older_and_newer_runs_are_merged(tmp_path):
+    write_run(tmp_path / "old", result={"baselines": {"constant answer": 0.5}})
+    write_run(tmp_path / "new", seed=4, result={"baselines": {"naive Bayes on 10 bytes": 0.875}})
+    expected = {"constant answer": 0.5, "naive Bayes on 10 bytes": 0.875}
+    assert tables.baselines(groups_in(tmp_path)) == (expected, True)
+    write_run(tmp_path / "other", seed=5, result={"baselines": {"x": 1.0}, "data_sha256": "b" * 64})
+    assert tables.baselines(groups_in(tmp_path)) == (expected, False)
+
+
 def test_baselines_of_one_test_set_are_not_those_of_another(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "going", task="listops", seed=5, finished=False, attention=SOFTMAX)
