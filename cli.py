@@ -100,7 +100,7 @@ def run_all(
                 training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
             ):
                 had_finished = workdir.result is not None and not evaluates
-                results[folder] = act(run, workdir)
+                results[folder] = _act(act, run, workdir)
         except training.LossNotFinite as error:
             if training.is_primary():
                 exit_with_error(f"{folder}: {error}")
@@ -111,6 +111,23 @@ def run_all(
         if training.is_primary():
             print(f"{sentence(results[folder])} {end}", flush=True)
     return results
+
+
+def _act(act: Callable[[Any, Any], dict[str, Any]], run: Any, workdir: Any) -> dict[str, Any]:
+    """Calls `act`; converts an error about memory to a ValueError with advice."""
+    import jax
+
+    from nystromformer_jax.training.topology import is_out_of_memory
+
+    try:
+        return act(run, workdir)
+    except jax.errors.JaxRuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"The memory of the device is too small ({str(error).splitlines()[0]:.200}): split batches by"
+            " --config.train.accumulation=PARTS. run_plan.py prints how many parts fit."
+        ) from error
 
 
 def run(main: Callable[[list[str]], int]) -> None:
@@ -396,6 +413,10 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
         code = 1
     except KeyboardInterrupt:
         code = exit_with_error("stopped by Ctrl-C", exit_code=130)
+        if _initialized:  # the other processes may run on, so a normal exit would wait for them
+            from nystromformer_jax import training
+
+            training.shutdown(code)
     except Exception as error:
         if not (_initialized or isinstance(error, OSError)):
             raise

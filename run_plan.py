@@ -47,8 +47,8 @@ def main(argv: list[str]) -> int:
             "--examples is for fine-tuning; the length of this config is train.total_steps."
         )
     try:
-        devices = topology.topology_devices(TOPOLOGY.value) if TOPOLOGY.value else None
         chip = topology.chip_of(TOPOLOGY.value) if TOPOLOGY.value else None
+        devices = topology.topology_devices(TOPOLOGY.value) if TOPOLOGY.value else None
         report = make_report(
             config,
             lambda config: _spec(config, devices),

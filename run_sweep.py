@@ -148,7 +148,9 @@ def parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, dict[str
         if not match:
             known = [f"--{name}" for name in vars(flags)]
             hint = nearest(word.partition("=")[0], known)
-            if "." in word.partition("=")[0]:
+            if re.match(r"--(slurm|local)\.", word):
+                hint = f": write {word.partition('=')[0]}=VALUE"
+            elif "." in word.partition("=")[0]:
                 hint = f"; values of a config are --set={word.removeprefix('--').removeprefix('config.')}"
             raise ValueError(f"unknown argument {word}{hint}")
         parameters[f"{match[1]}_{match[2]}"] = match[3]

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import gzip
 import hashlib
+import json
 import re
 import tarfile
 import zlib
@@ -142,6 +143,21 @@ def stamp(files: Mapping[str, Path]) -> Mapping[str, object]:
         status = path.stat()
         digest.update(f"{name}\n{status.st_size} {status.st_mtime_ns}\n".encode())
     return {"files": len(files), "stamp": digest.hexdigest()}
+
+
+def parse_json(text: str, where: str, advice: str) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+      ValueError: The text is not JSON, is nested too deeply, or contains an unpaired surrogate.
+    """
+    try:
+        value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON ({error}): {advice}.") from None
+    return value
 
 
 def decode(content: bytes, where: str, advice: str = "", *, at: int = 0) -> str:

@@ -118,7 +118,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
             "init": run.init.checkpoint,
             "init_sha256": init_sha256,
             "valid": _with_perplexity(fit_result.best_metrics),
-            "valid_examples": _num_evaluated(run, corpus),
+            "valid_examples": fit_result.best_examples,
             "baselines": baselines(corpus),
             "partial": is_partial(run, corpus),
         }

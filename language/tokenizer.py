@@ -62,8 +62,8 @@ class Tokenizer:
         if missing:
             names = " and ".join(" or ".join(SPECIAL_TOKENS[name]) for name in missing)
             raise ValueError(
-                f"The tokenizer {origin} has no token {names}, which masked language modeling needs:"
-                " pass the tokenizer of a BERT-style model, or leave data.tokenizer empty to train one."
+                f"The tokenizer {origin} has no token {names}: use the tokenizer of a BERT-style model, such"
+                " as one that run_pretrain.py trains."
             )
         special = {id for id, token in backend.get_added_tokens_decoder().items() if token.special}
         special.update(ids.values())

@@ -182,7 +182,8 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
             "attention": run.attention,
             **(on_test(params) if test else {"state": VALIDATED}),
             "valid_accuracy": fit_result.best_metrics["accuracy"],
-            "partial": is_partial(run, task),
+            "partial": is_partial(run, task)
+            or fit_result.best_examples < len(task.splits["valid"]),
         }
 
     training = _examples(run, task.splits["train"])

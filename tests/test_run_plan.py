@@ -31,6 +31,7 @@ def test_plans_for_the_devices_of_this_machine():
     ("arguments", "words"),
     [
         (["--topology=v5e"], "such as v5e:1x1 or h200:1; got 'v5e'"),
+        (["--topology=v5x:2x2"], "Unknown chip 'v5x'; did you mean v5p or v5e"),
         (["--config.mesh.data=3"], "does not match 8 device(s)"),
         (["--price=-1"], "price"),
         (["--price=1.2"], "--price needs --topology"),

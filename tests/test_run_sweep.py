@@ -72,6 +72,7 @@ def wait_for(path):
         (["--seeds=0"], "argument --seeds: needs a positive number, got '0'"),
         (["--wrokers=2"], "unknown argument --wrokers=2; did you mean --workers"),
         (["--slurm.partition=gpu"], "--slurm.partition=gpu needs --submit=slurm"),
+        (["--slurm.partition", "gpu"], "--slurm.partition: write --slurm.partition=VALUE"),
         (["--optimizer.eps=1"], "values of a config are --set=optimizer.eps=1"),
         (["--submit=local", "--config.optimizer.eps=1"], "are --set=optimizer.eps=1"),
         (["--submit=slrm"], "invalid choice: 'slrm'"),

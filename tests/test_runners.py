@@ -3,8 +3,10 @@
 import errno
 import types
 
+import jax
 import pytest
 
+import cli
 from language import finetune, pretrain
 from lra import train
 from nystromformer_jax import training
@@ -61,6 +63,16 @@ def test_errors_print_one_line_with_the_same_exit_code_in_every_runner(called, m
     assert code == 1
     assert "Traceback" in said
     assert "KeyError: 'ours'" in said
+
+
+def test_too_little_memory_is_one_sentence():
+    def act(run, workdir):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore lines")
+
+    with pytest.raises(
+        ValueError, match=r"too small \(RESOURCE.* memory\): .*train.accumulation=PARTS"
+    ):
+        cli._act(act, None, None)
 
 
 @pytest.mark.parametrize("called", ["run_glue"], indirect=True)

@@ -41,7 +41,8 @@ class CorpusConfig:
       documents: Separator of documents. "blank_line": empty lines. "heading": lines like
         `= Title =`, as in WikiText; lines like `= = Section = =` are dropped. "file": one document per
         file. "line": one document per line, as always for JSON and tfds. "auto": headings if the text
-        begins with a heading, else blank lines if there are any, else files if several, else lines.
+        begins with a heading, else blank lines if the first mebibyte of the first file has any, else files if
+        there are several, else lines.
       tokenizer: Path for `language.tokenizer.load_tokenizer`; empty: a tokenizer is trained.
       vocab_size: Vocabulary size of a trained tokenizer.
       lowercase: Convert text to lower case, for a trained tokenizer or a `vocab.txt`.
@@ -126,7 +127,7 @@ def load(config: CorpusConfig) -> Corpus:
         make = PairMaker(source, file, **options)
         made = pieces.make_pieces(make, source.num_pieces, pieces_folder, config.workers, "Pairs")
         statistics = pieces.read_statistics(made)
-        _require_pairs(statistics, config)
+        _require_pairs(statistics, config, stamp["documents"])
         pieces.write_arrays(folder, made, statistics, pieces.token_dtype(tokenizer))
         plain = {split: dataclasses.asdict(found) for split, found in statistics.items()}
         (folder / _STATISTICS).write_text(json.dumps(plain, indent=2), encoding="utf-8")
@@ -186,14 +187,16 @@ def _train_tokenizer(config: CorpusConfig, source: Source) -> Tokenizer:
     return load_tokenizer(cache.prepared("tokenizer", fingerprint, build, description).folder)
 
 
-def _require_pairs(statistics: Mapping[str, SplitStatistics], config: CorpusConfig) -> None:
+def _require_pairs(
+    statistics: Mapping[str, SplitStatistics], config: CorpusConfig, separator: str
+) -> None:
     documents = sum(found.documents for found in statistics.values())
     if not documents:
         raise _no_text(config)
     if not any(found.pairs for found in statistics.values()):
         raise ValueError(
             f"{config.dir} yields no pairs: each of its {documents:,} documents has only one sentence."
-            f" Check that data.documents={config.documents} is how its documents are separated."
+            f" They were separated by {separator}: set data.documents if that is wrong."
         )
     for split, change in (("train", "Lower"), ("valid", "Raise")):
         if not statistics[split].pairs:

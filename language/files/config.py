@@ -1,11 +1,11 @@
 """Config section "data" for fine-tuning on one's own files."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from dataprep import cache
+from dataprep.archives import parse_json
 from language.tasks.examples import Truncation
 from language.tasks.task import Kind, Metric
 from nystromformer_jax.spelling import nearest
@@ -62,7 +62,8 @@ class FilesConfig:
         the mesh splits the length, or if outputs depend on the padded length: if `landmark_layout` is not
         "real", `mask_conv` is False, or the attention is Reformer.
       seed: Seed of the sample and of the validation split; training uses `train.seed`.
-      workers: Number of tokenizer threads; 0: one per core. It does not change the data.
+      workers: Number of calls of the tokenizer at once, each of which may use several threads; 0: one per
+        core. It does not change the data.
     """
 
     kind: Kind
@@ -129,7 +130,7 @@ class FilesConfig:
         if not self.labels.startswith("["):
             return [label.strip() for label in self.labels.split(",")] if self.labels else []
         try:
-            labels = json.loads(self.labels)
+            labels = parse_json(self.labels, "data.labels", "")
         except ValueError:
             labels = [None]
         if not all(isinstance(label, str) for label in labels):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataprep.archives import decode, reading
+from dataprep.archives import decode, parse_json, reading
 from language.files.config import FilesConfig
 from language.tasks import examples
 from language.tasks.examples import EncodedSplit, Example
@@ -168,21 +168,6 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _table_rows(path, text)
 
 
-def parse_json(text: str, where: str, advice: str) -> Any:
-    """Returns the value of a JSON text.
-
-    Raises:
-      ValueError: The text is not JSON, is nested too deeply, or contains an unpaired surrogate.
-    """
-    try:
-        value = json.loads(text)
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON ({error}): {advice}.") from None
-    return value
-
-
 def _json_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -196,37 +181,46 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the rows of a .tsv file, where quotation marks are text, or of a .csv file (RFC 4180)."""
-    limit = csv.field_size_limit(2**31 - 1)  # the default is shorter than long documents
-    lines = io.StringIO(text, newline="")
-    if path.suffix == ".tsv":
-        reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(lines, strict=True)
     header: list[str] = []
     empty = ""  # place of an empty line below the header
+    for number, cells in _tsv_cells(text) if path.suffix == ".tsv" else _csv_cells(path, text):
+        where = f"{path}, line {number}"
+        if not cells:
+            empty = where if header else ""
+            continue
+        if not header:
+            header = cells
+            if len(set(header)) != len(header):
+                raise ValueError(f"{where}: two columns have the same name: rename one.")
+            continue
+        if empty and len(header) == 1:  # it may be an empty text
+            raise ValueError(f"{empty}: the column {header[0]!r} needs a text, not an empty line.")
+        if len(cells) != len(header):
+            raise ValueError(
+                f"{where}, has {len(cells)} columns instead of {len(header)}: quote texts that contain"
+                " the separator (.csv), or use .jsonl."
+            )
+        yield where, dict(zip(header, cells, strict=True))
+
+
+def _tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the cells of each line; a carriage return within a line is text."""
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        yield number, line.split("\t") if line else []
+
+
+def _csv_cells(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number of the first line and the cells of each row."""
+    limit = csv.field_size_limit(2**31 - 1)  # the default is shorter than long documents
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    first = 1
     try:
         for cells in reader:
-            where = f"{path}, line {reader.line_num}"
-            if not cells:
-                empty = where if header else ""
-                continue
-            if not header:
-                header = cells
-                if len(set(header)) != len(header):
-                    raise ValueError(f"{where}: two columns have the same name: rename one.")
-                continue
-            if empty and len(header) == 1:  # it may be an empty text
-                raise ValueError(
-                    f"{empty}: the column {header[0]!r} needs a text, not an empty line."
-                )
-            if len(cells) != len(header):
-                raise ValueError(
-                    f"{where}, has {len(cells)} columns instead of {len(header)}: quote texts that contain"
-                    " the separator (.csv), or use .jsonl."
-                )
-            yield where, dict(zip(header, cells, strict=True))
+            yield first, cells
+            first = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}, is not CSV ({error}).") from None
+        raise ValueError(f"{path}, line {first}, is not CSV ({error}).") from None
     finally:
         csv.field_size_limit(limit)
 
@@ -262,7 +256,7 @@ def _label_list(value: Any, config: FilesConfig, where: str) -> list[str]:
         return [part.strip() for part in value.split(config.separator) if part.strip()]
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
-            value = json.loads(value)
+            value = parse_json(value, "", "")
     if not isinstance(value, list):
         raise ValueError(
             f"{where}: the column {config.label!r} needs a JSON list of labels, not {value!r}: write one,"

@@ -1,5 +1,6 @@
 """Question answering from JSON files in the format of SQuAD 1.1 and 2.0."""
 
+import collections
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.archives import decode, reading
+from dataprep.archives import decode, parse_json, reading
 from language.files.config import FilesConfig
-from language.files.rows import parse_json
 from language.tasks import examples
 from language.tasks.answering import AnsweringTask, AnswerSplit, Question, answer_tokens, windows
 from language.tokenizer import Tokenizer
@@ -21,7 +21,7 @@ _FORM = 'data[i].paragraphs[j].context, and .qas[k] with id, question and answer
 def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Question]:
     """Returns the questions of a file.
 
-    If `labeled` is None, answers are read if the first question has them; if it is False, they are not.
+    If `labeled` is None, answers are read if any question has them; if it is False, they are not.
 
     Raises:
       ValueError: The file is not UTF-8 or JSON, a key is missing, or an answer is not in its context.
@@ -31,19 +31,19 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Quest
     text = decode(raw.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
     found = parse_json(text, str(path), "it needs SQuAD's format")
     try:
-        questions = []
-        for context, entry in _entries(found):
-            if labeled is None:
-                labeled = "answers" in entry or "is_impossible" in entry
-            questions.append(_question(entry, context, path, labeled=labeled))
+        entries = list(_entries(found))
+        if labeled is None:
+            labeled = any("answers" in entry or "is_impossible" in entry for _, entry in entries)
+        questions = [_question(entry, context, path, labeled=labeled) for context, entry in entries]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is not in SQuAD's format: it needs {_FORM} ({error!r})."
         ) from None
     if not questions:
         raise ValueError(f"{path} has no questions: it needs {_FORM}.")
-    if len({question.id for question in questions}) < len(questions):
-        raise ValueError(f"{path}: two questions have the same id: rename one.")
+    for id, count in collections.Counter(question.id for question in questions).items():
+        if count > 1:
+            raise ValueError(f"{path}: {count} questions have the id {id!r}: rename all but one.")
     return questions
 
 

@@ -39,6 +39,10 @@ def train(
     check_tokenizer(tokenizer, config, run.init)
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     train_config = spec.config.train
+    for name, split in data.splits.items():
+        if name != "train":
+            split.count_complete(spec.config.eval.num_evaluated(len(split)))
+    _require_same_tuning(run, workdir)
     # At the first start, because the files may change before the end.
     init_sha256 = workdir.record("init_sha256", run.init.weights_sha256)
 
@@ -121,6 +125,17 @@ def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
         f"Best of {len(results)} by validation {metric}: batch {chosen['batch_size']}, rate"
         f" {chosen['learning_rate']:g}, in {best}. {sentence(chosen)}"
     )
+
+
+def _require_same_tuning(run: Run, workdir: training.Workdir) -> None:
+    """Raises ConfigDiffers if `eval.tune_threshold`, with which metrics are compared, has changed."""
+    tuning = str(run.sections["eval"].tune_threshold)
+    recorded = workdir.record("tune_threshold", lambda: tuning)
+    if recorded != tuning:
+        raise training.ConfigDiffers(
+            f"{workdir.path} contains a run with eval.tune_threshold={recorded}, now it is {tuning}: pass"
+            f" --config.eval.tune_threshold={recorded} to resume it, or another --workdir for a new run."
+        )
 
 
 def _description(task: Task) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class GlueConfig:
         382).
       group_by_length: See `FilesConfig`; False as in the authors' code.
       seed: Seed of the sample and of IMDb's validation split; training uses `train.seed`.
-      workers: Number of tokenizer threads; 0: one per core. It does not change the data.
+      workers: See `FilesConfig`.
     """
 
     task: str

@@ -45,8 +45,11 @@ def read(task: GlueTask, source: RawFiles, seed: int) -> Examples:
         splits[split].append(Example(id, (text,), task.labels.index(label)))
     for split, examples in splits.items():
         for number, label in enumerate(task.labels):
-            if not any(example.label == number for example in examples):
-                raise ValueError(f"{source.path} has no review in {split}/{label}. {_UNPACK_AGAIN}")
+            count = sum(example.label == number for example in examples)
+            if count < (2 if split == "train" else 1):  # one is held out for validation
+                raise ValueError(
+                    f"{source.path} has too few reviews in {split}/{label}: {count}. {_UNPACK_AGAIN}"
+                )
         examples.sort(
             key=lambda row: (hashlib.sha256(row.texts[0].encode()).digest(), row.label, row.id)
         )

@@ -53,11 +53,11 @@ def find(task: GlueTask, folder: Path) -> RawFiles:
                 return RawFiles(parent, parent.name, subfolders, pattern)
     partial = next((p for p in folders if any((p / name).is_file() for name in required)), None)
     missing = next(name for name in required if not ((partial or folder) / name).is_file())
+    place = partial or (f"{folders[0]} and {folder}" if folder.name else "the current folder")
     raise FileNotFoundError(
-        f"{task.title} needs the files {', '.join(required)}, and {missing} is missing in"
-        f" {partial or f'{folders[0]} and {folder}'}. Unpack {task.title} of"
-        " https://gluebenchmark.com/tasks, and set --config.data.dir to its folder, or to the one"
-        " above."
+        f"{task.title} needs the files {', '.join(required)}, and {missing} is missing in {place}."
+        f" Unpack {task.title} of https://gluebenchmark.com/tasks, and set --config.data.dir to its"
+        " folder, or to the one above."
     )
 
 

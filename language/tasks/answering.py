@@ -53,10 +53,9 @@ class AnswerSplit(EncodedSplit):
         """Returns True if the questions have answers."""
         return self.questions[0].answers is not None
 
-    @property
-    def num_examples(self) -> int:
-        """Number of questions."""
-        return len(self.questions)
+    def count_complete(self, rows: int) -> int:
+        """Returns how many questions have all their rows among the first `rows`; see `EncodedSplit`."""
+        return count_complete(self.question_of, rows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ class AnsweringTask(Task):
         """Returns the answer to each question: the best span over all windows, or an empty text."""
         assert isinstance(split, AnswerSplit)
         rows = len(outputs["start"])
-        count = count_complete(split.question_of, rows)
+        count = split.count_complete(rows)
         answers, best = [""] * count, np.full(count, -np.inf)
         empty = np.full(count, np.inf)
         for row, question in enumerate(split.question_of[:rows].tolist()):

@@ -51,10 +51,13 @@ class EncodedSplit:
         """Returns True if the split has labels, so that predictions can be scored."""
         return self.labels is not None
 
-    @property
-    def num_examples(self) -> int:
-        """Number of examples, which may be fewer than the rows."""
-        return len(self)
+    def count_complete(self, rows: int) -> int:
+        """Returns how many examples have all their rows among the first `rows`; here one row each.
+
+        Raises:
+          ValueError: No example is complete.
+        """
+        return rows
 
     @property
     def num_special(self) -> int:

@@ -154,7 +154,11 @@ def write_predictions(
 
 
 def read_predictions(task: SequenceTask, file: Path) -> Predictions:
-    """Reads a file written by `write_predictions`; raises ValueError if it is invalid."""
+    """Reads a file written by `write_predictions` for one label per example.
+
+    Raises:
+      ValueError: The file is invalid, or an example has a list of labels.
+    """
     text = file.read_text(encoding="utf-8").rstrip("\n")
     header, *rows = [line.split("\t") for line in text.split("\n")]
     if header not in (["index", "prediction"], ["index", "prediction", "label"]):

@@ -48,10 +48,9 @@ class TaggedSplit(EncodedSplit):
         """Returns True if the sentences have tags."""
         return self.sentences[0].tags is not None
 
-    @property
-    def num_examples(self) -> int:
-        """Number of sentences."""
-        return len(self.sentences)
+    def count_complete(self, rows: int) -> int:
+        """Returns how many sentences have all their rows among the first `rows`; see `EncodedSplit`."""
+        return count_complete(self.sentence_of, rows)
 
     def batch(self, indices: npt.NDArray[np.integer], max_len: int) -> Batch:
         """Returns a batch with the labels [B, L], `IGNORED` except at the first token of each word."""
@@ -75,7 +74,7 @@ class TaggingTask(Task):
         """Returns the tag of each word of each sentence."""
         assert isinstance(split, TaggedSplit)
         classes = outputs["classes"]
-        count = count_complete(split.sentence_of, len(classes))
+        count = split.count_complete(len(classes))
         tags: list[list[str]] = [[] for _ in range(count)]
         for row, sentence in enumerate(split.sentence_of[: len(classes)].tolist()):
             if sentence < count:
@@ -97,7 +96,7 @@ class TaggingTask(Task):
     def write(self, file: Path, split: EncodedSplit, predicted: list[list[str]]) -> None:
         """Writes a line per word: word, tag if the file has tags, predicted tag, separated by tabs.
 
-        The last two columns are those that CoNLL's script `conlleval` reads.
+        The last two columns are those that CoNLL's script `conlleval` reads, with a tab as its delimiter.
         """
         assert isinstance(split, TaggedSplit)
         blocks = []
@@ -115,7 +114,7 @@ def spans(tags: Sequence[str]) -> set[Span]:
     An entity begins at B, and at I if the word before is in no entity or in one of another type. E ends an
     entity, and S is an entity of one word. M, L and U (of BMES and BILOU) are read as I, E and S.
 
-    Source: the script conlleval of CoNLL-2000. The package seqeval follows it by default.
+    Source: the script conlleval of CoNLL-2000, for B and I; the package seqeval, for E and S.
     """
     found, entity_type, start = set(), "", 0
     for i, tag in enumerate([*tags, "O"]):

@@ -55,16 +55,19 @@ class RemoteError(ValueError):
 
 
 class Interrupted(Exception):
-    """A signal ended the run after a save. `exit_code` is 130 (SIGINT) or 143 (SIGTERM)."""
+    """A signal ended the run after a save, or an evaluation outside of training if `step` is None.
 
-    def __init__(self, signal_number: int, step: int, total_steps: int) -> None:
+    `exit_code` is 130 (SIGINT) or 143 (SIGTERM).
+    """
+
+    def __init__(self, signal_number: int, step: int | None = None, total_steps: int = 0) -> None:
         self.step = step
         self.exit_code = 128 + signal_number
         name = "Ctrl-C" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
-        super().__init__(
-            f"Stopped by {name} after step {step} of {total_steps}, everything saved;"
-            " the same command resumes from there."
-        )
+        where = f"after step {step} of {total_steps}, everything saved; the same command resumes from there."
+        if step is None:
+            where = "during an evaluation; the same command repeats it."
+        super().__init__(f"Stopped by {name} {where}")
 
 
 _RUN_FAILED = (CannotWrite, CheckpointDamaged, DataGone, LossNotFinite, ProcessLost, TimeoutError)

@@ -171,11 +171,12 @@ class StopSignals:
 
     The previous handlers are restored at the end. Python allows signal handlers only in the main thread;
     in other threads `received` stays None. In a multi-process run jax forwards SIGTERM to all processes,
-    and `sync` sets `received`.
+    and `sync` sets `received`. The first signal prints `message`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, message: str = "Stopping: finishing this step, then saving.") -> None:
         self.received: int | None = None
+        self._message = message
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -210,7 +211,7 @@ class StopSignals:
         # os.write, because the signal may have interrupted print, which is not reentrant.
         if self.received is None:
             self.received = number
-            os.write(2, b"\nStopping: finishing this step, then saving.\n")
+            os.write(2, f"\n{self._message}\n".encode())
         else:
             os.write(2, b"\nStill saving; kill -9 would lose the steps since the last save.\n")
 

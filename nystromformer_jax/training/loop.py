@@ -30,6 +30,7 @@ class FitResult:
 
     best_step: int  # the step with the best validation metric
     best_metrics: dict[str, float]  # validation metrics at the best step
+    best_examples: int  # number of validation examples of `best_metrics`
     train_seconds: float  # with evaluation and saving, summed over resumes
     speed: dict[str, float]  # see `speed_of`; empty after a single step
 
@@ -213,6 +214,7 @@ def fit(
     return FitResult(
         best_step=record.best_step,
         best_metrics=record.best_metrics,
+        best_examples=record.best_examples or config.eval.num_evaluated(validation.count),
         train_seconds=record.train_seconds,
         speed=speed_of(*timed, batch_size) if record.timed_steps else {},
     )
@@ -279,12 +281,11 @@ def evaluate_split(
 
     `summarize` overrides `spec.summarize`. In a single-process run SIGTERM and Ctrl-C raise `Interrupted`.
     """
-    with StopSignals() as stop:
+    with StopSignals("Stopping.") as stop:
         try:
             return _evaluate(spec, params, examples, stop, summarize or spec.summarize)
         except StopEvaluation:
-            total_steps = spec.config.train.total_steps
-            raise Interrupted(stop.received or 0, total_steps, total_steps) from None
+            raise Interrupted(stop.received or 0) from None
 
 
 def _evaluate(

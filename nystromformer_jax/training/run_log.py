@@ -53,9 +53,20 @@ class JsonLines:
         return os.fstat(self._file.fileno()).st_size  # tell() ignores a truncation
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yields the parsed lines."""
+        """Yields the parsed lines.
+
+        Raises:
+          ValueError: A line is corrupt.
+        """
         with open(self.path, "rb") as file:
-            yield from map(json.loads, file)
+            for number, line in enumerate(file, 1):
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise ValueError(
+                        f"{self.path}, line {number}, is corrupt ({error}): restore the file, or pass"
+                        " another --workdir."
+                    ) from None
 
     def close(self) -> None:
         """Closes the file."""
@@ -84,6 +95,7 @@ class RunLog:
 
         Raises:
           ModuleNotFoundError: `wandb` is True and the package is not installed.
+          ValueError: A line of `metrics.jsonl` is corrupt.
         """
         self._silent = silent
         if silent:
@@ -93,8 +105,12 @@ class RunLog:
         self._speed = JsonLines(folder / "speed.jsonl")
         writers += [_open_events(folder / "events")] if events else []
         self._writers = [writer for writer in writers if writer is not None]
-        for line in self._metrics.lines():
-            self._write_events(line)
+        try:
+            for line in self._metrics.lines():
+                self._write_events(line)
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> "RunLog":
         return self

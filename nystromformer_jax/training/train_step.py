@@ -193,12 +193,13 @@ def _accumulate(
 
 
 def _split(batch: dict[str, Any], parts: int, mesh: Mesh) -> dict[str, Any]:
-    """Reshapes [B …] to [parts, B / parts …]; each device's rows stay on their device."""
-    shards = mesh.shape["data"]
+    """Reshapes [B …] to [parts, B / parts …]; part p has the rows p, p + parts, p + 2 parts ….
+
+    So each device's rows stay on their device, and a part has the same rows on any number of devices.
+    """
 
     def split(rows: Array) -> Array:
-        by_device = rows.reshape(shards, parts, -1, *rows.shape[1:])
-        by_part = by_device.swapaxes(0, 1).reshape(parts, -1, *rows.shape[1:])
+        by_part = rows.reshape(-1, parts, *rows.shape[1:]).swapaxes(0, 1)
         own = batch_sharding(mesh, by_part.shape[1:]).spec
         sharding = NamedSharding(mesh, PartitionSpec(None, *own))
         return jax.lax.with_sharding_constraint(by_part, sharding)

@@ -85,7 +85,11 @@ class Workdir:
     def _open(self, config: Mapping[str, Any], paths: Iterable[str]) -> None:
         _require_folder(self.path)
         if not self._read_only:
-            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                error.filename = str(self.path)  # mkdir names the parent that it cannot create
+                raise
         if self._writes:
             self._lock = _lock(self.path)
         config_file = self.path / "config.json"
@@ -281,12 +285,17 @@ def check_folder(
 
 
 def keep_accumulation(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns `config`, with a `train.accumulation` of 0 replaced by that of an existing run in `folder`."""
+    """Returns `config`, with a `train.accumulation` of 0 replaced by that of an existing run in `folder`.
+
+    A run with another batch size is not continued, so its number of parts is not used.
+    """
     file = folder / "config.json"
     if config["train"].get("accumulation") != 0 or not file.is_file():
         return config
     run = read_json(file)  # may be the config of another program, without `train.accumulation`
     recorded = run.get("train", {}).get("accumulation", 0)
+    if run.get("train", {}).get("batch_size") != config["train"].get("batch_size"):
+        return config
     return {**config, "train": {**config["train"], "accumulation": recorded}}
 
 

@@ -86,11 +86,12 @@ def test_failed_write_leaves_no_partial_result(tmp_path):
 
 
 @pytest.mark.skipif(not NOBODYS.is_dir(), reason="the system has no /sys")
-def test_rejects_a_folder_without_write_permission():
+@pytest.mark.parametrize("name", ["run", "sweep/run"])
+def test_rejects_a_folder_without_write_permission(name):
     with pytest.raises(
-        CannotWrite, match=f"{NOBODYS}/run cannot be written .*make the folder writable"
+        CannotWrite, match=f"{NOBODYS}/{name} cannot be written .*make the folder writable"
     ):
-        Workdir(NOBODYS / "run", {"train": {"seed": 3}})
+        Workdir(NOBODYS / name, {"train": {"seed": 3}})
 
 
 @pytest.mark.parametrize(

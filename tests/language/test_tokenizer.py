@@ -318,7 +318,9 @@ def test_rejects_files_that_are_not_tokenizers(tmp_path, name, content):
 
 def test_error_names_missing_special_tokens(tmp_path):
     texts.write(tmp_path / "vocab.txt", "[PAD]\n[UNK]\n[CLS]\na\n")
-    with pytest.raises(ValueError, match=r"no token \[SEP\] or </s> and \[MASK\] or <mask>, which"):
+    with pytest.raises(
+        ValueError, match=r"no token \[SEP\] or </s> and \[MASK\] or <mask>: use the"
+    ):
         load_tokenizer(tmp_path / "vocab.txt")
 
 

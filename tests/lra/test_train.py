@@ -474,3 +474,11 @@ def test_a_validated_run_that_is_tested_on_fewer_examples_is_partial(
     assert not run_with(0, test=False)["partial"]
     tested = run_with(7)
     assert (tested["test_examples"], tested["partial"]) == (7, True)
+
+
+def test_a_run_whose_best_step_was_validated_on_fewer_examples_is_partial(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "is_partial", lambda run, task: run.fit.eval.max_examples > 0)
+    config = small_config(eval__max_examples=7)
+    assert run(config, tmp_path / "run")["partial"]
+    (tmp_path / "run" / "result.json").unlink()
+    assert run(small_config(), tmp_path / "run")["partial"]

@@ -59,6 +59,9 @@ def test_runs_of_other_devices_resume_with_their_accumulation(tmp_path):
         assert run.config_sha256 == known
     with Workdir(tmp_path, config()):  # not prepared, so it is still 0
         pass
+    smaller = train.prepare(keep_accumulation(config(batch_size=8), tmp_path)).config
+    with pytest.raises(ConfigDiffers, match=r"train.batch_size: .* in the run, 8 now"):
+        Workdir(tmp_path, smaller)
     changed = keep_accumulation(config(accumulation=4), tmp_path)
     with pytest.raises(ConfigDiffers, match=r"train.accumulation: 1 in the run, 4 now"):
         Workdir(tmp_path, changed)

@@ -46,6 +46,17 @@ def test_later_lines_are_dropped_and_floats_are_exact(tmp_path):
     )
 
 
+def test_a_corrupt_line_is_named(tmp_path):
+    kept = write(tmp_path, [1, 2, 3])
+    file = tmp_path / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([lines[0], b"X" + lines[1][1:], lines[2]]))
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl, line 2, is corrupt \(Expecting value.*--workdir"
+    ):
+        write(tmp_path, [4], keep_bytes=kept)
+
+
 def test_length_of_a_truncated_file_is_known_before_writing(tmp_path):
     kept = write(tmp_path, [1, 2, 3])
     write(tmp_path, [4, 5], keep_bytes=kept)

@@ -363,7 +363,7 @@ def test_rejects_documents_of_one_sentence(tmp_path):
     lines = [sentence for doc in DOCS for sentence in sentences.split(doc)]
     path = texts.write(tmp_path / "x.txt", "\n".join(lines))
     with failing(
-        rf"each of its {len(lines):,} documents has only one sentence.*data\.documents=auto is how"
+        rf"each of its {len(lines):,} documents has only one sentence.*separated by line: set data\.documents"
     ):
         load(path)
     assert left_behind() == []

@@ -130,7 +130,7 @@ def test_reads_one_document_at_a_time(tmp_path):
 
 
 def write_tfds(data_dir, docs, file_format="array_record", name="corpus"):
-    """A data set with a document of `docs` in each example."""
+    """A dataset with a document of `docs` in each example."""
     tfds = pytest.importorskip("tensorflow_datasets")
     features = tfds.features.FeaturesDict(
         {"text": tfds.features.Text(), "title": tfds.features.Text()}
@@ -158,7 +158,7 @@ def test_reads_a_tensorflow_dataset(tmp_path, monkeypatch):
     path = write_tfds(tmp_path, [*DOCS, " \n"])
     assert read(path) == read(path / "1.0.0") == read(path, "tfds", "line") == DOCS
     assert open_source(str(path)).num_pieces == 8
-    with pytest.raises(ValueError, match=r"data\.documents=heading: every entry of a data set"):
+    with pytest.raises(ValueError, match=r"data\.documents=heading: every entry of a dataset"):
         open_source(str(path), documents="heading")
     info = path / "1.0.0" / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))

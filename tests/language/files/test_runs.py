@@ -18,7 +18,7 @@ from language.tasks.answering import f1
 from language.tasks.tagging import entity_scores
 from language.tokenizer import load_tokenizer
 from nystromformer_jax.pretrained import from_pretrained, load
-from nystromformer_jax.training import NotFinished, Workdir
+from nystromformer_jax.training import ConfigDiffers, NotFinished, Workdir
 from tests.helpers import OTHER_FRAMEWORK, assert_close
 from tests.language.files import fakes
 
@@ -204,6 +204,30 @@ def test_two_separators_need_room_before_data_is_read(tmp_path):
         ValueError, match=r"data.max_len=5: a pair of texts needs at least 6 tokens"
     ):
         open_tokenizer(5)
+
+
+def train_with(tmp_path, checkpoint, kind, **evaluation):
+    file = fakes.write(tmp_path, kind)
+    config = fakes.sections(kind, file, checkpoint, eval=evaluation, train={"epochs": 0.5})
+    run = finetune.prepare(config, jax.devices()[:1])
+    tokenizer = finetune.open_tokenizer(run)
+    data = finetune.load_data(run, tokenizer)
+    with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:
+        return finetune.train(run, data, tokenizer, workdir)
+
+
+def test_too_few_rows_for_one_example_are_an_error_before_training(tmp_path, checkpoint):
+    with pytest.raises(ValueError, match=r"eval.max_examples=1: the first example is longer"):
+        train_with(tmp_path, checkpoint, "question_answering", max_examples=1)
+    assert list((tmp_path / "run").glob("*.json*")) == []
+
+
+def test_metrics_with_and_without_a_tuned_threshold_are_not_compared(
+    tmp_path, checkpoint, no_annotations
+):
+    train_with(tmp_path, checkpoint, "multi_label")
+    with pytest.raises(ConfigDiffers, match=r"eval.tune_threshold=False, now it is True: pass"):
+        train_with(tmp_path, checkpoint, "multi_label", tune_threshold=True)
 
 
 @pytest.mark.parametrize(("examples", "is_partial"), [(0, False), (7, True), (999, False)])

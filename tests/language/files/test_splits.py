@@ -9,7 +9,7 @@ import pytest
 
 from dataprep.holdout import held_out_share
 from language import files
-from language.files import FilesConfig, conll, rows
+from language.files import FilesConfig, conll, rows, squad
 from language.tasks.tagging import IGNORED
 from language.tokenizer import load_tokenizer
 from tests.helpers import data_folders
@@ -137,7 +137,7 @@ def test_windows_have_the_answer_at_their_labels(tmp_path, tokenizer, separators
     data = load(tokenizer, "question_answering", file, **values)
     split = data.splits["train"]
     assert data.task.has_unanswerable
-    assert split.num_examples == fakes.COUNT < len(split)
+    assert split.count_complete(len(split)) == fakes.COUNT < len(split)
     batch = split.batch(np.arange(len(split)), 20)
     answered = set()
     outputs = {name: np.zeros(batch["inputs"].shape, np.float32) for name in ("start", "end")}
@@ -263,6 +263,8 @@ INVALID = {
     ],
     "multi_label": [
         ("x.csv", "text,label\na,b|c\n", {}, "line 2: the column 'label' needs a JSON list of labels"),
+        ("x.csv", 'text,label\na,"[""\\ud83d""]"\n', {}, "line 2: the column 'label' needs a JSON list"),
+        ("x.csv", "text,label\na," + 9999 * "[" + "\n", {}, "line 2: the column 'label' needs a JSON"),
         ("x.csv", "text,label\na,[]\nb,[]\n", {}, "x.csv has no labels, and multi_label needs two"),
         ("x.csv", "text,label\na,[]\nb,[2]\n", {}, "only the label '2', and multi_label needs two"),
     ],
@@ -278,7 +280,7 @@ INVALID = {
         ("x.json", '{"data": []}', {}, "x.json has no questions"),
         ("x.json", SHIFTED, {}, "question '1': the answer is 'rome', but its context has"),
         ("x.json", NEGATIVE, {}, "'rome' at character -5: correct answer_start"),
-        ("x.json", TWICE, {}, "two questions have the same id"),
+        ("x.json", TWICE, {}, "2 questions have the id"),
         ("x.json", "{}", {"max_len": 20, "overlap": 10}, "data.overlap=10: needs less than half of"),
     ],
 }  # fmt: skip
@@ -358,6 +360,37 @@ def test_labels_of_any_number_of_digits_are_in_numerical_order():
     records = [rows.Record("", ("a",), label) for label in ("9" * 5000, "10", "9")]
     labels = rows.labels_of(records, FilesConfig(kind="classification"))
     assert labels == ["9", "10", "9" * 5000]
+
+
+def test_a_carriage_return_is_text_within_a_line_of_tsv(tmp_path):
+    file = tmp_path / "x.tsv"
+    file.write_bytes(b"text\tlabel\r\nfirst\rsecond\ta\r\nthird\tb\n")
+    config = FilesConfig(kind="classification", train_file=str(file))
+    assert [row.texts for row in rows.read(file, config, labeled=True)] == [
+        ("first\rsecond",),
+        ("third",),
+    ]
+
+
+def test_an_unclosed_quote_is_reported_at_its_first_line(tmp_path):
+    file = tmp_path / "x.csv"
+    file.write_text('text,label\na,b\n"c,d\n' + 50 * "e,f\n")
+    config = FilesConfig(kind="classification", train_file=str(file))
+    with pytest.raises(ValueError, match=r"x\.csv, line 3, is not CSV"):
+        rows.read(file, config, labeled=True)
+
+
+def test_answers_are_read_if_any_question_has_them(tmp_path):
+    qas = [{"id": 1, "question": "a?"}, {"id": 2, "question": "b?", "is_impossible": True}]
+    file = tmp_path / "x.json"
+    content = {"data": [{"paragraphs": [{"context": "c", "qas": qas}]}]}
+    file.write_text(json.dumps(content))
+    config = FilesConfig(kind="question_answering", train_file=str(file))
+    with pytest.raises(ValueError, match="KeyError\\('answers'\\)"):
+        squad.read(file, config, labeled=None)
+    del qas[1]["is_impossible"]
+    file.write_text(json.dumps(content))
+    assert [question.answers for question in squad.read(file, config, labeled=None)] == [None] * 2
 
 
 def test_quotes_are_text_in_tsv_and_quotes_in_csv(tmp_path, tokenizer):

@@ -66,7 +66,11 @@ def test_error_names_an_invalid_review(folder):
 def test_error_names_a_class_without_reviews(folder):
     for file in (folder / "test" / "neg").iterdir():
         file.unlink()
-    with pytest.raises(ValueError, match="has no review in test/neg"):
+    with pytest.raises(ValueError, match="has too few reviews in test/neg: 0"):
+        read(folder)
+    for file in sorted((folder / "train" / "pos").iterdir())[1:]:
+        file.unlink()
+    with pytest.raises(ValueError, match="has too few reviews in train/pos: 1"):
         read(folder)
 
 

@@ -57,7 +57,7 @@ def write_archive(path, files, prefix):
 
 
 def write_tfds(data_dir, name, features, splits, config=None, version="1.0.0"):
-    """A data set as tfds prepares it; `splits` is name to a list of examples."""
+    """A dataset as tfds prepares it; `splits` is name to a list of examples."""
     import tensorflow_datasets as tfds
 
     dataset = name
