@@ -52,10 +52,12 @@ def multi_scale_ema(
         distance.
       mesh: If given, the length is split over its axis `axis`. Each device sends 2 C N numbers per example,
         which does not depend on the length.
+        A length that does not consist of whole chunks on each device is padded, and the output is gathered
+        and truncated. A device divides P tokens into ⌈P / 64⌉ chunks of equal length.
       axis: Name of the mesh axis.
 
     Returns:
-      The output in `x`'s dtype. The length is split over `axis` if the number of devices divides it.
+      The output in `x`'s dtype. Its length is split over `axis` if it was not padded.
 
     Raises:
       ValueError: Shapes do not agree, a dtype is unsupported, a time scale is not positive, or `mesh` is
@@ -82,7 +84,8 @@ def multi_scale_ema(
         raise ValueError(f"time_scales must be positive, got {np.asarray(time_scales).min()}.")
     x = zero_padding(x, mask)
     if mesh is None or devices_along(mesh, axis) == 1:
-        return _moving_averages(x, time_scales, weights, None)
+        rows = min(CHUNK, x.shape[1])
+        return _moving_averages(x, time_scales, weights, rows=rows, axis=None)
     return _sharded(x, time_scales, weights, mesh=mesh, axis=axis)
 
 
@@ -97,10 +100,13 @@ def _sharded(
 ) -> Float[Array, "B L C"]:
     """Pads the length to whole chunks on each device and runs `shard_map` over `axis`."""
     length, devices = x.shape[1], mesh.shape[axis]
-    x = reshard_length(pad_length(x, devices * min(CHUNK, -(-length // devices))), mesh, axis)
+    own = -(-length // devices)
+    chunks = -(-own // CHUNK)
+    rows = -(-own // chunks)
+    x = reshard_length(pad_length(x, devices * chunks * rows), mesh, axis)
     split, replicated = PartitionSpec(None, axis), PartitionSpec()
     output = jax.shard_map(
-        functools.partial(_moving_averages, axis=axis),
+        functools.partial(_moving_averages, rows=rows, axis=axis),
         mesh=mesh,
         in_specs=(split, replicated, replicated),
         out_specs=split,
@@ -111,18 +117,22 @@ def _sharded(
     return reshard_length(output, mesh, axis, split=False)[:, :length]
 
 
-@functools.partial(jax.jit, static_argnames="axis")
+@functools.partial(jax.jit, static_argnames=("rows", "axis"))
 def _moving_averages(
     x: Float[Array, "B L C"],
     time_scales: Float[Array, "2 C N"],
     weights: Float[Array, "2 C N"],
+    *,
+    rows: int,
     axis: str | None,
 ) -> Float[Array, "B L C"]:
-    """Returns the moving averages; if `axis` is not None, `x` has the chunks of one device."""
+    """Returns the moving averages, in chunks of `rows` tokens (S).
+
+    If `axis` is not None, `x` has the chunks of one device.
+    """
     batch, length, channels = x.shape
     dtype = accum_dtype(x.dtype)
     rates, weights = 1 / time_scales.astype(dtype)[..., None], weights.astype(dtype)[..., None]
-    rows = min(CHUNK, length)  # S
     num_chunks = -(-length // rows)
     # The chunks are the columns of one matrix per channel, [C S B·K]. With the examples outermost, a batch
     # that is split over devices stays split.

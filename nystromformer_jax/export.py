@@ -13,7 +13,7 @@ from nystromformer_jax.typing import Array
 
 
 def export_model(
-    model: nn.Module, variables: Any, *, length: int, platforms: Sequence[str] | None = None
+    model: nn.Module, variables: Any, *, length: int, platforms: str | Sequence[str] | None = None
 ) -> export.Exported:
     """Exports `model.apply` and the parameters to StableHLO, for batches `[B, length]` of tokens.
 
@@ -28,7 +28,7 @@ def export_model(
       model: A model of `nystromformer_jax.models`, except for multiple choice.
       variables: Variables of `model.apply`.
       length: L, the length of all sequences. Shorter sequences must be padded.
-      platforms: Platforms such as ("cpu", "cuda", "tpu"); None: the current platform.
+      platforms: Platforms, such as ("cpu", "cuda", "tpu"), or one of them; None: the current platform.
 
     Raises:
       ValueError: The model is for multiple choice.
@@ -41,6 +41,8 @@ def export_model(
         )
     if hasattr(model, "deterministic"):  # the argument of the call replaces the attribute
         model = model.clone(deterministic=None)
+    if isinstance(platforms, str):
+        platforms = (platforms,)
     (batch,) = export.symbolic_shape("batch")
     ids = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     mask = jax.ShapeDtypeStruct((batch, length), jnp.bool_)

@@ -304,6 +304,17 @@ class Nystromformer(nn.Module):
         return self.encoder(x, mask, deterministic=deterministic)
 
 
+class _Backbone(nn.Module):
+    """The backbone of a model with a head, under the same path, on which random features depend."""
+
+    config: NystromformerConfig
+
+    @nn.compact
+    def __call__(self, *inputs: Any, deterministic: bool) -> Float[Array, "B L E"]:
+        backbone = Nystromformer(self.config, name="nystromformer")
+        return backbone(*inputs, deterministic=deterministic)
+
+
 def hidden_states(
     model: nn.Module,
     variables: Mapping[str, Any],
@@ -324,8 +335,11 @@ def hidden_states(
       types: 0 in the first sentence, 1 in the second.
     """
     is_backbone = isinstance(model, Nystromformer)
-    params = variables["params"] if is_backbone else variables["params"]["nystromformer"]
-    _, state = Nystromformer(model.config).apply(
+    params = variables["params"]
+    if not is_backbone:
+        params = {"nystromformer": params["nystromformer"]}
+    backbone = model if is_backbone else _Backbone(model.config)
+    _, state = backbone.apply(
         {"params": params},
         inputs,
         mask,
@@ -337,6 +351,7 @@ def hidden_states(
         mutable=["intermediates"],
     )
     outputs = state["intermediates"]
+    outputs = outputs if is_backbone else outputs["nystromformer"]
     layers = (outputs["encoder"][f"layer_{i}"] for i in range(model.config.num_layers))
     return [module["__call__"][0] for module in (outputs["embeddings"], *layers)]
 
@@ -549,5 +564,5 @@ def _at(
             f"positions must be an integer array [B P] with B = {hidden.shape[0]}; got"
             f" {shape_or_type(positions)}."
         )
-    check_ids("positions", positions, hidden.shape[1], "the length of inputs")
+    check_ids("positions", positions, hidden.shape[1], "the length of inputs", advice="")
     return jnp.take_along_axis(hidden, positions[..., None], axis=1)

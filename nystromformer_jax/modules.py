@@ -498,6 +498,12 @@ class Encoder(nn.Module):
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         check_array("x", x, TOKENS)
         check_size("num_layers", self.num_layers, least=0)
+        for name in ("make_block", "make_final_norm"):
+            if isinstance(given := getattr(self, name), nn.Module):
+                raise ValueError(
+                    f"{name} must be a factory, such as functools.partial({type(given).__name__}, …), got"
+                    f" the Module {type(given).__name__}(…)."
+                )
 
         def apply(block: nn.Module, x: Array, mask: Array | None) -> Array:
             return block(x, mask, deterministic=deterministic)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, Unpack
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax import nnx, traverse_util
 from flax.typing import PrecisionLike
@@ -72,7 +73,11 @@ class Stochastic(nnx.Module):
         self.rngs = rngs["dropout"].fork() if needs_rng else None
 
     def set_view(self, deterministic: bool | None = None) -> None:
-        """Sets the mode, for `nnx.view`."""
+        """Sets the mode, for `nnx.view`.
+
+        Args:
+          deterministic: The new mode; None keeps the current one.
+        """
         if deterministic is not None:
             self.deterministic = deterministic
 
@@ -87,6 +92,8 @@ class Stochastic(nnx.Module):
         if deterministic or self.rngs is None:
             return deterministic, None
         stream = self.rngs if rngs is None else rngs
+        if isinstance(stream, jax.Array):  # several layers would draw the same numbers
+            raise ValueError("rngs must be an nnx.Rngs, got a key: pass nnx.Rngs(key).")
         return deterministic, (stream["dropout"] if isinstance(stream, nnx.Rngs) else stream)()
 
 

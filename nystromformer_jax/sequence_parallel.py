@@ -52,8 +52,9 @@ def sharded_nystrom_attention(
 
     Each device processes one part of the sequence. The devices exchange landmarks (2 M D numbers per
     head), kernel_3 @ value (M (D + 2) numbers) and the edges that the convolution reads (2 (W // 2) D
-    numbers), and about as much again in the backward pass. This does not depend on the length or the
-    number of devices. Ring attention, in contrast, exchanges all keys and values.
+    numbers), and about as much again in the backward pass. With k-means they also exchange about 18 M D
+    numbers per head, for samples of the tokens and the sums of clusters. This does not depend on the length
+    or the number of devices. Ring attention, in contrast, exchanges all keys and values.
 
     Any length and any mask are supported: segments may span several devices. The output stays split
     only if the length is divisible by the number of devices. Otherwise the inputs are padded, and the

@@ -63,7 +63,8 @@ def fold_axes(
       shape of the leading axes. Arguments that do not agree are returned as they are, for validation.
 
     Raises:
-      ValueError: The leading axes differ, or H is not a multiple of the number of key heads.
+      ValueError: The leading axes differ, H is not a multiple of the number of key heads, or a mask does not
+        have the leading axes.
     """
     query, key, value = arrays = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     batch = query.shape[:-3]
@@ -84,12 +85,18 @@ def fold_axes(
         key, value = (jnp.repeat(x, heads // groups, axis=-2) for x in (key, value))
     if len(batch) == 1:
         return (query, key, value, mask, query_mask), batch
+    for name, x, length in (
+        ("mask", mask, key.shape[-3]),
+        ("query_mask", query_mask, query.shape[-3]),
+    ):
+        if x is not None and getattr(x, "shape", None) != (*batch, length):
+            raise ValueError(
+                f"{name} must be a boolean array of shape {(*batch, length)}, True at real tokens; got"
+                f" {shape_or_type(x)}. Only padding masks are supported, not causal or block masks."
+            )
     size = math.prod(batch)  # not -1, which is ambiguous for empty arrays
     folded = (x.reshape(size, *x.shape[-3:]) for x in (query, key, value))
-    masks = (
-        x.reshape(size, x.shape[-1]) if hasattr(x, "shape") and x.shape[:-1] == batch else x
-        for x in (mask, query_mask)
-    )
+    masks = (None if x is None else x.reshape(size, x.shape[-1]) for x in (mask, query_mask))
     return (*folded, *masks), batch
 
 
@@ -361,7 +368,10 @@ def shape_or_type(x: Any) -> str:
     return f"shape {x.shape} of {x.dtype}" if hasattr(x, "shape") else f"a {type(x).__name__}"
 
 
-def check_ids(name: str, ids: Any, size: int, limit: str) -> None:
+_ADVICE = " Use the model's own tokenizer; at padding set the mask to False and the id to 0."
+
+
+def check_ids(name: str, ids: Any, size: int, limit: str, *, advice: str = _ADVICE) -> None:
     """Raises ValueError unless all ids are from 0 to `size` - 1; `limit` is the name of `size`.
 
     Traced ids and ids on other processes are not checked.
@@ -372,10 +382,7 @@ def check_ids(name: str, ids: Any, size: int, limit: str) -> None:
     if not values.size:  # no positions
         return
     if wrong := [int(value) for value in (values.min(), values.max()) if not 0 <= value < size]:
-        raise ValueError(
-            f"{name} must be from 0 to {size - 1} ({limit}), got {wrong[0]}. Use the model's own"
-            " tokenizer; at padding set the mask to False and the id to 0."
-        )
+        raise ValueError(f"{name} must be from 0 to {size - 1} ({limit}), got {wrong[0]}.{advice}")
 
 
 def is_readable(x: Any) -> bool:

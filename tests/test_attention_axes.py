@@ -70,7 +70,17 @@ def test_rejects_leading_axes_and_heads_that_differ(shapes, words, no_annotation
             attention(query, key, key)
 
 
-def test_rejects_a_mask_without_the_leading_axes(no_annotations):
-    x = jnp.ones((2, 3, 5, 2, 4))
-    with pytest.raises(ValueError, match=r"mask must have shape .* and be True at real keys"):
-        nystrom_attention(x, x, x, mask=jnp.ones((3, 5), bool), num_landmarks=2)
+@pytest.mark.parametrize(
+    ("query", "mask", "needed"),
+    [
+        ((2, 3, 5, 2, 4), (3, 5), "(2, 3, 5)"),
+        ((2, 3, 5, 2, 4), (2, 3, 4), "(2, 3, 5)"),
+        ((5, 2, 4), (4,), "(5,)"),
+        ((5, 2, 4), (1, 5), "(5,)"),
+    ],
+)
+def test_errors_about_masks_have_the_shapes_of_the_arguments(query, mask, needed, no_annotations):
+    x, mask = jnp.ones(query), jnp.ones(mask, bool)
+    with pytest.raises(ValueError, match="mask must be a boolean array") as error:
+        nystrom_attention(x, x, x, mask=mask, num_landmarks=2)
+    assert f"of shape {needed}, True at real tokens; got shape {mask.shape}" in str(error.value)

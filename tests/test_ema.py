@@ -90,7 +90,7 @@ def test_padding_between_tokens_counts_as_zeros(rngs):
 
 
 @pytest.mark.slow_except("1x8-3", "2x4-1024")
-@pytest.mark.parametrize("length", [3, 130, 1024])
+@pytest.mark.parametrize("length", [3, 130, 800, 1024])
 @pytest.mark.parametrize("shape", [(1, 2), (1, 8), (2, 4)], ids=["1x2", "1x8", "2x4"])
 def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, shape):
     x, *states = random_averages(rngs, length)
@@ -111,6 +111,20 @@ def test_a_split_length_gives_the_same_forward_and_gradient(rngs, length, shape)
     (_, expected), expected_gradient = run(x)
     assert_close(output, expected, REFERENCE)
     assert_close(gradient, expected_gradient, REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("length", "stays_split"), [(800, True), (520, False), (1024, True), (24, True)]
+)
+def test_a_length_of_whole_chunks_stays_split(length, stays_split):
+    """Parts of 100 tokens are two chunks of 50; parts of 65 would be two chunks of 32.5."""
+    mesh = jax.make_mesh((8,), ("sequence",), (AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        split = NamedSharding(mesh, PartitionSpec(None, "sequence"))
+        x = jax.ShapeDtypeStruct((2, length, CHANNELS), jnp.float32, sharding=split)
+        states = jax.ShapeDtypeStruct((2, CHANNELS, STATES), jnp.float32)
+        output = jax.eval_shape(functools.partial(multi_scale_ema, mesh=mesh), x, states, states)
+    assert (output.sharding.spec == PartitionSpec(None, "sequence", None)) == stays_split
 
 
 def test_a_batch_split_over_devices_stays_split():

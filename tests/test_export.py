@@ -94,6 +94,13 @@ print(*np.asarray(logits).ravel())
     assert_close(np.array(printed.split(), float).reshape(2, 5), expected, SAME_ARITHMETIC)
 
 
+@pytest.mark.parametrize("platforms", ["tpu", ("cpu", "cuda", "tpu")])
+def test_exports_for_other_platforms(platforms):
+    module, variables, _ = exported()
+    program = export_model(module, variables, length=LENGTH, platforms=platforms)
+    assert program.platforms == ((platforms,) if platforms == "tpu" else platforms)
+
+
 def test_rejects_multiple_choice_before_compiling():
     module, variables, _ = exported()
     choices = NystromformerForMultipleChoice(module.config)

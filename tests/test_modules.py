@@ -387,6 +387,16 @@ def test_rejects_an_invalid_factory(rngs, no_annotations, make):
 
 
 @pytest.mark.parametrize(
+    "options", [{"make_block": EncoderBlock(2, NYSTROM, 7)}, {"make_final_norm": nn.LayerNorm()}]
+)
+def test_rejects_modules_in_place_of_factories(rngs, no_annotations, options):
+    options = {"make_block": functools.partial(EncoderBlock, 2, NYSTROM, 7), **options}
+    x = jnp.ones((BATCH, LENGTH, WIDTH))
+    with pytest.raises(ValueError, match=r"must be a factory, such as functools\.partial\("):
+        Encoder(1, **options).init(next(rngs), x, deterministic=True)
+
+
+@pytest.mark.parametrize(
     ("output", "words"),
     [
         (lambda value: value.mean(axis=1, keepdims=True), "got shape"),

@@ -185,6 +185,14 @@ def test_an_ensemble_is_created_and_trained_by_vmap(rngs):
     assert layer.core.conv_kernel.shape == (2, H, 3)
 
 
+def test_the_mode_is_an_option_of_nnx_view(rngs):
+    block = native.EncoderBlock(H, E, make_core("softmax"), 7, dropout_rate=0.5, rngs=nnx.Rngs(0))
+    assert "deterministic" in nnx.view_info(block)
+    x = normal(next(rngs), (B, L, E))
+    silent = nnx.view(block, deterministic=True)
+    assert_close(silent(x), block(x, deterministic=True), SAME_ARITHMETIC)
+
+
 class TestErrors:
     @staticmethod
     def layer(name="nystrom", **options):
@@ -222,6 +230,11 @@ class TestErrors:
     def test_rejects_an_input_of_another_width(self):
         with pytest.raises(ValueError, match=r"input of 'query' must have 6 features.* got 5"):
             self.layer()(jnp.ones((1, L, 5)))
+
+    def test_rejects_a_key_as_source_of_keys(self, no_annotations):
+        dropout = native.Dropout(0.5, rngs=nnx.Rngs(0))
+        with pytest.raises(ValueError, match=r"got a key: pass nnx\.Rngs\(key\)"):
+            dropout(jnp.ones((1, L, E)), rngs=jax.random.key(0))
 
     def test_rejects_an_invalid_factory(self, no_annotations):
         with pytest.raises(ValueError, match="make_core must be a factory of cores"):

@@ -127,7 +127,7 @@ def load(config: CorpusConfig) -> Corpus:
         make = PairMaker(source, file, **options)
         made = pieces.make_pieces(make, source.num_pieces, pieces_folder, config.workers, "Pairs")
         statistics = pieces.read_statistics(made)
-        _require_pairs(statistics, config, stamp["documents"])
+        _require_pairs(statistics, config, str(stamp["documents"]))
         pieces.write_arrays(folder, made, statistics, pieces.token_dtype(tokenizer))
         plain = {split: dataclasses.asdict(found) for split, found in statistics.items()}
         (folder / _STATISTICS).write_text(json.dumps(plain, indent=2), encoding="utf-8")

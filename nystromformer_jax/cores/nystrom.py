@@ -7,7 +7,12 @@ from nystromformer_jax.attention import find_landmarks, nystrom_attention
 from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
 from nystromformer_jax.pinv import pinv_residual
-from nystromformer_jax.sequence_parallel import ambient_mesh, sharded_nystrom_attention
+from nystromformer_jax.sequence_parallel import (
+    SEQUENCE_AXIS,
+    ambient_mesh,
+    reshard_length,
+    sharded_nystrom_attention,
+)
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import (
     Implementation,
@@ -48,9 +53,14 @@ class NystromAttention(AttentionCore):
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         check_inputs(*tokens[:4])
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
-        if self.is_mutable_collection("diagnostics") and not self.is_initializing():
-            self.sow("diagnostics", "pinv_residual", _residual(tokens, Options(**given)))
         mesh = None if self.is_initializing() else ambient_mesh()
+        if self.is_mutable_collection("diagnostics") and not self.is_initializing():
+            whole = tokens
+            if mesh is not None:
+                whole = Tokens(
+                    *(reshard_length(x, mesh, SEQUENCE_AXIS, split=False) for x in tokens)
+                )
+            self.sow("diagnostics", "pinv_residual", _residual(whole, Options(**given)))
         attend = nystrom_attention
         if mesh is not None:
             attend = functools.partial(sharded_nystrom_attention, mesh=mesh)

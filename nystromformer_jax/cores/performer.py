@@ -85,6 +85,7 @@ def performer_attention(
     kernel.
     """
     query, key, value = masked_inputs(query, key, value, mask, query_mask)
+    projection = jnp.asarray(projection)
     if projection.ndim != 2 or projection.shape[1] != query.shape[-1]:
         raise ValueError(
             f"projection must be [num_features, head_dim] with head_dim = {query.shape[-1]} as in"

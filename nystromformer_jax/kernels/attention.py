@@ -33,7 +33,10 @@ def unsupported(inputs: Inputs, options: Options) -> str:
     dtypes = {x.dtype for x in inputs[:3]}
     if len(dtypes) > 1:
         return f"query, key and value have several dtypes, {', '.join(sorted(map(str, dtypes)))}"
+    masks_nothing = conv_kernel is None or inputs.mask is None
     for name, supported in SUPPORTED.items():
+        if name == "mask_conv" and masks_nothing:
+            continue
         if (given := getattr(options, name)) != supported:
             return f"they do not support {name}={given!r}"
     batch, _, num_heads, head_dim = query.shape
@@ -220,7 +223,7 @@ def _flat(x: Float[Array, "B L H D"]) -> Float[Array, "B L E"]:
 def _bias(keys: _Side) -> Float[Array, "B groups rows lanes"]:
     """Returns columns that mask landmarks without tokens when they are added to the logits."""
     packing = keys.packing
-    bias = jnp.where(keys.landmark_mask, 0.0, MASKED_LOGIT)
+    bias = jnp.where(keys.landmark_mask, 0.0, MASKED_LOGIT).astype(jnp.float32)
     return _to_columns(packing, jnp.broadcast_to(bias[..., None], (*bias.shape, packing.num_heads)))
 
 

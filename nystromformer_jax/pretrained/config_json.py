@@ -195,6 +195,10 @@ def read_source(
             f' as {{"0": "no", "1": "yes"}}, got {labels!r:.80}.'
         )
     fields["metadata"] = {key: raw[key] for key in raw if key not in _NOT_METADATA}
+    if (
+        "problem_type" in raw and labels is None
+    ):  # so that it is dropped if the number of labels changes
+        fields["metadata"]["id2label"] = _default_labels(fields["num_labels"])
     if kind == "nystromformer":
         return _read_nystromformer(raw, values, where, fields, weights)
     for key, supported in (
@@ -418,9 +422,19 @@ def write_config(
     """Returns the config.json of a model, in the layout of transformers.
 
     It includes `config.metadata`, updated with `more`.
+
+    Raises:
+      ValueError: `more` names a wrong number of labels.
     """
     if model is NystromformerForQuestionAnswering:  # transformers makes an output per label
         config = dataclasses.replace(config, num_labels=2)
+    names = more.get("id2label")
+    if names is not None and len(names) != config.num_labels:
+        raise ValueError(
+            f"id2label must name the {config.num_labels} labels of the model, got {len(names)} names."
+        )
+    if names is not None and "label2id" not in more:
+        more = {**more, "label2id": {str(label): int(number) for number, label in names.items()}}
     layout = layout_of(model, config)
     head = "Model" if model is Nystromformer else model.__name__.removeprefix("Nystromformer")
     names = SECTION_FIELDS if layout == "nystromformer" else BERT_SECTION_FIELDS
@@ -448,6 +462,10 @@ def write_config(
     return {**fields, "architectures": [FAMILIES[layout].classes + head], SECTION: section}
 
 
+def _default_labels(count: int) -> dict[str, str]:
+    return {str(i): f"LABEL_{i}" for i in range(count)}
+
+
 def _metadata(config: NystromformerConfig, layout: str) -> dict[str, Any]:
     """Returns the metadata with a label for every class and the special-token ids of `layout`."""
     metadata = dict(config.metadata)
@@ -455,11 +473,12 @@ def _metadata(config: NystromformerConfig, layout: str) -> dict[str, Any]:
     if source != layout:
         metadata = {**_TOKEN_IDS.get(source, {}), **metadata}
     labels = metadata.get("id2label")
-    if not isinstance(labels, Mapping) or len(labels) != config.num_labels:
-        for key in ("id2label", "label2id", "problem_type"):
-            metadata.pop(key, None)
-        labels = {str(i): f"LABEL_{i}" for i in range(config.num_labels)}
-        metadata["id2label"] = labels
+    if isinstance(labels, Mapping) and len(labels) != config.num_labels:  # of another head
+        metadata.pop("problem_type", None)
+        labels = None
+    if not isinstance(labels, Mapping):
+        labels = _default_labels(config.num_labels)
+        metadata = {**metadata, "id2label": labels, "label2id": None}
     if not isinstance(metadata.get("label2id"), Mapping):
         metadata["label2id"] = {str(label): int(number) for number, label in labels.items()}
     return metadata
@@ -471,6 +490,9 @@ def differences_upstream(model: Model, config: NystromformerConfig) -> list[str]
     if config.attention == "nystrom":
         differences.append(
             f"it runs landmark attention only on unpadded inputs of exactly {config.max_len} tokens"
+            if config.max_len % config.num_landmarks == 0
+            else f"it cannot run landmark attention, because max_len={config.max_len} is not a multiple of"
+            f" num_landmarks={config.num_landmarks}"
         )
         if config.pinv_start != "batch_max" or config.pinv_iters != 6:
             differences.append(

@@ -32,7 +32,8 @@ _DTYPES: dict[str, Any] = {
 def read_config_file(folder: Path) -> dict[str, Any]:
     """Returns the content of config.json; raises FileNotFoundError if it is missing."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"Folder {folder} does not exist: pass the folder of a model.")
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise FileNotFoundError(f"{folder} {what}: pass the folder of a model.")
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(
             f"{folder} contains no {CONFIG}, which the folder of a model must have."

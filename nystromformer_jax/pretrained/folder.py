@@ -139,7 +139,8 @@ def save_pretrained(
     or CamemBERT that it was loaded from. All other models are written as Nyströmformer. With
     attention="softmax", `transformers` computes the same logits. With attention="nystrom",
     segment_means_seq_len is set to max_len, and `transformers` supports only unpadded inputs of exactly
-    this length. An `UpstreamMismatchWarning` lists the differences on unpadded input.
+    this length, which must be a multiple of num_landmarks. An `UpstreamMismatchWarning` lists the
+    differences on unpadded input.
 
     Fields without a key in `transformers` are saved in the section "nystromformer_jax" of config.json.
     `from_pretrained` then returns an equal config (except dtype and remat, and num_labels,
@@ -206,6 +207,12 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
             f" {source.where}, which are {width} wide: pass {width} or more, or 0 for none."
         )
     config = NystromformerConfig(**fields)
+    attentions = config.attention, source.fields["attention"]
+    if attentions == ("linformer", "linformer") and config.max_len != source.fields["max_len"]:
+        raise ValueError(
+            f"max_len={config.max_len} was passed, but the Linformer projections in {source.where} have"
+            f" the length {source.fields['max_len']}: leave max_len out, or pass another attention."
+        )
     for name in changes.keys() & FIXED_BY_WEIGHTS:
         value, expected = getattr(config, name), source.fields[name]
         if value != expected and not (name == "num_layers" and value < expected):
@@ -221,7 +228,9 @@ def make_model(
 ) -> Any:
     """Returns the model described by `source`, with `changes` to the config."""
     if model_class is not None and model_class not in MODELS.values():
-        raise ValueError(f"model_class must be one of {', '.join(MODELS)}, got {model_class!r}.")
+        raise ValueError(
+            f"model_class must be one of the classes {', '.join(MODELS)}, got {model_class!r}."
+        )
     model_class = model_class or _default_model(source)
     activation = source.fields["activation"]
     if source.kind in ROBERTAS and model_class in TOKEN_HEADS and activation != "gelu":

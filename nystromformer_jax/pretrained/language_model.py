@@ -179,7 +179,8 @@ class LanguageModel:
         """Returns the best span of the context and its score, the sum of two logits.
 
         A context with too many tokens is read in windows of the model's length, which overlap by a quarter.
-        If some training questions had no answer (has_unanswerable in config.json), the span may be empty.
+        If some training questions had no answer (has_unanswerable in config.json), the span may be empty. It
+        is also empty if the context has no tokens.
         """
         if not isinstance(self.model, NystromformerForQuestionAnswering):
             raise self._head_error("answer", NystromformerForQuestionAnswering)
@@ -214,7 +215,8 @@ class LanguageModel:
                     offsets = windows[i].offsets
                     best = score
                     span = (offsets[places[one]][0], offsets[places[other]][1])
-        if self.model.config.metadata.get("has_unanswerable") and empty > best:
+        has_no_span = best == -np.inf  # the context has no tokens
+        if has_no_span or (self.model.config.metadata.get("has_unanswerable") and empty > best):
             return "", empty
         return context[slice(*span)].strip(), best
 
@@ -231,7 +233,12 @@ class LanguageModel:
         (row,) = self._rows([text.replace(MASK_TOKENS[0], self.tokenizer.mask_token)], {})
         found = np.flatnonzero(row[0] == self.tokenizer.mask_token_id)
         if not found.size:
-            raise ValueError(f"Write [MASK] where a word is missing; got {text!r}.")
+            where = (
+                "is after the tokens that this model reads"
+                if MASK_TOKENS[0] in text
+                else "is missing"
+            )
+            raise ValueError(f"fill_mask needs a text with [MASK]; it {where} in {text!r:.80}.")
         # Padded to a power of two, so that few programs are compiled.
         positions = np.zeros((1, 2 ** (found.size - 1).bit_length()), np.int32)
         positions[0, : found.size] = found
@@ -251,6 +258,10 @@ class LanguageModel:
         """Returns the real tokens of each row, given texts or a tokenizer's output."""
         if (texts is None) != bool(tokens) or isinstance(texts, str):
             raise ValueError("Pass a list of texts or **tokenizer(texts), and not both.")
+        for name in tokens.keys() - set(TOKEN_NAMES):
+            raise ValueError(f"{name} is not used; pass only {', '.join(TOKEN_NAMES)}.")
+        if tokens and "input_ids" not in tokens:
+            raise ValueError("input_ids is missing; pass **tokenizer(texts).")
         config = self.model.config
         rows = _read_tokens(**(tokens if texts is None else self._tokenize(list(texts))))
         for ids, types in rows:

@@ -72,8 +72,11 @@ def read_params(
             missing.append(name or path)
     unknown = sorted(name for name in tensors.keys() - used if not IGNORED.fullmatch(name))
     if missing or misshapen:
+        what = "its config.json"
+        if other_attention:
+            what = f"attention={config.attention!r}: they are of {source.fields['attention']} attention"
         raise mismatch_error(
-            f"The weights in {source.where} do not match its config.json",
+            f"The weights in {source.where} do not match {what}",
             missing=missing,
             misshapen=misshapen,
             unknown=unknown,

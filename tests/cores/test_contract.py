@@ -390,6 +390,21 @@ def test_nystrom_sows_the_pseudoinverse_residual(rngs):
     assert_close(output, jax.jit(apply)(*inputs, mask), SAME_ARITHMETIC)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_residual_of_a_split_length_equals_that_of_one_device(rngs, masked):
+    query, key, value = random_inputs(rngs, BATCH, 64, HEADS, DIM)
+    mask = mask_of_lengths([64, 50, 17], 64) if masked else None
+    core = make_core("nystrom", num_landmarks=7)()
+    apply = functools.partial(core.apply, {}, deterministic=True, mutable=["diagnostics"])
+    _, expected = jax.jit(apply)(query, key, value, mask)
+    mesh = jax.make_mesh((4,), ("sequence",), (AxisType.Explicit,), devices=jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        spec = NamedSharding(mesh, P(None, "sequence"))
+        split = jax.device_put((query, key, value), spec)
+        _, state = jax.jit(apply)(*split, None if mask is None else jax.device_put(mask, spec))
+    assert_close(state, expected, REFERENCE)
+
+
 def test_residual_falls_with_the_iterations_of_the_core(rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
 

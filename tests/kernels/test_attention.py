@@ -132,8 +132,11 @@ def test_kernels_and_gradients_can_be_traced_with_x64(masked):
         x = jax.ShapeDtypeStruct((2, length, heads, dim), jnp.float32)
         kernel = jax.ShapeDtypeStruct((heads, width), jnp.float32)
         mask = jax.ShapeDtypeStruct((2, length), bool)
-        gradients = jax.eval_shape(jax.grad(attend, (0, 1, 2, 3)), x, x, x, kernel, mask)
-    assert [g.dtype for g in gradients] == 4 * [jnp.float32]
+        program = jax.make_jaxpr(jax.grad(attend, (0, 1, 2, 3)))(x, x, x, kernel, mask)
+    assert [g.dtype for g in program.out_avals] == 4 * [jnp.float32]
+    calls = list(pallas_calls(program.jaxpr))
+    assert len(calls) == 7
+    assert all(x.aval.dtype.itemsize <= 4 for eqn in calls for x in (*eqn.invars, *eqn.outvars))
 
 
 @pytest.mark.slow(minutes=0.4)

@@ -65,7 +65,7 @@ def test_converts_to_another_head(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["show", "{}/none"], "Folder {}/none does not exist"),
+        (["show", "{}/none"], "{}/none does not exist"),
         (["convert", "{}/none", "{}/ours"], "{}/none does not exist: pass the file or folder"),
         (["convert", "{}/bert", "{}/bert"], "contains the source: pass another destination"),
         (["convert", "{}/bert/model.safetensors", "{}/ours"], "convert the folder {}/bert"),

@@ -94,6 +94,22 @@ def test_embeddings_equal_those_of_texts_padded_to_the_longest(make, pooling):
     assert_close(found, mean if pooling == "mean" else hidden[:, 0], REFERENCE)
 
 
+def test_random_features_of_hidden_states_are_those_of_the_model(make):
+    language_model = make(attention="performer")
+    model, variables = language_model.model, language_model.variables
+    batch = padded(TEXTS)
+    apply = functools.partial(
+        model.apply,
+        deterministic=True,
+        mutable=["intermediates"],
+        capture_intermediates=lambda module, _: isinstance(module, Nystromformer),
+    )
+    _, state = jax.jit(apply)(variables, *batch)
+    (expected,) = state["intermediates"]["nystromformer"]["__call__"]
+    states = jax.jit(functools.partial(hidden_states, model))(variables, *batch)
+    assert_close(states[-1], expected, REFERENCE)
+
+
 def test_embeddings_of_an_earlier_layer(make):
     language_model = make(num_layers=2)
     states = jax.jit(functools.partial(hidden_states, language_model.model))(
@@ -251,8 +267,23 @@ def test_errors_say_what_to_do(make, tmp_path, no_annotations):
     language_model = make()
     with pytest.raises(ValueError, match="classify needs a NystromformerForSequenceClassification"):
         language_model.classify(["a cat"])
-    with pytest.raises(ValueError, match=r"Write \[MASK\] where a word is missing"):
+    with pytest.raises(ValueError, match=r"a text with \[MASK\]; it is missing in 'a cat'"):
         language_model.fill_mask("a cat")
+    with (
+        pytest.warns(UserWarning, match="truncated"),
+        pytest.raises(ValueError, match="is after the"),
+    ):
+        language_model.fill_mask(20 * "a " + "[MASK]")
+    with pytest.raises(
+        ValueError, match="special_tokens_mask is not used; pass only input_ids, att"
+    ):
+        language_model.embed(input_ids=[[5]], special_tokens_mask=[[0]])
+    with pytest.raises(ValueError, match=r"input_ids is missing; pass \*\*tokenizer"):
+        language_model.embed(attention_mask=[[1]])
+    answering = make("NystromformerForQuestionAnswering")
+    text, score = answering.answer("a cat", "")
+    assert text == ""
+    assert np.isfinite(score)
     for texts, tokens in (("a cat", {}), (None, {}), (["a"], {"input_ids": [[1]]})):
         with pytest.raises(ValueError, match="Pass a list of texts or"):
             language_model.embed(texts, **tokens)

@@ -177,7 +177,11 @@ def test_a_full_disk_raises_os_error_and_leaves_no_files(tmp_path):
     [
         ({"attention": "softmax"}, "its classifier has gelu_new between its layers"),
         ({"attention": "linear"}, "it has no linear attention and runs exact attention"),
-        ({}, "only on unpadded inputs of exactly 13 tokens"),
+        ({"num_landmarks": 1}, "only on unpadded inputs of exactly 13 tokens"),
+        (
+            {},
+            "cannot run landmark attention, because max_len=13 is not a multiple of num_landmarks=3",
+        ),
     ],
 )
 def test_warns_of_differences_in_transformers(tmp_path, changes, sentence):
@@ -241,6 +245,60 @@ def test_labels_are_reset_if_their_number_changes(tmp_path):
     assert written["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
     assert "problem_type" not in written
     assert written["pad_token_id"] == 7
+
+
+def test_problem_type_without_labels_is_kept_until_their_number_changes(tmp_path):
+    """transformers writes no id2label if there are two labels with default names."""
+    fields = {"problem_type": "multi_label_classification"}
+    config = tiny.config_of("bert", "ForSequenceClassification", **fields)
+    del config["id2label"]
+    tensors = tiny.tensors_of("bert", "ForSequenceClassification")
+    tensors = {
+        name: tensor[:2] if name.startswith("classifier") else tensor
+        for name, tensor in tensors.items()
+    }
+    tiny.write(tmp_path / "theirs", config, tensors)
+    for count, expected in ((2, fields["problem_type"]), (5, None)):
+        model, variables = from_pretrained(tmp_path / "theirs", num_labels=count)
+        save_pretrained(tmp_path / "ours", model, variables)
+        written = json.loads((tmp_path / "ours" / "config.json").read_text())
+        assert written.get("problem_type") == expected
+        assert len(written["id2label"]) == len(written["label2id"]) == count
+    config = dataclasses.replace(CONFIG, num_labels=3, metadata=fields)
+    model = MODELS["NystromformerForSequenceClassification"](config)
+    save_pretrained(tmp_path / "own", model, random_variables(model))
+    assert read_config(tmp_path / "own").metadata["problem_type"] == fields["problem_type"]
+
+
+@pytest.mark.parametrize(
+    ("attention", "changes", "sentence"),
+    [
+        ("linformer", {"max_len": 26}, "max_len=26 was passed, but the Linformer .* the length 13"),
+        (
+            "reformer",
+            {"attention": "nystrom"},
+            "do not match attention='nystrom': they are of reformer",
+        ),
+    ],
+)
+def test_changes_that_the_weights_do_not_support_are_named(tmp_path, attention, changes, sentence):
+    model = Nystromformer(dataclasses.replace(CONFIG, attention=attention))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UpstreamMismatchWarning)
+        save_pretrained(tmp_path, model, random_variables(model))
+    with pytest.raises(ValueError, match=sentence):
+        from_pretrained(tmp_path, **changes)
+
+
+def test_given_labels_are_written_in_both_directions(tmp_path):
+    config = dataclasses.replace(CONFIG, num_labels=2)
+    model = MODELS["NystromformerForSequenceClassification"](config)
+    variables = random_variables(model)
+    save_pretrained(tmp_path, model, variables, more={"id2label": {"0": "no", "1": "yes"}})
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["label2id"] == {"no": 0, "yes": 1}
+    with pytest.raises(ValueError, match="id2label must name the 2 labels of the model, got 1"):
+        save_pretrained(tmp_path, model, variables, more={"id2label": {"0": "no"}})
 
 
 def test_question_answering_is_saved_with_two_labels(tmp_path):
