@@ -34,6 +34,7 @@ NEUTRAL = (
     "data.workers",
     "eval.batch_size",
     "init.checkpoint",
+    "train.accumulation",
     "train.cpu_accumulation",
     "train.remat",
     "train.seed",
