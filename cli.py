@@ -4,6 +4,7 @@ A program calls `define_config`, defines further flags, and calls `run(main)`. F
 `main`. If only `main` imports jax, an invalid flag is reported without loading jax.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -11,7 +12,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,8 @@ def run_all(
                 training.Workdir(folder, run.config, paths=paths, read_only=evaluates) as workdir,
             ):
                 had_finished = workdir.result is not None and not evaluates
-                results[folder] = _act(act, run, workdir)
+                with memory_advice(evaluates=evaluates):
+                    results[folder] = act(run, workdir)
         except training.LossNotFinite as error:
             if training.is_primary():
                 exit_with_error(f"{folder}: {error}")
@@ -113,20 +115,26 @@ def run_all(
     return results
 
 
-def _act(act: Callable[[Any, Any], dict[str, Any]], run: Any, workdir: Any) -> dict[str, Any]:
-    """Calls `act`; converts an error about memory to a ValueError with advice."""
+@contextlib.contextmanager
+def memory_advice(*, evaluates: bool) -> Iterator[None]:
+    """Converts an error about too little memory to a ValueError that says what to change."""
     import jax
 
     from nystromformer_jax.training.topology import is_out_of_memory
 
     try:
-        return act(run, workdir)
+        yield
     except jax.errors.JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        advice = (
+            "split batches with --config.train.accumulation=PARTS, in another --workdir if the run has"
+            " begun. run_plan.py prints how many parts fit."
+        )
+        if evaluates:
+            advice = "pass a smaller --config.eval.batch_size."
         raise ValueError(
-            f"The memory of the device is too small ({str(error).splitlines()[0]:.200}): split batches by"
-            " --config.train.accumulation=PARTS. run_plan.py prints how many parts fit."
+            f"The memory of the device is too small ({str(error).splitlines()[0]:.200}): {advice}"
         ) from error
 
 

@@ -63,8 +63,8 @@ def fold_axes(
       shape of the leading axes. Arguments that do not agree are returned as they are, for validation.
 
     Raises:
-      ValueError: The leading axes differ, H is not a multiple of the number of key heads, or a mask does not
-        have the leading axes.
+      ValueError: The leading axes differ, H is not a multiple of the number of key heads, or the shape of a
+        mask does not agree.
     """
     query, key, value = arrays = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     batch = query.shape[:-3]

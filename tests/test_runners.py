@@ -1,6 +1,7 @@
 """Behavior that all programs share: folders, error messages and exit codes."""
 
 import errno
+import re
 import types
 
 import jax
@@ -65,14 +66,14 @@ def test_errors_print_one_line_with_the_same_exit_code_in_every_runner(called, m
     assert "KeyError: 'ours'" in said
 
 
-def test_too_little_memory_is_one_sentence():
-    def act(run, workdir):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore lines")
-
-    with pytest.raises(
-        ValueError, match=r"too small \(RESOURCE.* memory\): .*train.accumulation=PARTS"
-    ):
-        cli._act(act, None, None)
+@pytest.mark.parametrize(
+    ("evaluates", "advice"), [(False, "train.accumulation=PARTS"), (True, "eval.batch_size")]
+)
+def test_too_little_memory_is_one_sentence(evaluates, advice):
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore lines")
+    message = rf"too small \(RESOURCE.* memory\): .*{re.escape(advice)}"
+    with pytest.raises(ValueError, match=message), cli.memory_advice(evaluates=evaluates):
+        raise error
 
 
 @pytest.mark.parametrize("called", ["run_glue"], indirect=True)

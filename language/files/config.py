@@ -62,8 +62,8 @@ class FilesConfig:
         the mesh splits the length, or if outputs depend on the padded length: if `landmark_layout` is not
         "real", `mask_conv` is False, or the attention is Reformer.
       seed: Seed of the sample and of the validation split; training uses `train.seed`.
-      workers: Number of calls of the tokenizer at once, each of which may use several threads; 0: one per
-        core. It does not change the data.
+      workers: Number of concurrent tokenizer calls, each of which may use several threads; 0: one per core.
+        It does not change the data.
     """
 
     kind: Kind

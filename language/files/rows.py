@@ -205,6 +205,8 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the cells of each line; a carriage return within a line is text."""
+    if "\n" not in text:  # carriage returns end the lines
+        text = text.replace("\r", "\n")
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         yield number, line.split("\t") if line else []

@@ -162,7 +162,11 @@ def _question(entry: Any, context: Any, path: Path, *, labeled: bool) -> Questio
     question = question.strip()
     if not labeled:
         return Question(id, question, context, None)
-    answers = [] if entry.get("is_impossible") else entry["answers"]
+    answers = [] if entry.get("is_impossible") else entry.get("answers")
+    if answers is None:
+        raise ValueError(
+            f"{where}: needs answers, or leave them out of all questions of a test file."
+        )
     for answer in answers:
         text, begin = answer["text"], answer["answer_start"]
         if not text or begin < 0 or context[begin : begin + len(text)] != text:

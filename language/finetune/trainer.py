@@ -40,7 +40,7 @@ def train(
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     train_config = spec.config.train
     for name, split in data.splits.items():
-        if name != "train":
+        if name != "train" and split.is_labeled and workdir.result is None:
             split.count_complete(spec.config.eval.num_evaluated(len(split)))
     _require_same_tuning(run, workdir)
     # At the first start, because the files may change before the end.

@@ -43,8 +43,8 @@ SIZES: Mapping[str, str] = {
     "longformer": "window",
     "chunked": "chunk_len",
 }
-# Keys that depend on the budget. Labels mention them only if two settings differ in nothing else, but the
-# warm-up of a run that is not shorter is a difference from the recipe.
+# Keys that labels mention only if two settings differ in nothing else. The warm-up is such a key for shorter
+# runs only; that of a whole run is a difference from the recipe.
 SECONDARY = {"optimizer.warmup_steps", "eval.every_steps"}
 NAMES = {"attention.name", "data.task", "data.sha256", PRESET}
 
@@ -143,7 +143,7 @@ def label_differences(setting: Setting) -> dict[str, Hashable]:
     if not has_config_file(setting):
         return {}
     found = differences(setting)
-    omitted = {"eval.every_steps"}
+    omitted = SECONDARY - {"optimizer.warmup_steps"}
     steps, budget = found.get("train.total_steps"), defaults_of(setting).get("train.total_steps")
     if isinstance(steps, int) and (not isinstance(budget, int) or steps < budget):
         omitted |= {"train.total_steps", "optimizer.warmup_steps"}

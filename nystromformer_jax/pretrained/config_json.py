@@ -195,9 +195,8 @@ def read_source(
             f' as {{"0": "no", "1": "yes"}}, got {labels!r:.80}.'
         )
     fields["metadata"] = {key: raw[key] for key in raw if key not in _NOT_METADATA}
-    if (
-        "problem_type" in raw and labels is None
-    ):  # so that it is dropped if the number of labels changes
+    if "problem_type" in raw and labels is None:
+        # With these names, a saved model with another number of labels drops problem_type.
         fields["metadata"]["id2label"] = _default_labels(fields["num_labels"])
     if kind == "nystromformer":
         return _read_nystromformer(raw, values, where, fields, weights)
@@ -428,13 +427,15 @@ def write_config(
     """
     if model is NystromformerForQuestionAnswering:  # transformers makes an output per label
         config = dataclasses.replace(config, num_labels=2)
-    names = more.get("id2label")
-    if names is not None and len(names) != config.num_labels:
+    label_names = more.get("id2label")
+    if label_names is not None and len(label_names) != config.num_labels:
         raise ValueError(
-            f"id2label must name the {config.num_labels} labels of the model, got {len(names)} names."
+            f"id2label must name the {config.num_labels} labels of the model, got {len(label_names)}"
+            " names."
         )
-    if names is not None and "label2id" not in more:
-        more = {**more, "label2id": {str(label): int(number) for number, label in names.items()}}
+    if label_names is not None and "label2id" not in more:
+        label2id = {str(label): int(number) for number, label in label_names.items()}
+        more = {**more, "label2id": label2id}
     layout = layout_of(model, config)
     head = "Model" if model is Nystromformer else model.__name__.removeprefix("Nystromformer")
     names = SECTION_FIELDS if layout == "nystromformer" else BERT_SECTION_FIELDS

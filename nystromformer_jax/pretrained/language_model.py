@@ -230,14 +230,12 @@ class LanguageModel:
         check_size("top_k", top_k)
         if self.tokenizer.mask_token is None:
             raise ValueError("fill_mask needs a tokenizer with [MASK] or <mask>; this has neither.")
-        (row,) = self._rows([text.replace(MASK_TOKENS[0], self.tokenizer.mask_token)], {})
+        text = text.replace(MASK_TOKENS[0], self.tokenizer.mask_token)
+        (row,) = self._rows([text], {})
         found = np.flatnonzero(row[0] == self.tokenizer.mask_token_id)
         if not found.size:
-            where = (
-                "is after the tokens that this model reads"
-                if MASK_TOKENS[0] in text
-                else "is missing"
-            )
+            is_cut = self.tokenizer.mask_token in text
+            where = "is after the tokens that this model reads" if is_cut else "is missing"
             raise ValueError(f"fill_mask needs a text with [MASK]; it {where} in {text!r:.80}.")
         # Padded to a power of two, so that few programs are compiled.
         positions = np.zeros((1, 2 ** (found.size - 1).bit_length()), np.int32)

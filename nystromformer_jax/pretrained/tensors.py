@@ -50,6 +50,7 @@ def read_params(
     shapes = param_shapes(model)
     params: dict[str, Tensor] = {}
     fresh, missing, misshapen = list[str](), list[str](), list[str]()
+    only_attention = True  # no other parameter is missing or has a wrong shape
     for path, shape in shapes.items():
         name = tensor_name(path, modules)
         in_head = type(model) is not Nystromformer and not path.startswith(BACKBONE)
@@ -62,6 +63,7 @@ def read_params(
                 fresh.append(path)
             elif error := _shape_error(path, shape, tensors[name], source):
                 misshapen.append(f"{name} {error}")
+                only_attention &= "/attention/" in path
             else:
                 params[path] = _to_param(path, shape, tensors[name], source, config)
         elif (other_attention and "/core/" in path) or (
@@ -70,10 +72,11 @@ def read_params(
             fresh.append(path)
         else:
             missing.append(name or path)
+            only_attention &= "/attention/" in path
     unknown = sorted(name for name in tensors.keys() - used if not IGNORED.fullmatch(name))
     if missing or misshapen:
         what = "its config.json"
-        if other_attention:
+        if other_attention and only_attention:
             what = f"attention={config.attention!r}: they are of {source.fields['attention']} attention"
         raise mismatch_error(
             f"The weights in {source.where} do not match {what}",

@@ -171,12 +171,12 @@ class StopSignals:
 
     The previous handlers are restored at the end. Python allows signal handlers only in the main thread;
     in other threads `received` stays None. In a multi-process run jax forwards SIGTERM to all processes,
-    and `sync` sets `received`. The first signal prints `message`.
+    and `sync` sets `received`. Messages on stderr say that the run stops and, unless `saves` is False, saves.
     """
 
-    def __init__(self, message: str = "Stopping: finishing this step, then saving.") -> None:
+    def __init__(self, *, saves: bool = True) -> None:
         self.received: int | None = None
-        self._message = message
+        self._saves = saves
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -211,9 +211,15 @@ class StopSignals:
         # os.write, because the signal may have interrupted print, which is not reentrant.
         if self.received is None:
             self.received = number
-            os.write(2, f"\n{self._message}\n".encode())
+            rest = b": finishing this step, then saving" if self._saves else b""
+            os.write(2, b"\nStopping" + rest + b".\n")
         else:
-            os.write(2, b"\nStill saving; kill -9 would lose the steps since the last save.\n")
+            rest = (
+                b"saving; kill -9 would lose the steps since the last save"
+                if self._saves
+                else b"stopping"
+            )
+            os.write(2, b"\nStill " + rest + b".\n")
 
 
 def _send_sigterm(number: int, frame: FrameType | None) -> None:

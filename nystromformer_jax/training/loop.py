@@ -281,7 +281,7 @@ def evaluate_split(
 
     `summarize` overrides `spec.summarize`. In a single-process run SIGTERM and Ctrl-C raise `Interrupted`.
     """
-    with StopSignals("Stopping.") as stop:
+    with StopSignals(saves=False) as stop:
         try:
             return _evaluate(spec, params, examples, stop, summarize or spec.summarize)
         except StopEvaluation:

@@ -26,7 +26,8 @@ from nystromformer_jax.training.errors import (
 from nystromformer_jax.training.hosts import is_primary, sync_errors
 from nystromformer_jax.training.integrity import saved_steps
 
-# Sections that identify a run. The sections mesh, checkpoint, log and eval may change when a run resumes.
+# Sections that identify a run. The sections mesh, checkpoint, log and eval may change when a run resumes;
+# fine-tuning keeps eval.tune_threshold.
 IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "train")
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # in data.json

@@ -380,13 +380,13 @@ def test_an_unclosed_quote_is_reported_at_its_first_line(tmp_path):
         rows.read(file, config, labeled=True)
 
 
-def test_answers_are_read_if_any_question_has_them(tmp_path):
+def test_a_test_file_needs_answers_in_all_questions_or_none(tmp_path):
     qas = [{"id": 1, "question": "a?"}, {"id": 2, "question": "b?", "is_impossible": True}]
     file = tmp_path / "x.json"
     content = {"data": [{"paragraphs": [{"context": "c", "qas": qas}]}]}
     file.write_text(json.dumps(content))
     config = FilesConfig(kind="question_answering", train_file=str(file))
-    with pytest.raises(ValueError, match="KeyError\\('answers'\\)"):
+    with pytest.raises(ValueError, match="question '1': needs answers, or leave them out of all"):
         squad.read(file, config, labeled=None)
     del qas[1]["is_impossible"]
     file.write_text(json.dumps(content))
