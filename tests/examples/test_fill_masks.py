@@ -101,7 +101,7 @@ def test_rejects_unsupported_models_texts_and_layers(tmp_path):
     with pytest.raises(SystemExit, match="fill_mask needs a NystromformerForMaskedLM"):
         script.main([str(tmp_path)])
     tiny.published(tmp_path)
-    with pytest.raises(SystemExit, match=r"Write \[MASK\] where a word is missing"):
+    with pytest.raises(SystemExit, match=r"needs a text with \[MASK\]; it is missing"):
         script.main([str(tmp_path), "--text", "the cat sat"])
     with pytest.raises(SystemExit, match="--layer=99 does not exist: the model has"):
         script.main([str(tmp_path), "--text", TEXT, "--layer", "99"])

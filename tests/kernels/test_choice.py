@@ -26,6 +26,7 @@ def traced(
     implementation="auto",
     width=0,
     per_channel=False,
+    masked=False,
     **options,
 ):
     """The compiled function of one attention, and its inputs."""
@@ -40,6 +41,7 @@ def traced(
             value,
             conv_kernel=kernel,
             implementation=implementation,
+            mask=jnp.ones(shape[:2], bool) if masked else None,
             **{"num_landmarks": 16, **options},
         )
 
@@ -87,7 +89,7 @@ def test_tpus_run_the_kernels_on_their_own_examples(caplog):
         ({"width": 259}, "257 wide, not 259"),
         ({"landmark_layout": "mlpen", "num_landmarks": 100}, "landmark_layout='mlpen'"),
         ({"landmark_selection": "kmeans"}, "landmark_selection='kmeans'"),
-        ({"mask_conv": False}, "mask_conv=False"),
+        ({"mask_conv": False, "width": 3, "masked": True}, "mask_conv=False"),
         ({"pinv_start": "batch_max"}, "pinv_start='batch_max'"),
         ({"normalize_rows": True}, "normalize_rows=True"),
     ],
@@ -98,6 +100,12 @@ def test_unsupported_arguments_fall_back_to_xla_with_one_warning(caplog, options
             assert "pallas_call" not in traced(implementation="pallas_tpu", **options)
     (record,) = caplog.records
     assert reason in record.getMessage()
+
+
+@pytest.mark.parametrize("options", [{"width": 3}, {"masked": True}])
+def test_an_option_without_effect_does_not_disable_the_kernels(options):
+    """`mask_conv=False` concerns a convolution with a mask."""
+    assert "pallas_call" in traced(implementation="pallas_tpu", mask_conv=False, **options)
 
 
 @pytest.mark.parametrize(

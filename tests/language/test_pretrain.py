@@ -146,7 +146,9 @@ def test_the_models_tokenizer_separates_pairs_as_in_training(finished, tmp_path,
 
     def end_at_once(workdir, spec, *, report, **_):
         params = jax.jit(spec.make_params)()
-        return report(types.SimpleNamespace(best_metrics={"mlm_loss": 1.0}), params)
+        return report(
+            types.SimpleNamespace(best_metrics={"mlm_loss": 1.0}, best_examples=3), params
+        )
 
     monkeypatch.setattr(training, "train_to_result", end_at_once)
     with Workdir(tmp_path / "run", config, paths=pretrain.PATHS) as workdir:
