@@ -9,7 +9,7 @@ Repeat the command until nothing is left. Each piece continues where the last on
    stops saves its state first.
 
 DATA has the files of Text and Image, see docs/data.md. ListOps and Pathfinder generate their data once.
-`--toy` tries everything at a tiny size, for example on a CPU.
+`--toy` tries everything at a tiny size, for example on a CPU, in FOLDER/toy.
 """
 
 import argparse
@@ -54,6 +54,8 @@ def main() -> int:
     given = parser.parse_args()
     if not 60 * given.minutes >= START_SECONDS + SAVE_SECONDS:  # also for NaN
         parser.error(f"--minutes must be {(START_SECONDS + SAVE_SECONDS) / 60:.2g} or more")
+    if given.toy:
+        given.out /= "toy"
     return run_to_end("benchmarks.accelerator", lambda: int(not run_piece(given)))
 
 

@@ -71,7 +71,7 @@ def _stored(
     """Returns the stored results, or results without rows if there are none, and their cells.
 
     Raises:
-      ValueError: The file is corrupt, or was made with other settings.
+      ValueError: The file is corrupt, contains another table, or was made with other settings.
     """
     if not file.is_file():
         return {**settings, "rows": []}, set()
@@ -80,7 +80,9 @@ def _stored(
         others = [name for name in settings if results[name] != settings[name]]
         done = {tuple(str(row[axis]) for axis in axes) for row in results["rows"]}
         wrong = f"was made with other settings ({', '.join(others)})" if others else ""
-    except (ValueError, KeyError, TypeError):
+    except KeyError as missing:
+        wrong = f"contains another table, without {missing}"
+    except (ValueError, TypeError):
         wrong = "is corrupt"
     if wrong:
         raise ValueError(f"{file} {wrong}; pass another --out, or move it away.")

@@ -2,9 +2,10 @@
 
 1. The device's implementation of attention is compared with XLA in float32 on the CPU, forward and
    gradients, with and without a mask.
-2. Attention by length: ours, plain jnp, exact by XLA and by cuDNN, a literal port of other implementations,
-   and Hugging Face's module if PyTorch supports the device. Times are medians of several rounds in turn, each
-   of ten calls. The compiler gives the size of the temporaries and the number of kernels.
+2. Attention by length: ours, plain jnp, exact by XLA and by cuDNN, and a literal port of other
+   implementations; as modules with projections, ours and, if PyTorch supports the device, Hugging Face's.
+   Times are medians of several rounds in turn, each of ten calls. The compiler gives the size of the
+   temporaries and the number of kernels.
 3. A training step of each of the five tasks of the benchmark, compared with Hugging Face's modules. On a GPU,
    both multiply float32 matrices in TensorFloat-32, the default of XLA.
 
@@ -12,8 +13,10 @@ Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. FOLDER/resu
 each measurement, and the same command resumes. The row of a failed measurement has the error.
 """
 
-import importlib
+import importlib.metadata
+import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,11 +30,12 @@ from nystromformer_jax.durable import read_json, write_json
 CALLS = 10  # per timing, so that the device is not idle between calls
 LENGTHS = (4096, 1024, 16_384, 512, 2048, 8192)  # the most informative ones first
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder")
-FORMS = ("ours", "plain", "literal", "exact", "cudnn")
+FORMS = ("ours", "plain", "literal", "exact", "cudnn", "our module")
 PARTS = ("checks", "attention", "steps")
 TOY: dict[str, int] = {  # the sizes of steps and runs with --toy
     "data.examples": 60,
     "data.max_len": 64,
+    "model.max_len": 64,
     "model.num_layers": 1,
     "attention.num_landmarks": 4,
     "train.batch_size": 8,
@@ -50,6 +54,8 @@ def main() -> int:
     parser.add_argument("--out", type=user_path, required=True, help="folder of results.json")
     parser.add_argument("--toy", action="store_true", help="tiny sizes, to try the program")
     given = parser.parse_args()
+    # Otherwise JAX reserves most of the memory, of which PyTorch needs some.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     return run_to_end("benchmarks.on_device", lambda: _measure(given.out, given.toy))
 
 
@@ -57,10 +63,14 @@ def _measure(out: Path, toy: bool) -> None:
     from nystromformer_jax.training import describe_environment
 
     file, rows = out / "results.json", read_rows(out)
-    machine = {key: describe_environment()[key] for key in ("device", "versions")}
+    machine: dict[str, Any] = {key: describe_environment()[key] for key in ("device", "versions")}
+    for package in ("torch", "transformers") if torch_has_the_device() else ():
+        machine["versions"][package] = importlib.metadata.version(package)
+    machine["toy"] = toy
     if file.is_file() and (known := read_json(file)["machine"]) != machine:
         raise ValueError(
-            f"{file} was made on another machine ({known}, here {machine}): pass another --out."
+            f"{file} was made on another machine or with other sizes ({known}, here {machine}): pass"
+            " another --out."
         )
     out.mkdir(parents=True, exist_ok=True)
     measure: dict[str, Callable[..., Rows]] = {
@@ -113,8 +123,16 @@ def missing(rows: dict[str, Rows], toy: bool) -> list[Measurement]:
 
 
 def is_right(row: dict[str, Any]) -> bool:
-    """Returns False for a check that failed or did not run."""
-    return bool(row.get("passed", "dtype" not in row))
+    """Returns False for a check that failed, and for an error other than too little memory."""
+    errors = [
+        error for key, error in row.items() if key.endswith("error") and isinstance(error, str)
+    ]
+    return bool(row.get("passed", True)) and all(map(_is_about_memory, errors))
+
+
+def _is_about_memory(error: str) -> bool:
+    words = ("RESOURCE_EXHAUSTED", "MemoryError", "OutOfMemory", "out of memory")
+    return any(word in error for word in words)
 
 
 def _line(error: Exception) -> str:
@@ -161,7 +179,9 @@ def check(dtype: str, masked: bool, toy: bool = False) -> Rows:
     float32 = [x.astype(jnp.float32) for x in arrays]
     with jax.default_matmul_precision("highest"):
         actual = run("auto", mask, *arrays)
-        expected = run("xla", *jax.device_put((mask, *float32), jax.devices("cpu")[0]))
+        cpu = jax.devices("cpu")[0]
+        with jax.default_device(cpu):  # some formulas depend on the default device
+            expected = run("xla", *jax.device_put((mask, *float32), cpu))
     errors = [
         np.abs(np.asarray(one, np.float32) - other).max() / max(1.0, np.abs(other).max())
         for one, other in zip(
@@ -193,7 +213,8 @@ def attention(length: int, mode: str, toy: bool = False) -> Rows:
     shape = (batch, length, budget.HEADS, budget.DIM)
     tokens = [jnp.asarray(random.normal(size=shape), jnp.bfloat16) for _ in range(4)]
     kernel = jnp.asarray(random.normal(size=(budget.HEADS, budget.WIDTH)), jnp.float32)
-    arguments = (*tokens[:3], kernel, *tokens[3:] * (mode == "gradient"))
+    cotangent = tokens[3:] * (mode == "gradient")
+    arguments = (*tokens[:3], kernel, *cotangent)
     rows: dict[str, dict[str, Any]] = {}
     cases: dict[str, Callable[[], Any]] = {}
     forms = [form for form in FORMS if form != "cudnn" or jax.default_backend() == "gpu"]
@@ -203,6 +224,10 @@ def attention(length: int, mode: str, toy: bool = False) -> Rows:
             if form == "Hugging Face":
                 case = _huggingface(batch, length, mode)
             else:
+                if form == "our module":
+                    x = tokens[0].reshape(*shape[:2], -1)
+                    params = _module().init(jax.random.key(0), x, deterministic=True)
+                    arguments = (params, x, *(y.reshape(x.shape) for y in cotangent))
                 figures, case = _compiled(form, mode, arguments)
                 row |= figures
             jax.block_until_ready(case())
@@ -236,11 +261,26 @@ def _compiled(
     return figures, lambda: [program(*arguments) for _ in range(CALLS)][-1]
 
 
+def _module() -> Any:
+    """Returns our module with its projections, with the sizes and dtypes of Hugging Face's."""
+    import jax.numpy as jnp
+
+    from nystromformer_jax import SelfAttention, make_core
+
+    core = make_core("nystrom", num_landmarks=budget.LANDMARKS, conv_kernel_size=budget.WIDTH)
+    return SelfAttention(budget.HEADS, core, dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
+
+
 def _forward(form: str) -> Callable[..., Any]:
+    import functools
+
     import jax
 
     from benchmarks.literal import literal_attention
     from nystromformer_jax import nystrom_attention, softmax_attention
+
+    if form == "our module":
+        return functools.partial(_module().apply, deterministic=True)
 
     def forward(query: Any, key: Any, value: Any, kernel: Any) -> Any:
         if form == "literal":
@@ -298,25 +338,32 @@ def step(config: str, toy: bool = False) -> Rows:
     run = train.prepare(values)
     batch = tasks.made_up_batch(run)
     cases: dict[str, Callable[[], Any]] = {"ours": training_step.our_step(run, batch)}
+    row: dict[str, Any] = {"config": config}
     if "inputs" in batch and torch_has_the_device():  # Hugging Face has no classifier of pairs
-        import torch
+        try:
+            import torch
 
-        from benchmarks import peers
+            from benchmarks import peers
 
-        torch.set_float32_matmul_precision("high")
-        sizes = values["attention"]["num_landmarks"], values["attention"]["conv_kernel_size"]
-        model = peers.Classifier(run.model.config, run.model.num_classes, *sizes)
-        cases["Hugging Face"] = peers.training_step(model, batch, "cuda")
+            torch.set_float32_matmul_precision("high")
+            sizes = values["attention"]["num_landmarks"], values["attention"]["conv_kernel_size"]
+            model = peers.Classifier(run.model.config, run.model.num_classes, *sizes)
+            peer = peers.training_step(model, batch, "cuda")
+            peer()
+        except Exception as error:  # our step is measured all the same
+            row["Hugging Face, error"] = _line(error)
+        else:
+            cases["Hugging Face"] = peer
     times = interleaved(cases, repeats=1 if toy else 9)
-    return [{"config": config, **{case: found["median"] for case, found in times.items()}}]
+    return [row | {case: found["median"] for case, found in times.items()}]
 
 
 def torch_has_the_device() -> bool:
-    """Returns True if PyTorch is installed and has a GPU."""
-    try:
-        import torch
-    except ModuleNotFoundError:
+    """Returns True if PyTorch and transformers are installed, and PyTorch has a GPU."""
+    if not all(map(importlib.util.find_spec, ("torch", "transformers", "nystrom_attention"))):
         return False
+    import torch
+
     return bool(torch.cuda.is_available())
 
 

@@ -1,4 +1,4 @@
-"""Other implementations from PyPI, in PyTorch on all cores."""
+"""Other implementations from PyPI, in PyTorch, on as many cores as XLA."""
 
 import math
 import warnings
@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from nystromformer_jax.training import describe_environment
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from nystrom_attention import NystromAttention as LucidrainsAttention
@@ -15,6 +17,9 @@ with warnings.catch_warnings():
     from transformers.models.nystromformer.modeling_nystromformer import (
         NystromformerSelfAttention,
     )
+
+
+torch.set_num_threads(describe_environment()["cpu_threads"])  # those of XLA
 
 
 class Projected(nn.Module):

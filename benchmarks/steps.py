@@ -1,7 +1,6 @@
 """Memory and time of a compiled training step."""
 
 import contextlib
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any
 
 from jax.errors import JaxRuntimeError
 
+from nystromformer_jax.training import peak_bytes
 from nystromformer_jax.training.topology import is_out_of_memory
 
 
@@ -47,8 +47,8 @@ def timed(
             state, totals, loss = step(state, totals, batch)
             loss.block_until_ready()
             seconds.append(time.perf_counter() - began)
-            peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            if peak_bytes > limit_bytes:
+            peak = peak_bytes()
+            if peak > limit_bytes:
                 return None
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
@@ -57,5 +57,5 @@ def timed(
     return {
         "step_seconds": statistics.median(seconds[1:]),
         "loss": float(loss),
-        "peak_bytes": peak_bytes,
+        "peak_bytes": peak,
     }

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from command import sentence_of
 from lra.sweep.choice import due_tests
 from lra.sweep.jobs import Job, is_diverged
 from lra.sweep.log import STOPPED, failure, open_log, write_exit_code
@@ -97,7 +98,7 @@ class Queue:
                         process.terminate()
                     return
             except OSError as error:
-                self._end(job, f"failed: {error.filename}: {error.strerror}")
+                self._end(job, f"failed: {sentence_of(error)}")
             if log is not None:
                 log.close()
 
@@ -170,15 +171,19 @@ def accelerators() -> list[dict[str, str]]:
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return []
     gpus = _visible("CUDA_VISIBLE_DEVICES", "/dev/nvidia[0-9]*")
-    chips = _visible("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*")
+    chips = _visible("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
     one = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
     return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [
         {"TPU_VISIBLE_CHIPS": chip, **one} for chip in chips
     ]
 
 
-def _visible(variable: str, pattern: str) -> list[str]:
-    """Returns the device numbers in an environment variable or, if it is not set, of the files in /dev."""
+def _visible(variable: str, *patterns: str) -> list[str]:
+    """Returns the device numbers in an environment variable.
+
+    If the variable is not set, the devices are numbered that match the first pattern with any match.
+    """
     if variable in os.environ:
         return [item for item in os.environ[variable].split(",") if item and item != "-1"]
-    return [str(number) for number in range(len(glob.glob(pattern)))]
+    found = next(filter(None, map(glob.glob, patterns)), [])
+    return [str(number) for number in range(len(found))]

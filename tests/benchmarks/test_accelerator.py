@@ -65,6 +65,30 @@ def test_results_of_another_machine_are_refused(tmp_path, monkeypatch, capsys):
     assert "was made on another machine" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"passed": True}, True),
+        ({"passed": False}, False),
+        ({"dtype": "float32", "error": "TypeError: no"}, False),
+        ({"form": "exact", "error": "MemoryError: RESOURCE_EXHAUSTED: Out of memory"}, True),
+        ({"form": "cudnn", "error": "ValueError: no"}, False),
+        ({"config": "text", "ours": 1.0, "Hugging Face, error": "RuntimeError: no"}, False),
+    ],
+)
+def test_only_too_little_memory_is_no_failure(row, expected):
+    assert on_device.is_right(row) == expected
+
+
+def test_our_step_is_measured_if_the_peer_fails(monkeypatch):
+    monkeypatch.setattr(on_device, "torch_has_the_device", lambda: True)
+    monkeypatch.setitem(sys.modules, "benchmarks.peers", None)  # the import fails
+    monkeypatch.delattr("benchmarks.peers", raising=False)
+    (row,) = on_device.step("listops", toy=True)
+    assert row["ours"] > 0
+    assert "Error" in row["Hugging Face, error"]
+
+
 SAVES = "trap 'echo saved > saved; kill $!; exit 143' TERM; sleep 60 & wait"
 
 
@@ -167,7 +191,7 @@ def test_corrupt_results_are_reported_on_one_line(tmp_path, monkeypatch, capsys)
 @pytest.mark.slow(minutes=1)
 def test_two_pieces_on_a_cpu(tmp_path):
     command = [sys.executable, "-m", "benchmarks.accelerator", "--toy", f"--out={tmp_path}"]
-    file = tmp_path / "results.json"
+    file = tmp_path / "toy" / "results.json"
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as first:
         while not file.is_file():
             time.sleep(0.1)
@@ -180,7 +204,7 @@ def test_two_pieces_on_a_cpu(tmp_path):
     ).stdout
     after = json.loads(file.read_text())
     assert "left" not in printed
-    assert "1 rows of checks; 4 rows of attention; 1 rows of steps; listops, test acc" in printed
+    assert "1 rows of checks; 5 rows of attention; 1 rows of steps; listops, test acc" in printed
     for part in on_device.PARTS:  # kept, and not measured again
         assert after[part][: len(before[part])] == before[part]
         assert after[part]
