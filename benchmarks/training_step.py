@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks import peers
 from benchmarks.timing import interleaved
 from lra import data, train
 from nystromformer_jax import training
@@ -13,6 +12,8 @@ from nystromformer_jax import training
 
 def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
     """Returns the times of both implementations on the same batch."""
+    from benchmarks import peers  # needs torch, unlike `our_step`
+
     run = train.prepare(config)
     task = data.load(run.data)
     batch = task.splits["train"].batch(np.arange(run.fit.train.batch_size), run.data.padding)
