@@ -36,14 +36,16 @@ class ModelConfig:
         `nystromformer_jax.stem.ConvStem`.
       stem_dilations: Distance between the taps of each convolution of the stem, in tokens; empty for 1.
       block: "transformer" is `nystromformer_jax.EncoderBlock`; "gated_ema" is
-        `nystromformer_jax.gated_ema.GatedEmaBlock`, which has no attention biases.
+        `nystromformer_jax.gated_ema.GatedEmaBlock`, whose layers always have biases: `attention_bias` has no
+        effect.
       pooling: "mean" averages over real tokens; "padded_mean", as in the authors' code, divides their
         sum by the padded length; "all_mean" averages over padding too; "first" takes the first token;
-        "cls" prepends a learned token and takes it; "ends" concatenates the first token, the last
+        "cls" prepends a learned token and takes it; "ends" concatenates the first real token, the last
         real token and the mean.
       pair_features: Input of the head for the encodings x and y of a pair: "products" is x, y, x · y
         and x − y; "concatenation" is x and y, and adds a layer to the head.
-      initialization: Initialization of kernels, biases and token embeddings; see `INITIALIZATIONS`.
+      initialization: Initialization of kernels, biases and token embeddings, except for the head, which
+        keeps Flax's defaults; see `INITIALIZATIONS`.
       token_init: "normal" follows `initialization`; "fourier" initializes the token embedding with
         sines and cosines of the token id, so that similar pixel values have similar embeddings.
       dtype: Type of activations; parameters, landmark kernel and pseudoinverse are float32.

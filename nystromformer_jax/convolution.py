@@ -70,8 +70,8 @@ def _convolve_backward(residuals: tuple[Array, Array], cotangent: Array) -> tupl
     return _convolve(cotangent, kernel[..., ::-1]), kernel_gradient
 
 
-_convolve.defvjp(_convolve_forward, _convolve_backward)
-# Compiled as one program outside of jit. Inside, it becomes part of the caller's program.
+# Both passes are compiled as one program outside of jit. Inside, they become part of the caller's program.
+_convolve.defvjp(_convolve_forward, jax.jit(_convolve_backward, inline=True))
 _compiled_convolve = jax.jit(_convolve, inline=True)
 
 

@@ -64,7 +64,8 @@ def multi_scale_ema(
         not a mesh with such an axis.
 
     Source: Ma et al. 2022 (MEGA), arXiv:2209.10655, Eq. 2–5.
-    Differs: the parameters are time scales and weights, not a decay, a damping factor and two projections.
+    Differs: the parameters are time scales and weights, not a decay, a damping factor and two projections;
+    the future includes the token itself.
     The parallel form is that of state-space models with chunks (Dao and Gu 2024, arXiv:2405.21060).
     """
     x, time_scales, weights = jnp.asarray(x), jnp.asarray(time_scales), jnp.asarray(weights)

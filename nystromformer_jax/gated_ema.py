@@ -68,6 +68,7 @@ class MultiScaleEma(nn.Module):
         check_size("num_states", self.num_states)
         check_size("max_time_scale", self.max_time_scale, 2)
         check_choice("normalization", self.normalization, EmaNormalization)
+        x = finite_padding(x, mask, "real tokens, [B L]")
         channels = x.shape[-1]
         shape = (2, channels, self.num_states)
         # The parameter is added to the log of the initial time scale; weight decay pulls towards that scale.
@@ -100,8 +101,8 @@ class GatedEmaBlock(Layer):
         y = x + U ∘ (H − x)
         output = y + mlp(layer_norm(y))
 
-    It needs no position embeddings: the moving averages depend on the order of the tokens. Attributes that
-    are not listed are as in `EncoderBlock`.
+    All dense layers have biases. The block needs no position embeddings: the moving averages depend on the
+    order of the tokens. Attributes that are not listed are as in `EncoderBlock`.
 
     Attributes:
       num_states: Number of time scales per channel and direction, see `MultiScaleEma`; 0 for no averages.
@@ -111,7 +112,8 @@ class GatedEmaBlock(Layer):
       dropout_rate: Dropout rate of H, of the hidden units of the MLP and of its output.
 
     Source: Ma et al. 2022 (MEGA), arXiv:2209.10655, Eq. 6–15.
-    Differs: any core in place of softmax with relative positions; several heads; V is as wide as Z.
+    Differs: any core in place of softmax with relative positions; several heads; V is as wide as Z; γ starts
+    with a standard deviation of 1, not 0.02.
     """
 
     num_heads: int

@@ -119,6 +119,11 @@ class AttentionInputs(NamedTuple):
             query = finite_padding(inputs_q, mask, "real tokens, [B L]")
         else:
             query = finite_padding(inputs_q, query_mask, "real queries, [B L]")
+        if inputs_v is not None and inputs_v.shape[:2] != key.shape[:2]:
+            raise ValueError(
+                "inputs_k and inputs_v must have the same batch and length, got shapes"
+                f" {key.shape} and {inputs_v.shape}."
+            )
         value = key if inputs_v is None else finite_padding(inputs_v, mask, "real keys, [B T]")
         return cls(query, key, value, mask, query_mask, is_cross_attention)
 

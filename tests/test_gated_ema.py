@@ -112,6 +112,21 @@ class TestMultiScaleEma:
         assert_close(jax.jit(layer.apply)(variables, x, mask), expected, REFERENCE)
 
 
+def test_content_of_padding_has_no_effect_on_the_gradients_of_averages(rngs):
+    x, mask = random_tokens(rngs)
+    layer = MultiScaleEma(num_states=3, max_time_scale=LENGTH)
+    variables = jax.jit(layer.init)(next(rngs), x)
+
+    @jax.jit
+    @jax.grad
+    def gradient(variables, x):
+        output = layer.apply(variables, x, mask)
+        return jnp.where(mask[..., None], output**2, 0).sum()
+
+    noisy = gradient(variables, jnp.where(mask[..., None], x, jnp.nan))
+    assert_close(noisy, gradient(variables, x), REFERENCE)
+
+
 @pytest.mark.slow_except("nystrom")
 @pytest.mark.parametrize("name", CORES)
 def test_padding_has_no_effect_on_outputs_and_gradients(rngs, name):

@@ -275,6 +275,11 @@ def test_rejects_the_argument_order_of_flax_and_double_inputs(rngs, no_annotatio
         ((x, x), {"inputs_v": x}, r"pass it alone, or pass inputs_k and inputs_v by name"),
         ((x,), {"inputs_v": x}, r"inputs_v needs inputs_k"),
         ((x,), {"inputs_k": x, "inputs_v": x[0]}, r"inputs_v must be a non-empty array"),
+        (
+            (x,),
+            {"inputs_k": x, "inputs_v": x[:, :5]},
+            r"must have the same batch and length, got shapes \(2, 23, 12\) and \(2, 5, 12\)",
+        ),
     ):
         with pytest.raises(ValueError, match=sentence):
             layer.init(next(rngs), *arguments, **named, deterministic=True)

@@ -52,11 +52,7 @@ class EncodedSplit:
         return self.labels is not None
 
     def count_complete(self, rows: int) -> int:
-        """Returns how many examples have all their rows among the first `rows`; here one row each.
-
-        Raises:
-          ValueError: No example is complete.
-        """
+        """Returns how many examples have all their rows among the first `rows`; here each has one row."""
         return rows
 
     @property

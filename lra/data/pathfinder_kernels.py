@@ -2,7 +2,8 @@
 
 A mask holds occupancies as bytes, `mask[y, x] / 255`. Lines and discs are read from precomputed tables
 (`Stamps`). Random choices use only integer arithmetic on xoshiro256**. The only floats are coordinates
-before rounding and pixel values; all operations on them are exact in IEEE 754.
+before rounding and pixel values; all operations on them are correctly rounded in IEEE 754, so results are
+equal on every machine.
 """
 
 import math

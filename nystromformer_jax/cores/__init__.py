@@ -85,8 +85,8 @@ def make_core(name: str, **options: Any) -> CoreFactory:
       **options: Attributes of the core.
 
     Raises:
-      ValueError: The name or an option is unknown (the message suggests similar names), or the class is
-        not a `flax.linen.Module`.
+      ValueError: The name or an option is unknown (the message suggests similar names), a value is not
+        hashable, or the class is not a `flax.linen.Module`.
       ImportError: The module of `module:Class` raised an error.
     """
     core = core_class(name)
@@ -100,4 +100,11 @@ def make_core(name: str, **options: Any) -> CoreFactory:
     for option in options:
         if option not in known:
             raise ValueError(f"{name} attention has no option {option!r}{nearest(option, known)}")
+        try:
+            hash(options[option])
+        except TypeError:
+            raise ValueError(
+                f"{option} must be hashable, because a core may be a static argument of jax.jit; got"
+                f" {options[option]!r:.80}. Pass a tuple instead of a list."
+            ) from None
     return CoreFactory(core, tuple(sorted(options.items())))

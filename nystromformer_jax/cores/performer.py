@@ -1,6 +1,7 @@
 """Performer attention (FAVOR+): random features that approximate the softmax kernel."""
 
 import contextlib
+import functools
 from typing import Literal
 
 import jax
@@ -133,6 +134,14 @@ def random_projection(
     """
     check_size("num_features (R)", num_features)
     check_size("head_dim (D)", dim)
+    return _random_projection(rng, num_features, dim, orthogonal)
+
+
+# Compiled once per size, also outside of jit and where it is computed at trace time.
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def _random_projection(
+    rng: Array, num_features: int, dim: int, orthogonal: bool
+) -> Float[Array, "R D"]:
     normal_rng, block_rng = jax.random.split(rng)
     normal = jax.random.normal(normal_rng, (num_features, dim), jnp.float32)
     if not orthogonal:

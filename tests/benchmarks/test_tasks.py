@@ -45,7 +45,10 @@ def test_rejects_results_of_another_machine(tmp_path, monkeypatch, capsys):
     assert "cpu.json was made with other settings (machine); pass" in capsys.readouterr().err
     out.with_suffix(".json").write_text('{"rows": []}')
     assert tasks.main() == 2
-    assert "cpu.json contains another table, without 'machine'; pass another --out" in capsys.readouterr().err
+    assert (
+        "cpu.json contains another table, without 'machine'; pass another --out"
+        in capsys.readouterr().err
+    )
 
 
 class Loss(float):

@@ -4,6 +4,7 @@
 """
 
 import functools
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -164,6 +165,22 @@ def test_random_features_are_the_same_under_any_setting(name, setting, rngs):
     assert_close(actual, expected, SAME_ARITHMETIC)
 
 
+@pytest.mark.parametrize("name", ["performer", "none", "softmax"])
+def test_the_second_call_outside_jit_compiles_nothing(name, rngs, caplog):
+    options = {"performer": {"num_features": 7}}.get(name, {"conv_kernel_size": 3})
+    core, inputs = make_core(name, **options)(), random_inputs(rngs, 1, LENGTH, HEADS, DIM)
+    variables = core.init(next(rngs), *inputs, deterministic=True)
+
+    def loss(variables, *inputs):
+        return core.apply(variables, *inputs, deterministic=True).sum()
+
+    for _ in range(2):
+        caplog.clear()
+        with jax.log_compiles(), caplog.at_level(logging.WARNING):
+            jax.grad(loss)(variables, *inputs)
+    assert "Compiling" not in caplog.text
+
+
 def test_padding_at_the_ends_changes_nothing(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
@@ -278,6 +295,10 @@ def test_errors_about_names_and_options_suggest_the_nearest():
         make_core("nystrom", landmarks=64)
     with pytest.raises(ValueError, match="softmax attention has no option 'num_landmarks'"):
         make_core("softmax", num_landmarks=64)
+    with pytest.raises(
+        ValueError, match=r"num_landmarks must be hashable.*got \[64\]\. Pass a tuple"
+    ):
+        make_core("nystrom", num_landmarks=[64])
 
 
 def test_rejects_causal_attention():
