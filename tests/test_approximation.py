@@ -12,18 +12,22 @@ B, L, H, D = 2, 41, 3, 5
 compiled_error = jax.jit(approximation_error, static_argnames="num_landmarks")
 
 
-def test_equals_its_formula_per_example_and_head(rngs):
+@pytest.mark.parametrize("queries", [None, [17, 37]])
+def test_equals_its_formula_per_example_and_head(rngs, queries):
+    """The norms are over real queries; these have their own mask, or that of the keys."""
     query, key, value = (normal(next(rngs), (B, L, H, D)) for _ in range(3))
     mask = mask_of_lengths([41, 29], L)
-    errors = compiled_error(query, key, value, mask=mask, num_landmarks=7)
-    output = np.asarray(nystrom_attention(query, key, value, mask=mask, num_landmarks=7))
-    exact = np.asarray(softmax_attention(query, key, value, mask=mask))
+    masks = {"mask": mask, "query_mask": None if queries is None else mask_of_lengths(queries, L)}
+    errors = compiled_error(query, key, value, **masks, num_landmarks=7)
+    output = np.asarray(nystrom_attention(query, key, value, **masks, num_landmarks=7))
+    exact = np.asarray(softmax_attention(query, key, value, **masks))
     value, mask = np.asarray(value), np.asarray(mask)
+    real = mask if queries is None else np.asarray(masks["query_mask"])
     for b in range(B):
         for h in range(H):
-            truth = exact[b, mask[b], h]
+            truth = exact[b, real[b], h]
             mean = value[b, mask[b], h].mean(axis=0, keepdims=True)
-            for error, found in ((errors.nystrom, output[b, mask[b], h]), (errors.mean, mean)):
+            for error, found in ((errors.nystrom, output[b, real[b], h]), (errors.mean, mean)):
                 expected = np.linalg.norm(found - truth) / np.linalg.norm(truth)
                 assert error[b, h] == pytest.approx(expected, rel=1e-4)
 

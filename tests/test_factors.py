@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from nystromformer_jax import clusters
 from nystromformer_jax.attention import nystrom_attention, softmax_weights
@@ -100,6 +101,13 @@ def test_rows_equal_rows_of_the_full_map(rngs):
     assert (jnp.where(options["mask"][:, None, None], 0, actual) == 0).all()
 
 
+def test_negative_rows_count_from_the_end_and_rows_out_of_range_are_nan(rngs):
+    query, key, _ = random_inputs(rngs, 1, 23, HEADS, DIM)
+    rows = functools.partial(nystrom_attention_rows, query, key, num_landmarks=7)
+    assert_close(rows(jnp.array([[-1, -23]])), rows(jnp.array([[22, 0]])), SAME_ARITHMETIC)
+    assert jnp.isnan(rows(jnp.array([[23, -24]]))).all()
+
+
 @pytest.mark.parametrize("batch", [(), (2, 3)])
 def test_leading_axes_and_grouped_heads_are_those_of_the_attention(rngs, batch):
     query, key = normal(next(rngs), (*batch, 23, 4, 5)), normal(next(rngs), (*batch, 17, 2, 5))
@@ -113,7 +121,15 @@ def test_leading_axes_and_grouped_heads_are_those_of_the_attention(rngs, batch):
     assert_close(of_rows, full_map(actual)[..., jnp.array([0, 22]), :], REFERENCE)
 
 
-def test_rows_never_allocate_a_quadratic_map(rngs):
+def equations(jaxpr):
+    """All equations of a program, also those of the programs that it calls."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+def test_rows_never_allocate_a_quadratic_map():
     length = 4096
     shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
     rows = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -122,7 +138,7 @@ def test_rows_never_allocate_a_quadratic_map(rngs):
     )
     largest = max(
         np.prod(variable.aval.shape, dtype=int)
-        for equation in jaxpr.eqns
+        for equation in equations(jaxpr.jaxpr)
         for variable in equation.outvars
     )
     assert largest <= 2 * length * 16

@@ -174,6 +174,23 @@ def test_every_attention_name_builds_its_own_core(name):
     assert {core for other in CORES if (core := core_class(other)) in built} == {core_class(name)}
 
 
+def test_attention_has_the_options_of_the_config():
+    options = {
+        "num_landmarks": 7,
+        "conv_kernel_size": 9,
+        "pinv_iters": 3,
+        "pinv_start": "batch_max",
+        "landmark_layout": "hf",
+        "landmark_selection": "kmeans",
+        "mask_conv": False,
+        "implementation": "xla",
+    }
+    core = config(**options).make_core()()
+    assert {name: getattr(core, name) for name in options} == options
+    softmax = config(**options, attention="softmax", attention_dropout_rate=0.3).make_core()()
+    assert (softmax.dropout_rate, softmax.conv_kernel_size, softmax.mask_conv) == (0.3, 9, False)
+
+
 class TestHeads:
     """Shapes of the heads, and equalities between them."""
 
@@ -326,10 +343,22 @@ def test_gradients_without_real_tokens_are_finite(rngs, attention):
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
 
-def test_dropout_applies_where_bert_applies_it(rngs):
-    """On embeddings, twice a layer (never on the MLP's hidden units), and twice in the classifier."""
-    model = NystromformerForSequenceClassification(config(num_layers=1))
-    variables, inputs, dropped = variables_of(model), tokens(rngs, BATCH, LENGTH), []
+@pytest.mark.parametrize(
+    ("kind", "of_head"),
+    [
+        (NystromformerForMaskedLM, []),
+        (NystromformerForPreTraining, [(BATCH, EMBED)]),
+        (NystromformerForSequenceClassification, [(BATCH, EMBED)] * 2),
+        (NystromformerForTokenClassification, [(BATCH, LENGTH, EMBED)]),
+        (NystromformerForQuestionAnswering, []),
+        (NystromformerForMultipleChoice, [(BATCH, EMBED)]),
+    ],
+)
+def test_dropout_applies_where_bert_applies_it(rngs, kind, of_head):
+    """On embeddings, twice a layer (never on the MLP's hidden units), and in some of the heads."""
+    model, dropped = kind(config(num_layers=1)), []
+    shape = (1, BATCH, LENGTH) if kind is NystromformerForMultipleChoice else (BATCH, LENGTH)
+    variables, inputs = variables_of(model), tokens(rngs, *shape)
 
     def spy(call, args, kwargs, context):
         if isinstance(context.module, Dropout) and context.module.rate > 0:
@@ -339,8 +368,7 @@ def test_dropout_applies_where_bert_applies_it(rngs):
     apply = functools.partial(model.apply, deterministic=False, rngs={"dropout": next(rngs)})
     with nn.intercept_methods(spy):
         jax.eval_shape(apply, variables, inputs)
-    tokens_wide, one_wide = (BATCH, LENGTH, EMBED), (BATCH, EMBED)
-    assert dropped == [(shape, False) for shape in (*[tokens_wide] * 3, *[one_wide] * 2)]
+    assert dropped == [(shape, False) for shape in (*[(BATCH, LENGTH, EMBED)] * 3, *of_head)]
 
 
 @pytest.mark.parametrize("kind", ONE_SEQUENCE)

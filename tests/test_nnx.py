@@ -86,6 +86,33 @@ def test_a_block_passes_its_rates_and_dtype_to_its_layers():
     assert block.attention.query.dtype == block.attention.out.dtype == jnp.bfloat16
 
 
+def test_a_block_passes_its_initializers_precision_and_dtypes_to_its_layers():
+    options = {
+        "kernel_init": nnx.initializers.constant(2.0),
+        "bias_init": nnx.initializers.constant(3.0),
+        "precision": "highest",
+        "param_dtype": jnp.bfloat16,
+    }
+    block = native.EncoderBlock(H, E, make_core("softmax"), F, **options, rngs=nnx.Rngs(0))
+    layers = [module for _, module in nnx.iter_modules(block) if isinstance(module, nnx.Linear)]
+    assert len(layers) == 6
+    for layer in layers:
+        assert (layer.kernel[...] == 2).all()
+        assert (layer.bias[...] == 3).all()
+        assert layer.precision == "highest"
+    params = jax.tree.leaves(nnx.state(block, nnx.Param))
+    assert {leaf.dtype for leaf in params} == {jnp.dtype("bfloat16")}
+
+
+def test_output_projection_may_have_other_initializers():
+    inits = {"kernel_init": 2.0, "bias_init": 3.0, "out_kernel_init": 5.0, "out_bias_init": 7.0}
+    options = {name: nnx.initializers.constant(value) for name, value in inits.items()}
+    layer = native.SelfAttention(H, E, make_core("softmax"), **options, rngs=nnx.Rngs(0))
+    for projection, kernel, bias in ((layer.value, 2, 3), (layer.out, 5, 7)):
+        assert (projection.kernel[...] == kernel).all()
+        assert (projection.bias[...] == bias).all()
+
+
 def test_cross_attention_from_keys_and_values_equals_linen(rngs):
     make = make_core("linear")
     options = {"qkv_features": 10, "out_features": 3, "use_bias": False, "normalize_qk": True}

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,11 +134,15 @@ def test_very_small_and_very_large_matrices_are_inverted(size, rows):
     np.testing.assert_allclose(inverse, jnp.eye(rows) / size, rtol=1e-5)
 
 
-def test_every_product_has_the_highest_precision():
+@pytest.mark.parametrize(
+    ("precision", "name"), [(None, "HIGHEST"), (jax.lax.Precision.HIGH, "HIGH")]
+)
+def test_every_product_has_the_highest_or_the_given_precision(precision, name):
     """On a CPU it makes no difference; on a TPU the default precision is too low for the inverse."""
-    jaxpr = str(jax.make_jaxpr(iterative_pinv)(jnp.eye(4)))
+    pinv = functools.partial(iterative_pinv, precision=precision)
+    jaxpr = str(jax.make_jaxpr(pinv)(jnp.eye(4)))
     assert jaxpr.count("dot_general") == 24
-    assert jaxpr.count("Precision.HIGHEST, Precision.HIGHEST") == 24
+    assert jaxpr.count(f"Precision.{name}, Precision.{name}") == 24
 
 
 def test_rejects_arrays_that_are_not_square_matrices(no_annotations):

@@ -43,10 +43,10 @@ def test_softmax_weights_depend_on_differences_of_positions(rngs):
     assert np.abs(weights(37, 36) - weights(0, 0)).max() > 0.1
 
 
-def test_default_positions_and_leading_axes(rngs):
+def test_default_base_positions_and_leading_axes(rngs):
     x = normal(next(rngs), (B, 2, L, H, D))
     rotated = rotary_embedding(x)
-    np.testing.assert_array_equal(rotated, rotary_embedding(x, jnp.arange(L)))
+    np.testing.assert_array_equal(rotated, rotary_embedding(x, jnp.arange(L), base=10_000.0))
     np.testing.assert_array_equal(rotated[1], rotary_embedding(x[1]))
     np.testing.assert_array_equal(rotated[..., 0, :, :], x[..., 0, :, :])
 

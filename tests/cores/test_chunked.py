@@ -6,13 +6,16 @@ from nystromformer_jax.cores.chunked import chunked_attention
 from tests.helpers import REFERENCE, assert_close, mask_of_lengths, random_inputs
 
 
-def test_equals_softmax_attention_in_each_chunk(rngs):
+@pytest.mark.parametrize("names", [["mask"], ["mask", "query_mask"]])
+def test_equals_softmax_attention_in_each_chunk(rngs, names):
     inputs = random_inputs(rngs, 2, 37, 2, 5)
-    mask = mask_of_lengths([37, 18], 37)
-    output = chunked_attention(*inputs, chunk_len=16, mask=mask)
+    masks = {"mask": mask_of_lengths([37, 18], 37), "query_mask": mask_of_lengths([19, 31], 37)}
+    masks = {name: masks[name] for name in names}
+    output = chunked_attention(*inputs, chunk_len=16, **masks)
     for start in (0, 16, 32):
         part = slice(start, start + 16)
-        expected = softmax_attention(*(x[:, part] for x in inputs), mask=mask[:, part])
+        own = {name: mask[:, part] for name, mask in masks.items()}
+        expected = softmax_attention(*(x[:, part] for x in inputs), **own)
         assert_close(output[:, part], expected, REFERENCE)
 
 

@@ -17,6 +17,7 @@ from lra.models import (
 )
 from nystromformer_jax import Encoder, EncoderBlock, make_core
 from nystromformer_jax.gated_ema import MultiScaleEma
+from nystromformer_jax.modules import MlpBlock
 from nystromformer_jax.stem import ConvStem
 from tests.helpers import (
     GRADIENT,
@@ -69,6 +70,13 @@ def pooled_by(pooling, inputs, mask, **sizes):
     encoder = SequenceEncoder(config, SOFTMAX)
     params = random_variables(jax.random.key(0), encoder, inputs, mask)
     return np.asarray(apply(encoder, params, inputs, mask)), params
+
+
+def mean_of_encoder(params, x, mask):
+    """Encodes embeddings with one layer of `SIZES`, and averages over real tokens."""
+    block = functools.partial(EncoderBlock, 2, SOFTMAX, 7, qkv_features=10)
+    apply = jax.jit(functools.partial(Encoder(1, block).apply, deterministic=True))
+    return masked_mean(apply({"params": params}, x, mask), mask)
 
 
 def test_all_mean_equals_mean_without_padding(rngs):
@@ -136,10 +144,13 @@ def test_sinusoids_equal_their_formula():
     assert sinusoids(5, 3).shape == (5, 3)
 
 
-def test_fixed_positions_have_no_parameters(rngs):
-    inputs, mask = jax.random.randint(next(rngs), (2, 13), 1, 11), jnp.ones((2, 13), bool)
-    _, params = pooled_by("mean", inputs, mask, positions="sinusoidal")
-    assert "position_embedding" not in params["params"]
+def test_fixed_positions_are_sinusoids_without_parameters(rngs):
+    inputs, mask = jax.random.randint(next(rngs), (2, 13), 1, 11), mask_of_lengths([13, 7], 13)
+    pooled, variables = pooled_by("mean", inputs, mask, positions="sinusoidal")
+    weights = variables["params"]
+    assert "position_embedding" not in weights
+    x = weights["token_embedding"]["embedding"][inputs] + sinusoids(13, 12)[None]
+    assert_close(pooled, mean_of_encoder(weights["encoder"], x, mask), REFERENCE)
 
 
 def test_mean_is_over_real_tokens():
@@ -188,11 +199,7 @@ def test_stem_is_between_embedding_and_positions(rngs):
     x = weights["token_embedding"]["embedding"][inputs]
     x = jax.jit(ConvStem((5, 3)).apply)({"params": weights["stem"]}, x, mask)
     x = x + weights["position_embedding"]["embedding"][None, :13]
-    block = functools.partial(EncoderBlock, 2, make_core("softmax"), 7, qkv_features=10)
-    encoder = Encoder(1, block)
-    apply = jax.jit(functools.partial(encoder.apply, deterministic=True))
-    x = apply({"params": weights["encoder"]}, x, mask)
-    assert_close(pooled, masked_mean(x, mask), REFERENCE)
+    assert_close(pooled, mean_of_encoder(weights["encoder"], x, mask), REFERENCE)
 
 
 @pytest.mark.parametrize(
@@ -234,19 +241,45 @@ def test_token_embeddings_may_be_initialized_with_sinusoids():
 
 
 @pytest.mark.parametrize("name", ["lecun", "google"])
-def test_kernels_and_biases_of_blocks_are_initialized_as_configured(name):
+def test_embeddings_kernels_and_biases_are_initialized_as_configured(name):
     config = ModelConfig(**SIZES | {"mlp_dim": 90}, num_layers=1, initialization=name)
     encoder = SequenceEncoder(config, SOFTMAX)
     inputs, mask = jnp.ones((1, 9), jnp.int32), jnp.ones((1, 9), bool)
     init = jax.jit(functools.partial(encoder.init, deterministic=True))
-    layer = init(jax.random.key(0), inputs, mask)["params"]["encoder"]["layer_0"]["mlp"]["hidden"]
+    params = init(jax.random.key(0), inputs, mask)["params"]
+    layer = params["encoder"]["layer_0"]["mlp"]["hidden"]
     kernel, bias = np.asarray(layer["kernel"]), np.asarray(layer["bias"])
+    deviation = 1.0 if name == "google" else 0.02
+    assert params["token_embedding"]["embedding"].std() == pytest.approx(deviation, rel=0.2)
     if name == "google":  # uniform up to √(6 / (E + F))
         assert np.abs(kernel).max() == pytest.approx((6 / (12 + 90)) ** 0.5, rel=0.02)
         assert 0 < bias.std() < 1e-5
     else:  # deviation 1 / √E
         assert kernel.std() == pytest.approx(12**-0.5, rel=0.1)
         assert not bias.any()
+
+
+@pytest.mark.parametrize("block", ["transformer", "gated_ema"])
+def test_every_layer_has_the_configured_activation_and_epsilon(block):
+    options = {"block": block, "activation": "relu", "layer_norm_epsilon": 0.1}
+    encoder = SequenceEncoder(ModelConfig(**SIZES, **options, num_layers=1, stem=(3,)), SOFTMAX)
+    activations, epsilons = {}, {}
+
+    def spy(call, args, kwargs, context):
+        module = context.module
+        if isinstance(module, (ConvStem, MlpBlock)):
+            activations[module.name] = module.activation
+        elif isinstance(module, nn.LayerNorm):
+            epsilons["/".join(module.path)] = module.epsilon
+        return call(*args, **kwargs)
+
+    inputs, mask = jnp.ones((1, 9), jnp.int32), jnp.ones((1, 9), bool)
+    with nn.intercept_methods(spy):
+        init = functools.partial(encoder.init, deterministic=True)
+        jax.eval_shape(init, jax.random.key(0), inputs, mask)
+    assert activations == {"stem": "relu", "mlp": "relu"}
+    assert len(epsilons) >= 4  # of the stem, two of the block, and the last one
+    assert set(epsilons.values()) == {0.1}
 
 
 def test_blocks_get_the_time_scales_and_the_normalization_of_the_averages():

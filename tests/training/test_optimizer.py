@@ -158,6 +158,31 @@ def test_muon_orthogonalizes_updates_of_dense_kernels(rngs):
         np.testing.assert_allclose(one, other, rtol=1e-4)
 
 
+def test_muon_updates_other_parameters_with_the_configured_betas_and_eps(rngs):
+    config = OptimizerConfig(
+        method="muon",
+        learning_rate=1e-2,
+        warmup_steps=0,
+        schedule="constant",
+        beta1=0.7,
+        beta2=0.9,
+        eps=0.1,
+    )
+    params = {"bias": jnp.zeros(5), "kernel": jnp.zeros((7, 5))}
+    gradients = [{"bias": normal(next(rngs), (5,)), "kernel": jnp.ones((7, 5))} for _ in range(2)]
+
+    def updates(optimizer, select):
+        state = optimizer.init(select(params))
+        for gradient in map(select, gradients):
+            update, state = optimizer.update(gradient, state, select(params))
+            yield update
+
+    nadamw = updates(optax.nadamw(1e-2, b1=0.7, b2=0.9, eps=0.1), lambda tree: tree["bias"])
+    muon = updates(make_optimizer(config, total_steps=10), lambda tree: tree)
+    for one, other in zip(muon, nadamw, strict=True):
+        np.testing.assert_allclose(one["bias"], other, rtol=1e-5)
+
+
 def test_muon_decays_all_weights(rngs):
     params = {"kernel": normal(next(rngs), (7, 5)), "bias": jnp.ones(5)}
     zeros = jax.tree.map(jnp.zeros_like, params)
