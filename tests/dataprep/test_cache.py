@@ -73,6 +73,24 @@ def test_different_data_have_different_hashes():
     assert cache.prepared("demo", {"seed": 4}, build_others).sha256 != first.sha256
 
 
+def test_files_are_flushed_before_the_rename_and_the_folder_after(monkeypatch):
+    seen, fsync = [], os.fsync
+    folder = cache.folder_of("demo", FINGERPRINT)
+
+    def spy(descriptor):
+        seen.append((os.readlink(f"/proc/self/fd/{descriptor}"), folder.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    cache.prepared("demo", FINGERPRINT, lambda folder: (folder / "a.txt").write_bytes(b"content"))
+    *files, last = seen
+    partial = f"{folder}.partial"
+    paths = (f"{partial}/a.txt", f"{partial}/manifest.json", partial)
+    assert sorted(files) == sorted((path, False) for path in paths)
+    assert files[-1] == (partial, False)
+    assert last == (str(folder.parent), True)
+
+
 def test_detects_a_flipped_byte_and_names_the_file():
     path = cache.prepared("demo", FINGERPRINT, build).folder / "whole.npy"
     content = bytearray(path.read_bytes())

@@ -196,6 +196,12 @@ def test_run_is_partial_if_it_saw_or_evaluated_less(tmp_path, checkpoint):
         assert is_partial(**part), part
 
 
+def test_evaluates_after_each_epoch_rounded_up_to_full_steps(tmp_path, checkpoint):
+    run = finetune.prepare(runs.glue_sections("mrpc", tmp_path, checkpoint))
+    for examples, steps in ((40, 5), (41, 6), (47, 6)):  # in batches of 8
+        assert run.fit_config(examples).eval.every_steps == steps
+
+
 def test_best_of_a_search_is_the_first_of_equals():
     def result(f1, batch_size):
         valid = {"f1": f1, "accuracy": 0.5}

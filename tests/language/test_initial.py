@@ -1,8 +1,12 @@
-"""Errors in a model's config name the keys of the run's config."""
+"""The initial model of a run: errors name the keys of its config, and the seed draws missing heads."""
 
+import numpy as np
 import pytest
 
-from language.initial import InitConfig, model_config
+from language.initial import InitConfig, model_config, read_params
+from nystromformer_jax import NystromformerForSequenceClassification
+from tests.helpers import SAME_ARITHMETIC, assert_close
+from tests.language.files import fakes
 
 
 @pytest.mark.parametrize(
@@ -22,3 +26,14 @@ def test_errors_name_keys_of_the_section_attention(values, sentence, of_checkpoi
     attention = {"name": "nystrom", **values}
     with pytest.raises(ValueError, match=sentence):
         model_config({"model": {}, "attention": attention}, init, vocab_size=60)
+
+
+def test_a_head_that_the_checkpoint_lacks_is_drawn_from_the_seed(tmp_path):
+    init = InitConfig(checkpoint=str(fakes.checkpoint(tmp_path)))
+    config = model_config({"model": {}, "attention": {}}, init)
+    one, other = (
+        read_params(init, config, NystromformerForSequenceClassification, seed) for seed in (3, 5)
+    )
+    assert_close(one["nystromformer"], other["nystromformer"], SAME_ARITHMETIC)
+    for name in ("dense", "output"):
+        assert np.abs(one[name]["kernel"] - other[name]["kernel"]).max() > 1e-3

@@ -167,7 +167,13 @@ def test_resumes_with_any_number_of_data_workers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"eval__max_examples": 7}, {"data__examples": 7}, {"train__total_steps": 4999}]
+    "changes",
+    [
+        {"eval__max_examples": 7},
+        {"data__examples": 7},
+        {"train__total_steps": 4999},
+        {"train__budget_steps": 5001},
+    ],
 )
 def test_a_shortened_run_is_partial(changes):
     whole = {"data__examples": 0, "train__total_steps": 5000}
@@ -180,6 +186,7 @@ def test_a_shortened_run_is_partial(changes):
     assert is_partial(changes)
     assert not is_partial({})
     assert not is_partial({"data__examples": 10**9, "eval__max_examples": 10**9})
+    assert not is_partial({"train__total_steps": 4999, "train__budget_steps": 4999})
 
 
 def empty_task(examples):

@@ -201,6 +201,14 @@ def test_a_curriculum_has_shorter_trees_than_the_task():
     assert short.curriculum().lengths.max() < 100
 
 
+def test_the_trees_of_a_curriculum_never_change():
+    """Golden: another hash means other trees than those of the stored results."""
+    content = hashlib.sha256()
+    for tree in short_trees(60):
+        content.update(tree.tokens + bytes([tree.label]))
+    assert content.hexdigest() == "ef46b20a68f96f432a0016386931954545e058aee4eba5d0bd778441f7faee46"
+
+
 def test_the_trees_of_a_curriculum_grow():
     """Six stages: at least half of the trees have the lengths of their stage, and none are longer."""
     lengths = np.array([len(tree.tokens) for tree in short_trees(6_000)])

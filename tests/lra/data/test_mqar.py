@@ -1,13 +1,17 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from lra.data import DataConfig, describe, load, mqar
 from lra.data.task import Padding
 
+CONFIG = DataConfig(task="mqar-128-16", max_len=128, examples=20)
+
 
 @pytest.fixture
 def task():
-    return load(DataConfig(task="mqar-128-16", max_len=128, examples=20))
+    return load(CONFIG)
 
 
 def test_every_masked_token_follows_a_key_and_has_the_value_of_that_key(task):
@@ -35,11 +39,22 @@ def test_queries_are_everywhere_and_answers_are_uniform():
 
 
 def test_fewer_examples_are_the_first_of_more_and_splits_differ(task):
-    more = load(DataConfig(task="mqar-128-16", max_len=128, examples=30))
+    more = load(dataclasses.replace(CONFIG, examples=30))
     for name, split in task.splits.items():
         np.testing.assert_array_equal(split.labels, more.splits[name].labels[:20])
         np.testing.assert_array_equal(split.sequences[7], more.splits[name].sequences[7])
     assert (task.splits["valid"].labels != task.splits["test"].labels).any()
+
+
+def test_generated_data_never_change(task):
+    """Golden: another hash means other data than those of the stored results."""
+    assert task.sha256 == "69d8445db41f701eccf757e104f93b10a83a3bb5533a68bf26a85842007a9a78"
+
+
+def test_another_seed_gives_other_data(task):
+    other = load(dataclasses.replace(CONFIG, seed=1))
+    for name, split in task.splits.items():
+        assert (split.labels != other.splits[name].labels).any()
 
 
 def test_decodes_to_readable_words(task):

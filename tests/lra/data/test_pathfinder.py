@@ -1,5 +1,6 @@
 import dataclasses
 import errno
+import hashlib
 import itertools
 import logging
 import shutil
@@ -68,6 +69,9 @@ def test_the_paths_of_a_curriculum_grow():
     last = [any((image == other).all() for other in longest) for image in images[30:]]
     assert 1 <= sum(last) < 10
     assert task.sha256 == data.load(dataclasses.replace(CONFIG, examples=40)).sha256
+    # Golden: another hash means other images than those of the stored results.
+    digest = hashlib.sha256(images.tobytes() + np.asarray(curriculum.labels).tobytes()).hexdigest()
+    assert digest == "d726e8f6c1c29ed88348b5d1d051e77200fcd76415982e4d20813e82b558d81b"
 
 
 def test_another_seed_gives_other_images():
