@@ -3,7 +3,7 @@
 import matplotlib as mpl
 import pytest
 
-from reporting.plotting import add_legend, colors_of, new_figure, seeds_together
+from reporting.plotting import Curve, add_legend, colors_of, draw_curve, new_figure, seeds_together
 
 
 def test_curve_of_seeds_is_the_mean_with_minimum_and_maximum():
@@ -13,6 +13,17 @@ def test_curve_of_seeds_is_the_mean_with_minimum_and_maximum():
     assert curve.lows == pytest.approx([30, 50, 90])
     assert curve.highs == pytest.approx([30, 70, 90])
     assert seeds_together([([], [])]) == ([], [], [], [])
+
+
+def test_a_curve_is_its_means_with_a_band_if_seeds_differ():
+    axes = new_figure(4, 3).subplots()
+    draw_curve(axes, [1, 2], Curve([7, 9], [3, 5], [3, 5], [3, 5]), color="red")
+    assert len(axes.collections) == 0
+    draw_curve(axes, [1, 2], Curve([7, 9], [3, 5], [2, 4], [6, 5]), color="blue")
+    assert [line.get_xydata().tolist() for line in axes.get_lines()] == [[[1, 3], [2, 5]]] * 2
+    (band,) = axes.collections
+    corners = {tuple(point) for point in band.get_paths()[0].vertices.tolist()}
+    assert corners == {(1, 2), (2, 4), (1, 6), (2, 5)}
 
 
 def test_colors_differ_until_they_are_used_up():
