@@ -44,11 +44,12 @@ def _compare(given: argparse.Namespace) -> None:
     try:
         import torch  # first, so that a missing package gives a short error
 
-        from benchmarks import attention, report, training_step
+        from benchmarks import attention, peers, report, training_step
     except ModuleNotFoundError as error:
         raise ImportError(
             f"the package {error.name} is not installed: pip install -e '.[lra,peers]'."
         ) from error
+    peers.use_the_cores_of_xla()
     results: dict[str, Any] = {
         "machine": describe_machine() | {"torch_threads": torch.get_num_threads()},
         "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),

@@ -10,7 +10,8 @@
    both multiply float32 matrices in TensorFloat-32, the default of XLA.
 
 Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. FOLDER/results.json is written after
-each measurement, and the same command resumes. The row of a failed measurement has the error.
+each measurement, and the same command resumes. The row of a failed measurement has the error; delete it to
+measure again.
 """
 
 import importlib.metadata
@@ -68,9 +69,9 @@ def _measure(out: Path, toy: bool) -> None:
         machine["versions"][package] = importlib.metadata.version(package)
     machine["toy"] = toy
     if file.is_file() and (known := read_json(file)["machine"]) != machine:
+        others = ", ".join(key for key in machine if known.get(key) != machine[key])
         raise ValueError(
-            f"{file} was made on another machine or with other sizes ({known}, here {machine}): pass"
-            " another --out."
+            f"{file} was made with another {others} ({known}, here {machine}): pass another --out."
         )
     out.mkdir(parents=True, exist_ok=True)
     measure: dict[str, Callable[..., Rows]] = {
@@ -123,11 +124,11 @@ def missing(rows: dict[str, Rows], toy: bool) -> list[Measurement]:
 
 
 def is_right(row: dict[str, Any]) -> bool:
-    """Returns False for a check that failed, and for an error other than too little memory."""
+    """Returns False for a check that failed or did not run, and for errors other than too little memory."""
     errors = [
         error for key, error in row.items() if key.endswith("error") and isinstance(error, str)
     ]
-    return bool(row.get("passed", True)) and all(map(_is_about_memory, errors))
+    return bool(row.get("passed", "dtype" not in row)) and all(map(_is_about_memory, errors))
 
 
 def _is_about_memory(error: str) -> bool:
@@ -359,7 +360,7 @@ def step(config: str, toy: bool = False) -> Rows:
 
 
 def torch_has_the_device() -> bool:
-    """Returns True if PyTorch and transformers are installed, and PyTorch has a GPU."""
+    """Returns True if the packages of `benchmarks.peers` are installed, and PyTorch has a GPU."""
     if not all(map(importlib.util.find_spec, ("torch", "transformers", "nystrom_attention"))):
         return False
     import torch

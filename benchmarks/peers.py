@@ -1,4 +1,4 @@
-"""Other implementations from PyPI, in PyTorch, on as many cores as XLA."""
+"""Other implementations from PyPI, in PyTorch."""
 
 import math
 import warnings
@@ -19,7 +19,9 @@ with warnings.catch_warnings():
     )
 
 
-torch.set_num_threads(describe_environment()["cpu_threads"])  # those of XLA
+def use_the_cores_of_xla() -> None:
+    """Makes PyTorch use as many threads as XLA."""
+    torch.set_num_threads(describe_environment()["cpu_threads"])
 
 
 class Projected(nn.Module):

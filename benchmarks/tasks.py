@@ -4,8 +4,8 @@
 
 Each cell is a process with `--memory` GiB. It takes the config's batch, or the largest half, quarter and so
 on whose step fits, trains five steps on random tokens of that shape, and reports the time per step and the
-peak memory of the process. "does not fit" means that not even a batch of 1 fits. The table is written after
-every cell; the same command resumes.
+peak memory of the device, or of the process on a CPU. "does not fit" means that not even a batch of 1 fits.
+The table is written after every cell; the same command resumes.
 """
 
 import argparse

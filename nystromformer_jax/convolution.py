@@ -62,16 +62,23 @@ def _convolve_forward(value: Array, kernel: Array) -> tuple[Array, tuple[Array, 
 
 
 def _convolve_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    value, kernel = residuals
-    default = _batched_correlation if kernel.ndim == 3 else _banded_gradient
     # With several devices, a loop over the examples would gather a sharded batch.
-    cpu = _looped_correlation if jax.device_count() == 1 else default
+    return _gradients(*residuals, cotangent, loops=jax.device_count() == 1)
+
+
+@functools.partial(jax.jit, static_argnames="loops", inline=True)
+def _gradients(
+    value: Array, kernel: Array, cotangent: Array, *, loops: bool
+) -> tuple[Array, Array]:
+    """Returns the gradients of value and kernel; with `loops`, a CPU takes one example at a time."""
+    default = _batched_correlation if kernel.ndim == 3 else _banded_gradient
+    cpu = _looped_correlation if loops else default
     kernel_gradient = jax.lax.platform_dependent(value, kernel, cotangent, cpu=cpu, default=default)
     return _convolve(cotangent, kernel[..., ::-1]), kernel_gradient
 
 
-# Both passes are compiled as one program outside of jit. Inside, they become part of the caller's program.
-_convolve.defvjp(_convolve_forward, jax.jit(_convolve_backward, inline=True))
+_convolve.defvjp(_convolve_forward, _convolve_backward)
+# Compiled as one program outside of jit, like the gradient. Inside, it becomes part of the caller's program.
 _compiled_convolve = jax.jit(_convolve, inline=True)
 
 

@@ -171,19 +171,15 @@ def accelerators() -> list[dict[str, str]]:
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         return []
     gpus = _visible("CUDA_VISIBLE_DEVICES", "/dev/nvidia[0-9]*")
-    chips = _visible("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+    chips = _visible("TPU_VISIBLE_CHIPS", "/dev/accel[0-9]*")
     one = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
     return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [
         {"TPU_VISIBLE_CHIPS": chip, **one} for chip in chips
     ]
 
 
-def _visible(variable: str, *patterns: str) -> list[str]:
-    """Returns the device numbers in an environment variable.
-
-    If the variable is not set, the devices are numbered that match the first pattern with any match.
-    """
+def _visible(variable: str, pattern: str) -> list[str]:
+    """Returns the device numbers in an environment variable or, if it is not set, of the files in /dev."""
     if variable in os.environ:
         return [item for item in os.environ[variable].split(",") if item and item != "-1"]
-    found = next(filter(None, map(glob.glob, patterns)), [])
-    return [str(number) for number in range(len(found))]
+    return [str(number) for number in range(len(glob.glob(pattern)))]

@@ -105,6 +105,6 @@ def make_core(name: str, **options: Any) -> CoreFactory:
         except TypeError:
             raise ValueError(
                 f"{option} must be hashable, because a core may be a static argument of jax.jit; got"
-                f" {options[option]!r:.80}. Pass a tuple instead of a list."
+                f" {options[option]!r:.80}. In place of a list, pass a tuple."
             ) from None
     return CoreFactory(core, tuple(sorted(options.items())))

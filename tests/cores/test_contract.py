@@ -223,7 +223,7 @@ def test_gradients_are_finite_if_an_example_has_no_real_tokens(core_name, rngs):
 def test_same_input_same_bits(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
     mask = mask_of_lengths([43, 29, 5], LENGTH)
-    cores = compiled(core_name), compiled.__wrapped__(core_name)  # traced and compiled separately
+    cores = compiled(core_name), compiled.__wrapped__(core_name)  # traced separately
     one, other = (core(*inputs, mask) for core in cores)
     assert (one == other).all()
 
@@ -298,7 +298,7 @@ def test_errors_about_names_and_options_suggest_the_nearest():
     with pytest.raises(ValueError, match="softmax attention has no option 'num_landmarks'"):
         make_core("softmax", num_landmarks=64)
     with pytest.raises(
-        ValueError, match=r"num_landmarks must be hashable.*got \[64\]\. Pass a tuple"
+        ValueError, match=r"num_landmarks must be hashable.*got \[64\]\. In place of a list"
     ):
         make_core("nystrom", num_landmarks=[64])
 
