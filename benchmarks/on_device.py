@@ -18,6 +18,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ CALLS = 10  # per timing, so that the device is not idle between calls
 LENGTHS = (4096, 1024, 16_384, 512, 2048, 8192)  # the most informative ones first
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder")
 FORMS = ("ours", "plain", "literal", "exact", "cudnn", "our module")
+OUT_OF_MEMORY = re.compile("RESOURCE_EXHAUSTED|MemoryError|OutOfMemory|out of memory")
 PARTS = ("checks", "attention", "steps")
 TOY: dict[str, int] = {  # the sizes of steps and runs with --toy
     "data.examples": 60,
@@ -128,12 +130,7 @@ def is_right(row: dict[str, Any]) -> bool:
     errors = [
         error for key, error in row.items() if key.endswith("error") and isinstance(error, str)
     ]
-    return bool(row.get("passed", "dtype" not in row)) and all(map(_is_about_memory, errors))
-
-
-def _is_about_memory(error: str) -> bool:
-    words = ("RESOURCE_EXHAUSTED", "MemoryError", "OutOfMemory", "out of memory")
-    return any(word in error for word in words)
+    return bool(row.get("passed", "dtype" not in row)) and all(map(OUT_OF_MEMORY.search, errors))
 
 
 def _line(error: Exception) -> str:
@@ -225,11 +222,12 @@ def attention(length: int, mode: str, toy: bool = False) -> Rows:
             if form == "Hugging Face":
                 case = _huggingface(batch, length, mode)
             else:
+                inputs = arguments
                 if form == "our module":
                     x = tokens[0].reshape(*shape[:2], -1)
                     params = _module().init(jax.random.key(0), x, deterministic=True)
-                    arguments = (params, x, *(y.reshape(x.shape) for y in cotangent))
-                figures, case = _compiled(form, mode, arguments)
+                    inputs = (params, x, *(y.reshape(x.shape) for y in cotangent))
+                figures, case = _compiled(form, mode, inputs)
                 row |= figures
             jax.block_until_ready(case())
         except Exception as error:  # one form may need too much memory

@@ -9,10 +9,10 @@
 Source: Xiong et al. 2021 (arXiv:2102.03902) and the authors' `LRA/code/lra_config.py`: 2 layers, width
 64, MLP 128, 2 heads of 32, 2,048 positions, batch size 32, 5,000 steps, peak rate 1e-4 after 1,000 steps.
 Data: Tay et al. 2020 (arXiv:2011.04006): the distribution of the official generator, with brackets.
+Differs: validation every 500 steps, not every 50.
 recipe=fast: in addition to `configs/fast.py`, a head on the first token, the last token and the mean, a
 convolution of width 35, no dropout, and 12,000 steps with batch size 16, of which the first 8,000 are on
 trees of 4 to 499 tokens, whose lengths grow (`data.curriculum`).
-Differs: validation every 500 steps, not every 50.
 Expected: the paper has 37.15 % (Nyström) and 37.10 % (softmax); the most frequent class has 17.25 %.
 """
 

@@ -51,9 +51,8 @@ def multi_scale_ema(
       mask: True at real tokens. Padding counts as zeros, so padding between tokens increases their
         distance.
       mesh: If given, the length is split over its axis `axis`. Each device sends 2 C N numbers per example,
-        which does not depend on the length.
-        A length that does not consist of whole chunks on each device is padded, and the output is gathered
-        and truncated. A device divides P tokens into ⌈P / 64⌉ chunks of equal length.
+        for any length. A device divides its P tokens into ⌈P / 64⌉ chunks of equal length. If that is not
+        possible on all devices, the input is padded, and the output is gathered and truncated.
       axis: Name of the mesh axis.
 
     Returns:

@@ -304,17 +304,6 @@ class Nystromformer(nn.Module):
         return self.encoder(x, mask, deterministic=deterministic)
 
 
-class _Backbone(nn.Module):
-    """The backbone of a model with a head, under the same path, on which random features depend."""
-
-    config: NystromformerConfig
-
-    @nn.compact
-    def __call__(self, *inputs: Any, deterministic: bool) -> Float[Array, "B L E"]:
-        backbone = Nystromformer(self.config, name="nystromformer")
-        return backbone(*inputs, deterministic=deterministic)
-
-
 def hidden_states(
     model: nn.Module,
     variables: Mapping[str, Any],
@@ -336,9 +325,10 @@ def hidden_states(
     """
     is_backbone = isinstance(model, Nystromformer)
     params = variables["params"]
+    # Random features depend on the path of the backbone.
     if not is_backbone:
         params = {"nystromformer": params["nystromformer"]}
-    backbone = model if is_backbone else _Backbone(model.config)
+    backbone = model if is_backbone else _ModelWithHead(model.config)
     _, state = backbone.apply(
         {"params": params},
         inputs,
@@ -439,7 +429,7 @@ class NystromformerForPreTraining(nn.Module):
 
 
 class _ModelWithHead(nn.Module):
-    """Applies the backbone, then the `head` of a subclass to the last hidden states."""
+    """Applies the backbone, then `head`, which returns the hidden states unless a subclass defines it."""
 
     config: NystromformerConfig
     deterministic: bool | None = None
@@ -458,6 +448,10 @@ class _ModelWithHead(nn.Module):
         backbone = Nystromformer(self.config, name="nystromformer")
         hidden = backbone(inputs, mask, types, deterministic=deterministic)
         return self.head(hidden, mask, deterministic=deterministic)
+
+    def head(self, hidden: Array, mask: Array | None, *, deterministic: bool) -> Any:
+        """Returns the last hidden states."""
+        return hidden
 
 
 class NystromformerForSequenceClassification(_ModelWithHead):

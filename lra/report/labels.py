@@ -143,10 +143,11 @@ def label_differences(setting: Setting) -> dict[str, Hashable]:
     if not has_config_file(setting):
         return {}
     found = differences(setting)
-    omitted = SECONDARY - {"optimizer.warmup_steps"}
     steps, budget = found.get("train.total_steps"), defaults_of(setting).get("train.total_steps")
-    if isinstance(steps, int) and (not isinstance(budget, int) or steps < budget):
-        omitted |= {"train.total_steps", "optimizer.warmup_steps"}
+    is_shorter = isinstance(steps, int) and (not isinstance(budget, int) or steps < budget)
+    omitted = SECONDARY | {"train.total_steps"}
+    if not is_shorter:
+        omitted -= {"train.total_steps", "optimizer.warmup_steps"}
     return {key: value for key, value in found.items() if key not in omitted}
 
 
