@@ -2,15 +2,13 @@
 
 import argparse
 import importlib
-import importlib.metadata
-import platform
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stored import command_of, this_machine
 from command import parser_of, run_to_end
 from dataprep.cache import user_path
-from dataprep.parallel import num_processes
 from launch import huge_pages
 
 # For the training step. Retrieval is missing: Hugging Face has no classifier of pairs.
@@ -51,8 +49,8 @@ def _compare(given: argparse.Namespace) -> None:
         ) from error
     peers.use_the_cores_of_xla()
     results: dict[str, Any] = {
-        "machine": describe_machine() | {"torch_threads": torch.get_num_threads()},
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "settings": this_machine(*PACKAGES) | {"torch_threads": torch.get_num_threads()},
+        "commands": [command_of("benchmarks")],
     }
 
     def save() -> None:
@@ -71,22 +69,6 @@ def _compare(given: argparse.Namespace) -> None:
             save()
         if given.out is not None:
             report.plot(results, Path(f"{given.out}.png"))
-
-
-def describe_machine() -> dict[str, Any]:
-    """Returns the processor, the cores that this process may use, the device and the versions."""
-    import jax
-
-    from nystromformer_jax.training import describe_environment
-
-    return {
-        "processor": describe_environment()["processor"],
-        "huge_pages": huge_pages.in_use(),
-        "cores": num_processes(0),
-        "device": jax.devices()[0].device_kind,
-        "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-    }
 
 
 def write(results: dict[str, Any], out: Path) -> None:

@@ -21,7 +21,7 @@ from lra.report.results import Run, find_runs
 from nystromformer_jax.durable import write_json
 from nystromformer_jax.spelling import split_commas
 from reporting.statistics import binomial_error
-from reporting.tables import NOTHING
+from reporting.tables import NOTHING, markdown_table
 
 CHANGES = {
     "": "the whole recipe",
@@ -115,16 +115,13 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         whole = found[task, ""]
         error = 100 * binomial_error(whole["valid_accuracy"] / 100, whole["examples"])
         headings.append(f"{title_of(task)}, {whole['steps']:,} steps (± {error:.1f})")
-    lines = [
-        f"| validation accuracy, % | option | {' | '.join(headings)} |",
-        "|---|---|" + "---:|" * len(tasks),
-    ]
+    lines = []
     for change, description in CHANGES.items():
         cells = [_cell(found.get((task, change)), found[task, ""]) for task in tasks]
         if any(cell != NOTHING for cell in cells):
             option = f"`{change}`" if change else ""
-            lines.append(f"| {description} | {option} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            lines.append([description, option, *cells])
+    return markdown_table(["validation accuracy, %", "option", *headings], lines)
 
 
 def _cell(row: Mapping[str, Any] | None, whole: Mapping[str, Any]) -> str:

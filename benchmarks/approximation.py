@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.stored import command_of
 from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from lra import train
@@ -32,6 +33,7 @@ from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import config_sha256, describe_environment, write_json
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Selection
+from reporting.tables import NOTHING, markdown_table
 
 LENGTH, HEADS, HEAD_DIM = 1024, 4, 32
 SHAPE = (1, LENGTH, HEADS, HEAD_DIM)
@@ -249,14 +251,11 @@ def _named_rows(part: Mapping[str, Any]) -> dict[str, Row]:
 
 
 def _table(title: str, columns: Sequence[Column], rows: Mapping[str, Row]) -> str:
-    lines = [
-        f"| {title} | mean | {' | '.join(column.title for column in columns)} |",
-        "|---|" + "---:|" * (1 + len(columns)),
-    ]
+    lines = []
     for name, (mean, errors) in rows.items():
-        cells = [f"{errors[column]:.3f}" if column in errors else "–" for column in columns]
-        lines.append(f"| {name} | {mean:.3f} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        cells = [f"{errors[column]:.3f}" if column in errors else NOTHING for column in columns]
+        lines.append([name, f"{mean:.3f}", *cells])
+    return markdown_table([title, "mean", *(column.title for column in columns)], lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -269,8 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.examples < 1:
         parser.error(f"--examples must be 1 or more, got {given.examples}")
-    words = sys.argv[1:] if arguments is None else arguments
-    command = " ".join(["python -m benchmarks.approximation", *words])
+    command = command_of("benchmarks.approximation", arguments)
     return run_to_end("benchmarks.approximation", lambda: _measure(given, command))
 
 

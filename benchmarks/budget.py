@@ -12,7 +12,6 @@ Needs libtpu (extra `plan`). The table is rewritten after every cell; the same c
 """
 
 import argparse
-import importlib.metadata
 import itertools
 import json
 import os
@@ -26,6 +25,7 @@ from typing import Any
 
 from command import parser_of
 from dataprep.cache import user_path
+from reporting.tables import markdown_table
 
 BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
 TOPOLOGIES = ("v5e:1x1", "v5p:1x1x1", "v6e:1x1")
@@ -59,8 +59,7 @@ def main() -> int:
         return 0
     if given.out is None:
         parser.error("pass a path without extension, such as --out=results/budget/tpu")
-    from benchmarks import cells
-    from nystromformer_jax.training import describe_environment
+    from benchmarks import cells, stored
     from nystromformer_jax.training.topology import topology_devices
 
     try:
@@ -71,10 +70,7 @@ def main() -> int:
     return cells.collect(
         "benchmarks.budget",
         given.out,
-        {
-            "versions": describe_environment()["versions"],
-            "libtpu": importlib.metadata.version("libtpu"),
-        },
+        {"versions": stored.versions(*stored.LIBRARIES, "libtpu")},
         ("topology", "form", "mode", "length"),
         itertools.product(given.topologies, given.forms, MODES, map(str, given.lengths)),
         arguments=[],
@@ -225,12 +221,11 @@ def markdown(results: dict[str, Any]) -> str:
     rows = {
         (row["topology"], row["mode"], row["length"], row["form"]): row for row in results["rows"]
     }
-    lines = [
-        "| chip | | length | floor, µs | kernels: µs | × floor | temporaries, MiB | residuals, MiB |"
-        " plain: µs | temporaries, MiB | literal port: µs | temporaries, MiB | exact: µs |"
-        " temporaries, MiB |",
-        "|---" * 14 + "|",
-    ]
+    columns = ["chip", "", "length", "floor, µs", "kernels: µs", "× floor"]
+    columns += ["temporaries, MiB", "residuals, MiB"]
+    for form in ("plain", "literal port", "exact"):
+        columns += [f"{form}: µs", "temporaries, MiB"]
+    lines = []
     for topology, mode, length in dict.fromkeys(key[:3] for key in rows):
         found = {form: rows.get((topology, mode, length, form)) for form in FORMS}
         kernels = found["kernels"]
@@ -251,8 +246,8 @@ def markdown(results: dict[str, Any]) -> str:
         ]
         for form in FORMS[1:]:
             parts += _time_and_memory(found[form], kernels)
-        lines.append(f"| {' | '.join(parts)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(parts)
+    return markdown_table(columns, lines)
 
 
 def _time_and_memory(row: dict[str, Any] | None, kernels: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stored import command_of, open_results, source
 from command import run_to_end
 from nystromformer_jax.durable import write_json
 
@@ -32,7 +33,7 @@ def collect(
       program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
         the process because memory runs out, the last line that it printed counts.
       out: Output path without extension.
-      settings: Values that all rows share, such as the machine; they are stored with the rows.
+      settings: Values that all rows share, such as the machine and versions; stored with the rows.
       axes: Keys of a row that identify its cell.
       cells: A value for every axis, as words of a command line.
       arguments: Other arguments of the program.
@@ -43,15 +44,18 @@ def collect(
     file = Path(f"{out}.json")
 
     def measure_missing() -> int:
-        results, done = _stored(file, settings, axes)
+        results = open_results(file, settings)
+        done = {tuple(str(row[axis]) for axis in axes) for row in results["rows"]}
+        missing = [cell for cell in cells if cell not in done]
+        if missing:
+            results["commands"].append(command_of(program))
         file.parent.mkdir(parents=True, exist_ok=True)
 
         def write_markdown() -> None:
-            Path(f"{out}.md").write_text(markdown(results), encoding="utf-8")
+            text = f"{source(results)}\n\n{markdown(results)}"
+            Path(f"{out}.md").write_text(text, encoding="utf-8")
 
-        for cell in cells:
-            if cell in done:
-                continue
+        for cell in missing:
             row = _measure(program, arguments, cell, retry_arguments)
             if row is None:
                 return 1
@@ -63,30 +67,6 @@ def collect(
         return 0
 
     return run_to_end(program, measure_missing)
-
-
-def _stored(
-    file: Path, settings: Mapping[str, Any], axes: tuple[str, ...]
-) -> tuple[dict[str, Any], set[tuple[str, ...]]]:
-    """Returns the stored results, or results without rows if there are none, and their cells.
-
-    Raises:
-      ValueError: The file is corrupt, contains another table, or was made with other settings.
-    """
-    if not file.is_file():
-        return {**settings, "rows": []}, set()
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-        others = [name for name in settings if results[name] != settings[name]]
-        done = {tuple(str(row[axis]) for axis in axes) for row in results["rows"]}
-        wrong = f"was made with other settings ({', '.join(others)})" if others else ""
-    except KeyError as missing:
-        wrong = f"contains another table, without {missing}"
-    except (ValueError, TypeError):
-        wrong = "is corrupt"
-    if wrong:
-        raise ValueError(f"{file} {wrong}; pass another --out, or move it away.")
-    return results, done
 
 
 def _measure(

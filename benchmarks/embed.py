@@ -26,6 +26,7 @@ from launch import huge_pages
 from nystromformer_jax import Nystromformer, NystromformerConfig
 from nystromformer_jax.pretrained import LanguageModel
 from nystromformer_jax.training import describe_environment
+from reporting.tables import markdown_table
 
 SIZES: dict[str, Any] = {"num_layers": 4, "embed_dim": 128, "num_heads": 4, "mlp_dim": 512}
 VOCAB_SIZE = 8_192
@@ -58,12 +59,12 @@ def _measure(paths: Sequence[Path]) -> None:
         f" {np.mean(lengths):.0f}, in batches of {BATCH_SIZE}"
     )
     found, padded = embed(rows, BASE_LEN), embed(rows, max(lengths))
-    print(
-        "\n| padded to | programs | first pass, CPU s | second pass, CPU s |\n|---|---:|---:|---:|"
-    )
-    for name, result in (("64, 128, 256, …", found), ("the longest", padded)):
-        seconds = " | ".join(f"{value:.1f}" for value in result["seconds"])
-        print(f"| {name} | {len(result['lengths'])} | {seconds} |")
+    cells = [
+        [name, str(len(result["lengths"])), *(f"{value:.1f}" for value in result["seconds"])]
+        for name, result in (("64, 128, 256, …", found), ("the longest", padded))
+    ]
+    columns = ["padded to", "programs", "first pass, CPU s", "second pass, CPU s"]
+    print(f"\n{markdown_table(columns, cells)}", end="")
     scale = np.abs(padded["embeddings"]).max()
     difference = np.abs(found["embeddings"] - padded["embeddings"]).max() / scale
     print(f"\nLargest difference: {difference:.1e} of the largest entry.")

@@ -12,17 +12,17 @@ Needs the extra `plan-gpu`. The table is rewritten after every cell; the same co
 
 import argparse
 import importlib
-import importlib.metadata
 import itertools
 import json
 import sys
 from typing import Any
 
-from benchmarks import budget, cells
+from benchmarks import budget, cells, stored
 from benchmarks.compiled import compile_ahead
 from benchmarks.gradient import with_gradient
 from command import parser_of
 from dataprep.cache import user_path
+from reporting.tables import Table
 
 GPUS = ("h200", "a100")
 LENGTH = 4096
@@ -42,7 +42,6 @@ def main() -> int:
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    from nystromformer_jax.training import describe_environment
     from nystromformer_jax.training.topology import topology_devices
 
     if given.cell:
@@ -55,14 +54,14 @@ def main() -> int:
             topology_devices(f"{gpu}:1")
     except ValueError as error:
         parser.error(str(error))
-    versions = {
-        name: importlib.metadata.version(name)
-        for name in ("jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12")
-    }
     return cells.collect(
         "benchmarks.gpu_budget",
         given.out,
-        {"versions": describe_environment()["versions"] | versions},
+        {
+            "versions": stored.versions(
+                *stored.LIBRARIES, "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"
+            )
+        },
         ("gpu", "dtype", "case", "mode"),
         ((gpu, *case) for gpu in given.gpus for case in CASES),
         arguments=[],
@@ -145,18 +144,20 @@ def step(gpu: str, name: str) -> tuple[Any, int]:
 
 def markdown(results: dict[str, Any]) -> str:
     """Returns a table with a row per program."""
-    lines = [
-        "| GPU | | kernels | MB | floor, MB | µs by bytes | temporaries, MiB | conditionals |",
-        "|---" * 8 + "|",
+    rows = [
+        {
+            "GPU": row["gpu"],
+            "": f"{row['case']}, {row['dtype']}, {row['mode']}",
+            "kernels": str(row["kernels"]),
+            "MB": f"{row['nbytes'] / 1e6:,.0f}",
+            "floor, MB": "" if row["floor_bytes"] is None else f"{row['floor_bytes'] / 1e6:,.0f}",
+            "µs by bytes": f"{1e6 * row['seconds']:,.0f}",
+            "temporaries, MiB": f"{row['temp_bytes'] / budget.MIB:,.0f}",
+            "conditionals": str(row["conditionals"]),
+        }
+        for row in results["rows"]
     ]
-    for row in results["rows"]:
-        floor = "" if row["floor_bytes"] is None else f"{row['floor_bytes'] / 1e6:,.0f}"
-        lines.append(
-            f"| {row['gpu']} | {row['case']}, {row['dtype']}, {row['mode']} | {row['kernels']} |"
-            f" {row['nbytes'] / 1e6:,.0f} | {floor} | {1e6 * row['seconds']:,.0f} |"
-            f" {row['temp_bytes'] / budget.MIB:,.0f} | {row['conditionals']} |"
-        )
-    return "\n".join(lines) + "\n"
+    return Table.from_rows({"": rows}).markdown()
 
 
 if __name__ == "__main__":

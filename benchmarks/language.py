@@ -16,12 +16,12 @@ import json
 import sys
 from typing import Any
 
-from benchmarks import cells
+from benchmarks import cells, stored
 from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
 from command import parser_of
 from dataprep.cache import user_path
 from launch import huge_pages
-from nystromformer_jax.training import describe_environment
+from reporting.tables import markdown_table
 
 LENGTHS = (512, 1024, 2048, 4096)
 ATTENTIONS = ("nystrom", "softmax")
@@ -63,17 +63,15 @@ def main() -> int:
         parser.error("pass a path without extension, such as --out=results/language/cost")
     if given.memory <= 0:
         parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
+    machine = (
+        {"versions": stored.versions(*stored.LIBRARIES, "libtpu")}
+        if given.topology
+        else stored.this_machine()
+    )
     return cells.collect(
         "benchmarks.language",
         given.out,
-        {
-            "machine": {
-                "huge_pages": huge_pages.in_use(),
-                "topology": given.topology,
-                **describe_environment(),
-            },
-            "memory": given.memory,
-        },
+        {**machine, "topology": given.topology, "memory_gib": given.memory},
         ("length", "attention"),
         itertools.product(map(str, given.lengths), given.attentions),
         arguments=[f"--memory={given.memory}", f"--topology={given.topology}"],
@@ -195,22 +193,22 @@ def markdown(results: dict[str, Any]) -> str:
     """Returns a table: lengths in rows, both attentions in columns, and softmax over Nyström."""
     rows = {(row["length"], row["attention"]): row for row in results["rows"]}
     lengths = sorted({length for length, _ in rows})
-    if results["machine"]["topology"]:
-        lines = ["| n | Nyström, largest batch | softmax, largest batch | |", "|---|---|---|---|"]
+    lines = []
+    if results["settings"]["topology"]:
         for length in lengths:
             ours, exact = (rows.get((length, name), {}).get("largest_batch") for name in ATTENTIONS)
             ratio = f"{ours / exact:.1f}×" if ours and exact else ""
-            lines.append(f"| {length:,} | {_count(ours)} | {_count(exact)} | {ratio} |")
-        return "\n".join(lines) + "\n"
-    lines = ["| n | Nyström, s · GiB | softmax, s · GiB | time, memory |", "|---|---|---|---|"]
+            lines.append([f"{length:,}", _count(ours), _count(exact), ratio])
+        columns = ["n", "Nyström, largest batch", "softmax, largest batch", ""]
+        return markdown_table(columns, lines)
     for length in lengths:
         ours, exact = (rows.get((length, name)) for name in ATTENTIONS)
         ratio = ""
         if ours and exact and ours["fits"] and exact["fits"]:
             time_ratio = exact["step_seconds"] / ours["step_seconds"]
             ratio = f"{time_ratio:.2f}×, {exact['peak_bytes'] / ours['peak_bytes']:.2f}×"
-        lines.append(f"| {length:,} | {_cost(ours)} | {_cost(exact)} | {ratio} |")
-    return "\n".join(lines) + "\n"
+        lines.append([f"{length:,}", _cost(ours), _cost(exact), ratio])
+    return markdown_table(["n", "Nyström, s · GiB", "softmax, s · GiB", "time, memory"], lines)
 
 
 def _count(batch_size: int | None) -> str:

@@ -14,7 +14,6 @@ each measurement, and the same command resumes. The row of a failed measurement 
 measure again.
 """
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -63,33 +62,29 @@ def main() -> int:
 
 
 def _measure(out: Path, toy: bool) -> None:
-    from nystromformer_jax.training import describe_environment
+    from benchmarks import stored
 
-    file, rows = out / "results.json", read_rows(out)
-    machine: dict[str, Any] = {key: describe_environment()[key] for key in ("device", "versions")}
-    for package in ("torch", "transformers") if torch_has_the_device() else ():
-        machine["versions"][package] = importlib.metadata.version(package)
-    machine["toy"] = toy
-    if file.is_file() and (known := read_json(file)["machine"]) != machine:
-        others = ", ".join(key for key in machine if known.get(key) != machine[key])
-        raise ValueError(
-            f"{file} was made with another {others} ({known}, here {machine}): pass another --out."
-        )
+    file = out / "results.json"
+    peers = ("torch", "transformers") if torch_has_the_device() else ()
+    settings = {**stored.this_machine(*stored.LIBRARIES, *peers), "toy": toy}
+    results = stored.open_results(file, settings, *PARTS)
+    command = stored.command_of("benchmarks.on_device")
+    results["commands"] = list(dict.fromkeys([*results["commands"], command]))
     out.mkdir(parents=True, exist_ok=True)
     measure: dict[str, Callable[..., Rows]] = {
         "checks": check,
         "attention": attention,
         "steps": step,
     }
-    for part, keys in missing(rows, toy):
+    for part, keys in missing(results, toy):
         try:
             found = measure[part](**keys, toy=toy)
         except Exception as error:  # such as a device without enough memory
             found = [{**keys, "error": _line(error)}]
-        rows[part] += found
+        results[part] += found
         for row in found:
             print(json.dumps(row), flush=True)
-        write_json(file, {"machine": machine, **rows})
+        write_json(file, results)
 
 
 def read_rows(out: Path) -> dict[str, Rows]:

@@ -12,17 +12,16 @@ rewritten after every cell; the same command resumes.
 
 import argparse
 import dataclasses
-import importlib.metadata
-import importlib.util
+import importlib
 import itertools
 import json
 import sys
 from typing import Any
 
-from benchmarks import cells
+from benchmarks import cells, stored
 from command import parser_of
 from dataprep.cache import user_path
-from nystromformer_jax.training import describe_environment
+from reporting.tables import Table
 
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder", "pretrain:base")
 TOPOLOGIES = ("v5e:4x4", "v5p:2x2x2", "v6e:2x2")
@@ -40,6 +39,7 @@ SCALES = {
 FIXED = ("batch", "per chip")
 EACH = 2  # examples per chip
 MIB = 2**20
+TIMES = "step, ms: computing + communicating"
 
 
 def main() -> int:
@@ -75,7 +75,6 @@ def main() -> int:
             topology_devices(topology)
     except ValueError as error:
         parser.error(str(error))
-    has_libtpu = importlib.util.find_spec("libtpu") is not None
     wanted = (
         itertools.product(FIXED, map(str, given.chips))
         if given.scaling
@@ -84,10 +83,7 @@ def main() -> int:
     return cells.collect(
         "benchmarks.plans",
         given.out,
-        {
-            "versions": describe_environment()["versions"],
-            "libtpu": importlib.metadata.version("libtpu") if has_libtpu else None,
-        },
+        {"versions": stored.versions(*stored.LIBRARIES, "libtpu")},
         ("fixed", "chips") if given.scaling else ("config", "topology"),
         wanted,
         arguments=["--scaling"] if given.scaling else [],
@@ -156,67 +152,73 @@ def _planned(config: dict[str, Any], topology: str) -> dict[str, Any]:
 
 def markdown(results: dict[str, Any]) -> str:
     """Returns a table: configs and topologies in rows; memory by kind, communication and time in columns."""
-    kinds = ("params", "optimizer", "batch", "other", "temporaries", "code")
-    lines = [
-        "| config | chips | parameters, MiB | optimizer | batch | other | temporaries | program |"
-        " total | TFLOPs per chip | collectives, MiB | step, ms: computing + communicating | run, hours |",
-        "|---" * 13 + "|",
-    ]
+    kinds = {
+        "params": "parameters, MiB",
+        "optimizer": "optimizer",
+        "batch": "batch",
+        "other": "other",
+        "temporaries": "temporaries",
+        "code": "program",
+    }
+    rows = []
     for row in results["rows"]:
         memory = row["memory"] or {}
-        sizes = [f"{memory[kind] / MIB:,.1f}" if memory else "" for kind in kinds]
-        together = f"{row['memory_bytes'] / MIB:,.0f}" if memory else ""
-        texts = [
-            f"`{row['config']}`",
-            f"{row['topology']} ({row['devices']})",
-            *sizes,
-            together if row["fits"] else f"{together} does not fit",
-            f"{row['flops'] / 1e12:.3g}" if row["flops"] else "",
-            _mebibytes(row),
-            _milliseconds(row),
-            f"{row['steps'] * _seconds(row) / 3600:,.3g}" if _milliseconds(row) else "",
-        ]
-        lines.append(f"| {' | '.join(texts)} |")
-    return "\n".join(lines) + "\n"
+        total = f"{row['memory_bytes'] / MIB:,.0f}" if memory else ""
+        cells = {
+            "config": f"`{row['config']}`",
+            "chips": f"{row['topology']} ({row['devices']})",
+            **{
+                title: f"{memory[kind] / MIB:,.1f}" if memory else ""
+                for kind, title in kinds.items()
+            },
+            "total": total if row["fits"] else f"{total} does not fit",
+            "TFLOPs per chip": f"{row['flops'] / 1e12:.3g}" if row["flops"] else "",
+            "collectives, MiB": _mebibytes(row),
+            TIMES: _milliseconds(row),
+            "run, hours": f"{row['steps'] * _seconds(row) / 3600:,.3g}"
+            if _milliseconds(row)
+            else "",
+        }
+        rows.append(cells)
+    return Table.from_rows({"": rows}).markdown()
 
 
 def cost_markdown(results: dict[str, Any]) -> str:
     """Returns a table: configs and topologies in rows; memory, time and chip-hours in columns."""
-    lines = [
-        "| config | chips | memory per chip, GiB | step, ms | steps | run, hours | chip-hours |",
-        "|---|---|" + "---:|" * 5,
-    ]
+    rows = []
     for row in results["rows"]:
         hours = row["steps"] * _seconds(row) / 3600 if _milliseconds(row) else None
         size = f"{row['memory_bytes'] / 2**30:,.1f}" if row["memory_bytes"] else ""
-        texts = [
-            f"`{row['config']}`",
-            f"{row['topology']} ({row['devices']})",
-            size if row["fits"] else f"{size} does not fit",
-            "" if hours is None else f"{1e3 * _seconds(row):,.0f}",
-            f"{row['steps']:,}",
-            "" if hours is None else f"{hours:.2f}",
-            "" if hours is None else f"{row['devices'] * hours:.2f}",
-        ]
-        lines.append(f"| {' | '.join(texts)} |")
-    return "\n".join(lines) + "\n"
+        cells = {
+            "config": f"`{row['config']}`",
+            "chips": f"{row['topology']} ({row['devices']})",
+            "memory per chip, GiB": size if row["fits"] else f"{size} does not fit",
+            "step, ms": "" if hours is None else f"{1e3 * _seconds(row):,.0f}",
+            "steps": f"{row['steps']:,}",
+            "run, hours": "" if hours is None else f"{hours:.2f}",
+            "chip-hours": "" if hours is None else f"{row['devices'] * hours:.2f}",
+        }
+        rows.append(cells)
+    return Table.from_rows({"": rows}).markdown()
 
 
 def scaling_markdown(results: dict[str, Any]) -> str:
     """Returns a table: batch rule and chips in rows; FLOPs, bytes and times per chip in columns."""
-    lines = [
-        "| fixed | chips (data × sequence) | batch | GFLOPs per chip | memory, MiB | collectives, MiB |"
-        " step, ms: computing + communicating |",
-        "|---" * 7 + "|",
-    ]
+    rows = []
     for row in sorted(results["rows"], key=lambda row: (FIXED.index(row["fixed"]), row["chips"])):
         fixed = "batch of 32" if row["fixed"] == "batch" else f"{EACH} examples per chip"
         shape = f"{row['chips'] // row['sequence']} × {row['sequence']}"
-        lines.append(
-            f"| {fixed} | {row['chips']} ({shape}) | {row['batch_size']} | {_ratio(row['flops'], 1e9, 2)} |"
-            f" {_ratio(row['memory_bytes'], MIB, 0)} | {_mebibytes(row)} | {_milliseconds(row)} |"
-        )
-    return "\n".join(lines) + "\n"
+        cells = {
+            "fixed": fixed,
+            "chips (data × sequence)": f"{row['chips']} ({shape})",
+            "batch": str(row["batch_size"]),
+            "GFLOPs per chip": _ratio(row["flops"], 1e9, 2),
+            "memory, MiB": _ratio(row["memory_bytes"], MIB, 0),
+            "collectives, MiB": _mebibytes(row),
+            TIMES: _milliseconds(row),
+        }
+        rows.append(cells)
+    return Table.from_rows({"": rows}).markdown()
 
 
 def _ratio(number: float | None, unit: float, digits: int) -> str:

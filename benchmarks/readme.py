@@ -23,6 +23,7 @@ from lra.report.groups import tasks_of
 from lra.report.published import title_of
 from lra.report.tables import format_p
 from nystromformer_jax.durable import write_bytes
+from reporting.tables import Table, markdown_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -60,11 +61,7 @@ def _table3_of_paper() -> str:
 
 def _control(recipe: str) -> str:
     """Returns the accuracy that attention adds to the recipe, by task."""
-    rows = [
-        "| task | seeds with | seeds without | with Nyström attention − without, points | error"
-        " | p | p, Holm |",
-        "|---|---:|---:|---:|---|---:|---:|",
-    ]
+    rows = []
     tests = {
         (one.task, frozenset((one.first, one.second))): one.p_holm
         for one in compare(tuning.select_tested(_groups()))
@@ -83,11 +80,17 @@ def _control(recipe: str) -> str:
         seeds = [found.seeds if found.paired else group.accuracies for group in pair]
         with_seeds, without_seeds = (", ".join(map(str, numbers)) for numbers in seeds)
         difference = f"{found.difference:+.2f}".replace("-", "−")
-        cells = [title_of(task), with_seeds, without_seeds, difference, f"± {size:.2f}, {kind}"]
-        p_holm = tests.get((task, frozenset(labels)), math.nan)
-        cells += [format_p(found.p), format_p(p_holm)]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        cells = {
+            "task": title_of(task),
+            "seeds with": with_seeds,
+            "seeds without": without_seeds,
+            "with Nyström attention − without, points": difference,
+            "error": f"± {size:.2f}, {kind}",
+            "p": format_p(found.p),
+            "p, Holm": format_p(tests.get((task, frozenset(labels)), math.nan)),
+        }
+        rows.append(cells)
+    return Table.from_rows({"": rows}).markdown() if rows else ""
 
 
 def _averages() -> str:
@@ -110,18 +113,18 @@ def _without_convolution(table: str) -> str:
 def _by_iteration(numbers: Any) -> str:
     """Returns a table of residuals and errors by iteration, for a trained model and random inputs."""
     of = {name: numbers["curves"][name]["by_iteration"]["exact"] for name in ("trained", "random")}
-    rows = [
-        "| iterations | residual, trained model | error of the output | residual, random inputs | error |",
-        "|---:|---:|---:|---:|---:|",
-    ]
+    columns = ["iterations"]
+    for inputs in ("trained model", "random inputs"):
+        columns += [f"residual, {inputs}", "error of the output"]
+    rows = []
     for iterations in (2, 4, 6, 8, 10, 12, 16, 20):
         cells = [
             f"{of[name][iterations][kind]['median']:.{digits}f}"
             for name in of
             for kind, digits in (("residual", 4), ("output_error", 3))
         ]
-        rows.append(f"| {iterations} | {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        rows.append([str(iterations), *cells])
+    return markdown_table(columns, rows)
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {

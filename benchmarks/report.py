@@ -3,30 +3,27 @@
 from pathlib import Path
 from typing import Any
 
+from benchmarks.stored import source
 from reporting.plotting import new_figure
+from reporting.tables import NOTHING, markdown_table
 
 
 def markdown(results: dict[str, Any]) -> str:
     """Returns tables of medians; ratios above 1 mean that ours is faster."""
-    machine = results["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    pages = ", huge pages" if machine["huge_pages"] else ""
-    lines = [
-        f"`{results['command']}` on {machine['cores']} cores of {machine['processor']}{pages}, float32;",
-        f"Python {machine['python']}, {versions}.",
-        "Medians, timed in turn in one process; × is the other's time divided by ours.",
-        "",
+    parts = [
+        f"{source(results)}\n"
+        "Medians in float32, timed in turn in one process; × is the other's time divided by ours.\n"
     ]
     if "training_step" in results:
         row = results["training_step"]
         ours, theirs = (row["step"][name]["median"] for name in ("ours", "Hugging Face"))
-        lines += [
-            "| training step | ours | Hugging Face's modules (PyTorch) |",
-            "|---|---|---|",
-            f"| {row['task']}, batch {row['batch_size']}, length {row['length']:,}"
-            f" | {ours:.3f} s | {theirs:.3f} s, {theirs / ours:.2f}× |",
-            "",
-        ]
+        case = f"{row['task']}, batch {row['batch_size']}, length {row['length']:,}"
+        parts.append(
+            markdown_table(
+                ["training step", "ours", "Hugging Face's modules (PyTorch)"],
+                [[case, f"{ours:.3f} s", f"{theirs:.3f} s, {theirs / ours:.2f}×"]],
+            )
+        )
     for comparison in ("functions", "modules"):
         rows = [row for row in results.get("attention", []) if row["comparison"] == comparison]
         if not rows:
@@ -35,20 +32,17 @@ def markdown(results: dict[str, Any]) -> str:
         heads = [
             f"{kind}: {name}" for kind in ("forward", "gradient") for name in ["ours, ms", *others]
         ]
-        lines.append(f"| {comparison}, n | conv | mask | {' | '.join(heads)} |")
-        lines.append("|---" * (3 + len(heads)) + "|")
+        lines = []
         for row in rows:
             cells = []
             for kind in ("forward", "gradient"):
                 ours = row[kind]["ours"]["median"]
                 cells.append(f"{1e3 * ours:.1f}")
                 cells += [f"{row[kind][name]['median'] / ours:.2f}×" for name in others]
-            lines.append(
-                f"| {row['length']:,} | {row['conv'] or '–'} | {'yes' if row['masked'] else '–'}"
-                f" | {' | '.join(cells)} |"
-            )
-        lines.append("")
-    return "\n".join(lines)
+            conv, mask = str(row["conv"] or NOTHING), "yes" if row["masked"] else NOTHING
+            lines.append([f"{row['length']:,}", conv, mask, *cells])
+        parts.append(markdown_table([f"{comparison}, n", "conv", "mask", *heads], lines))
+    return "\n".join(parts)
 
 
 def headline(results: dict[str, Any]) -> str:
@@ -65,10 +59,7 @@ def headline(results: dict[str, Any]) -> str:
         for comparison in comparisons
     }
     heads = ["ours, ms", *columns["functions"], "our module, ms", *columns["modules"]]
-    lines = [
-        f"| forward + gradient, n | {' | '.join(heads)} |",
-        "|---" * (1 + len(heads)) + "|",
-    ]
+    lines = []
     for conv in sorted({conv for _, conv, _ in rows}):
         for length in lengths:
             cells = []
@@ -80,8 +71,8 @@ def headline(results: dict[str, Any]) -> str:
                     ratio = times[name]["median"] / ours
                     cells.append(f"{ratio:.{1 if comparison == 'functions' else 2}f}×")
             name = f"{length:,}{', convolution' if conv else ''}"
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            lines.append([name, *cells])
+    return markdown_table(["forward + gradient, n", *heads], lines)
 
 
 def plot(results: dict[str, Any], path: Path) -> None:

@@ -15,12 +15,12 @@ import json
 import sys
 from typing import Any
 
-from benchmarks import cells
+from benchmarks import cells, stored
 from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
 from command import parser_of
 from dataprep.cache import user_path
 from launch import huge_pages
-from nystromformer_jax.training import describe_environment
+from reporting.tables import markdown_table
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 ATTENTIONS = ("nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear")
@@ -49,13 +49,7 @@ def main() -> int:
     return cells.collect(
         "benchmarks.tasks",
         given.out,
-        {
-            "machine": {
-                "huge_pages": huge_pages.in_use(),
-                **describe_environment(),
-            },
-            "memory": given.memory,
-        },
+        {**stored.this_machine(), "memory_gib": given.memory},
         ("task", "attention"),
         itertools.product(given.tasks, given.attentions),
         arguments=[f"--memory={given.memory}"],
@@ -155,17 +149,14 @@ def markdown(results: dict[str, Any]) -> str:
     """Returns a table: tasks in rows, attentions in columns; cells have the batch if it was reduced."""
     rows = {(row["task"], row["attention"]): row for row in results["rows"]}
     attentions = [name for name in ATTENTIONS if any(name == key[1] for key in rows)]
-    lines = [
-        f"| steps/s · GiB | {' | '.join(attentions)} |",
-        "|---" * (1 + len(attentions)) + "|",
-    ]
+    lines = []
     for task in TASKS:
         if not any(task == key[0] for key in rows):
             continue
         cells = [_cell(rows.get((task, name))) for name in attentions]
         batch = next(row["config_batch_size"] for key, row in rows.items() if key[0] == task)
-        lines.append(f"| {task}, batch {batch} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append([f"{task}, batch {batch}", *cells])
+    return markdown_table(["steps/s · GiB", *attentions], lines)
 
 
 def _cell(row: dict[str, Any] | None) -> str:

@@ -1,6 +1,7 @@
 """Tables as Markdown and LaTeX, and number formats."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 OURS = "This code"  # beginning of the section titles of results of this project
 NOT_RUN, NOT_FINISHED, DIVERGED, PARTIAL = "not run", "not finished", "diverged", "partial"
 NOTHING = "–"
+NO_NUMBER = {"", "✗", NOTHING, NOT_RUN, NOT_FINISHED, DIVERGED, PARTIAL}  # instead of a number
 # Characters that LaTeX does not print as they are.
 LATEX = str.maketrans(
     {
@@ -29,17 +31,7 @@ LATEX = str.maketrans(
     }
 )
 PERCENTILES = (5, 50, 95)  # percentiles of lengths
-TEXT_COLUMNS = {
-    "run",
-    "task",
-    "attention",
-    "model",
-    "setting",
-    "metric",
-    "device",
-    "config, SHA-256",
-    "data, SHA-256",
-}
+NUMBER = re.compile(r"[±\[]?\s?[+−-]?\d[\d,.]*+(?! ×|\w)")  # not "2 × cpu" or a hexadecimal number
 
 
 class Table(NamedTuple):
@@ -64,8 +56,10 @@ class Table(NamedTuple):
 
     @property
     def is_numeric(self) -> list[bool]:
-        """True for each column of numbers; these are aligned to the right."""
-        return [place > 0 and name not in TEXT_COLUMNS for place, name in enumerate(self.columns)]
+        """True for each column of numbers, which is aligned to the right; False for the first column."""
+        rows = [row for _, own in self.sections for row in own]
+        _, *columns = zip(self.columns, *rows, strict=True)
+        return [False, *(_is_numeric(cells) for _, *cells in columns)]
 
     def select(self, *columns: str) -> "Table":
         """Returns a table with the given columns."""
@@ -99,6 +93,11 @@ class Table(NamedTuple):
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table without sections as Markdown."""
+    return Table(columns, [("", rows)]).markdown()
+
+
 def lengths_cell(lengths: npt.NDArray[np.integer], unit: str = "length") -> dict[str, str]:
     """Returns {heading: cell} of a column with percentiles and the maximum of lengths."""
     heading = f"{unit}: {', '.join(f'{p} %' for p in PERCENTILES)}, longest"
@@ -117,6 +116,12 @@ def format_spread(mean: float, deviation: float, digits: int = 2) -> str:
     """Formats "mean ± deviation", or only the mean if the deviation is NaN."""
     spread = "" if math.isnan(deviation) else f" ± {deviation:.{digits}f}"
     return f"{mean:.{digits}f}{spread}"
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    """True if at least half of the cells begin with a number, not counting `NO_NUMBER`."""
+    begins = [bool(NUMBER.match(cell)) for cell in cells if cell not in NO_NUMBER]
+    return 2 * sum(begins) >= len(begins)
 
 
 def _latex_row(cells: Sequence[str]) -> str:

@@ -30,10 +30,11 @@ from typing import Any
 from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench
 from benchmarks.efficiency.plot import plot
 from benchmarks.efficiency.tables import markdown, row_line
+from benchmarks.stored import command_of, open_results
 from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from launch import huge_pages
-from nystromformer_jax.training import read_json, write_json
+from nystromformer_jax.training import write_json
 
 BENCH = ("heads", "head_dim", "dtype", "repeats", "memory_limit", "topology")
 POSITIVE = ("lengths", "batch", "heads", "head_dim", "repeats", "memory_limit")
@@ -42,8 +43,7 @@ POSITIVE = ("lengths", "batch", "heads", "head_dim", "repeats", "memory_limit")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes `<out>.json`, `.md` and `.png`; returns the exit code."""
     given = _parser().parse_args(arguments)
-    own = sys.argv[1:] if arguments is None else arguments
-    command = " ".join(["python -m benchmarks.efficiency", *own])
+    command = command_of("benchmarks.efficiency", arguments)
     return run_to_end("benchmarks.efficiency", lambda: _make_table(given, command))
 
 
@@ -52,9 +52,7 @@ def _make_table(given: argparse.Namespace, command: str) -> None:
     bench = Bench(**{name: getattr(given, name) for name in BENCH})
     out = given.out or Path("results/efficiency", bench.name)
     file = Path(f"{out}.json")
-    results: dict[str, Any] = {"settings": bench.settings, "commands": [], "rows": []}
-    if file.exists():
-        results = earlier(file, bench.settings)
+    results = open_results(file, bench.settings)
     if given.fresh:
         asked = set(_plan(given, []))
         results["rows"] = [row for row in results["rows"] if _case(row) not in asked]
@@ -110,36 +108,6 @@ def _plan(
 
 def _case(row: Mapping[str, Any]) -> tuple[str, int, int, str]:
     return row["attention"], row["length"], row["batch"], row["pass"]
-
-
-def earlier(file: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the results of an earlier run.
-
-    Raises:
-      ValueError: The settings differ, or the file was not written by this program.
-    """
-    results: Any = read_json(file)
-    ours = isinstance(results, dict) and {"settings", "commands", "rows"} <= results.keys()
-    if not ours or not isinstance(results["settings"], dict):
-        raise ValueError(
-            f"{file} contains no results of benchmarks.efficiency: pass another --out."
-        )
-    there, now = _flat(results["settings"]), _flat(settings)
-    differences = [
-        f"{name} {there.get(name)} there, {now.get(name)} now"
-        for name in sorted(there.keys() | now.keys())
-        if there.get(name) != now.get(name)
-    ]
-    if differences:
-        raise ValueError(
-            f"{file} contains results with different settings ({'; '.join(differences)}):"
-            " pass another --out, or move the file away."
-        )
-    return results
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**settings, **settings.get("versions", {}), "versions": None}
 
 
 def _parser() -> argparse.ArgumentParser:

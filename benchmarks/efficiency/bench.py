@@ -1,7 +1,6 @@
 """Compiles and times one self-attention module, for `benchmarks.efficiency`."""
 
 import functools
-import importlib.metadata
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,16 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-import nystromformer_jax
+from benchmarks import stored
 from benchmarks.compiled import Compiled, compile_ahead
 from benchmarks.efficiency import averages
 from benchmarks.timing import added_bytes, available_bytes, interleaved
 from configs.common import core_arguments
-from launch import huge_pages
 from nystromformer_jax import SelfAttention, make_core
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.spelling import nearest
-from nystromformer_jax.training import describe_environment
 from nystromformer_jax.training.topology import is_out_of_memory, topology_devices
 
 # Core and options of each attention of the tables; nystrom-M and module:Class,option=value are valid, too.
@@ -35,6 +32,7 @@ ATTENTIONS: Mapping[str, dict[str, Any]] = {
     "longformer": {"name": "longformer", "window": 257, "num_global": 1},
     "linear": {"name": "linear"},
 }
+PACKAGES = ("jax", "jaxlib", "flax", "numpy", "nystromformer-jax")
 MEMORY_RUNS = 3  # the maximum counts
 PASSES = ("forward", "forward + gradient")
 
@@ -92,10 +90,6 @@ class Bench:
         self.repeats, self.runs = repeats, topology is None
         self.device = topology_devices(topology)[0] if topology else jax.devices()[0]
         self.name = topology.replace(":", "-") if topology else self.device.platform
-        environment = describe_environment()
-        packages = ("python", "jax", "jaxlib", "flax", "numpy")
-        versions = {name: environment["versions"][name] for name in packages}
-        versions["nystromformer-jax"] = nystromformer_jax.__version__
         self.settings: dict[str, Any] = {
             "device": self.device.device_kind,
             "heads": heads,
@@ -104,19 +98,13 @@ class Bench:
             "topology": topology,
         }
         if self.runs:
-            self.settings |= {
-                "processor": environment["processor"],
-                "cpu_threads": environment["cpu_threads"],
-                "huge_pages": huge_pages.in_use(),
-                "repeats": repeats,
-                "memory_limit_gib": memory_limit,
-            }
+            self.settings |= stored.this_machine(*PACKAGES)
+            self.settings |= {"repeats": repeats, "memory_limit_gib": memory_limit}
             own = (self.device.memory_stats() or {}).get("bytes_limit")
             free = own or available_bytes() * 3 // 4
             self.limit_bytes = int(memory_limit * 2**30) if memory_limit else free
         else:
-            versions["libtpu"] = importlib.metadata.version("libtpu")
-        self.settings["versions"] = versions
+            self.settings["versions"] = stored.versions(*PACKAGES, "libtpu")
 
     def shapes(self, attention: str, length: int, batch: int = 1) -> tuple[Any, Any]:
         """Returns the shapes of the parameters and of the input.

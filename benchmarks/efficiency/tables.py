@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.stored import source
+from reporting.tables import markdown_table
+
 MIB = 2**20
 # Memory and time of softmax attention divided by those of each attention: inference, one sequence, on a
 # GTX 1080 Ti.
@@ -86,10 +89,8 @@ def row_line(row: Row) -> str:
 def markdown(results: Mapping[str, Any]) -> str:
     """Returns a table for each pass and batch like the paper's Table 1, and the slopes."""
     settings, rows = results["settings"], results["rows"]
-    versions = ", ".join(f"{name} {version}" for name, version in settings["versions"].items())
     lines = [
-        f"{', '.join(f'`{command}`' for command in results['commands'])}: {_machine(settings)};"
-        f" {versions}.",
+        source(results),
         "",
         "One self-attention module with its projections, without convolution or mask:"
         f" {settings['heads']} heads of {settings['head_dim']}, {settings['dtype']}."
@@ -99,21 +100,24 @@ def markdown(results: Mapping[str, Any]) -> str:
         "",
     ]
     for kind, batch in tables(rows):
-        lines += [f"**{kind}, batch {batch}**", "", *_table(rows, kind, batch), ""]
+        lines += [f"**{kind}, batch {batch}**", "", _table(rows, kind, batch)]
     lines += [
         "Slopes of log2(figure) against log2(length), by least squares and from each length to the"
         " next: 1 is linear, 2 quadratic. FLOPs and bytes accessed are the compiler's counts, in which"
         " a loop's body counts once.",
         "",
-        f"| attention | pass | batch | {' | '.join(FIGURES.values())} |",
-        "|---" * (3 + len(FIGURES)) + "|",
     ]
-    for grown in slopes(rows):
-        cells = [_slope_cell(grown[figure]) for figure in FIGURES]
-        lines.append(
-            f"| {grown['attention']} | {grown['pass']} | {grown['batch']} | {' | '.join(cells)} |"
-        )
-    return "\n".join(lines) + "\n"
+    cells = [
+        [
+            grown["attention"],
+            grown["pass"],
+            str(grown["batch"]),
+            *(_slope_cell(grown[figure]) for figure in FIGURES),
+        ]
+        for grown in slopes(rows)
+    ]
+    table = markdown_table(["attention", "pass", "batch", *FIGURES.values()], cells)
+    return "\n".join([*lines, table])
 
 
 def headline(results: Mapping[str, Any]) -> str:
@@ -133,26 +137,16 @@ def headline(results: Mapping[str, Any]) -> str:
             " run benchmarks.efficiency with --batch 1."
         )
     lengths = sorted({length for _, length in rows})
-    lines = [
-        f"| time, memory of softmax attention over | {' | '.join(f'{n:,}' for n in lengths)} |",
-        "|---" * (1 + len(lengths)) + "|",
-    ]
+    lines = []
     for attention in dict.fromkeys(attention for attention, _ in rows if attention != "softmax"):
         cells = [
             f"{_ratio(rows, attention, length, 'time') or '–'},"
             f" {_ratio(rows, attention, length, 'peak_bytes') or '–'}"
             for length in lengths
         ]
-        lines.append(f"| {attention} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _machine(settings: Mapping[str, Any]) -> str:
-    if settings["topology"]:
-        return f"compiled for {settings['device']} ({settings['topology']}), not run"
-    device = "" if settings["device"] == "cpu" else f"{settings['device']} beside "
-    pages = ", huge pages" if settings["huge_pages"] else ""
-    return f"{device}{settings['processor']}, {settings['cpu_threads']} threads{pages}"
+        lines.append([attention, *cells])
+    title = "time, memory of softmax attention over"
+    return markdown_table([title, *(f"{length:,}" for length in lengths)], lines)
 
 
 def _definitions(settings: Mapping[str, Any]) -> str:
@@ -183,24 +177,21 @@ def rows_at(rows: Iterable[Row], kind: str, batch: int) -> dict[tuple[str, int],
     }
 
 
-def _table(all_rows: Iterable[Row], kind: str, batch: int) -> list[str]:
+def _table(all_rows: Iterable[Row], kind: str, batch: int) -> str:
     rows = rows_at(all_rows, kind, batch)
     lengths = sorted({length for _, length in rows})
-    lines = [
-        f"| attention | {' | '.join(f'{length:,}' for length in lengths)} |",
-        "|---" * (1 + len(lengths)) + "|",
-    ]
+    lines = []
     for attention in dict.fromkeys(attention for attention, _ in rows):
         cells = [_cell(rows, attention, length) for length in lengths]
-        lines.append(f"| {attention} | {' | '.join(cells)} |")
+        lines.append([attention, *cells])
         paper = PAPER.get(attention, {}) if (kind, batch) == ("forward", 1) else {}
         if any(length in paper for length in lengths):
             cells = [
                 "({}×), ({}×)".format(*paper[length]) if length in paper else ""
                 for length in lengths
             ]
-            lines.append(f"| {attention}, the paper | {' | '.join(cells)} |")
-    return lines
+            lines.append([f"{attention}, the paper", *cells])
+    return markdown_table(["attention", *(f"{length:,}" for length in lengths)], lines)
 
 
 def _cell(rows: Mapping[tuple[str, int], Row], attention: str, length: int) -> str:

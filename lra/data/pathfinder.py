@@ -31,6 +31,7 @@ from tqdm import tqdm
 from dataprep import cache, parallel
 from dataprep.archives import reading, stamp
 from lra.data.task import DataConfig, Split, Task, image_to_text, release_folders
+from reporting.tables import PERCENTILES, markdown_table
 
 VOCAB_SIZE = 256
 CLASS_NAMES = ("not joined", "joined")
@@ -183,11 +184,13 @@ def _describe_images(task: Task) -> str:
         f"Connected regions of pixels above 0, in {len(images):,} training images:"
         f" {np.mean(counts):.2f} ± {np.std(counts):.2f}.",
     ]
-    if found := open_statistics(task, "train"):
-        rows += ["", "| training images | mean | 5 % | 50 % | 95 % |", "|---|---|---|---|---|"]
-    for name, values in found.items():
-        percentiles = " | ".join(f"{value:.1f}" for value in np.percentile(values, (5, 50, 95)))
-        rows.append(f"| {name.replace('_', ' ')} | {values.mean():.2f} | {percentiles} |")
+    cells = []
+    for name, values in open_statistics(task, "train").items():
+        percentiles = [f"{value:.1f}" for value in np.percentile(values, PERCENTILES)]
+        cells.append([name.replace("_", " "), f"{values.mean():.2f}", *percentiles])
+    if cells:
+        columns = ["training images", "mean", *(f"{percent} %" for percent in PERCENTILES)]
+        rows += ["", markdown_table(columns, cells).rstrip()]
     return "\n".join(rows)
 
 

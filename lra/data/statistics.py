@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from lra.data.baselines import baselines
 from lra.data.task import Sequences, Split, Task
+from reporting.tables import Table, lengths_cell
 
-PERCENTILES = (5, 50, 95)
 MAX_CLASSES = 20  # with more classes, only the range of their shares is shown
 MAX_IMAGES = 1000  # images used for the distribution of pixel values
 
@@ -47,25 +47,23 @@ def shared_examples(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str
 
 def markdown(task: Task, num_classes: int) -> str:
     """Returns the statistics as Markdown: sizes, labels, lengths, shared examples, trivial predictors."""
-    rows = [
-        f"| {task.name} | examples | distinct | labels, % | length:"
-        f" {', '.join(f'{p} %' for p in PERCENTILES)}, longest |",
-        "|---|---|---|---|---|",
-    ]
     statistics = {name: split_statistics(split, num_classes) for name, split in task.splits.items()}
-    for name, found in statistics.items():
-        shares = 100 * found.label_counts / found.label_counts.sum()
-        lengths = [*np.percentile(found.lengths, PERCENTILES), found.lengths.max()]
-        rows.append(
-            f"| {name} | {found.examples:,} | {len(found.contents):,}"
-            f" | {_shares(shares)}"
-            f" | {', '.join(f'{length:,.0f}' for length in lengths)} |"
-        )
+    cells = [
+        {
+            task.name: name,
+            "examples": f"{found.examples:,}",
+            "distinct": f"{len(found.contents):,}",
+            "labels, %": _shares(100 * found.label_counts / found.label_counts.sum()),
+            **lengths_cell(found.lengths),
+        }
+        for name, found in statistics.items()
+    ]
+    rows = [Table.from_rows({"": cells}).markdown()]
     overlaps = [
         f"{count:,} of {one} in {other}"
         for (one, other), count in shared_examples(statistics).items()
     ]
-    rows += ["", f"Examples that splits share: {', '.join(overlaps)}."]
+    rows += [f"Examples that splits share: {', '.join(overlaps)}."]
     scores = ", ".join(f"{name} {100 * score:.2f} %" for name, score in baselines(task).items())
     rows += ["", f"Test accuracy of trivial predictors: {scores}."]
     pairs = [split.pairs for split in task.splits.values() if split.pairs is not None]

@@ -59,10 +59,12 @@ def test_kernels_in_loops_count_once_per_iteration(monkeypatch):
 
 
 def test_results_of_another_machine_are_refused(tmp_path, monkeypatch, capsys):
-    write_json(tmp_path / "results.json", {"machine": {"device": "Abacus"}})
+    results = {"settings": {"device": "Abacus"}, "commands": [], "checks": [], "attention": []}
+    write_json(tmp_path / "results.json", {**results, "steps": []})
     monkeypatch.setattr(sys, "argv", ["on_device", f"--out={tmp_path}"])
     assert on_device.main() == 2
-    assert "was made with another device, versions, toy (" in capsys.readouterr().err
+    assert "with different settings (" in (error := capsys.readouterr().err)
+    assert "device Abacus there, " in error
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,17 @@ print(json.dumps({"name": name, "size": size, "fits": True}))
 """
 
 
+SETTINGS = {"versions": {"jax": "1.2.3"}}
+
+
 def collect(folder, monkeypatch, *names, line=str):
     (folder / "cellprogram.py").write_text(PROGRAM)
     monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setattr("sys.argv", ["cellprogram", "--out=table"])
     return cells.collect(
         "cellprogram",
         folder / "out/table",
-        {"machine": "Abacus"},
+        SETTINGS,
         ("name",),
         [(name,) for name in names],
         arguments=[],
@@ -48,7 +52,9 @@ def test_killed_cell_is_measured_again_with_other_options(tmp_path, monkeypatch)
     assert collect(tmp_path, monkeypatch, "one", "two") == 0
     results = json.loads((tmp_path / "out/table.json").read_text())
     assert results["rows"] == [{"name": name, "size": 2, "fits": True} for name in ("one", "two")]
-    assert (tmp_path / "out/table.md").read_text() == "2 rows\n"
+    assert (tmp_path / "out/table.md").read_text() == (
+        "`python -m cellprogram --out=table`: compiled ahead of time, not run; jax 1.2.3.\n\n2 rows\n"
+    )
 
 
 def test_a_row_is_stored_before_it_is_shown(tmp_path, monkeypatch):
@@ -64,9 +70,12 @@ def test_missing_table_is_written_from_stored_rows(tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.mkdir()
     row = {"name": "one", "size": 2, "fits": True}
-    (out / "table.json").write_text(json.dumps({"machine": "Abacus", "rows": [row]}))
+    results = {"settings": SETTINGS, "commands": ["python -m earlier"], "rows": [row]}
+    (out / "table.json").write_text(json.dumps(results))
     assert collect(tmp_path, monkeypatch, "one") == 0
-    assert (out / "table.md").read_text() == "1 rows\n"
+    text = (out / "table.md").read_text()
+    assert text.startswith("`python -m earlier`: ")  # a command that measured nothing is not named
+    assert text.endswith("\n\n1 rows\n")
 
 
 @pytest.mark.parametrize(("name", "code"), [("broken", 3), ("silent", -9)])

@@ -256,7 +256,7 @@ def test_rejects_results_of_other_settings(tmp_path, measured, capsys):
     file = tmp_path / "out" / "cpu.json"
     before = file.read_text()
     assert run(tmp_path, *arguments, "--dtype", "bfloat16") == 2
-    assert "different settings (dtype float32 there, bfloat16 now)" in capsys.readouterr().err
+    assert "different settings (dtype float32 there, bfloat16 here)" in capsys.readouterr().err
     assert file.read_text() == before
     results = json.loads(before)
     results["settings"]["versions"]["jax"] = "0.0.1"
@@ -265,7 +265,7 @@ def test_rejects_results_of_other_settings(tmp_path, measured, capsys):
     assert "(jax 0.0.1 there, " in capsys.readouterr().err
     file.write_text("{}")
     assert run(tmp_path, *arguments) == 2
-    assert "contains no results of benchmarks.efficiency" in capsys.readouterr().err
+    assert "cpu.json contains another table: pass another --out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_table_of_costs():
         },
         {"length": 1024, "attention": "softmax", "fits": False},
     ]
-    table = language.markdown({"machine": {"topology": ""}, "rows": rows}).splitlines()
+    table = language.markdown({"settings": {"topology": ""}, "rows": rows}).splitlines()
     assert table[2] == "| 512 | 2.0 · 1.0 | 3.0 · 4.0 | 1.50×, 4.00× |"
     assert table[3] == "| 1,024 | 4.0 · 1.0 | does not fit |  |"
 
@@ -85,7 +85,7 @@ def test_table_of_batches():
         {"length": 512, "attention": "softmax", "largest_batch": 40},
         {"length": 4096, "attention": "softmax", "largest_batch": 0},
     ]
-    table = language.markdown({"machine": {"topology": "v5e:1x1"}, "rows": rows}).splitlines()
+    table = language.markdown({"settings": {"topology": "v5e:1x1"}, "rows": rows}).splitlines()
     assert table[2] == "| 512 | 60 | 40 | 1.5× |"
     assert table[3] == "| 4,096 |  | does not fit at 1 |  |"
 

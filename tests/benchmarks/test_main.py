@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import report
+from benchmarks.stored import this_machine
 
 
 @pytest.mark.parametrize("config", ["retrieval", "glue", "common", "listop"])
@@ -27,17 +28,10 @@ def test_rejects_impossible_numbers(argument, monkeypatch, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_only_usable_cores_are_counted(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
-    monkeypatch.setattr(benchmarks, "PACKAGES", ("jax",))
-    assert benchmarks.describe_machine()["cores"] == 3
-
-
 def test_output_name_may_contain_a_dot(tmp_path):
-    machine = dict.fromkeys(("cores", "processor", "huge_pages", "python"), 2) | {"versions": {}}
     times = {name: {"median": 0.5} for name in ("ours", "Hugging Face")}
     step = {"task": "listops", "batch_size": 3, "length": 7, "step": times}
-    results = {"machine": machine, "command": "", "training_step": step}
+    results = {"settings": this_machine(), "commands": [], "training_step": step}
     benchmarks.write(results, tmp_path / "out" / "jax-0.10")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"jax-0.10.json", "jax-0.10.md"}
 
@@ -61,5 +55,5 @@ def test_rows_are_saved_as_they_are_measured(results, tmp_path, monkeypatch):
 
 def test_stored_results_are_formatted(results, tmp_path):
     stored = json.loads((results / "benchmarks/cpu.json").read_text())
-    assert "2 cores of AMD EPYC, huge pages, float32" in report.markdown(stored)
+    assert ": AMD EPYC, 2 threads, huge pages; python 3." in report.markdown(stored)
     report.plot(stored, tmp_path / "times.png")

@@ -39,7 +39,7 @@ def test_unknown_numbers_are_empty_cells():
     assert plans.scaling_markdown({"rows": [scaled]}).endswith(" |  |  |  |  |\n")
     unknown |= {"fits": False, "memory_bytes": None}
     table = plans.cost_markdown({"rows": [rows_of("open.json")[0] | unknown]})
-    assert table.endswith("|  does not fit |  | 20,000 |  |  |\n")
+    assert table.endswith("| does not fit |  | 20,000 |  |  |\n")
 
 
 @pytest.mark.usefixtures("results")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reporting.tables import Table, format_3sf
+from reporting.tables import Table, format_3sf, markdown_table
 
 TABLE = Table(
     ["run", "task", "accuracy, %"],
@@ -39,9 +39,28 @@ def test_latex_keeps_every_cell_in_its_column():
     ]
 
 
-def test_only_numbers_are_right_aligned():
-    assert TABLE.is_numeric == [False, False, True]
-    assert Table(["steps"], []).is_numeric == [False]  # the first names its row
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["1.5", "not run"], True),
+        (["−1,024 (n = 3)", "+3 %", "words"], True),
+        (["± 0.5", "–"], True),
+        (["[1, 2]"], True),
+        (["", "✗", "–"], True),
+        (["2 × cpu"], False),
+        (["12 × cpu"], False),
+        (["75eafe9439d8"], False),
+        (["1.5", "words", "words"], False),
+    ],
+)
+def test_only_numbers_are_right_aligned(cells, expected):
+    table = Table(["steps", "value"], [("", [["1", cell] for cell in cells])])
+    assert table.is_numeric == [False, expected]  # the first names its row
+
+
+def test_rows_need_a_cell_for_every_column():
+    with pytest.raises(ValueError, match="shorter"):
+        markdown_table(["run", "a"], [["x"]])
 
 
 def test_numbers_are_formatted_or_unknown():
