@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stored import command_of, this_machine
+from benchmarks.stored import command_line, this_machine
 from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from launch import huge_pages
@@ -14,7 +14,7 @@ from launch import huge_pages
 # For the training step. Retrieval is missing: Hugging Face has no classifier of pairs.
 CONFIGS = ("listops", "listops_short", "text", "image", "pathfinder", "pathx")
 LANDMARKS = 64  # Hugging Face's module needs lengths that this number divides
-PACKAGES = ("jax", "jaxlib", "flax", "torch", "transformers", "nystrom-attention", "numpy")
+PACKAGES = ("torch", "transformers", "nystrom-attention")
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def _compare(given: argparse.Namespace) -> None:
     peers.use_the_cores_of_xla()
     results: dict[str, Any] = {
         "settings": this_machine(*PACKAGES) | {"torch_threads": torch.get_num_threads()},
-        "commands": [command_of("benchmarks")],
+        "commands": [command_line("benchmarks")],
     }
 
     def save() -> None:

@@ -115,13 +115,13 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         whole = found[task, ""]
         error = 100 * binomial_error(whole["valid_accuracy"] / 100, whole["examples"])
         headings.append(f"{title_of(task)}, {whole['steps']:,} steps (± {error:.1f})")
-    lines = []
+    table = []
     for change, description in CHANGES.items():
         cells = [_cell(found.get((task, change)), found[task, ""]) for task in tasks]
         if any(cell != NOTHING for cell in cells):
             option = f"`{change}`" if change else ""
-            lines.append([description, option, *cells])
-    return markdown_table(["validation accuracy, %", "option", *headings], lines)
+            table.append([description, option, *cells])
+    return markdown_table(["validation accuracy, %", "option", *headings], table)
 
 
 def _cell(row: Mapping[str, Any] | None, whole: Mapping[str, Any]) -> str:

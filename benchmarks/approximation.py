@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.stored import command_of
+from benchmarks.stored import command_line
 from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from lra import train
@@ -251,11 +251,11 @@ def _named_rows(part: Mapping[str, Any]) -> dict[str, Row]:
 
 
 def _table(title: str, columns: Sequence[Column], rows: Mapping[str, Row]) -> str:
-    lines = []
+    table = []
     for name, (mean, errors) in rows.items():
         cells = [f"{errors[column]:.3f}" if column in errors else NOTHING for column in columns]
-        lines.append([name, f"{mean:.3f}", *cells])
-    return markdown_table([title, "mean", *(column.title for column in columns)], lines)
+        table.append([name, f"{mean:.3f}", *cells])
+    return markdown_table([title, "mean", *(column.title for column in columns)], table)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -268,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.examples < 1:
         parser.error(f"--examples must be 1 or more, got {given.examples}")
-    command = command_of("benchmarks.approximation", arguments)
+    command = command_line("benchmarks.approximation", arguments)
     return run_to_end("benchmarks.approximation", lambda: _measure(given, command))
 
 

@@ -70,7 +70,7 @@ def main() -> int:
     return cells.collect(
         "benchmarks.budget",
         given.out,
-        {"versions": stored.versions(*stored.LIBRARIES, "libtpu")},
+        {"versions": stored.versions(*stored.COMPILERS)},
         ("topology", "form", "mode", "length"),
         itertools.product(given.topologies, given.forms, MODES, map(str, given.lengths)),
         arguments=[],
@@ -225,7 +225,7 @@ def markdown(results: dict[str, Any]) -> str:
     columns += ["temporaries, MiB", "residuals, MiB"]
     for form in ("plain", "literal port", "exact"):
         columns += [f"{form}: µs", "temporaries, MiB"]
-    lines = []
+    table = []
     for topology, mode, length in dict.fromkeys(key[:3] for key in rows):
         found = {form: rows.get((topology, mode, length, form)) for form in FORMS}
         kernels = found["kernels"]
@@ -246,8 +246,8 @@ def markdown(results: dict[str, Any]) -> str:
         ]
         for form in FORMS[1:]:
             parts += _time_and_memory(found[form], kernels)
-        lines.append(parts)
-    return markdown_table(columns, lines)
+        table.append(parts)
+    return markdown_table(columns, table)
 
 
 def _time_and_memory(row: dict[str, Any] | None, kernels: dict[str, Any]) -> list[str]:

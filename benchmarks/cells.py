@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stored import command_of, open_results, source
+from benchmarks.stored import add_command, command_line, describe_source, open_results
 from command import run_to_end
 from nystromformer_jax.durable import write_json
 
@@ -33,7 +33,7 @@ def collect(
       program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
         the process because memory runs out, the last line that it printed counts.
       out: Output path without extension.
-      settings: Values that all rows share, such as the machine and versions; stored with the rows.
+      settings: Values that all rows share, such as the machine and versions; "versions" must be among them.
       axes: Keys of a row that identify its cell.
       cells: A value for every axis, as words of a command line.
       arguments: Other arguments of the program.
@@ -44,15 +44,15 @@ def collect(
     file = Path(f"{out}.json")
 
     def measure_missing() -> int:
-        results = open_results(file, settings)
+        results = open_results(file, settings, axes=axes)
         done = {tuple(str(row[axis]) for axis in axes) for row in results["rows"]}
         missing = [cell for cell in cells if cell not in done]
         if missing:
-            results["commands"].append(command_of(program))
+            add_command(results, command_line(program))
         file.parent.mkdir(parents=True, exist_ok=True)
 
         def write_markdown() -> None:
-            text = f"{source(results)}\n\n{markdown(results)}"
+            text = f"{describe_source(results)}\n\n{markdown(results)}"
             Path(f"{out}.md").write_text(text, encoding="utf-8")
 
         for cell in missing:

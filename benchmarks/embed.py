@@ -59,12 +59,12 @@ def _measure(paths: Sequence[Path]) -> None:
         f" {np.mean(lengths):.0f}, in batches of {BATCH_SIZE}"
     )
     found, padded = embed(rows, BASE_LEN), embed(rows, max(lengths))
-    cells = [
+    table = [
         [name, str(len(result["lengths"])), *(f"{value:.1f}" for value in result["seconds"])]
         for name, result in (("64, 128, 256, …", found), ("the longest", padded))
     ]
     columns = ["padded to", "programs", "first pass, CPU s", "second pass, CPU s"]
-    print(f"\n{markdown_table(columns, cells)}", end="")
+    print(f"\n{markdown_table(columns, table)}", end="")
     scale = np.abs(padded["embeddings"]).max()
     difference = np.abs(found["embeddings"] - padded["embeddings"]).max() / scale
     print(f"\nLargest difference: {difference:.1e} of the largest entry.")

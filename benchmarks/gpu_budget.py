@@ -57,11 +57,7 @@ def main() -> int:
     return cells.collect(
         "benchmarks.gpu_budget",
         given.out,
-        {
-            "versions": stored.versions(
-                *stored.LIBRARIES, "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"
-            )
-        },
+        {"versions": stored.versions(*stored.COMPILERS)},
         ("gpu", "dtype", "case", "mode"),
         ((gpu, *case) for gpu in given.gpus for case in CASES),
         arguments=[],

@@ -64,7 +64,7 @@ def main() -> int:
     if given.memory <= 0:
         parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
     machine = (
-        {"versions": stored.versions(*stored.LIBRARIES, "libtpu")}
+        {"versions": stored.versions(*stored.COMPILERS)}
         if given.topology
         else stored.this_machine()
     )
@@ -193,22 +193,22 @@ def markdown(results: dict[str, Any]) -> str:
     """Returns a table: lengths in rows, both attentions in columns, and softmax over Nyström."""
     rows = {(row["length"], row["attention"]): row for row in results["rows"]}
     lengths = sorted({length for length, _ in rows})
-    lines = []
+    table = []
     if results["settings"]["topology"]:
         for length in lengths:
             ours, exact = (rows.get((length, name), {}).get("largest_batch") for name in ATTENTIONS)
             ratio = f"{ours / exact:.1f}×" if ours and exact else ""
-            lines.append([f"{length:,}", _count(ours), _count(exact), ratio])
+            table.append([f"{length:,}", _count(ours), _count(exact), ratio])
         columns = ["n", "Nyström, largest batch", "softmax, largest batch", ""]
-        return markdown_table(columns, lines)
+        return markdown_table(columns, table)
     for length in lengths:
         ours, exact = (rows.get((length, name)) for name in ATTENTIONS)
         ratio = ""
         if ours and exact and ours["fits"] and exact["fits"]:
             time_ratio = exact["step_seconds"] / ours["step_seconds"]
             ratio = f"{time_ratio:.2f}×, {exact['peak_bytes'] / ours['peak_bytes']:.2f}×"
-        lines.append([f"{length:,}", _cost(ours), _cost(exact), ratio])
-    return markdown_table(["n", "Nyström, s · GiB", "softmax, s · GiB", "time, memory"], lines)
+        table.append([f"{length:,}", _cost(ours), _cost(exact), ratio])
+    return markdown_table(["n", "Nyström, s · GiB", "softmax, s · GiB", "time, memory"], table)
 
 
 def _count(batch_size: int | None) -> str:

@@ -66,10 +66,11 @@ def _measure(out: Path, toy: bool) -> None:
 
     file = out / "results.json"
     peers = ("torch", "transformers") if torch_has_the_device() else ()
-    settings = {**stored.this_machine(*stored.LIBRARIES, *peers), "toy": toy}
-    results = stored.open_results(file, settings, *PARTS)
-    command = stored.command_of("benchmarks.on_device")
-    results["commands"] = list(dict.fromkeys([*results["commands"], command]))
+    machine = stored.this_machine(*peers)
+    names = ("device", "device_count", "versions")  # the host may change between pieces
+    settings = {**{name: machine[name] for name in names}, "toy": toy}
+    results = stored.open_results(file, settings, lists=PARTS)
+    stored.add_command(results, stored.command_line("benchmarks.on_device"))
     out.mkdir(parents=True, exist_ok=True)
     measure: dict[str, Callable[..., Rows]] = {
         "checks": check,

@@ -83,7 +83,7 @@ def main() -> int:
     return cells.collect(
         "benchmarks.plans",
         given.out,
-        {"versions": stored.versions(*stored.LIBRARIES, "libtpu")},
+        {"versions": stored.versions(*stored.COMPILERS)},
         ("fixed", "chips") if given.scaling else ("config", "topology"),
         wanted,
         arguments=["--scaling"] if given.scaling else [],

@@ -90,7 +90,7 @@ def _control(recipe: str) -> str:
             "p, Holm": format_p(tests.get((task, frozenset(labels)), math.nan)),
         }
         rows.append(cells)
-    return Table.from_rows({"": rows}).markdown() if rows else ""
+    return Table.from_rows({"": rows}).markdown()
 
 
 def _averages() -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.stored import source
+from benchmarks.stored import describe_source
 from reporting.plotting import new_figure
 from reporting.tables import NOTHING, markdown_table
 
@@ -11,7 +11,7 @@ from reporting.tables import NOTHING, markdown_table
 def markdown(results: dict[str, Any]) -> str:
     """Returns tables of medians; ratios above 1 mean that ours is faster."""
     parts = [
-        f"{source(results)}\n"
+        f"{describe_source(results)}\n"
         "Medians in float32, timed in turn in one process; × is the other's time divided by ours.\n"
     ]
     if "training_step" in results:
@@ -32,7 +32,7 @@ def markdown(results: dict[str, Any]) -> str:
         heads = [
             f"{kind}: {name}" for kind in ("forward", "gradient") for name in ["ours, ms", *others]
         ]
-        lines = []
+        table = []
         for row in rows:
             cells = []
             for kind in ("forward", "gradient"):
@@ -40,8 +40,8 @@ def markdown(results: dict[str, Any]) -> str:
                 cells.append(f"{1e3 * ours:.1f}")
                 cells += [f"{row[kind][name]['median'] / ours:.2f}×" for name in others]
             conv, mask = str(row["conv"] or NOTHING), "yes" if row["masked"] else NOTHING
-            lines.append([f"{row['length']:,}", conv, mask, *cells])
-        parts.append(markdown_table([f"{comparison}, n", "conv", "mask", *heads], lines))
+            table.append([f"{row['length']:,}", conv, mask, *cells])
+        parts.append(markdown_table([f"{comparison}, n", "conv", "mask", *heads], table))
     return "\n".join(parts)
 
 
@@ -59,7 +59,7 @@ def headline(results: dict[str, Any]) -> str:
         for comparison in comparisons
     }
     heads = ["ours, ms", *columns["functions"], "our module, ms", *columns["modules"]]
-    lines = []
+    table = []
     for conv in sorted({conv for _, conv, _ in rows}):
         for length in lengths:
             cells = []
@@ -71,8 +71,8 @@ def headline(results: dict[str, Any]) -> str:
                     ratio = times[name]["median"] / ours
                     cells.append(f"{ratio:.{1 if comparison == 'functions' else 2}f}×")
             name = f"{length:,}{', convolution' if conv else ''}"
-            lines.append([name, *cells])
-    return markdown_table(["forward + gradient, n", *heads], lines)
+            table.append([name, *cells])
+    return markdown_table(["forward + gradient, n", *heads], table)
 
 
 def plot(results: dict[str, Any], path: Path) -> None:

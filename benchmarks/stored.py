@@ -1,7 +1,6 @@
 """Stored measurements: a JSON file with the settings and the commands of a table, and its rows."""
 
 import importlib.metadata
-import platform
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,16 @@ from launch import huge_pages
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import describe_environment
 
-LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+COMPILERS = (
+    "libtpu",
+    "jax-cuda12-plugin",
+    "nvidia-cuda-nvcc-cu12",
+)  # ahead of time, without a device
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Returns the versions of Python and of those of the packages that are installed."""
-    found = {"python": platform.python_version()}
+    """Returns the versions of Python, of the libraries of a run, and of `packages` if installed."""
+    found: dict[str, str] = describe_environment()["versions"]
     for name in packages:
         try:
             found[name] = importlib.metadata.version(name)
@@ -27,59 +30,76 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def this_machine(*packages: str) -> dict[str, Any]:
-    """Returns the settings on which times depend: device, processor, threads, pages and versions."""
+    """Returns the devices, processor, threads, huge pages and versions, on which times depend."""
     environment = describe_environment()
     return {
         "device": environment["device"]["kind"],
+        "device_count": environment["device"]["count"],
         "processor": environment["processor"],
         "cpu_threads": environment["cpu_threads"],
         "huge_pages": huge_pages.in_use(),
-        "versions": versions(*(packages or LIBRARIES)),
+        "versions": versions(*packages),
     }
 
 
-def command_of(program: str, arguments: Sequence[str] | None = None) -> str:
-    """Returns the command line of a program; `arguments` are those of this process by default."""
+def command_line(program: str, arguments: Sequence[str] | None = None) -> str:
+    """Returns the command of a program; its arguments are those of this process by default."""
     words = sys.argv[1:] if arguments is None else arguments
     return shlex.join(["python", "-m", program, *words])
 
 
-def open_results(file: Path, settings: Mapping[str, Any], *parts: str) -> dict[str, Any]:
-    """Returns the results in a file, or results without rows if it does not exist.
+def open_results(
+    file: Path,
+    settings: Mapping[str, Any],
+    *,
+    lists: Sequence[str] = ("rows",),
+    axes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Returns the stored results, or empty results if the file does not exist.
 
     Args:
       file: JSON file.
-      settings: Values that all rows share, such as `this_machine()`.
-      parts: Names of the lists of rows; "rows" by default.
+      settings: Values that all rows share, among them "versions".
+      lists: Names of the lists of rows.
+      axes: Keys that every row must have.
 
     Raises:
       ValueError: The file contains something else, or results with different settings.
     """
-    parts = parts or ("rows",)
     if not file.is_file():
-        return {"settings": dict(settings), "commands": [], **{part: [] for part in parts}}
+        return {"settings": dict(settings), "commands": [], **{name: [] for name in lists}}
     results = read_json(file)
-    if not {"settings", "commands", *parts} <= results.keys():
-        raise ValueError(f"{file} contains another table: pass another --out.")
-    there, here = _flat(results["settings"]), _flat(settings)
+    keys = {"settings": dict, "commands": list, **dict.fromkeys(lists, list)}
+    missing = [key for key, kind in keys.items() if not isinstance(results.get(key), kind)]
+    if not missing:
+        rows = [row for name in lists for row in results[name]]
+        missing = sorted({axis for axis in axes for row in rows if axis not in row})
+    if missing:
+        raise ValueError(
+            f"{file} contains another table, without {', '.join(missing)}: pass another --out, or move"
+            " the file away."
+        )
+    stored, current = _flatten_versions(results["settings"]), _flatten_versions(settings)
     differences = [
-        f"{name} {there.get(name)} there, {here.get(name)} here"
-        for name in sorted(there.keys() | here.keys())
-        if there.get(name) != here.get(name)
+        f"{name} {_value(stored, name)} in the file, {_value(current, name)} now"
+        for name in sorted(stored.keys() | current.keys())
+        if _value(stored, name) != _value(current, name)
     ]
     if differences:
         raise ValueError(
-            f"{file} contains results with different settings ({'; '.join(differences)}):"
-            " pass another --out, or move the file away."
+            f"{file} contains results with different settings ({'; '.join(differences)}): pass another"
+            " --out, or move the file away."
         )
     return results
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**settings, **settings.get("versions", {}), "versions": None}
+def add_command(results: dict[str, Any], command: str) -> None:
+    """Adds a command to the results, unless it is there: a resumed run has the same command."""
+    if command not in results["commands"]:
+        results["commands"].append(command)
 
 
-def source(results: Mapping[str, Any]) -> str:
+def describe_source(results: Mapping[str, Any]) -> str:
     """Returns a sentence with the commands, the machine and the versions."""
     settings = results["settings"]
     commands = ", ".join(f"`{command}`" for command in results["commands"])
@@ -88,9 +108,22 @@ def source(results: Mapping[str, Any]) -> str:
 
 
 def _machine(settings: Mapping[str, Any]) -> str:
-    if settings.get("topology") or "processor" not in settings:
+    if topology := settings.get("topology"):
+        return f"compiled ahead of time for {topology}, not run"
+    if "processor" not in settings:  # the rows name what they were compiled for
         return "compiled ahead of time, not run"
-    device = "" if settings["device"] == "cpu" else f"{settings['device']} beside "
+    device, count = settings["device"], settings["device_count"]
+    beside = "" if device == "cpu" else f"{count} × {device} beside "
     threads = settings["cpu_threads"]
     pages = ", huge pages" if settings["huge_pages"] else ""
-    return f"{device}{settings['processor']}, {threads} thread{'s' * (threads != 1)}{pages}"
+    return f"{beside}{settings['processor']}, {threads} thread{'s' * (threads != 1)}{pages}"
+
+
+def _flatten_versions(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings with a key for each version."""
+    own = {key: value for key, value in settings.items() if key != "versions"}
+    return {**own, **(settings.get("versions") or {})}
+
+
+def _value(settings: Mapping[str, Any], name: str) -> str:
+    return repr(settings[name]) if name in settings else "missing"

@@ -149,14 +149,14 @@ def markdown(results: dict[str, Any]) -> str:
     """Returns a table: tasks in rows, attentions in columns; cells have the batch if it was reduced."""
     rows = {(row["task"], row["attention"]): row for row in results["rows"]}
     attentions = [name for name in ATTENTIONS if any(name == key[1] for key in rows)]
-    lines = []
+    table = []
     for task in TASKS:
         if not any(task == key[0] for key in rows):
             continue
         cells = [_cell(rows.get((task, name))) for name in attentions]
         batch = next(row["config_batch_size"] for key, row in rows.items() if key[0] == task)
-        lines.append([f"{task}, batch {batch}", *cells])
-    return markdown_table(["steps/s · GiB", *attentions], lines)
+        table.append([f"{task}, batch {batch}", *cells])
+    return markdown_table(["steps/s · GiB", *attentions], table)
 
 
 def _cell(row: dict[str, Any] | None) -> str:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 OURS = "This code"  # beginning of the section titles of results of this project
 NOT_RUN, NOT_FINISHED, DIVERGED, PARTIAL = "not run", "not finished", "diverged", "partial"
 NOTHING = "–"
-NO_NUMBER = {"", "✗", NOTHING, NOT_RUN, NOT_FINISHED, DIVERGED, PARTIAL}  # instead of a number
 # Characters that LaTeX does not print as they are.
 LATEX = str.maketrans(
     {
@@ -31,7 +30,8 @@ LATEX = str.maketrans(
     }
 )
 PERCENTILES = (5, 50, 95)  # percentiles of lengths
-NUMBER = re.compile(r"[±\[]?\s?[+−-]?\d[\d,.]*+(?! ×|\w)")  # not "2 × cpu" or a hexadecimal number
+# A number at the beginning of a cell, but not that of "2 × cpu" or of a hexadecimal number.
+NUMBER = re.compile(r"[<±(\[]?\s?[+−-]?\d[\d,.]*+(e[+-]?\d+)?(?! ×|\w)")
 
 
 class Table(NamedTuple):
@@ -44,9 +44,9 @@ class Table(NamedTuple):
     def from_rows(cls, sections: Mapping[str, Sequence[Mapping[str, str]]]) -> "Table":
         """Creates a table from `sections`, which map a title to rows, each a dict of text by column.
 
-        The first row must have all columns. Empty sections are omitted.
+        The first row must have all columns. Empty sections are omitted. Without rows there are no columns.
         """
-        columns = list(next(iter(sections.values()))[0])
+        columns = list(next((rows[0] for rows in sections.values() if rows), {}))
         cells = {
             title: [[row.get(name, "") for name in columns] for row in rows]
             for title, rows in sections.items()
@@ -56,7 +56,11 @@ class Table(NamedTuple):
 
     @property
     def is_numeric(self) -> list[bool]:
-        """True for each column of numbers, which is aligned to the right; False for the first column."""
+        """True for each column of numbers, which is aligned to the right.
+
+        At least half of its cells that contain a digit begin with a number. The first column names the
+        rows; it is not a column of numbers.
+        """
         rows = [row for _, own in self.sections for row in own]
         _, *columns = zip(self.columns, *rows, strict=True)
         return [False, *(_is_numeric(cells) for _, *cells in columns)]
@@ -71,8 +75,11 @@ class Table(NamedTuple):
         return Table(columns, sections)
 
     def markdown(self) -> str:
-        """Returns the table as Markdown; section titles are rows in bold."""
-        rows = [self.columns, ["---:" if right else "---" for right in self.is_numeric]]
+        """Returns the table as Markdown; section titles are rows in bold. Without columns, it is empty."""
+        if not self.columns:
+            return ""
+        alignment = ["---:" if right else "---" for right in self.is_numeric]
+        rows = [[_escape(name) for name in self.columns], alignment]
         for title, own in self.sections:
             if title:
                 rows.append([f"**{_escape(title)}**", *[""] * (len(self.columns) - 1)])
@@ -119,9 +126,8 @@ def format_spread(mean: float, deviation: float, digits: int = 2) -> str:
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    """True if at least half of the cells begin with a number, not counting `NO_NUMBER`."""
-    begins = [bool(NUMBER.match(cell)) for cell in cells if cell not in NO_NUMBER]
-    return 2 * sum(begins) >= len(begins)
+    is_number = [bool(NUMBER.match(cell)) for cell in cells if any(map(str.isdigit, cell))]
+    return 0 < len(is_number) <= 2 * sum(is_number)
 
 
 def _latex_row(cells: Sequence[str]) -> str:

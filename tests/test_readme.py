@@ -10,7 +10,7 @@ import yaml
 
 from benchmarks import budget, gpu_budget, language, plans, readme, report, tasks
 from benchmarks.efficiency import tables
-from benchmarks.stored import source
+from benchmarks.stored import describe_source
 from language.report import page as report_page
 from language.report.groups import read_groups
 
@@ -109,7 +109,7 @@ def test_stored_pages_are_those_of_their_numbers(results, name, markdown):
 )
 def test_stored_tables_are_those_of_their_numbers(results, name, markdown):
     numbers = json.loads((results / f"{name}.json").read_text())
-    page = f"{source(numbers)}\n\n{markdown(numbers)}"
+    page = f"{describe_source(numbers)}\n\n{markdown(numbers)}"
     assert (results / f"{name}.md").read_text() == page
 
 

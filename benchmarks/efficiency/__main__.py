@@ -30,20 +30,21 @@ from typing import Any
 from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench
 from benchmarks.efficiency.plot import plot
 from benchmarks.efficiency.tables import markdown, row_line
-from benchmarks.stored import command_of, open_results
+from benchmarks.stored import add_command, command_line, open_results
 from command import parser_of, run_to_end
 from dataprep.cache import user_path
 from launch import huge_pages
 from nystromformer_jax.training import write_json
 
 BENCH = ("heads", "head_dim", "dtype", "repeats", "memory_limit", "topology")
+AXES = ("attention", "length", "batch", "pass")
 POSITIVE = ("lengths", "batch", "heads", "head_dim", "repeats", "memory_limit")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes `<out>.json`, `.md` and `.png`; returns the exit code."""
     given = _parser().parse_args(arguments)
-    command = command_of("benchmarks.efficiency", arguments)
+    command = command_line("benchmarks.efficiency", arguments)
     return run_to_end("benchmarks.efficiency", lambda: _make_table(given, command))
 
 
@@ -52,7 +53,7 @@ def _make_table(given: argparse.Namespace, command: str) -> None:
     bench = Bench(**{name: getattr(given, name) for name in BENCH})
     out = given.out or Path("results/efficiency", bench.name)
     file = Path(f"{out}.json")
-    results = open_results(file, bench.settings)
+    results = open_results(file, bench.settings, axes=AXES)
     if given.fresh:
         asked = set(_plan(given, []))
         results["rows"] = [row for row in results["rows"] if _case(row) not in asked]
@@ -61,7 +62,7 @@ def _make_table(given: argparse.Namespace, command: str) -> None:
         bench.shapes(attention, length)  # raises errors now that would otherwise come hours later
     out.parent.mkdir(parents=True, exist_ok=True)
     if plan:
-        results["commands"].append(command)
+        add_command(results, command)
     _measure(bench, plan, results, file)
     text = markdown(results)
     Path(f"{out}.md").write_text(text, encoding="utf-8")
@@ -107,7 +108,8 @@ def _plan(
 
 
 def _case(row: Mapping[str, Any]) -> tuple[str, int, int, str]:
-    return row["attention"], row["length"], row["batch"], row["pass"]
+    attention, length, batch, kind = (row[axis] for axis in AXES)
+    return attention, length, batch, kind
 
 
 def _parser() -> argparse.ArgumentParser:

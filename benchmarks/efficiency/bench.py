@@ -32,7 +32,6 @@ ATTENTIONS: Mapping[str, dict[str, Any]] = {
     "longformer": {"name": "longformer", "window": 257, "num_global": 1},
     "linear": {"name": "linear"},
 }
-PACKAGES = ("jax", "jaxlib", "flax", "numpy", "nystromformer-jax")
 MEMORY_RUNS = 3  # the maximum counts
 PASSES = ("forward", "forward + gradient")
 
@@ -98,13 +97,13 @@ class Bench:
             "topology": topology,
         }
         if self.runs:
-            self.settings |= stored.this_machine(*PACKAGES)
+            self.settings |= stored.this_machine("nystromformer-jax")
             self.settings |= {"repeats": repeats, "memory_limit_gib": memory_limit}
             own = (self.device.memory_stats() or {}).get("bytes_limit")
             free = own or available_bytes() * 3 // 4
             self.limit_bytes = int(memory_limit * 2**30) if memory_limit else free
         else:
-            self.settings["versions"] = stored.versions(*PACKAGES, "libtpu")
+            self.settings["versions"] = stored.versions("nystromformer-jax", *stored.COMPILERS)
 
     def shapes(self, attention: str, length: int, batch: int = 1) -> tuple[Any, Any]:
         """Returns the shapes of the parameters and of the input.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.stored import source
+from benchmarks.stored import describe_source
 from reporting.tables import markdown_table
 
 MIB = 2**20
@@ -90,7 +90,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     """Returns a table for each pass and batch like the paper's Table 1, and the slopes."""
     settings, rows = results["settings"], results["rows"]
     lines = [
-        source(results),
+        describe_source(results),
         "",
         "One self-attention module with its projections, without convolution or mask:"
         f" {settings['heads']} heads of {settings['head_dim']}, {settings['dtype']}."
@@ -107,7 +107,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         " a loop's body counts once.",
         "",
     ]
-    cells = [
+    table = [
         [
             grown["attention"],
             grown["pass"],
@@ -116,8 +116,8 @@ def markdown(results: Mapping[str, Any]) -> str:
         ]
         for grown in slopes(rows)
     ]
-    table = markdown_table(["attention", "pass", "batch", *FIGURES.values()], cells)
-    return "\n".join([*lines, table])
+    lines.append(markdown_table(["attention", "pass", "batch", *FIGURES.values()], table))
+    return "\n".join(lines)
 
 
 def headline(results: Mapping[str, Any]) -> str:
@@ -137,16 +137,16 @@ def headline(results: Mapping[str, Any]) -> str:
             " run benchmarks.efficiency with --batch 1."
         )
     lengths = sorted({length for _, length in rows})
-    lines = []
+    table = []
     for attention in dict.fromkeys(attention for attention, _ in rows if attention != "softmax"):
         cells = [
             f"{_ratio(rows, attention, length, 'time') or '–'},"
             f" {_ratio(rows, attention, length, 'peak_bytes') or '–'}"
             for length in lengths
         ]
-        lines.append([attention, *cells])
+        table.append([attention, *cells])
     title = "time, memory of softmax attention over"
-    return markdown_table([title, *(f"{length:,}" for length in lengths)], lines)
+    return markdown_table([title, *(f"{length:,}" for length in lengths)], table)
 
 
 def _definitions(settings: Mapping[str, Any]) -> str:
@@ -180,18 +180,18 @@ def rows_at(rows: Iterable[Row], kind: str, batch: int) -> dict[tuple[str, int],
 def _table(all_rows: Iterable[Row], kind: str, batch: int) -> str:
     rows = rows_at(all_rows, kind, batch)
     lengths = sorted({length for _, length in rows})
-    lines = []
+    table = []
     for attention in dict.fromkeys(attention for attention, _ in rows):
         cells = [_cell(rows, attention, length) for length in lengths]
-        lines.append([attention, *cells])
+        table.append([attention, *cells])
         paper = PAPER.get(attention, {}) if (kind, batch) == ("forward", 1) else {}
         if any(length in paper for length in lengths):
             cells = [
                 "({}×), ({}×)".format(*paper[length]) if length in paper else ""
                 for length in lengths
             ]
-            lines.append([f"{attention}, the paper", *cells])
-    return markdown_table(["attention", *(f"{length:,}" for length in lengths)], lines)
+            table.append([f"{attention}, the paper", *cells])
+    return markdown_table(["attention", *(f"{length:,}" for length in lengths)], table)
 
 
 def _cell(rows: Mapping[tuple[str, int], Row], attention: str, length: int) -> str:

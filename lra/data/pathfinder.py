@@ -184,13 +184,13 @@ def _describe_images(task: Task) -> str:
         f"Connected regions of pixels above 0, in {len(images):,} training images:"
         f" {np.mean(counts):.2f} ± {np.std(counts):.2f}.",
     ]
-    cells = []
+    table = []
     for name, values in open_statistics(task, "train").items():
         percentiles = [f"{value:.1f}" for value in np.percentile(values, PERCENTILES)]
-        cells.append([name.replace("_", " "), f"{values.mean():.2f}", *percentiles])
-    if cells:
+        table.append([name.replace("_", " "), f"{values.mean():.2f}", *percentiles])
+    if table:
         columns = ["training images", "mean", *(f"{percent} %" for percent in PERCENTILES)]
-        rows += ["", markdown_table(columns, cells).rstrip()]
+        rows += ["", markdown_table(columns, table).rstrip()]
     return "\n".join(rows)
 
 

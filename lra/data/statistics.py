@@ -48,7 +48,7 @@ def shared_examples(statistics: Mapping[str, SplitStatistics]) -> dict[tuple[str
 def markdown(task: Task, num_classes: int) -> str:
     """Returns the statistics as Markdown: sizes, labels, lengths, shared examples, trivial predictors."""
     statistics = {name: split_statistics(split, num_classes) for name, split in task.splits.items()}
-    cells = [
+    table = [
         {
             task.name: name,
             "examples": f"{found.examples:,}",
@@ -58,23 +58,23 @@ def markdown(task: Task, num_classes: int) -> str:
         }
         for name, found in statistics.items()
     ]
-    rows = [Table.from_rows({"": cells}).markdown()]
+    paragraphs = [Table.from_rows({"": table}).markdown()]
     overlaps = [
         f"{count:,} of {one} in {other}"
         for (one, other), count in shared_examples(statistics).items()
     ]
-    rows += [f"Examples that splits share: {', '.join(overlaps)}."]
+    paragraphs += [f"Examples that splits share: {', '.join(overlaps)}."]
     scores = ", ".join(f"{name} {100 * score:.2f} %" for name, score in baselines(task).items())
-    rows += ["", f"Test accuracy of trivial predictors: {scores}."]
+    paragraphs += ["", f"Test accuracy of trivial predictors: {scores}."]
     pairs = [split.pairs for split in task.splits.values() if split.pairs is not None]
     if pairs:
         texts = np.unique(np.concatenate(pairs))
-        rows += ["", f"The pairs consist of {len(texts):,} distinct texts."]
+        paragraphs += ["", f"The pairs consist of {len(texts):,} distinct texts."]
     if task.image_shape:
-        rows += ["", _pixel_distribution(task)]
+        paragraphs += ["", _pixel_distribution(task)]
     if task.notes:
-        rows += ["", task.notes(task)]
-    return "\n".join(rows) + "\n"
+        paragraphs += ["", task.notes(task)]
+    return "\n".join(paragraphs) + "\n"
 
 
 def _shares(shares: npt.NDArray[np.float64]) -> str:

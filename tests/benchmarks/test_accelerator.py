@@ -59,12 +59,16 @@ def test_kernels_in_loops_count_once_per_iteration(monkeypatch):
 
 
 def test_results_of_another_machine_are_refused(tmp_path, monkeypatch, capsys):
-    results = {"settings": {"device": "Abacus"}, "commands": [], "checks": [], "attention": []}
-    write_json(tmp_path / "results.json", {**results, "steps": []})
+    results = {"settings": {"device": "Abacus", "toy": True}, "commands": []}
+    lists = {name: [] for name in on_device.PARTS}
+    write_json(tmp_path / "results.json", {**results, **lists})
     monkeypatch.setattr(sys, "argv", ["on_device", f"--out={tmp_path}"])
     assert on_device.main() == 2
-    assert "with different settings (" in (error := capsys.readouterr().err)
-    assert "device Abacus there, " in error
+    error = capsys.readouterr().err
+    assert "with different settings (" in error
+    assert "device 'Abacus' in the file, " in error
+    assert "toy True in the file, False now" in error
+    assert "processor" not in error  # pieces may run on several hosts
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,15 @@ def test_killed_cell_is_measured_again_with_other_options(tmp_path, monkeypatch)
     )
 
 
+def test_a_table_with_other_axes_is_refused(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    results = {"settings": SETTINGS, "commands": [], "rows": [{"config": "text"}]}
+    (out / "table.json").write_text(json.dumps(results))
+    assert collect(tmp_path, monkeypatch, "one") == 2
+    assert "table.json contains another table, without name: pass" in capsys.readouterr().err
+
+
 def test_a_row_is_stored_before_it_is_shown(tmp_path, monkeypatch):
     def line(row):
         raise BrokenPipeError

@@ -33,6 +33,7 @@ def made_row(attention, length, *, kind="forward", batch=1, mebibytes=1.0, ms=1.
 def made_results(rows):
     settings = {
         "device": "cpu",
+        "device_count": 1,
         "heads": 2,
         "head_dim": 4,
         "dtype": "float32",
@@ -256,16 +257,22 @@ def test_rejects_results_of_other_settings(tmp_path, measured, capsys):
     file = tmp_path / "out" / "cpu.json"
     before = file.read_text()
     assert run(tmp_path, *arguments, "--dtype", "bfloat16") == 2
-    assert "different settings (dtype float32 there, bfloat16 here)" in capsys.readouterr().err
+    assert (
+        "different settings (dtype 'float32' in the file, 'bfloat16' now)"
+        in capsys.readouterr().err
+    )
     assert file.read_text() == before
     results = json.loads(before)
     results["settings"]["versions"]["jax"] = "0.0.1"
     file.write_text(json.dumps(results))
     assert run(tmp_path, *arguments) == 2
-    assert "(jax 0.0.1 there, " in capsys.readouterr().err
+    assert "(jax '0.0.1' in the file, " in capsys.readouterr().err
     file.write_text("{}")
     assert run(tmp_path, *arguments) == 2
-    assert "cpu.json contains another table: pass another --out" in capsys.readouterr().err
+    assert (
+        "cpu.json contains another table, without settings, commands, rows: pass"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

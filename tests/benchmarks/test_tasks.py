@@ -45,7 +45,7 @@ def test_rejects_results_of_another_machine(tmp_path, monkeypatch, capsys):
     out.with_suffix(".json").write_text(json.dumps(results))
     monkeypatch.setattr("sys.argv", ["tasks", "--out", str(out)])
     assert tasks.main() == 2
-    assert "with different settings (processor Abacus there, " in capsys.readouterr().err
+    assert "with different settings (processor 'Abacus' in the file, " in capsys.readouterr().err
 
 
 class Loss(float):

@@ -5,14 +5,14 @@ import pytest
 from reporting.tables import Table, format_3sf, markdown_table
 
 TABLE = Table(
-    ["run", "task", "accuracy, %"],
+    ["run|s", "task", "accuracy, %"],
     [("", [["a|b", "x < y & z", "1.00"]]), ("Ours | theirs", [["two\nlines", "", "–"]])],
 )
 
 
 def test_markdown_keeps_every_cell_in_its_column():
     assert TABLE.markdown().splitlines() == [
-        "| run | task | accuracy, % |",
+        "| run\\|s | task | accuracy, % |",
         "| --- | --- | ---: |",
         "| a\\|b | x &lt; y &amp; z | 1.00 |",
         "| **Ours \\| theirs** |  |  |",
@@ -25,7 +25,7 @@ def test_latex_keeps_every_cell_in_its_column():
     assert table.latex().splitlines() == [
         r"\begin{tabular}{llr}",
         r"\toprule",
-        r"run & task & accuracy, \% \\",
+        r"run$|$s & task & accuracy, \% \\",
         r"\midrule",
         r"a$|$b & x $<$ y \& z & 1.00 \\",
         r"\midrule",
@@ -42,15 +42,16 @@ def test_latex_keeps_every_cell_in_its_column():
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
-        (["1.5", "not run"], True),
-        (["−1,024 (n = 3)", "+3 %", "words"], True),
+        (["1.5", "not run", "does not fit"], True),
+        (["−1,024 (n = 3)", "+3 %", "seed 4"], True),
         (["± 0.5", "–"], True),
-        (["[1, 2]"], True),
-        (["", "✗", "–"], True),
+        (["[1, 2]", "(1.5×)"], True),
+        (["< 0.001", "1.2e-06"], True),
+        (["", "✗", "words"], False),
         (["2 × cpu"], False),
         (["12 × cpu"], False),
         (["75eafe9439d8"], False),
-        (["1.5", "words", "words"], False),
+        (["1.5", "seed 1", "seed 2"], False),
     ],
 )
 def test_only_numbers_are_right_aligned(cells, expected):
@@ -58,8 +59,13 @@ def test_only_numbers_are_right_aligned(cells, expected):
     assert table.is_numeric == [False, expected]  # the first names its row
 
 
+def test_a_table_without_rows():
+    assert markdown_table(["run", "a"], []) == "| run | a |\n| --- | --- |\n"
+    assert Table.from_rows({"": []}).markdown() == ""
+
+
 def test_rows_need_a_cell_for_every_column():
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="argument"):
         markdown_table(["run", "a"], [["x"]])
 
 
