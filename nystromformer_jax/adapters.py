@@ -10,7 +10,7 @@ from nystromformer_jax.cores import CoreFactory, make_core
 from nystromformer_jax.cores.parameters import param_shapes
 from nystromformer_jax.modules import projections
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
-from nystromformer_jax.validation import check_output, fold_axes
+from nystromformer_jax.validation import check_output, fold_axes, mask_or_ones
 
 MASK = "a boolean or integer mask [..., 1, 1, T] that is True at real keys"
 
@@ -87,7 +87,7 @@ class AttentionFn:
         (query, key, value, real, _), batch = fold_axes(query, key, value, real, None)
         query_mask = None
         if self.cross_attention or query.shape[1] != key.shape[1]:
-            query_mask = jnp.ones(query.shape[:2], bool)
+            query_mask = mask_or_ones(None, query)
         core = self.make_core(parent=None)
         output: Any = core.apply({}, query, key, value, real, query_mask, deterministic=True)
         check_output(output, query)

@@ -239,7 +239,7 @@ def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[A
             None if inputs.explicit_query_mask is None else queries.ranks,
         )
     if options.normalize_rows:  # attention to a value of ones gives the row sums
-        ones = jnp.ones((*value.shape[:-1], 1), value.dtype)
+        ones = jnp.ones_like(value[..., :1])  # sharded like the value
         value = jnp.concatenate([value, zero_padding(ones, inputs.mask)], axis=-1)
     collected = operations.collect(
         landmarks.query, key, value, mask=inputs.mask, assigned=assignment.of_keys

@@ -43,7 +43,20 @@ def depthwise_convolution(
     value, kernel = jnp.asarray(value), jnp.asarray(kernel)
     check_array("value", value, "batch, length, heads, head_dim")
     check_kernel("kernel", kernel, value.shape[2:])
-    return _compiled_convolve(value, kernel)
+    return _compiled_convolve(*_vary_alike(value, kernel))
+
+
+def _vary_alike(*arrays: Array) -> list[Array]:
+    """Returns the arrays, each varying over the mesh axes over which any of them varies.
+
+    Under `shard_map` a gradient must vary like its argument. That of a kernel is also summed over devices.
+    """
+    own = [jax.typeof(x).manual_axis_type.varying for x in arrays]
+    missing = [tuple(sorted(frozenset().union(*own) - axes)) for axes in own]
+    return [
+        jax.lax.pcast(x, axes, to="varying") if axes else x
+        for x, axes in zip(arrays, missing, strict=True)
+    ]
 
 
 @jax.custom_vjp

@@ -79,8 +79,8 @@ def _nystrom_factors(
     if options.landmark_selection == "kmeans":
         # With masks, examples with at most M tokens keep their segment means, which `assignment` needs.
         mask, query_mask = (
-            mask_or_ones(mask, key.shape[:2]),
-            mask_or_ones(query_mask, query.shape[:2]),
+            mask_or_ones(mask, key),
+            mask_or_ones(query_mask, query),
         )
     landmarks = find_landmarks(query, key, mask, query_mask, options)
     kernel_1 = softmax_weights(query, landmarks.key, landmarks.k_landmark_mask)
@@ -89,8 +89,7 @@ def _nystrom_factors(
         kernel_3 = jnp.where(mask[:, None, None], kernel_3, 0)
     inverse = landmarks.inverse
     q_ranks, k_ranks = (
-        TokenRanks.create(mask_or_ones(real, x.shape[:2]))
-        for x, real in ((query, query_mask), (key, mask))
+        TokenRanks.create(mask_or_ones(real, x)) for x, real in ((query, query_mask), (key, mask))
     )
     if options.landmark_layout == "real":
         assignment = assign_landmarks(num_landmarks, k_ranks, q_ranks)

@@ -136,7 +136,7 @@ def _segment_means(
         means = sums / (length // num_landmarks)
         landmark_mask = jnp.ones((batch, num_landmarks), bool)
         return means.astype(x.dtype), landmark_mask
-    ranks = TokenRanks.create(mask_or_ones(mask, (batch, length)))
+    ranks = TokenRanks.create(mask_or_ones(mask, x))
     sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
     size = segment_sizes(ranks.counts, num_landmarks)
     means = sums / jnp.maximum(size, 1)[..., None, None].astype(sums.dtype)

@@ -112,7 +112,7 @@ def _sharded(
     if use_key_mask:
         query_mask = None
     elif query_mask is None and mask is not None:
-        query_mask = jnp.ones(query.shape[:2], bool)
+        query_mask = mask_or_ones(None, query)
     arrays = [reshard_length(x, mesh, axis) for x in (query, key, value, mask, query_mask)]
     split, replicated = PartitionSpec(None, axis), PartitionSpec()
     operations = Operations(
@@ -179,7 +179,7 @@ def _pad(
     missing = -x.shape[1] % devices
     if not missing:
         return x, mask
-    return pad_length(x, devices), pad_length(mask_or_ones(mask, x.shape[:2]), devices)
+    return pad_length(x, devices), pad_length(mask_or_ones(mask, x), devices)
 
 
 def _means(

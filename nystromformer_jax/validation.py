@@ -153,9 +153,11 @@ def zero_padding(
     return jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
 
 
-def mask_or_ones(mask: Bool[Array, "B L"] | None, shape: tuple[int, ...]) -> Bool[Array, "B L"]:
-    """Returns `mask`, or True everywhere if it is None."""
-    return jnp.ones(shape, bool) if mask is None else mask
+def mask_or_ones(
+    mask: Bool[Array, "B L"] | None, x: Shaped[Array, "B L H D"]
+) -> Bool[Array, "B L"]:
+    """Returns `mask`, or True everywhere, sharded like `x`, if it is None."""
+    return jnp.ones_like(x[..., 0, 0], bool) if mask is None else mask
 
 
 def pad_length(x: Shaped[Array, "B L *rest"], multiple: int) -> Shaped[Array, "B T *rest"]:

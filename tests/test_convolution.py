@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 from nystromformer_jax import convolution
 from nystromformer_jax.convolution import (
@@ -204,6 +206,19 @@ def test_a_bfloat16_gradient_is_near_the_float32_one(rngs, devices, groups):
     expected = wide_pull_back(tangent.astype(jnp.float32))
     assert_close(output, wide, HALF)
     assert_close((of_value, of_kernel), expected, HALF_GRADIENT)
+
+
+@pytest.mark.parametrize("groups", [(HEADS,), (HEADS, DIM)], ids=["head", "channel"])
+def test_kernel_gradient_is_summed_over_the_devices_of_a_shard_map(rngs, groups):
+    value = normal(next(rngs), (4, 11, HEADS, DIM))
+    kernel = normal(next(rngs), (*groups, 5))
+    gradients = jax.grad(
+        lambda value, kernel: (depthwise_convolution(value, kernel) ** 2).sum(), (0, 1)
+    )
+    mesh = jax.make_mesh((2,), ("data",), (AxisType.Auto,), devices=jax.devices()[:2])
+    specs = P("data"), P()
+    split = jax.jit(jax.shard_map(gradients, mesh=mesh, in_specs=specs, out_specs=specs))
+    assert_close(split(value, kernel), jax.jit(gradients)(value, kernel), GRADIENT)
 
 
 @pytest.mark.slow_except("1 devices-channel")

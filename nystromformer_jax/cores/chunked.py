@@ -43,7 +43,7 @@ def chunked_attention(
     check_size("chunk_len", chunk_len)
     check_self_attention("Chunked", query, key)
     query_mask = check_query_mask(query, key, mask, query_mask)
-    mask = mask_or_ones(mask, key.shape[:2])
+    mask = mask_or_ones(mask, key)
     return _chunked_attention(query, key, value, mask, query_mask, chunk_len=chunk_len)
 
 

@@ -65,7 +65,7 @@ def longformer_attention(
             "window must be an odd integer (the token itself and equally many on either side), got"
             f" {window!r}."
         )
-    mask, num_global = mask_or_ones(mask, query.shape[:2]), min(num_global, query.shape[1])
+    mask, num_global = mask_or_ones(mask, query), min(num_global, query.shape[1])
     return _longformer_attention(query, key, value, mask, window=window, num_global=num_global)
 
 

@@ -155,7 +155,7 @@ def _lsh_attention(
 ) -> Float[Array, "B L H D"]:
     """Computes `lsh_attention` for validated arguments."""
     length = query.shape[1]
-    real = pad_length(mask_or_ones(mask, query.shape[:2]), chunk_len)
+    real = pad_length(mask_or_ones(mask, query), chunk_len)
     query, value = (
         pad_length(zero_padding(x, mask), chunk_len).swapaxes(1, 2) for x in (query, value)
     )

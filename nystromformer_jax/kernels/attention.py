@@ -13,7 +13,7 @@ from nystromformer_jax.kernels.packing import LANES, Packing
 from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_sizes
 from nystromformer_jax.stages import MASKED_LOGIT, invert_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Inputs, Options, mask_or_ones, zero_padding
+from nystromformer_jax.validation import Inputs, Options, zero_padding
 
 HEAD_DIMS = (32, 64, 128)
 MAX_LANDMARKS = 256
@@ -106,7 +106,9 @@ def _side(
     batch, length, num_heads, head_dim = x.shape
     masked = mask is not None
     packing = Packing(batch, num_heads, head_dim, num_landmarks, x.dtype, masked, interpret)
-    ids = TokenRanks.create(mask_or_ones(mask, (1, length))).segment_ids(num_landmarks)
+    ids = TokenRanks.create(jnp.ones((1, length), bool) if mask is None else mask).segment_ids(
+        num_landmarks
+    )
     count = jnp.full(batch, length) if mask is None else mask.sum(axis=1)
     sizes = segment_sizes(count, num_landmarks)
     sizes_f32 = jnp.maximum(sizes, 1).astype(jnp.float32)[..., None]
