@@ -328,7 +328,8 @@ def hidden_states(
     # Random features depend on the path of the backbone.
     if not is_backbone:
         params = {"nystromformer": params["nystromformer"]}
-    backbone = model if is_backbone else _ModelWithHead(model.config)
+    # Without the attribute `deterministic`, which the call sets.
+    backbone = model.clone(deterministic=None) if is_backbone else _ModelWithHead(model.config)
     _, state = backbone.apply(
         {"params": params},
         inputs,

@@ -21,6 +21,7 @@ from nystromformer_jax.models import (
     NystromformerForQuestionAnswering,
     NystromformerForSequenceClassification,
     NystromformerForTokenClassification,
+    hidden_states,
 )
 from tests.helpers import (
     HALF,
@@ -553,6 +554,15 @@ def test_deterministic_is_an_attribute_or_an_argument(model_class):
     output = jax.eval_shape(model.apply, variables, inputs)  # would need a random key for dropout
     argument = functools.partial(model_class(CONFIG).apply, deterministic=True)
     assert output == jax.eval_shape(argument, variables, inputs)
+
+
+def test_hidden_states_of_a_model_with_the_attribute_deterministic():
+    inputs = jnp.zeros((1, 7), jnp.int32)
+    variables = variables_of(Nystromformer(ONE_LAYER))
+    model = Nystromformer(ONE_LAYER, deterministic=True)
+    states = jax.jit(functools.partial(hidden_states, model))(variables, inputs)
+    expected = jax.jit(model.apply)(variables, inputs)
+    assert_close(states[-1], expected, REFERENCE)
 
 
 def test_dtype_is_stored_as_its_name():
