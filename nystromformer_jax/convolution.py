@@ -75,8 +75,11 @@ def _convolve_forward(value: Array, kernel: Array) -> tuple[Array, tuple[Array, 
 
 
 def _convolve_backward(residuals: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
-    # With several devices, a loop over the examples would gather a sharded batch.
-    return _gradients(*residuals, cotangent, loops=jax.device_count() == 1)
+    # With several devices, a loop over the examples would gather a sharded batch. On an Explicit axis it is
+    # an error, also with one device.
+    is_split = jax.typeof(cotangent).sharding.spec[0] is not None
+    loops = jax.device_count() == 1 and not is_split
+    return _gradients(*residuals, cotangent, loops=loops)
 
 
 @functools.partial(jax.jit, static_argnames="loops", inline=True)

@@ -144,7 +144,8 @@ class Core(Stochastic):
         rngs: nnx.Rngs,
     ) -> None:
         core = new_core(make_core, parent=None)
-        super().__init__(getattr(core, "needs_dropout_rng", True), deterministic, rngs)
+        has_stream = "dropout" in rngs or "default" in rngs
+        super().__init__(getattr(core, "needs_dropout_rng", has_stream), deterministic, rngs)
         self.make_core = make_core
         self.projections = projections(core)
         self.names = (*filter(None, linen_path.split("/")), "core")

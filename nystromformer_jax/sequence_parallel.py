@@ -133,16 +133,20 @@ def _sharded(
     return reshard_length(output, mesh, axis, split=False)[:, :length]
 
 
-def ambient_mesh() -> AbstractMesh | None:
+def ambient_mesh(*, explicit_only: bool = False) -> AbstractMesh | None:
     """Returns the ambient mesh if its axis "sequence" splits the length, else None.
+
+    With `explicit_only`, the axis must also be Explicit.
 
     Inside a `shard_map` over that axis it is None, because each device already has its own sequence.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.shape.get(SEQUENCE_AXIS, 1) == 1:
         return None
-    types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    return None if types[SEQUENCE_AXIS] == AxisType.Manual else mesh
+    kind = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[SEQUENCE_AXIS]
+    if kind == AxisType.Manual or (explicit_only and kind != AxisType.Explicit):
+        return None
+    return mesh
 
 
 def devices_along(mesh: Any, axis: str) -> int:
@@ -195,7 +199,7 @@ def _means(
     mask = mask if options.landmark_layout == "real" else None
     length, num_landmarks = lengths[0 if of_queries else 1], options.num_landmarks
     devices, (batch, own) = jax.lax.axis_size(axis), x.shape[:2]
-    ranks = _ranks(mask, (batch, own), length, axis)
+    ranks = _ranks(mask, x, length, axis)
     sizes = segment_sizes(ranks.counts, num_landmarks)
     accumulator = accum_dtype(x.dtype)
     if (
@@ -217,13 +221,16 @@ def _means(
     return SegmentMeans(means, sizes > 0, ranks)
 
 
-def _ranks(mask: Array | None, shape: tuple[int, int], length: int, axis: str) -> TokenRanks:
+def _ranks(
+    mask: Bool[Array, "B S"] | None, x: Float[Array, "B S H D"], length: int, axis: str
+) -> TokenRanks:
     """Returns the ranks of this device's tokens; without a mask, the first `length` are real."""
-    batch, own = shape
     index, devices = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
     if mask is None:
-        rank = jnp.broadcast_to(index * own + jnp.arange(own, dtype=jnp.int32)[None], (batch, own))
-        return TokenRanks(rank, rank < length, jnp.full(batch, length, jnp.int32))
+        # The batch is sharded like that of `x`.
+        own = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        rank = index * x.shape[1] + own + jnp.zeros_like(x[..., 0, 0], jnp.int32)
+        return TokenRanks(rank, rank < length, jnp.full(len(x), length, jnp.int32))
     others = jnp.arange(devices, dtype=jnp.int32)[None]
     device_counts = jnp.where(others == index, mask.sum(axis=1, dtype=jnp.int32)[:, None], 0)
     device_counts = jax.lax.psum(device_counts, axis)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from nystromformer_jax import convolution
@@ -206,6 +206,19 @@ def test_a_bfloat16_gradient_is_near_the_float32_one(rngs, devices, groups):
     expected = wide_pull_back(tangent.astype(jnp.float32))
     assert_close(output, wide, HALF)
     assert_close((of_value, of_kernel), expected, HALF_GRADIENT)
+
+
+def test_gradient_of_a_batch_on_an_explicit_axis_of_one_device(rngs, monkeypatch):
+    """The default axes of `jax.make_mesh`; a loop over them would be an error."""
+    monkeypatch.setattr("jax.device_count", lambda: 1)
+    value, kernel = normal(next(rngs), (4, 11, HEADS, DIM)), normal(next(rngs), (HEADS, 5))
+    gradients = jax.jit(jax.grad(lambda *x: (depthwise_convolution(*x) ** 2).sum(), (0, 1)))
+    expected = gradients(value, kernel)
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        split = jax.device_put(value, NamedSharding(mesh, P("data")))
+        actual = gradients(split, jax.device_put(kernel, P()))
+    assert_close(jax.tree.map(np.asarray, actual), expected, GRADIENT)
 
 
 @pytest.mark.parametrize("groups", [(HEADS,), (HEADS, DIM)], ids=["head", "channel"])

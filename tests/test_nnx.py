@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import pytest
@@ -186,6 +187,23 @@ def test_only_layers_that_draw_have_random_state():
 
 
 @pytest.mark.slow(minutes=0.1)
+class ValueCore(nn.Module):
+    """A core that is not an `AttentionCore`; whether it draws random numbers is unknown."""
+
+    @nn.compact
+    def __call__(self, query, key, value, mask=None, query_mask=None, *, deterministic):
+        return value if deterministic or not self.has_rng("dropout") else 2 * value
+
+
+def test_another_core_gets_the_dropout_stream_if_there_is_one(rngs):
+    x = normal(next(rngs), (1, 7, 6))
+    without, with_stream = (
+        native.SelfAttention(2, 6, ValueCore, rngs=nnx.Rngs(params=0, **streams))(x)
+        for streams in ({}, {"dropout": 1})
+    )
+    assert_close(with_stream, 2 * without, REFERENCE)
+
+
 def test_an_ensemble_is_created_and_trained_by_vmap(rngs):
     optax = pytest.importorskip("optax", reason="needs the extra `lra`")
     make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)

@@ -223,7 +223,9 @@ def test_a_length_not_divisible_by_the_devices_is_supported(rngs, axis_type):
 
 
 @pytest.mark.slow_except(
-    "a length that devices do not divide-True-True", "equal segments-True-True"
+    "a length that devices do not divide-True-True",
+    "equal segments-True-True",
+    "unequal segments-True-True",
 )
 @pytest.mark.parametrize(("placed", "per_channel"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize(
@@ -233,6 +235,7 @@ def test_a_length_not_divisible_by_the_devices_is_supported(rngs, axis_type):
         pytest.param(61, M, True, id="a length that devices do not divide"),
         pytest.param(64, 67, True, id="no more positions than landmarks"),
         pytest.param(64, 8, False, id="equal segments"),
+        pytest.param(64, M, False, id="unequal segments"),
     ],
 )
 def test_supports_explicit_mesh_axes(rngs, length, num_landmarks, masked, placed, per_channel):
@@ -242,6 +245,19 @@ def test_supports_explicit_mesh_axes(rngs, length, num_landmarks, masked, placed
     mesh = jax.make_mesh((2, 4), ("data", "sequence"), 2 * (AxisType.Explicit,))
     with jax.set_mesh(mesh):
         assert_same(rngs, mesh, inputs, width=5, placed=placed, per_channel=per_channel, **options)
+
+
+def test_a_module_is_initialized_with_a_length_on_an_explicit_axis(rngs):
+    module = SelfAttention(
+        2, make_core("nystrom", num_landmarks=M, conv_kernel_size=3), deterministic=True
+    )
+    x = normal(next(rngs), (2, 64, 6))
+    expected = jax.jit(module.init)(jax.random.key(0), x)
+    mesh = jax.make_mesh((4,), ("sequence",), (AxisType.Explicit,), devices=jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        split = jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "sequence")))
+        variables = jax.jit(module.init)(jax.random.key(0), split)
+    assert_close(variables, expected, SAME_ARITHMETIC)
 
 
 def test_ignores_the_content_of_masked_positions(rngs):

@@ -53,7 +53,8 @@ class NystromAttention(AttentionCore):
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         check_inputs(*tokens[:4])
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
-        mesh = None if self.is_initializing() else ambient_mesh()
+        # To initialize, the length is split only if the inputs may be.
+        mesh = ambient_mesh(explicit_only=self.is_initializing())
         if self.is_mutable_collection("diagnostics") and not self.is_initializing():
             whole = tokens
             if mesh is not None:
