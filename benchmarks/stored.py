@@ -11,11 +11,8 @@ from launch import huge_pages
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import describe_environment
 
-COMPILERS = (
-    "libtpu",
-    "jax-cuda12-plugin",
-    "nvidia-cuda-nvcc-cu12",
-)  # ahead of time, without a device
+# Packages that compile for a TPU or GPU that is not there.
+COMPILERS = ("libtpu", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12")
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -32,9 +29,10 @@ def versions(*packages: str) -> dict[str, str]:
 def this_machine(*packages: str) -> dict[str, Any]:
     """Returns the devices, processor, threads, huge pages and versions, on which times depend."""
     environment = describe_environment()
+    device = environment["device"]
     return {
-        "device": environment["device"]["kind"],
-        "device_count": environment["device"]["count"],
+        "device": device["kind"],
+        "device_count": device["count"],
         "processor": environment["processor"],
         "cpu_threads": environment["cpu_threads"],
         "huge_pages": huge_pages.in_use(),

@@ -44,7 +44,7 @@ class Table(NamedTuple):
     def from_rows(cls, sections: Mapping[str, Sequence[Mapping[str, str]]]) -> "Table":
         """Creates a table from `sections`, which map a title to rows, each a dict of text by column.
 
-        The first row must have all columns. Empty sections are omitted. Without rows there are no columns.
+        The columns are those of the first row. Empty sections are omitted.
         """
         columns = list(next((rows[0] for rows in sections.values() if rows), {}))
         cells = {
@@ -75,7 +75,7 @@ class Table(NamedTuple):
         return Table(columns, sections)
 
     def markdown(self) -> str:
-        """Returns the table as Markdown; section titles are rows in bold. Without columns, it is empty."""
+        """Returns the table as Markdown; section titles are rows in bold."""
         if not self.columns:
             return ""
         alignment = ["---:" if right else "---" for right in self.is_numeric]

@@ -12,7 +12,7 @@ from reporting.tables import lengths_cell
 
 
 def word_statistics(task: GlueTask, examples: Sequence[Example], distinct: int) -> dict[str, str]:
-    """Returns the table row of a split: lengths in words, labels and the number of `distinct` examples."""
+    """Returns a split as a table row; `distinct` is the number of distinct examples."""
     labels = [example.label for example in examples if example.label is not None]
     lengths = [sum(len(text.split()) for text in example.texts) for example in examples]
     return _row(task, np.array(lengths), np.array(labels), distinct, "words")

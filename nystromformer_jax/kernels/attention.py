@@ -106,9 +106,8 @@ def _side(
     batch, length, num_heads, head_dim = x.shape
     masked = mask is not None
     packing = Packing(batch, num_heads, head_dim, num_landmarks, x.dtype, masked, interpret)
-    ids = TokenRanks.create(jnp.ones((1, length), bool) if mask is None else mask).segment_ids(
-        num_landmarks
-    )
+    real = jnp.ones((1, length), bool) if mask is None else mask
+    ids = TokenRanks.create(real).segment_ids(num_landmarks)
     count = jnp.full(batch, length) if mask is None else mask.sum(axis=1)
     sizes = segment_sizes(count, num_landmarks)
     sizes_f32 = jnp.maximum(sizes, 1).astype(jnp.float32)[..., None]
