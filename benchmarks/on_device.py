@@ -102,12 +102,14 @@ def missing(rows: dict[str, Rows], toy: bool) -> list[Measurement]:
         for dtype in ("float32", "bfloat16")
         for masked in (False, True)
     ]
-    wanted += [
+    timings: list[Measurement] = [
         ("attention", {"length": length, "mode": mode})
         for length in LENGTHS
         for mode in budget.MODES
     ]
+    wanted += timings[: len(budget.MODES)]
     wanted += [("steps", {"config": name}) for name in CONFIGS]
+    wanted += timings[len(budget.MODES) :]
     if toy:
         wanted = [
             ("checks", {"dtype": "float32", "masked": True}),
