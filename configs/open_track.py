@@ -33,6 +33,9 @@ NORMALIZATIONS = {"listops": "variance"}  # "mean" on the other tasks
 # Larger images have as many examples as in `recipe=fast`.
 CURRICULA = {"listops": 80_000, "pathfinder32": 768_000}
 
+# `data.pad_to_multiple_of` of `recipe=open`: half of the longest length.
+PADDING = {"listops": 1024, "text": 2048, "retrieval": 2048}
+
 
 class Sizes(NamedTuple):
     """Sizes of a MEGA model."""
@@ -75,6 +78,8 @@ def values(task: str) -> dict[str, Any]:
     family = task.partition("-")[0]
     if family in CURRICULA:
         found["data.curriculum"] = CURRICULA[family]
+    if family in PADDING:
+        found["data.pad_to_multiple_of"] = PADDING[family]
     layers, width, mlp = SIZES[family]
     return {
         **{key: value for key, value in found.items() if key not in budget},

@@ -148,9 +148,11 @@ class SequenceEncoder(nn.Module):
         config = self.config
         dtype = jnp.dtype(config.dtype)
         init = INITIALIZATIONS[config.initialization]
-        embed = functools.partial(nn.Embed, features=config.embed_dim, dtype=dtype)
+        # In float32, like the gradient of a row: in bfloat16, a sum over many tokens stops growing.
+        embed = functools.partial(nn.Embed, features=config.embed_dim, dtype=jnp.float32)
         token_init = init.embedding if config.token_init == "normal" else _fourier_init
         x = embed(config.vocab_size, embedding_init=token_init, name="token_embedding")(inputs)
+        x = x.astype(dtype)
         if config.stem:
             stem = ConvStem(
                 config.stem,

@@ -158,9 +158,11 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
     first, last = block[:, :-1, None], block[:, 1:, None]
     index = jnp.arange(count, dtype=jnp.int32)[None, None]
     inside = (first < index) & (index < last)
-    # A bound after all tokens has no block, and needs none.
-    at_bounds = jax.vmap(lambda blocks, index: blocks[index])(blocks, jnp.minimum(block, count - 1))
-    tokens = at_bounds.astype(totals.dtype)
+    # A bound after all tokens has no block, and needs none. The gradient is a scatter, which on a GPU is
+    # slow in bfloat16.
+    tokens = jax.vmap(lambda blocks, index: blocks[index])(
+        blocks.astype(totals.dtype), jnp.minimum(block, count - 1)
+    )
     offset = jnp.arange(BLOCK_TOKENS, dtype=jnp.int32)[None, None]
     position = block[..., None] * BLOCK_TOKENS + offset
     end = bounds[:, 1:, None]

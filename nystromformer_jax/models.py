@@ -201,7 +201,8 @@ class Embeddings(nn.Module):
             nn.Embed,
             features=config.embed_dim,
             embedding_init=_kernel_init(config),
-            dtype=config.dtype,
+            # Like the gradient of a row: in bfloat16, a sum over many tokens stops growing.
+            dtype=jnp.float32,
         )
         self.word = embed(config.vocab_size)
         self.position = embed(config.max_len)
@@ -228,6 +229,7 @@ class Embeddings(nn.Module):
             ranks = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
             positions = jnp.where(mask, ranks, positions)
         x = self.word(inputs) + self.position(positions) + self.type(types)
+        x = x.astype(self.config.dtype)
         return self.dropout(self.norm(x), deterministic=deterministic)
 
     def attend(self, x: Float[Array, "*tokens E"]) -> Float[Array, "*tokens V"]:

@@ -334,6 +334,21 @@ def test_half_precision_is_near_float32(rngs):
     assert_close(actual, expected, HALF, where=mask)
 
 
+def test_half_precision_sums_the_gradients_of_an_embedding_in_float32(rngs):
+    inputs = jnp.ones((64, MAX_LEN), jnp.int32)  # one row of each table for all of 1,856 tokens
+    full, half = (models.Embeddings(config(dtype=dtype)) for dtype in ("float32", "bfloat16"))
+    params = full.init(jax.random.key(0), inputs, None, deterministic=True)
+    weights = jax.random.normal(next(rngs), (EMBED,))
+
+    def gradient_of(model):
+        apply = functools.partial(model.apply, deterministic=True)
+        total = lambda params: (apply(params, inputs, None) @ weights).sum()
+        return jax.jit(jax.grad(total))(params)["params"]["type"]["embedding"][0]
+
+    expected = gradient_of(full)
+    assert jnp.abs(gradient_of(half) - expected).max() < 0.02 * jnp.abs(expected).max()
+
+
 @pytest.mark.slow(minutes=0.1)
 @pytest.mark.parametrize("attention", ["softmax", "nystrom"])
 def test_gradients_without_real_tokens_are_finite(rngs, attention):

@@ -134,6 +134,24 @@ def test_pooled_output_is_float32(pooling):
     assert pooled.dtype == jnp.float32
 
 
+def test_half_precision_sums_the_gradients_of_a_token_in_float32(rngs):
+    inputs, mask = jnp.ones((64, 32), jnp.int32), jnp.ones((64, 32), bool)
+    full, half = (
+        SequenceEncoder(ModelConfig(**SIZES, num_layers=1, dtype=dtype), SOFTMAX)
+        for dtype in ("float32", "bfloat16")
+    )
+    variables = random_variables(next(rngs), full, inputs, mask)
+    weights = jax.random.normal(next(rngs), (12,))
+
+    def gradient_of(model):
+        total = lambda variables: (apply(model, variables, inputs, mask) @ weights).sum()
+        gradient = jax.jit(jax.grad(total))(variables)
+        return gradient["params"]["token_embedding"]["embedding"][1]
+
+    expected = gradient_of(full)
+    assert jnp.abs(gradient_of(half) - expected).max() < 0.1 * jnp.abs(expected).max()
+
+
 def test_sinusoids_equal_their_formula():
     waves = sinusoids(31, 6)
     assert waves.shape == (31, 6)
