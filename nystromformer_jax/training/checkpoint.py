@@ -101,18 +101,27 @@ class Checkpointer:
         """Restores a step onto `mesh`, which may differ from the mesh and hosts that saved it.
 
         `state` and `metric_sums` hold shapes from `jax.eval_shape`. `shardings` is for the state.
+
+        Raises:
+          ValueError: The saved state has other arrays.
         """
         shapes = with_sharding(state, shardings)
         optimizer = {"step": shapes.step, "opt_state": shapes.opt_state}
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(shapes.params),
-                optimizer=ocp.args.StandardRestore(optimizer),
-                totals=ocp.args.StandardRestore(with_sharding(metric_sums, replicated(mesh))),
-                record=ocp.args.JsonRestore(),
-            ),
+        args = ocp.args.Composite(
+            params=ocp.args.StandardRestore(shapes.params),
+            optimizer=ocp.args.StandardRestore(optimizer),
+            totals=ocp.args.StandardRestore(with_sharding(metric_sums, replicated(mesh))),
+            record=ocp.args.JsonRestore(),
         )
+        try:
+            restored = self._manager.restore(step, args=args)
+        except ValueError as error:
+            if "tree structures do not match" not in str(error):
+                raise
+            raise ValueError(
+                f"The checkpoint of step {step} in {self._folder} was saved by other code, whose training"
+                " state has other arrays: resume with that code, or train again in another --workdir."
+            ) from error
         record = Record(**restored.record)
         self._last = {step, record.best_step}
         return TrainState(params=restored.params, **restored.optimizer), restored.totals, record

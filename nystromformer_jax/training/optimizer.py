@@ -1,5 +1,6 @@
 """AdamW and Muon optimizers with learning-rate schedules."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -69,16 +70,17 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
     rest = {"b2": config.beta2, "eps": config.eps, "weight_decay": config.weight_decay}
     rate = make_schedule(config, total_steps)
     if config.method == "muon":
-        update = optax.contrib.muon(
+        muon = optax.contrib.muon(
             rate,
             eps=config.eps,
             weight_decay=config.weight_decay,
             adam_b1=config.beta1,
             adam_b2=config.beta2,
             adam_weight_decay=config.weight_decay,
-            muon_weight_dimension_numbers=_muon_kernels,
+            muon_weight_dimension_numbers=_muon_axes,
             consistent_rms=0.2,
         )
+        update = _over_stacks(muon)
     elif config.cycle_beta1:
         beta1 = make_beta1_schedule(config, total_steps)
         update = optax.inject_hyperparams(optax.adamw)(rate, b1=beta1, **rest)
@@ -89,15 +91,60 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
     return update
 
 
-def _muon_kernels(params: Any) -> Any:
-    """Returns Muon's dimension numbers for dense kernels `[…, in, out]`; None: AdamW updates it."""
+def _over_stacks(update: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Applies `update` to all dense kernels of one size as one array, [N, in, out].
 
-    def mark(path: Any, leaf: Array) -> optax.contrib.MuonDimensionNumbers | None:
-        if path[-1].key != "kernel" or leaf.ndim < 2:
-            return None
-        return optax.contrib.MuonDimensionNumbers(tuple(range(leaf.ndim - 1)), leaf.ndim - 1)
+    Muon computes 15 matrix products per array, and each is a launch on a GPU.
+    """
 
-    return jax.tree_util.tree_map_with_path(mark, params)
+    def init(params: Any) -> Any:
+        return update.init(_stack(params))
+
+    def apply(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        updates, state = update.update(_stack(gradients), state, _stack(params))
+        return _unstack(updates, gradients), state
+
+    return optax.GradientTransformation(init, apply)
+
+
+def _stack(tree: Any) -> dict[str, dict[str, Array]]:
+    """Returns the kernels stacked by size, and the other leaves by path."""
+    kernels: dict[str, list[Array]] = {}
+    rest = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if (size := _kernel_size(path, leaf)) is None:
+            rest[jax.tree_util.keystr(path)] = leaf
+        else:
+            kernels.setdefault(size, []).append(leaf.reshape(-1, leaf.shape[-1]))
+    return {"kernels": {size: jnp.stack(found) for size, found in kernels.items()}, "rest": rest}
+
+
+def _unstack(stacked: Mapping[str, Mapping[str, Array]], like: Any) -> Any:
+    """Returns the leaves of `_stack` in the tree and shapes of `like`."""
+    kernels = {size: iter(stack) for size, stack in stacked["kernels"].items()}
+
+    def leaf_of(path: Any, leaf: Array) -> Array:
+        if (size := _kernel_size(path, leaf)) is None:
+            return stacked["rest"][jax.tree_util.keystr(path)]
+        return next(kernels[size]).reshape(leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(leaf_of, like)
+
+
+def _kernel_size(path: Any, leaf: Array) -> str | None:
+    """Returns "inputs x outputs" and the dtype of a dense kernel `[…, in, out]`; None: AdamW updates it."""
+    if path[-1].key != "kernel" or leaf.ndim < 2:
+        return None
+    return f"{leaf.size // leaf.shape[-1]}x{leaf.shape[-1]} {leaf.dtype}"
+
+
+def _muon_axes(stacked: Any) -> Any:
+    """Returns Muon's dimension numbers for the result of `_stack`; None: AdamW updates a leaf."""
+    axes = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+    return {
+        "kernels": dict.fromkeys(stacked["kernels"], axes),
+        "rest": dict.fromkeys(stacked["rest"]),
+    }
 
 
 def _share(now: Array, first: int, last: int) -> Array:

@@ -34,6 +34,7 @@ from nystromformer_jax.training import (
     shard_batch,
     training_batches,
 )
+from nystromformer_jax.training import spec as spec_module
 from tests.training import tiny
 
 SGD = optax.sgd(1.0)
@@ -260,6 +261,16 @@ def test_an_evaluation_on_fewer_examples_does_not_count_after_a_resume(tmp_path)
         tiny.train(tmp_path, few, eval_step=scripted([0.9]), **options)
     outcome = tiny.train(tmp_path, eval_step=scripted([0.3, 0.2]), **options)
     assert (outcome.best_step, outcome.best_metrics) == (20, {"accuracy": pytest.approx(0.3)})
+
+
+def test_rejects_a_state_of_other_code(tmp_path, monkeypatch):
+    options = {"validation": tiny.examples(5), "select": "accuracy"}
+    with pytest.raises(StopIteration):  # at the second evaluation
+        tiny.train(tmp_path, eval_step=scripted([0.9]), **options)
+    another = lambda *_: optax.chain(optax.sgd(0.1), optax.adam(0.1))
+    monkeypatch.setattr(spec_module, "make_optimizer", another)
+    with pytest.raises(ValueError, match=r"checkpoint of step 10 .* saved by other code"):
+        tiny.train(tmp_path, eval_step=scripted([0.9]), **options)
 
 
 def test_rejects_an_unknown_selection_metric_at_the_first_evaluation(tmp_path):

@@ -20,7 +20,7 @@ from nystromformer_jax.training import (
     make_schedule,
 )
 from nystromformer_jax.training.optimizer import make_beta1_schedule
-from tests.helpers import normal
+from tests.helpers import SAME_ARITHMETIC, assert_close, normal
 
 
 def rate(step, total_steps=5000, **config):
@@ -156,6 +156,23 @@ def test_muon_orthogonalizes_updates_of_dense_kernels(rngs):
         for name in path:
             one, other = one[name], other[name]
         np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+def test_muon_updates_kernels_of_one_size_together_as_if_alone(rngs):
+    shapes = {"a": (7, 5), "b": (5, 7), "c": (7, 5), "d": (1, 7, 5)}  # two sizes
+    params = {name: {"kernel": normal(next(rngs), shape)} for name, shape in shapes.items()}
+    gradient = {name: {"kernel": normal(next(rngs), shape)} for name, shape in shapes.items()}
+    settings = {"method": "muon", "weight_decay": 0.5}
+    together = update_of(params, gradient, **settings)
+    for name in shapes:
+        alone = update_of({name: params[name]}, {name: gradient[name]}, **settings)
+        assert_close(together[name]["kernel"], alone[name]["kernel"], SAME_ARITHMETIC)
+
+    def products(names):
+        some = {name: params[name] for name in names}
+        return str(jax.make_jaxpr(lambda x: update_of(x, x, **settings))(some)).count("dot_general")
+
+    assert products("abcd") == products("ab") == 2 * products("a")
 
 
 def test_muon_updates_other_parameters_with_the_configured_betas_and_eps(rngs):
