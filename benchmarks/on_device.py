@@ -10,8 +10,8 @@
    both multiply float32 matrices in TensorFloat-32, the default of XLA.
 
 Batch 8, 8 heads of 64, 64 landmarks, a convolution of 33, bfloat16. FOLDER/results.json is written after
-each measurement, and the same command resumes. The row of a failed measurement has the error; delete it to
-measure again.
+each measurement, the most informative ones first. The same command resumes. The row of a failed measurement
+has the error; delete it to measure again.
 """
 
 import importlib.util

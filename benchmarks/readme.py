@@ -52,7 +52,7 @@ def _table3() -> str:
 
 
 def _table3_of_paper() -> str:
-    """Returns the header of Table 3 and the sections of the paper and of our recipes with a finished run."""
+    """Returns the header of Table 3, the sections of our recipes that have a number, and the paper's."""
     header, *sections = re.split(r"^(?=\| \*\*)", _table3(), flags=re.MULTILINE)
     ours_or_paper = re.compile(r"\| \*\*(This code, (?!other)|Xiong)")
     return header + "".join(

@@ -78,8 +78,8 @@ def values(task: str) -> dict[str, Any]:
     family = task.partition("-")[0]
     if family in CURRICULA:
         found["data.curriculum"] = CURRICULA[family]
-    if family in PADDING:
-        found["data.pad_to_multiple_of"] = PADDING[family]
+    if task in PADDING:
+        found["data.pad_to_multiple_of"] = PADDING[task]
     layers, width, mlp = SIZES[family]
     return {
         **{key: value for key, value in found.items() if key not in budget},

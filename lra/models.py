@@ -148,7 +148,7 @@ class SequenceEncoder(nn.Module):
         config = self.config
         dtype = jnp.dtype(config.dtype)
         init = INITIALIZATIONS[config.initialization]
-        # In float32, like the gradient of a row: in bfloat16, a sum over many tokens stops growing.
+        # The gradient of a row is a sum over its tokens. In bfloat16, it would stop growing.
         embed = functools.partial(nn.Embed, features=config.embed_dim, dtype=jnp.float32)
         token_init = init.embedding if config.token_init == "normal" else _fourier_init
         x = embed(config.vocab_size, embedding_init=token_init, name="token_embedding")(inputs)

@@ -158,8 +158,8 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
     first, last = block[:, :-1, None], block[:, 1:, None]
     index = jnp.arange(count, dtype=jnp.int32)[None, None]
     inside = (first < index) & (index < last)
-    # A bound after all tokens has no block, and needs none. The gradient is a scatter, which on a GPU is
-    # slow in bfloat16.
+    # A bound after all tokens has no block, and needs none. Blocks are cast before the lookup, so that the
+    # gradient, a scatter, is summed in float32.
     tokens = jax.vmap(lambda blocks, index: blocks[index])(
         blocks.astype(totals.dtype), jnp.minimum(block, count - 1)
     )

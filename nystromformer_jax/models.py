@@ -201,7 +201,7 @@ class Embeddings(nn.Module):
             nn.Embed,
             features=config.embed_dim,
             embedding_init=_kernel_init(config),
-            # Like the gradient of a row: in bfloat16, a sum over many tokens stops growing.
+            # The gradient of a row is a sum over its tokens. In bfloat16, it would stop growing.
             dtype=jnp.float32,
         )
         self.word = embed(config.vocab_size)

@@ -158,6 +158,15 @@ def test_means_of_bfloat16_are_summed_in_float32():
     assert (means == 1).all()  # sums in bfloat16 would stop at 256
 
 
+def test_gradients_of_bfloat16_are_near_those_of_float32(rngs):
+    x, mask = normal(next(rngs), (2, 131, 2, 3)), jnp.ones((2, 131), bool)
+    weights = normal(next(rngs), (2, 7, 2, 3))
+    total = lambda x: (segment_means(x, 7, mask)[0].astype(jnp.float32) * weights).sum()
+    half = jax.jit(jax.grad(total))(x.astype(jnp.bfloat16))
+    assert half.dtype == jnp.bfloat16
+    assert_close(half, jax.jit(jax.grad(total))(x), HALF_GRADIENT)
+
+
 @pytest.mark.parametrize(
     ("num_landmarks", "layout", "words"),
     [

@@ -7,6 +7,7 @@ resumes from an earlier one.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from nystromformer_jax.training.integrity import require_intact, write_checksums
 from nystromformer_jax.training.mesh import replicated
 from nystromformer_jax.training.spec import with_sharding
 from nystromformer_jax.training.train_step import Sums, TrainState
+
+# Orbax's errors for a saved tree with other keys, kinds of leaves or shapes than the target.
+_OTHER_STRUCTURE = re.compile(
+    "structures do not match|Structure mismatch|not compatible with the stored"
+)
 
 
 @dataclasses.dataclass
@@ -103,7 +109,7 @@ class Checkpointer:
         `state` and `metric_sums` hold shapes from `jax.eval_shape`. `shardings` is for the state.
 
         Raises:
-          ValueError: The saved state has other arrays.
+          ValueError: The saved training state has a different structure.
         """
         shapes = with_sharding(state, shardings)
         optimizer = {"step": shapes.step, "opt_state": shapes.opt_state}
@@ -116,11 +122,12 @@ class Checkpointer:
         try:
             restored = self._manager.restore(step, args=args)
         except ValueError as error:
-            if "tree structures do not match" not in str(error):
+            if not _OTHER_STRUCTURE.search(str(error)):
                 raise
             raise ValueError(
-                f"The checkpoint of step {step} in {self._folder} was saved by other code, whose training"
-                " state has other arrays: resume with that code, or train again in another --workdir."
+                f"The checkpoint of step {step} in {self._folder} has a different training state: another"
+                " version of this package or of optax saved it. Resume with that version, or train again"
+                " in another --workdir."
             ) from error
         record = Record(**restored.record)
         self._last = {step, record.best_step}

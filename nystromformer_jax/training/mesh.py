@@ -93,8 +93,8 @@ def state_sharding(mesh: Mesh, tree: Any, *, shard: bool) -> Any:
     """Returns the shardings of parameters and optimizer state, given as arrays or shapes.
 
     With `shard`, an array of two or more axes is split over all devices along the longest axis that the
-    device count divides. All other arrays are replicated. The rule depends only on shapes, so optimizer
-    moments are sharded like the parameters.
+    device count divides. All other arrays are replicated. The rule depends only on shapes, so AdamW's
+    moments are sharded like the parameters. Muon's are stacked by size, and may be sharded differently.
     """
 
     def sharding(leaf: Any) -> NamedSharding:

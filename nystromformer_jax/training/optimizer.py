@@ -1,5 +1,6 @@
 """AdamW and Muon optimizers with learning-rate schedules."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,14 +95,15 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
 def _over_stacks(update: optax.GradientTransformation) -> optax.GradientTransformation:
     """Applies `update` to all dense kernels of one size as one array, [N, in, out].
 
-    Muon computes 15 matrix products per array, and each is a launch on a GPU.
+    Muon computes 15 matrix products per array, and a GPU launches at least one kernel for each.
     """
 
     def init(params: Any) -> Any:
         return update.init(_stack(params))
 
-    def apply(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        updates, state = update.update(_stack(gradients), state, _stack(params))
+    def apply(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        stacked = None if params is None else _stack(params)
+        updates, state = update.update(_stack(gradients), state, stacked)
         return _unstack(updates, gradients), state
 
     return optax.GradientTransformation(init, apply)
@@ -132,10 +134,10 @@ def _unstack(stacked: Mapping[str, Mapping[str, Array]], like: Any) -> Any:
 
 
 def _kernel_size(path: Any, leaf: Array) -> str | None:
-    """Returns "inputs x outputs" and the dtype of a dense kernel `[…, in, out]`; None: AdamW updates it."""
-    if path[-1].key != "kernel" or leaf.ndim < 2:
+    """Returns "inputs x outputs" of a dense kernel `[…, in, out]`; None: AdamW updates the leaf."""
+    if getattr(path[-1], "key", None) != "kernel" or leaf.ndim < 2:
         return None
-    return f"{leaf.size // leaf.shape[-1]}x{leaf.shape[-1]} {leaf.dtype}"
+    return f"{math.prod(leaf.shape[:-1])}x{leaf.shape[-1]}"
 
 
 def _muon_axes(stacked: Any) -> Any:

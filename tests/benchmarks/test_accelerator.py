@@ -186,7 +186,7 @@ def test_nothing_starts_shortly_before_the_end(tmp_path, monkeypatch, capsys):
 def test_a_piece_too_short_to_start_anything_is_rejected(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         piece(monkeypatch, tmp_path, "--minutes=1")
-    assert "--minutes must be 3.7 or more" in capsys.readouterr().err
+    assert "--minutes must be 4.3 or more" in capsys.readouterr().err
 
 
 def test_corrupt_results_are_reported_on_one_line(tmp_path, monkeypatch, capsys):

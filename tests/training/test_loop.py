@@ -269,7 +269,9 @@ def test_rejects_a_state_of_other_code(tmp_path, monkeypatch):
         tiny.train(tmp_path, eval_step=scripted([0.9]), **options)
     another = lambda *_: optax.chain(optax.sgd(0.1), optax.adam(0.1))
     monkeypatch.setattr(spec_module, "make_optimizer", another)
-    with pytest.raises(ValueError, match=r"checkpoint of step 10 .* saved by other code"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint of step 10 .* has a different training state"
+    ):
         tiny.train(tmp_path, eval_step=scripted([0.9]), **options)
 
 

@@ -172,7 +172,14 @@ def test_muon_updates_kernels_of_one_size_together_as_if_alone(rngs):
         some = {name: params[name] for name in names}
         return str(jax.make_jaxpr(lambda x: update_of(x, x, **settings))(some)).count("dot_general")
 
-    assert products("abcd") == products("ab") == 2 * products("a")
+    assert products("abcd") == products("ab") == 2 * products("a") > 0
+
+
+def test_muon_accepts_gradients_of_another_dtype():
+    params = {"a": {"kernel": jnp.ones((7, 5))}, "b": [jnp.ones((7, 5))]}
+    gradient = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    update = update_of(params, gradient, method="muon")
+    assert jax.tree.map(jnp.shape, update) == jax.tree.map(jnp.shape, params)
 
 
 def test_muon_updates_other_parameters_with_the_configured_betas_and_eps(rngs):
