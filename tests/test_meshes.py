@@ -208,6 +208,19 @@ def test_accumulation_remat_and_sharded_parameters_work_together(one_device):
         assert leaf.size == 8 * leaf.addressable_shards[0].data.size
 
 
+@pytest.mark.slow(minutes=0.3)
+def test_muon_with_sharded_parameters_equals_one_device(one_device):
+    """Muon stacks kernels of one size, which may be sharded differently than the kernels."""
+    fast = {"argument": f"{NYSTROM},recipe=fast"}
+    losses, params, _ = one_device(lra_job, "text", **fast)
+    mesh = {"data": 2, "sequence": 4, "shard_params": True}
+    own_losses, own_params, state = trained(*lra_job("text", None, mesh, **fast))
+    assert_close(own_losses, losses, REFERENCE)
+    assert_close(own_params, params, REFERENCE)
+    moments = jax.tree.leaves(state.opt_state)
+    assert any(leaf.ndim == 3 and not leaf.sharding.is_fully_replicated for leaf in moments)
+
+
 @pytest.mark.parametrize("remat", [False, True])
 @pytest.mark.parametrize("name", ["listops", "retrieval"])
 def test_tasks_rematerialize_if_configured(name, remat):
