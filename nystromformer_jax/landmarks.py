@@ -158,11 +158,9 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
     first, last = block[:, :-1, None], block[:, 1:, None]
     index = jnp.arange(count, dtype=jnp.int32)[None, None]
     inside = (first < index) & (index < last)
-    # A bound after all tokens has no block, and needs none. Blocks are cast before the lookup, so that the
-    # gradient, a scatter, is summed in float32.
-    tokens = jax.vmap(lambda blocks, index: blocks[index])(
-        blocks.astype(totals.dtype), jnp.minimum(block, count - 1)
-    )
+    # A bound after all tokens has no block, and needs none.
+    at_bounds = jax.vmap(lambda blocks, index: blocks[index])(blocks, jnp.minimum(block, count - 1))
+    tokens = at_bounds.astype(totals.dtype)
     offset = jnp.arange(BLOCK_TOKENS, dtype=jnp.int32)[None, None]
     position = block[..., None] * BLOCK_TOKENS + offset
     end = bounds[:, 1:, None]
