@@ -4,7 +4,7 @@ r"""Compares short runs that each lack one part of a recipe, by their validation
         --config.train.total_steps=1000 --config.eval.max_examples=1000 --workdir=runs/ablation/text-stem
     python -m benchmarks.ablation runs/ablation --out results/ablation.json
 
-The row of a run is the option in its command that other runs of its task do not have.
+Each run is a row. Its name is the option that the other runs of its task do not have.
 """
 
 import sys

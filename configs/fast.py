@@ -15,10 +15,10 @@ Differences from the paper's recipe, on all tasks unless the config of the task 
 
 On a CPU, gradients are accumulated over parts of two examples, which fit in its cache.
 
-The config file of each task lists further differences. Test sets, test protocol and one-dimensional sequences
-are those of the benchmark, validation sets those of the paper's recipe. ListOps and Pathfinder also train on
-generated, easier examples, and on Pathfinder dilated convolutions read columns of the image. The benchmark's
-rules do not allow these two.
+The config file of each task lists further differences. The test sets, the test protocol and the
+one-dimensional input follow the benchmark. The validation sets are those of the paper's recipe. The
+benchmark's rules do not allow two parts: the generated, easier examples of ListOps and Pathfinder, and
+Pathfinder's dilated convolutions, which read columns of the image.
 """
 
 from typing import Any

@@ -17,9 +17,9 @@ near chance after 800 steps with the latter (validation accuracy 54 %, seed 0).
   Differs from MEGA: layer norm on all tasks, two heads of 64 for queries, keys and values, Muon instead of
   Adam.
 
-Test sets, test protocol and one-dimensional sequences are those of the benchmark, validation sets those of
-the paper's recipe. The benchmark's rules do not allow the curricula and Pathfinder's dilated convolutions, as
-in `configs/fast.py`.
+The test sets, the test protocol and the one-dimensional input follow the benchmark. The validation sets are
+those of the paper's recipe. The benchmark's rules do not allow the curricula and Pathfinder's dilated
+convolutions, as in `configs/fast.py`.
 """
 
 from typing import Any, NamedTuple

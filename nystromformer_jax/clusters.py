@@ -23,7 +23,7 @@ def cluster_landmarks(
     key: Float[Array, "B T H D"],
     q_segments: SegmentMeans,
     k_segments: SegmentMeans,
-    psum: Psum = lambda x: x,
+    psum: Psum,
 ) -> tuple[SegmentMeans, SegmentMeans]:
     """Returns the landmarks of queries and keys for `landmark_selection="kmeans"`.
 

@@ -12,6 +12,7 @@ from nystromformer_jax.validation import (
     accum_dtype,
     check_array,
     check_landmarks,
+    check_mask,
     mask_or_ones,
     pad_length,
     zero_padding,
@@ -108,12 +109,8 @@ def segment_means(
     """
     x = jnp.asarray(x)
     mask = None if mask is None else jnp.asarray(mask)
-    if x.ndim != 4 or (mask is not None and (mask.shape != x.shape[:2] or mask.dtype != bool)):
-        raise ValueError(
-            "segment_means takes x [batch, length, heads, head_dim] and a boolean mask [batch, length];"
-            f" got {x.shape} and {None if mask is None else (mask.shape, str(mask.dtype))}."
-        )
     check_array("x", x, "batch, length, heads, head_dim")
+    check_mask("mask", mask, x.shape[0], x.shape[1], "real tokens, [B L]")
     check_landmarks(num_landmarks, x.shape[1], layout, "layout")
     return _segment_means(x, mask, num_landmarks, layout)
 

@@ -474,7 +474,8 @@ class Encoder(nn.Module):
 
     Attributes:
       num_layers: Number of blocks.
-      make_block: Factory of a block, such as `functools.partial(EncoderBlock, 2, make_core, 128)`.
+      make_block: Factory of a block, such as
+        `functools.partial(EncoderBlock, 2, make_core("nystrom"), 128)`.
       make_final_norm: Factory of the final layer norm, in float32 by default; None: no final norm, for
         post-norm blocks.
       remat: If True, the activations inside a block are recomputed in the backward pass.

@@ -87,7 +87,8 @@ def pinv_residual(
     error, size = ((x**2).sum(axis=(-2, -1)) for x in (round_trip - kernel, kernel))
     # One root of the ratio, and none of zero: the gradient of the root of zero is infinite.
     ratio = error / safe_denominator(size)
-    return jnp.where(ratio > 0, jnp.sqrt(jnp.where(ratio > 0, ratio, 1)), 0)
+    is_zero = ratio == 0  # not `ratio > 0`, which is False for NaN
+    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, ratio)))
 
 
 def _iterate(

@@ -136,9 +136,8 @@ def _sharded(
 def ambient_mesh(*, explicit_only: bool = False) -> AbstractMesh | None:
     """Returns the ambient mesh if its axis "sequence" splits the length, else None.
 
-    With `explicit_only`, the axis must also be Explicit.
-
-    Inside a `shard_map` over that axis it is None, because each device already has its own sequence.
+    Returns None inside a `shard_map` over that axis, because each device then has its own sequence. With
+    `explicit_only`, also returns None unless the axis is Explicit.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.shape.get(SEQUENCE_AXIS, 1) == 1:

@@ -57,6 +57,7 @@ def collect(
     """
     names = ("q_landmarks", "key", "value", "mask")
     check_inputs(q_landmarks, key, value, mask, names, any_value_dim=True)
+    q_landmarks, key, value = jnp.asarray(q_landmarks), jnp.asarray(key), jnp.asarray(value)
     logits = collect_logits(q_landmarks, key, mask, assigned)
     maximum = jax.lax.stop_gradient(logits.max(axis=-1))
     weights = jnp.exp(logits - maximum[..., None])
@@ -115,6 +116,9 @@ def distribute(
     """
     names = ("query", "k_landmarks", "landmark_values", "landmark_mask")
     check_inputs(query, k_landmarks, landmark_values, landmark_mask, names, any_value_dim=True)
+    query, k_landmarks, landmark_values = (
+        jnp.asarray(x) for x in (query, k_landmarks, landmark_values)
+    )
     logits = scaled_logits(query, k_landmarks, landmark_mask)
     if assigned is not None:
         landmark = jnp.arange(logits.shape[3], dtype=jnp.int32)[None, None, None, :]

@@ -212,7 +212,8 @@ def check_inputs(
             f"{names[0]} and {names[1]} may differ in length (axis 1) only: batch, heads and head_dim"
             f" must agree, got {query.shape} and {key.shape}."
         )
-    check_mask(names[3], mask, key.shape[0], key.shape[1], "real keys, [B T]")
+    meaning = "real keys, [B T]" if names[3] == "mask" else "landmarks with tokens, [B M]"
+    check_mask(names[3], mask, key.shape[0], key.shape[1], meaning)
 
 
 def check_output(output: Any, query: Array) -> None:

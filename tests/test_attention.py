@@ -254,7 +254,9 @@ def test_gradients_equal_finite_differences_in_float64(rngs, mask_kind, cross):
             kept = masks.get("query_mask", masks.get("mask"))
             return output if kept is None else jnp.where(kept[..., None, None], output, 0)
 
-        check_grads(attention, (*inputs, kernel), order=1, modes=["rev"], atol=1e-6, rtol=1e-5)
+        check_grads(
+            attention, (*inputs, kernel), order=1, modes=["fwd", "rev"], atol=1e-6, rtol=1e-5
+        )
 
 
 @pytest.mark.slow_except("real")

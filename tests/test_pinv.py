@@ -127,6 +127,14 @@ def test_residual_is_zero_for_an_inverse_and_one_for_a_zero_inverse():
     np.testing.assert_allclose(pinv_residual(kernel, 0 * inverse), [1, 0], atol=1e-7)
 
 
+def test_residual_of_nan_is_nan():
+    for kernel, inverse in (
+        (jnp.eye(3), jnp.full((3, 3), jnp.nan)),
+        (jnp.full((3, 3), jnp.nan), jnp.eye(3)),
+    ):
+        assert jnp.isnan(pinv_residual(kernel, inverse))
+
+
 @pytest.mark.parametrize("size", [1e-25, 1e25])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_very_small_and_very_large_matrices_are_inverted(size, rows):

@@ -1,5 +1,8 @@
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from nystromformer_jax import stages
@@ -75,3 +78,21 @@ def test_rejects_a_convolution_without_a_value(rngs):
     query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
     with pytest.raises(ValueError, match="needs `value`"):
         distribute(query, k_landmarks, values, landmark_mask=None, conv_kernel=jnp.ones((2, 3)))
+
+
+def test_accepts_numpy_arrays(rngs, no_annotations):
+    arrays = random_inputs(rngs, 2, 23, 3, 5, key_length=7)
+    float64 = [np.asarray(x, np.float64) for x in arrays]  # float32 without x64, and no warning
+    for function in (
+        lambda query, *kv: stages.collect(query, *kv, mask=None)[0],
+        functools.partial(stages.distribute, landmark_mask=None),
+    ):
+        assert_close(function(*float64), function(*arrays), SAME_ARITHMETIC)
+
+
+def test_errors_about_the_landmark_mask_name_landmarks(rngs, no_annotations):
+    arguments = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
+    with pytest.raises(
+        ValueError, match=r"landmark_mask must have shape \(1, 5\) .* landmarks with tokens"
+    ):
+        stages.distribute(*arguments, landmark_mask=jnp.ones((1, 4), bool))

@@ -208,7 +208,8 @@ def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
     changes = {
         "data": {"curriculum": 0},  # with small batches, it would take more steps than the run has
         "mesh": {"data": -1, "sequence": 1},
-        "train": {"batch_size": jax.device_count(), "accumulation": 1},
+        # Under rematerialization, the captured arrays would be tracers that JAX does not allow to leave it.
+        "train": {"batch_size": jax.device_count(), "accumulation": 1, "remat": False},
         "eval": {"batch_size": 0},
     }
     return {name: {**section, **changes.get(name, {})} for name, section in config.items()}

@@ -5,9 +5,10 @@
 <out>-parts.png   accuracy on the groups of the test set, compared with the most frequent answer of each group
 <out>-parts.json  all numbers, with the run, the data and the environment
 
-Ends: whether the first and the last argument of the root are digits, which can be read near the ends of the
-sequence, or lists. Lengths outside of the training set are new trees; those longer than the training set
-need a model that supports any length: without learned positions and not Linformer.
+The panel "first and last argument" groups trees by the kinds of these two arguments of the root, digit or
+list. Such digits can be read near the ends of the sequence. Lengths outside of the training set are new
+trees; those longer than the training set need a model that supports any length: without learned positions
+and not Linformer.
 """
 
 import argparse

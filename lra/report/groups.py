@@ -80,15 +80,23 @@ class Group:
 
     @property
     def step_seconds_range(self) -> tuple[float, float] | None:
-        """Minimum and maximum seconds per step over runs; for a single run, quartiles over its laps."""
+        """Seconds per step: the range over runs, or the quartiles over the laps of the steadiest run.
+
+        The wider of the two. One disturbed run does not widen the second.
+        """
+
+        def ratio(span: tuple[float, float]) -> float:
+            return span[1] / span[0]
+
+        quartiles = [run.step_seconds_quartiles for run in self.runs if run.result]
+        spans = sorted(filter(None, quartiles), key=ratio)[:1]
         if len(self._run_seconds) > 1:
-            return min(self._run_seconds), max(self._run_seconds)
-        timed = [run.step_seconds_quartiles for run in self.runs if run.result]
-        return next(filter(None, timed), None)
+            spans.append((min(self._run_seconds), max(self._run_seconds)))
+        return max(spans, key=ratio, default=None)
 
     @property
     def is_steady(self) -> bool:
-        """True if the times per step vary little; False for example if the machine was busy."""
+        """False if times per step vary, as with other load or a curriculum of shorter sequences."""
         low, high = self.step_seconds_range or (1, 1)
         return high <= MAX_RATIO * low
 

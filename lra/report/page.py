@@ -151,8 +151,8 @@ def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
         f"recipe={recipe} is this repository's own recipe. Its runs have the same validation and test sets"
         " and the same test protocol as those of the paper's recipe, with other values of the config. With a"
         " curriculum they also train on easier examples, which are generated. They compare"
-        " attentions with each other, not with the published rows. These values differ, the paper's"
-        " first:",
+        " attentions with each other, not with the published rows. The following values differ"
+        " (paper's recipe → this recipe):",
         bullets(f"{title}: {', '.join(sorted(own))}." for title, own in named if own),
     ] * bool(having)
 
@@ -173,8 +173,8 @@ def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:
     if unsteady:
         parts += [
             f"Not in the picture, because their times differ by more than a factor of {MAX_RATIO} (over"
-            " seeds, or between the quartiles of one seed's laps), as happens on a machine with other load or"
-            " with a curriculum of shorter sequences:",
+            " seeds, or between the quartiles of every seed's laps), as happens on a machine with other load"
+            " or with a curriculum of shorter sequences:",
             bullets(unsteady),
         ]
     return parts
@@ -189,12 +189,13 @@ def _task(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[st
         )
     parts += [
         tables.task_groups_table(groups).markdown(),
-        "Seconds per step: the median over laps, then over seeds, and in parentheses the range over seeds,"
-        " or the quartiles over laps of a single seed. Examples per second are the batch over that median.",
+        "Seconds per step: the median over laps, then over seeds, and in parentheses the range over seeds"
+        " or the quartiles over laps of the steadiest seed, whichever is wider. Examples per second are the"
+        " batch over that median.",
     ]
     if not all(group.is_steady for group in groups):
         parts.append(
-            f"† Over seeds, or within one seed, the times differ by more than a factor of {MAX_RATIO}: the"
+            f"† Over seeds, or within every seed, the times differ by more than a factor of {MAX_RATIO}: the"
             " machine had other load, or a curriculum has shorter sequences (`data.curriculum`). This speed"
             " cannot be compared with others."
         )

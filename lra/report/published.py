@@ -163,6 +163,8 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
 def _row(row: Mapping[str, Any]) -> Published:
     columns = ["model", "source", "url", "remark", *TITLES, "mean_of_5"]
     for name in row:
+        if name is None:  # the key of cells beyond the header in `csv.DictReader`
+            raise ValueError("more cells than the header has: quote cells that contain a comma.")
         if name not in columns:
             raise ValueError(f"unknown column {name!r}{nearest(str(name), columns)}")
     for name in ("model", "source"):

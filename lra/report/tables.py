@@ -1,7 +1,7 @@
 """Tables of the report on benchmark runs."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from lra.report.comparisons import Comparison, Grid, grids, mean_over
 from lra.report.groups import Group, rank, tasks_of
@@ -68,7 +68,9 @@ def benchmark_table(
 
     def cell(cells: Mapping[str, Group], task: str) -> str:
         group = cells.get(task)
-        return PARTIAL if group and _is_hidden(group, include_partial) else score(group)
+        if group is None:
+            return NOT_RUN
+        return PARTIAL if _is_hidden(group, include_partial) else _accuracy(group, _of_group)
 
     ours: dict[str, list[list[str]]] = {track: [] for track in TRACKS}
     for label, cells in benchmark_rows(groups, include_partial=include_partial).items():
@@ -235,20 +237,19 @@ def baselines(groups: Sequence[Group]) -> tuple[Mapping[str, float], bool]:
 
     Older runs recorded fewer predictors, so those of all runs on the first run's data are merged.
     """
-    test_sets = [group.setting["data.sha256"] for group in groups if group.scored]
+
+    def test_set(group: Group) -> tuple[Hashable, ...]:
+        return group.setting["data.sha256"], group.setting.get("data.examples")
+
+    test_sets = [test_set(group) for group in groups if group.scored]
     found: dict[str, float] = {}
     for group in groups:
         for run in group.scored:
-            if run.result and group.setting["data.sha256"] == test_sets[0]:
+            if run.result and test_set(group) == test_sets[0]:
                 found = {**run.result.baselines, **found}
     if not found:
         return baselines_of(groups[0].task), False
     return found, len(set(test_sets)) == 1
-
-
-def score(group: Group | None) -> str:
-    """Returns the accuracy of a group as a cell of the benchmark's table."""
-    return _accuracy(group, _of_group) if group else NOT_RUN
 
 
 def _number(value: float | str | None) -> str:

@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
 
 from nystromformer_jax.typing import Array, Bool, Float
 
@@ -55,7 +57,9 @@ class AttentionCore(nn.Module):
           query_mask: True at real queries; None means that the queries use `mask`.
           deterministic: If True, dropout and redrawing of random features are disabled.
         """
-        tokens = Tokens(query, key, value, mask, query_mask)
+        arrays = (query, key, value, mask, query_mask)
+        # Only NumPy arrays are converted, so that `attend` can reject lists and tensors of other libraries.
+        tokens = Tokens(*(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays))
         return self.attend(tokens, deterministic=deterministic)
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Float[Array, "B L H D"]:

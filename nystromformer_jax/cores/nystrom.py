@@ -29,7 +29,8 @@ class NystromAttention(AttentionCore):
     """Nyström attention, in O(L + T). Supports L ≠ T without the convolution.
 
     If the ambient mesh (`jax.set_mesh`) has an axis "sequence", the length is split over its devices, see
-    `sharded_nystrom_attention`. It is not split at initialization, nor inside a `shard_map` over that axis.
+    `sharded_nystrom_attention`. It is not split inside a `shard_map` over that axis. At initialization, it is
+    split only over an Explicit axis.
 
     If the collection "diagnostics" is mutable, `pinv_residual` [B H] is sown into it.
 
@@ -53,7 +54,7 @@ class NystromAttention(AttentionCore):
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
         check_inputs(*tokens[:4])
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
-        # To initialize, the length is split only if the inputs may be.
+        # At initialization, the inputs can be split already only if the axis is Explicit.
         mesh = ambient_mesh(explicit_only=self.is_initializing())
         if self.is_mutable_collection("diagnostics") and not self.is_initializing():
             whole = tokens

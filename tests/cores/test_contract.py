@@ -103,6 +103,14 @@ def test_output_has_the_shape_and_dtype_of_the_query(core_name, rngs):
         assert output.dtype == dtype
 
 
+@pytest.mark.slow_except("softmax")
+def test_accepts_numpy_arrays(core_name, rngs, no_annotations):
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    core = make(core_name, rngs, inputs, None)
+    float64 = [np.asarray(x, np.float64) for x in inputs]  # float32 without x64, and no warning
+    assert_close(core(*float64, None), core(*inputs, None), SAME_ARITHMETIC)
+
+
 @pytest.mark.slow_except("nystrom", "linear")
 def test_bfloat16_is_near_float32(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM, dtype=jnp.bfloat16)

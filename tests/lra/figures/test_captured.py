@@ -45,6 +45,13 @@ def test_captured_inputs_reproduce_the_output(name, rngs):
         np.testing.assert_array_equal(mask, inputs[1])
 
 
+def test_a_run_with_rematerialization_can_be_captured(tmp_path):
+    trained = open_run(write_run(tmp_path / "run", small_config(train__remat=True)), max_len=100)
+    inputs = jnp.ones((1, 59), jnp.int32), mask_of_lengths([41], 59)
+    layers = captured.capture_cores(trained.run.model, trained.params, inputs)
+    assert all(jnp.isfinite(layer.output[:, :41]).all() for layer in layers)
+
+
 @pytest.mark.slow(minutes=0.2)
 def test_first_text_of_a_pair_comes_first(rngs):
     config = small_config(

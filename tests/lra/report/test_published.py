@@ -90,7 +90,11 @@ def test_encoding_of_a_file_is_utf_8_with_or_without_a_byte_order_mark(tmp_path)
             "model,source,text\nA,B,1\nA,B,\n",
             "row 2: must have at least one of the accuracies",
         ),
-        ("rows.csv", "model,source,text\nA,B,1,2\n", "row 1: unknown column None"),
+        (
+            "rows.csv",
+            "model,source,text\nA,B,1,2\n",
+            "row 1: more cells than the header has: quote",
+        ),
         ("rows.csv", "", "must contain a list of one or more rows"),
         ("rows.json", "[1]", "must contain a list of one or more rows"),
         (

@@ -58,6 +58,15 @@ def test_one_seed_is_marked_if_its_quartiles_differ(tmp_path):
     assert speed_of(tmp_path) == ["0.200 (0.200–0.375) †", "160 †"]
 
 
+def test_seeds_are_marked_if_the_quartiles_of_each_differ(tmp_path):
+    """As with a curriculum, whose sequences are shorter, however equal the medians are."""
+    write(tmp_path / "a", 0, laps=[0.1, 0.1, 0.3, 0.3])
+    write(tmp_path / "b", 1, laps=[0.1, 0.1, 0.3, 0.34])
+    assert speed_of(tmp_path) == ["0.200 (0.100–0.300) †", "160 †"]
+    write(tmp_path / "c", 2, laps=[0.2, 0.2, 0.22, 0.24])  # one steady run is enough
+    assert speed_of(tmp_path) == ["0.200 (0.200–0.225)", "160"]
+
+
 def test_a_run_without_laps_uses_its_result(tmp_path):
     write_run(tmp_path / "a")
     assert speed_of(tmp_path) == ["0.976", "32.8"]

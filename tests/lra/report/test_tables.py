@@ -183,6 +183,16 @@ def test_baselines_of_older_and_newer_runs_are_merged(tmp_path):
     assert tables.baselines(groups_in(tmp_path)) == (expected, False)
 
 
+def test_baselines_of_a_part_of_the_test_set_are_not_those_of_the_whole(tmp_path):
+    write_run(tmp_path / "whole", result={"baselines": {"constant answer": 0.5}})
+    assert tables.baselines(groups_in(tmp_path)) == ({"constant answer": 0.5}, True)
+    config = {"data": {"examples": 200}}
+    write_run(
+        tmp_path / "part", config=config, result={"baselines": {"naive Bayes on 10 bytes": 0.6}}
+    )
+    assert tables.baselines(groups_in(tmp_path)) == ({"constant answer": 0.5}, False)
+
+
 def test_baselines_of_one_test_set_are_not_those_of_another(tmp_path):
     write_run(tmp_path / "a")
     write_run(tmp_path / "going", task="listops", seed=5, finished=False, attention=SOFTMAX)
