@@ -132,7 +132,7 @@ def memory_advice(*, evaluates: bool) -> Iterator[None]:
             " begun. run_plan.py prints how many parts fit."
         )
         if evaluates:
-            advice = "pass a smaller --config.eval.batch_size."
+            advice = "pass a smaller --config.eval.batch_size, together with --config."
         raise ValueError(
             f"The memory of the device is too small ({str(error).splitlines()[0]:.200}): {advice}"
         ) from error
@@ -319,6 +319,11 @@ def _check_config(argv: list[str]) -> None:
     """
     places = [i for i, item in enumerate(argv) if re.match(r"--?config(=|$)", item)]
     if not places:
+        for item in argv[1:]:
+            if re.match(r"--?(no)?config\.", item):
+                raise ValueError(
+                    f"{item.partition('=')[0]} needs --config: pass --config=FILE as well."
+                )
         return
     _, equals, value = argv[places[-1]].partition("=")
     if not equals:

@@ -67,6 +67,10 @@ def start(*arguments, config="configs/listops.py", **environment):
         (["--config=configs/listops.py:nystrom,num_landmarks"], "needs a value: num_landmarks="),
         (["--config=configs/common.py"], "a config file needs the function get_config"),
         (["--config="], "known: configs/image.py, configs/listops.py"),
+        (
+            ["--config.eval.batch_size=4", "--workdir=x"],
+            "--config.eval.batch_size needs --config: pass",
+        ),
         ([LISTOPS, "--num_processes=0"], "num_processes"),
         ([LISTOPS, "--num_processes=-1"], "num_processes"),
         ([LISTOPS, "--process_id=-1"], "process_id"),

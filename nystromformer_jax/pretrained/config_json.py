@@ -148,12 +148,10 @@ class Source:
     exact_by_equality: bool = False  # exact because num_landmarks == segment_means_seq_len
 
 
-def read_source(
-    raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors] | None = None
-) -> Source:
+def read_source(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors]) -> Source:
     """Returns the description of a checkpoint from `raw`, a config.json in Hugging Face's layout.
 
-    `weights` reads the tensors, to check that the section `SECTION` matches them. None: no check.
+    `weights` reads the tensors, to check that the section `SECTION` matches them.
     """
     files.check_is_model(raw, where)
     if "model" in raw and "model_type" not in raw:
@@ -232,7 +230,7 @@ def _read_nystromformer(
     values: Mapping[str, Any],
     where: Path,
     fields: dict[str, Any],
-    weights: Callable[[], Tensors] | None,
+    weights: Callable[[], Tensors],
 ) -> Source:
     fields["num_landmarks"] = read_number(values, "num_landmarks", where)
     if values["conv_kernel_size"] is None:  # written by older versions
@@ -299,13 +297,13 @@ def _read_section(
     return str(section.get("model_class", ""))
 
 
-def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors] | None) -> bool:
+def _is_stale(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tensors]) -> bool:
     """Returns True, with a warning, if the weights have changed since the section was written.
 
     transformers copies the section unchanged when it saves a trained model.
     """
     section = raw[SECTION]
-    if not isinstance(section, Mapping) or weights is None:
+    if not isinstance(section, Mapping):
         return False
     expected = section.get(WEIGHTS_HASH)
     if expected is None:  # written by an older version
@@ -499,6 +497,8 @@ def differences_upstream(model: Model, config: NystromformerConfig) -> list[str]
             differences.append(
                 "its pseudoinverse takes 6 iterations and is scaled by one maximum over the batch"
             )
+        if config.landmark_selection != "segments":
+            differences.append("its landmarks are means of segments, not of clusters")
     elif config.attention != "softmax":
         differences.append(f"it has no {config.attention} attention and runs exact attention")
     ours, theirs = _head_activations(model, config)

@@ -171,7 +171,9 @@ def write_folder(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise FileExistsError(f"{folder} must be a folder, but it is a file.") from None
+        raise FileExistsError(
+            f"{folder} must be a folder, but it or one of its parents is a file: pass another folder."
+        ) from None
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     write_files(
         {

@@ -78,9 +78,7 @@ class Checkpointer:
         return sorted(self._manager.all_steps())
 
     def save(self, step: int, state: TrainState, metric_sums: Sums, record: Record) -> None:
-        """Saves a step in the background after any pending save; an existing step is kept."""
-        if step in self._manager.all_steps():
-            return
+        """Saves a step in the background after any pending save."""
         self.wait()
         self._saving = step
         self._kept, self._last = self._last, {step, record.best_step}

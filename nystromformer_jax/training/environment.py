@@ -1,6 +1,7 @@
 """Software versions, hardware and peak memory of a run, and the compilation cache."""
 
 import importlib.metadata
+import logging
 import math
 import os
 import platform
@@ -43,9 +44,16 @@ def processor() -> str:
 
 def enable_compilation_cache(folder: Path) -> None:
     """Caches compiled programs in `folder`, unless JAX_COMPILATION_CACHE_DIR is set."""
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(folder))
+    except OSError as error:
+        logging.getLogger(__name__).warning(
+            "Compiled programs are not cached: %s cannot be created (%s).", folder, error.strerror
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def choose_accumulation(

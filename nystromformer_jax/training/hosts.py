@@ -196,7 +196,8 @@ class StopSignals:
 
         Call this method in every process before every step.
         """
-        # jax stops at the call with one number exactly, so the numbers must grow by one, also between runs.
+        # jax stops at one exact number. The number must increase by one per call, also across the runs of
+        # one command.
         if jax.process_count() > 1 and multihost_utils.reached_preemption_sync_point(next(_calls)):
             self.received = signal.SIGTERM
 

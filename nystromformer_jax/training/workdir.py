@@ -166,9 +166,14 @@ class Workdir:
     def _require_data(self, sha256: str) -> None:
         file = self.path / "data.json"
         recorded = read_json(file) if file.exists() else {}
-        if not recorded.keys() & {"sha256", CHANGED} and (self._writes or self._read_only):
+        if not recorded.keys() & {"sha256", CHANGED}:
             if self._writes:
                 write_json(file, {**recorded, "sha256": sha256})
+            elif not self._read_only:  # the primary process has written it
+                raise ValueError(
+                    f"{file} was written by the first process of the run, but is missing here: pass a"
+                    " --workdir in a file system that all hosts share."
+                )
             return
         if recorded.get(CHANGED):
             raise ConfigDiffers(
@@ -335,7 +340,8 @@ def _require_same_config(
     path: Path, old: Mapping[str, Any], new: Mapping[str, Any], paths: Iterable[str]
 ) -> None:
     before, now = _identity(old, paths), _identity(new, paths)
-    # A train.accumulation of 0 is chosen by device. An option that is newer than the run may be off.
+    # A train.accumulation of 0 is chosen by device. A key that the run does not have is ignored if its value
+    # is now 0, False or empty.
     differences = [
         f"{key}: {_format_value(before, key)} in the run, {_format_value(now, key)} now"
         for key in sorted(before.keys() | now.keys())

@@ -21,7 +21,7 @@ from nystromformer_jax.pretrained import (
 )
 from nystromformer_jax.pretrained.__main__ import main
 from nystromformer_jax.pretrained.config_json import read_source
-from nystromformer_jax.pretrained.files import read_config_file
+from nystromformer_jax.pretrained.files import read_config_file, read_weights
 from nystromformer_jax.pretrained.tensors import read_params
 from tests.helpers import GRADIENT, OTHER_FRAMEWORK, Tolerance, assert_close, mask_of_lengths
 from tests.pretrained.tiny import same_bits
@@ -55,7 +55,8 @@ def gradients_of(model, folder, ours):
         else parameter.grad.numpy()
         for name, parameter in model.named_parameters()
     }
-    return read_params(ours, read_source(read_config_file(folder), folder), gradients)
+    source = read_source(read_config_file(folder), folder, lambda: read_weights(folder))
+    return read_params(ours, source, gradients)
 
 
 def compiled(model, variables):

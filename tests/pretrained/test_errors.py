@@ -176,7 +176,9 @@ class TestArguments:
     def test_saving_to_an_existing_file(self, tmp_path):
         (tmp_path / "file").touch()
         model = Nystromformer(CONFIG)
-        with pytest.raises(FileExistsError, match=r"must be a folder, but it is a file"):
+        with pytest.raises(
+            FileExistsError, match=r"must be a folder, but it or one of its parents is a file"
+        ):
             save_pretrained(tmp_path / "file", model, random_variables(model))
 
 

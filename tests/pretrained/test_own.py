@@ -177,6 +177,7 @@ def test_a_full_disk_raises_os_error_and_leaves_no_files(tmp_path):
     [
         ({"attention": "softmax"}, "its classifier has gelu_new between its layers"),
         ({"attention": "linear"}, "it has no linear attention and runs exact attention"),
+        ({"landmark_selection": "kmeans"}, "its landmarks are means of segments, not of clusters"),
         ({"num_landmarks": 1}, "only on unpadded inputs of exactly 13 tokens"),
         (
             {},

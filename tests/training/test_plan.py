@@ -212,6 +212,13 @@ def test_report_suggests_options_that_fit(monkeypatch):
     assert not CONFIG["mesh"]["shard_params"]
 
 
+def test_report_suggests_options_that_the_config_leaves_to_their_defaults(monkeypatch):
+    config = {"train": {}, "mesh": {}, "attention": {}}
+    found, asked = report(monkeypatch, [plan_of(17 * GIB), plan_of(GIB)], config=config)
+    assert found.text.endswith("--config.train.remat=True")
+    assert asked[-1]["train"] == {"remat": True}
+
+
 def test_report_states_that_no_option_fits(monkeypatch):
     found, asked = report(monkeypatch, [plan_of(None)] + [plan_of(17 * GIB)] * 3)
     assert "none of train.remat" in found.text

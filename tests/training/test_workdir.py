@@ -12,6 +12,7 @@ from nystromformer_jax.training import (
     Workdir,
     WorkdirBusy,
     config_sha256,
+    workdir,
     write_json,
 )
 
@@ -211,6 +212,17 @@ def test_read_only_access_changes_no_files(tmp_path):
     with pytest.raises(ConfigDiffers, match="num_layers: 2 in the run, 3 now"):
         Workdir(tmp_path / "run", changed("model", num_layers=3), read_only=True)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == files
+
+
+def test_a_folder_that_hosts_do_not_share_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(workdir, "is_primary", lambda: False)
+    with (
+        Workdir(tmp_path / "local", CONFIG) as run,
+        pytest.raises(
+            ValueError, match=r"data\.json was written by the first process .* all hosts share"
+        ),
+    ):
+        run.require_data("da7a")
 
 
 def test_the_first_start_records_a_value(tmp_path):

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 KINDS = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_OPERATION = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = (.*)$")
 _NAME = re.compile(r" ([a-z][\w\-]*)\(")
 _ARRAY = re.compile(r"\b(?:pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")  # bits and shape
 _CALLED = re.compile(
@@ -137,8 +136,8 @@ def _operations(text: str) -> Iterator[tuple[int, str, str, bool]]:
             current = head[2]
             computations[current] = []
             entry = current if head[1] else entry
-        elif current and (operation := _OPERATION.match(line)):
-            computations[current].append(operation[1])
+        elif current and (operation := _DEFINITION.match(line)):
+            computations[current].append(operation[2])
 
     def walk(computation: str, times: int, fused: bool) -> Iterator[tuple[int, str, str, bool]]:
         for operation in computations.get(computation, ()):

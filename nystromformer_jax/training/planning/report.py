@@ -56,7 +56,7 @@ def make_report(
     if plan.fits:
         lines += [*_step_lines(plan), *_time_lines(spec, plan, chip, price)]
     else:
-        lines.append(f"what would fit     {_what_would_fit(config, make_spec, limit)}")
+        lines.append(f"what would fit     {_what_would_fit(config, make_spec, spec, limit)}")
     if largest and chip is not None:
         batch = largest_batch(spec, limit, {spec.config.train.batch_size: plan})
         least = spec.mesh.shape["data"] * spec.config.train.accumulation
@@ -138,11 +138,10 @@ def _time_lines(spec: TrainSpec, plan: Plan, chip: Chip | None, price: float) ->
 
 
 def _what_would_fit(
-    config: Config, make_spec: Callable[[Config], TrainSpec], limit: int | float
+    config: Config, make_spec: Callable[[Config], TrainSpec], spec: TrainSpec, limit: int | float
 ) -> str:
     """Returns the first flags of `_smaller` with which the step fits, or advice if none is enough."""
-    spec = make_spec(config)
-    for changes in _smaller(config, spec):
+    for changes in _smaller(spec):
         changed = {name: dict(section) for name, section in config.items()}
         for key, value in changes.items():
             section, name = key.split(".")
@@ -159,14 +158,14 @@ def _what_would_fit(
     )
 
 
-def _smaller(config: Config, spec: TrainSpec) -> Iterator[dict[str, Any]]:
+def _smaller(spec: TrainSpec) -> Iterator[dict[str, Any]]:
     """Yields config changes that trade time for memory, in ascending order of time cost."""
     changes: dict[str, Any] = {}
     data = spec.mesh.shape["data"]
-    if not config["train"]["remat"]:
+    if not spec.config.train.remat:
         changes["train.remat"] = True
         yield dict(changes)
-    if not config["mesh"]["shard_params"] and spec.mesh.size > 1:
+    if not spec.config.mesh.shard_params and spec.mesh.size > 1:
         changes["mesh.shard_params"] = True
         yield dict(changes)
     rows = spec.config.train.batch_size // data
