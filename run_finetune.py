@@ -6,7 +6,7 @@ from language import program
 main = program.define(
     "configs/finetune.py:KIND[,attention=NAME][,option=value …]",
     "configs/finetune.py:classification",
-    ("finetune", "glue"),
+    ("finetune",),
 )
 
 if __name__ == "__main__":

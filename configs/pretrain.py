@@ -10,7 +10,8 @@ and 0.999, weight decay 0.01, 10,000 steps of warm-up, linear decay; 500,000 ste
 BERT-small; 64 landmarks. Convolution of width 33 at 512 tokens and 65 at 4,096, as in the authors' configs
 (`nystrom-512/config.json` at 5689313, and the deleted config for 4,096 tokens).
 Differs: the authors' code uses OneCycleLR, which cycles β₁ by default, and masks single tokens
-(`--config.objective.whole_words=False`). In both, weight decay applies to all parameters.
+(`--config.objective.whole_words=False`). As in the authors' code, weight decay applies to
+all parameters.
 Data: documents from text files, JSON lines or a prepared tensorflow-datasets dataset. A WordPiece vocabulary
 is trained on them unless data.tokenizer is set. The paper uses BookCorpus and English Wikipedia, which this
 project does not download.

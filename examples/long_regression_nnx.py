@@ -48,7 +48,7 @@ class Denoiser(nnx.Module):
 
 def recordings(rng, batch_size, length, *, stretches=4, noise=0.1):
     """Returns the sensor's readings with the reference channel [B L 2], and the true signal [B L]."""
-    rngs = jax.random.split(rng, 6)
+    rngs = jax.random.split(rng, 4)
     time = jnp.arange(length)[None] / length
     level, offset = jax.random.normal(rngs[0], (2, batch_size, 1))
     waves, phase = jax.random.uniform(rngs[1], (2, 3, batch_size, 1))

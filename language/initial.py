@@ -14,7 +14,7 @@ import flax.linen as nn
 from dataprep.cache import user_path
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
-from nystromformer_jax.models import AttentionName
+from nystromformer_jax.models import PRESETS, AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
@@ -34,10 +34,9 @@ ATTENTION_FIELDS = (
     "landmark_layout",
     "landmark_selection",
     "mask_conv",
-    "implementation",
 )
-# Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The default
-# says nothing about the tokenizer: it is RoBERTa's id, also for Nyströmformers with other tokenizers.
+# Key of config.json: (tokenizer attribute with the same id, default that transformers writes). The defaults
+# are RoBERTa's ids for every Nyströmformer, so a default is not compared with the tokenizer.
 SPECIAL_IDS: Mapping[str, tuple[str, int | None]] = {
     "pad_token_id": ("pad_id", 1),
     "bos_token_id": ("cls_id", 0),
@@ -118,10 +117,11 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
             raise ValueError(f"attention.{key}: no such key{hint}")
     from_mapping(NystromformerConfig, {"vocab_size": 1, **options}, "attention")  # to validate
     if not init.checkpoint:
-        if not name:
+        if not name or not model.keys() >= PRESETS["base"].keys():
             raise ValueError(
-                "attention.name: is empty, which selects the checkpoint's attention, but"
-                " init.checkpoint is empty, too: set one of them."
+                "init.checkpoint: is empty, but this config takes the sizes and the attention of the model"
+                " from a checkpoint: set it to the folder of a model. For a new model, use"
+                " configs/pretrain.py:small."
             )
         values = {**model, **options, "attention": name, **fields}
         return from_mapping(NystromformerConfig, values, "model")
@@ -192,7 +192,10 @@ def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: Ini
 
 
 def _mismatch(difference: str) -> ValueError:
-    return ValueError(f"{difference}: they do not match. Use the checkpoint's own tokenizer.")
+    return ValueError(
+        f"{difference}: they do not match. Use the tokenizer that the model was trained with. If you added"
+        " tokens to it, resize the model with nystromformer_jax.pretrained.resize_token_embeddings."
+    )
 
 
 def check_same_vocabulary(tokenizer: Tokenizer, init: InitConfig) -> None:

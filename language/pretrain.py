@@ -260,7 +260,8 @@ def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> 
     params = training.load_best_params(workdir, spec)
     pairs = examples(corpus.splits["valid"], run.data.max_len)
     valid = _with_perplexity(training.evaluate_split(spec, params, pairs))
-    return {**result, "valid": valid, "valid_examples": _num_evaluated(run, corpus)}
+    evaluated = run.fit.eval.num_evaluated(len(corpus.splits["valid"]))
+    return {**result, "valid": valid, "valid_examples": evaluated}
 
 
 def sentence(result: Mapping[str, Any]) -> str:
@@ -291,11 +292,6 @@ def _make_params(run: Run, model: NystromformerForPreTraining) -> Callable[[], A
     tokens = jnp.zeros((1, run.data.max_len), jnp.int32)
     seed = run.fit.train.seed
     return lambda: model.init(jax.random.key(seed), tokens, deterministic=True)["params"]
-
-
-def _num_evaluated(run: Run, corpus: Corpus) -> int:
-    """Returns the number of held-out pairs that are evaluated."""
-    return run.fit.eval.num_evaluated(len(corpus.splits["valid"]))
 
 
 def _with_perplexity(valid: Mapping[str, float]) -> dict[str, float]:

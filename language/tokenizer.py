@@ -70,10 +70,9 @@ class Tokenizer:
         # "[MASK]" in a text is split like other text; it does not become the mask token. Other special
         # tokens, such as markers of entities that a user added, remain tokens.
         as_text = set(itertools.chain.from_iterable(SPECIAL_TOKENS.values()))
-        hashed = (
-            _mark_special(  # pretraining never masks special tokens, so the hash has all of them
-                backend, lambda token: token["special"] or token["content"] in as_text
-            )
+        # The hash covers all special tokens, because pretraining never masks them.
+        hashed = _mark_special(
+            backend, lambda token: token["special"] or token["content"] in as_text
         )
         backend = _mark_special(backend, lambda token: token["content"] in as_text)
         backend.encode_special_tokens = True
@@ -145,7 +144,7 @@ class Tokenizer:
     def save(self, folder: Path, max_len: int | None = None, num_types: int = 2) -> None:
         """Writes `tokenizer.json` and `tokenizer_config.json`, as required by `transformers`.
 
-        The written tokenizer adds special tokens as in training, `[CLS] a [SEP] b [SEP]`, also if this
+        The written tokenizer adds special tokens as in training, `[CLS] a [SEP] b [SEP]`, even if this
         tokenizer adds others or none. Texts are separated by `pair_separators` of `[SEP]`. `max_len` is the
         maximum number of tokens that the model supports, and `num_types` its number of types.
         """

@@ -106,7 +106,7 @@ def test_predicting_with_an_unfinished_run_is_an_error(in_repository, tmp_path):
     arguments = [f"--workdir={tmp_path}", "--input=x", "--output=y"]
     answer = programs.call("run_finetune", "--mode=predict", *arguments)
     programs.assert_refused(answer, "run_finetune")
-    assert f"{tmp_path} has no folder model, because its run is not finished" in answer.errors
+    assert f"{tmp_path} has no subfolder model/, because its run is not finished" in answer.errors
 
 
 @pytest.mark.parametrize("sections", [{"model"}, {"objective", "init"}])
@@ -132,7 +132,7 @@ def test_invalid_files_leave_no_run(in_repository, tmp_path):
     arguments = flags(tmp_path, tmp_path / "run", model, "classification")
     answer = programs.call("run_finetune", *arguments, "--config.data.label=lable")
     assert answer.code == 2
-    assert "data.label needs a column 'lable'" in answer.errors.splitlines()[-1]
+    assert "the column 'lable' (data.label) is missing" in answer.errors.splitlines()[-1]
     assert not (tmp_path / "run").exists()
     answer = programs.call("run_finetune", *arguments, "--config.data.labels=neg,fine")
     assert "the label 'pos' is not among the labels neg, fine" in answer.errors

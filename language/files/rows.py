@@ -51,8 +51,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
                 option = "text" if column == config.text else "text_pair"
                 option = "label" if column == config.label else option
                 raise ValueError(
-                    f"{where}: data.{option} needs a column {column!r}, but the columns are"
-                    f" {', '.join(map(str, row))}{nearest(column, row)}"
+                    f"{where}: the column {column!r} (data.{option}) is missing{nearest(column, row)}"
                 )
         found = tuple(_text(row[column], column, where) for column in texts)
         label = _label(row[config.label], config, where) if labeled else None

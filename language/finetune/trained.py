@@ -50,7 +50,7 @@ def open_trained(folder: Path) -> Trained:
         )
     if not (folder / "model").is_dir():
         raise FileNotFoundError(
-            f"{folder} has no folder model, because its run is not finished: resume the run with the"
+            f"{folder} has no subfolder model/, because its run is not finished: resume the run with the"
             " command that started it."
         )
     config = {

@@ -47,8 +47,8 @@ _ENTAILMENT = ("entailment", "not_entailment")
 # Source: Wang et al. 2019 (arXiv:1804.07461), Table 1, for metrics and sizes; gluebenchmark.com/faq for the
 # names of submissions. Class numbers are from huggingface/transformers, data/processors/glue.py at 00e12e7,
 # which the authors' run_glue.py uses.
-# Differs: class numbers do not depend on the tokenizer. With RoBERTa's, which the authors use,
-# transformers swaps two class numbers of MNLI, for weights that were fine-tuned elsewhere.
+# Differs: class numbers do not depend on the tokenizer. With RoBERTa's tokenizer, which the authors use,
+# transformers swaps two classes of MNLI, to suit weights that were fine-tuned elsewhere.
 TASKS: Mapping[str, GlueTask] = {
     task.name: task
     for task in (

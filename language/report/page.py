@@ -43,8 +43,9 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> st
     if found := gains.find_gains(groups):
         parts += [
             "## Gains of pretraining",
-            "The same fine-tuning from the checkpoint and from scratch: means over the seeds that both have,"
-            " and the standard error of the paired difference over examples.",
+            "Accuracy of the same fine-tuning from the checkpoint and from scratch, also for tasks whose main"
+            " metric is another one: means over the seeds that both have, and the standard error of the"
+            " paired difference over examples.",
             gains.table(found).markdown(),
         ]
     if pretraining := [group for group in groups if not group.task]:

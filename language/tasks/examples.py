@@ -37,8 +37,8 @@ class EncodedSplit:
     starts: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], offset of each text in `tokens`
     lengths: npt.NDArray[np.int64]  # [N, 1], pairs [N, 2], tokens per text
     labels: npt.NDArray[np.int32] | npt.NDArray[np.float32] | None  # [N, …], float32 for scores
-    label_dtype: npt.DTypeLike  # dtype of a batch's labels, also if `labels` is None
-    label_shape: tuple[int, ...] = ()  # shape of the label of one row, also if `labels` is None
+    label_dtype: npt.DTypeLike  # dtype of a batch's labels, even if `labels` is None
+    label_shape: tuple[int, ...] = ()  # shape of the label of one row, even if `labels` is None
     ids: npt.NDArray[np.str_]  # [N], as in a file of predictions
     tokenizer: Tokenizer
     truncation: Truncation = "head"
@@ -167,8 +167,8 @@ def count_complete(owners: npt.NDArray[np.integer], rows: int) -> int:
     count = int(owners[rows]) if rows < len(owners) else int(owners[-1]) + 1
     if not count:
         raise ValueError(
-            f"eval.max_examples={rows}: the first example is longer than data.max_len and has more rows:"
-            " raise it, or set it to 0 for all."
+            f"eval.max_examples={rows}: the first example is longer than data.max_len and is split into"
+            " more rows: raise eval.max_examples, or set it to 0 for all."
         )
     return count
 

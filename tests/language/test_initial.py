@@ -28,6 +28,17 @@ def test_errors_name_keys_of_the_section_attention(values, sentence, of_checkpoi
         model_config({"model": {}, "attention": attention}, init, vocab_size=60)
 
 
+@pytest.mark.parametrize("attention", [{}, {"name": "nystrom"}])
+def test_a_config_without_sizes_needs_a_checkpoint(attention):
+    """The model would otherwise have the sizes of BERT-base."""
+    with pytest.raises(
+        ValueError, match=r"init\.checkpoint: is empty, but this config takes the sizes"
+    ):
+        model_config(
+            {"model": {"dropout_rate": 0.1}, "attention": attention}, InitConfig(), vocab_size=60
+        )
+
+
 def test_a_head_that_the_checkpoint_lacks_is_drawn_from_the_seed(tmp_path):
     init = InitConfig(checkpoint=str(fakes.checkpoint(tmp_path)))
     config = model_config({"model": {}, "attention": {}}, init)

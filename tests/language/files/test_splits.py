@@ -220,10 +220,10 @@ TWICE = json.dumps({"data": SQUAD["data"] * 2})
 # Name, content, values of the config, and a part of the message.
 INVALID = {
     "classification": [
-        ("x.csv", ROWS, {"text": "txt"}, "line 2: data.text needs a column 'txt', but the columns are text"),
+        ("x.csv", ROWS, {"text": "txt"}, "line 2: the column 'txt' (data.text) is missing"),
         ("x.csv", ROWS, {"text": "txt"}, "did you mean text?"),
-        ("x.csv", ROWS, {"text_pair": "b"}, "data.text_pair needs a column 'b'"),
-        ("x.csv", ROWS, {"label": "y"}, "data.label needs a column 'y'"),
+        ("x.csv", ROWS, {"text_pair": "b"}, "the column 'b' (data.text_pair) is missing"),
+        ("x.csv", ROWS, {"label": "y"}, "the column 'y' (data.label) is missing"),
         ("x.csv", "", {}, "x.csv has no examples"),
         ("x.csv", "text,label\n", {}, "x.csv has no examples"),
         ("x.txt", ROWS, {}, "x.txt must end in .tsv or .csv or .jsonl"),
@@ -245,7 +245,7 @@ INVALID = {
         ("x.csv", ROWS, {"max_len": 2}, "data.max_len=2: an example for classification needs at least 3"),
         ("x.csv", ROWS, {"train_file": ""}, "data.train_file: needs the path of the training examples"),
         ("x.csv", ROWS, {"valid_file": "none.csv"}, "data.valid_file: none.csv does not exist"),
-        ("x.jsonl", "{}", {}, "line 1: data.text needs a column 'text'"),
+        ("x.jsonl", "{}", {}, "line 1: the column 'text' (data.text) is missing"),
         ("x.jsonl", '{"text": "a", "label": 0}\n{"text', {}, "line 2 is not JSON"),
         ("x.jsonl", "[1]", {}, "line 1 is not a JSON object"),
         ("x.jsonl", "[" * 10**5, {}, "line 1 is not JSON (maximum recursion depth exceeded"),
@@ -349,7 +349,7 @@ def test_a_test_file_needs_labels_in_all_rows_or_none(tmp_path, first):
     file = tmp_path / "x.jsonl"
     file.write_text("\n".join(lines if first else lines[::-1]))
     with pytest.raises(
-        ValueError, match=f"line {2 if first else 1}: data.label needs a column 'label'"
+        ValueError, match=rf"line {2 if first else 1}: the column 'label' \(data.label\) is missing"
     ):
         rows.read(file, FilesConfig(kind="classification"), labeled=None)
     file.write_text(lines[1])

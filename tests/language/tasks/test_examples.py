@@ -129,7 +129,9 @@ def test_rejects_short_rows_and_indices_out_of_range(pairs):
 def test_examples_are_complete_with_all_their_rows():
     owners = np.array([0, 0, 0, 1, 2, 2])
     assert [count_complete(owners, rows) for rows in (3, 4, 5, 6)] == [1, 2, 2, 3]
-    with pytest.raises(ValueError, match=r"eval.max_examples=2: the first example .* raise it"):
+    with pytest.raises(
+        ValueError, match=r"eval.max_examples=2: the first example .* raise eval.max_examples"
+    ):
         count_complete(owners, 2)
 
 
