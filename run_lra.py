@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         for folder in folders:
             if not folder.is_dir():
                 return exit_with_error(
-                    f"--mode=eval needs a finished run; folder {folder} does not exist"
+                    f"--mode=eval needs a finished run, but {folder} is not a folder: pass a run's --workdir"
                 )
         configs = {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
     else:

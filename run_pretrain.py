@@ -40,7 +40,9 @@ def main(argv: list[str]) -> int:
         return 0
     evaluates = MODE.value == "eval"
     if evaluates and not folder.is_dir():
-        return exit_with_error(f"--mode=eval needs a finished run; folder {folder} does not exist")
+        return exit_with_error(
+            f"--mode=eval needs a finished run, but {folder} is not a folder: pass a run's --workdir"
+        )
     cli.check_folders({folder: run}, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared

@@ -87,7 +87,7 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
         return 0
     if missing := [folder for folder in runs if mode != "train" and not folder.is_dir()]:
         return exit_with_error(
-            f"--mode={mode} needs a finished run; folder {missing[0]} does not exist"
+            f"--mode={mode} needs a finished run, but {missing[0]} is not a folder: pass a run's --workdir"
         )
     evaluates = mode == "eval"
     cli.check_folders(runs, paths=finetune.PATHS, finished=evaluates)

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from dataprep import cache
 from nystromformer_jax.dropout import Dropout
@@ -66,6 +67,20 @@ def rematerialises(job):
     loss = on_mesh(job.loss_fn, job.mesh)
     jaxpr = jax.make_jaxpr(loss)(state.params, batch, jax.random.key(0))
     return re.search(r"\b(remat2?|checkpoint)\[", str(jaxpr)) is not None
+
+
+def equations(jaxpr):
+    """All equations of a program, also those of the programs that it calls."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+def largest_array(function, *shapes):
+    """Returns the number of entries of the largest array that the program of `function` computes."""
+    program = jax.make_jaxpr(function)(*shapes).jaxpr
+    return max(x.aval.size for equation in equations(program) for x in equation.outvars)
 
 
 def normal(rng, shape, dtype=float):

@@ -58,13 +58,13 @@ def test_sizes_of_a_million_tokens_in_thousands_of_segments():
 def test_means_equal_those_of_numpy_under_any_mask(rngs):
     x = normal(next(rngs), (3, 23, 2, 5))
     mask = jax.random.bernoulli(next(rngs), 0.6, (3, 23))
-    means, alive, x, mask = jax.device_get((*segment_means(x, 4, mask), x, mask))
+    means, landmark_mask, x, mask = jax.device_get((*segment_means(x, 4, mask), x, mask))
     for b in range(3):
         parts = x[b][mask[b]]
         segment = (np.arange(len(parts)) * 4) // len(parts)
         for m in range(4):
             assert_close(means[b, m], parts[segment == m].mean(0), SAME_ARITHMETIC)
-    assert alive.all()
+    assert landmark_mask.all()
 
 
 @pytest.mark.parametrize("length", [12, 13])
@@ -125,23 +125,25 @@ def test_padding_anywhere_changes_nothing(rngs):
 
 def test_dead_landmarks_are_zero():
     x = jnp.arange(1.0, 4.0).reshape(1, 3, 1, 1)
-    means, alive = segment_means(x, 5, jnp.ones((1, 3), bool))
-    np.testing.assert_array_equal(alive[0], [True, True, False, True, False])
+    means, landmark_mask = segment_means(x, 5, jnp.ones((1, 3), bool))
+    np.testing.assert_array_equal(landmark_mask[0], [True, True, False, True, False])
     np.testing.assert_array_equal(means[0, :, 0, 0], [1, 2, 0, 3, 0])
 
 
 def test_layout_of_the_authors_averages_padding_as_zeros():
     x = jnp.array([2.0, 4.0, 6.0, jnp.nan]).reshape(1, 4, 1, 1)
-    means, alive = segment_means(x, 2, jnp.array([[True, True, True, False]]), layout="mlpen")
+    means, landmark_mask = segment_means(
+        x, 2, jnp.array([[True, True, True, False]]), layout="mlpen"
+    )
     np.testing.assert_array_equal(means[0, :, 0, 0], [3.0, 3.0])
-    assert alive.all()
+    assert landmark_mask.all()
 
 
 def test_layout_of_hugging_face_averages_padding():
     x = jnp.array([2.0, 4.0, 6.0, 10.0]).reshape(1, 4, 1, 1)
-    means, alive = segment_means(x, 2, jnp.array([[True, True, True, False]]), layout="hf")
+    means, landmark_mask = segment_means(x, 2, jnp.array([[True, True, True, False]]), layout="hf")
     np.testing.assert_array_equal(means[0, :, 0, 0], [3.0, 8.0])
-    assert alive.all()
+    assert landmark_mask.all()
 
 
 def test_gradient_of_a_mean_is_one_over_the_segment_length():

@@ -276,11 +276,11 @@ def test_plan_equals_the_memory_of_the_step(shape, shard_params):
     state, totals = jax.jit(job.start, out_shardings=where)()
     batch = shard_batch(batches[0], job.mesh)
     step = job.step().lower(state, totals, batch).compile()
-    held = step(state, totals, batch), batch
+    results = step(state, totals, batch), batch
     first = job.mesh.devices.flat[0]
     live = sum(
         shard.data.nbytes
-        for leaf in jax.tree.leaves(held)
+        for leaf in jax.tree.leaves(results)
         for shard in leaf.addressable_shards
         if shard.device == first
     )

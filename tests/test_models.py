@@ -233,7 +233,7 @@ class TestHeads:
         assert_close(together, jnp.concatenate(alone, axis=1), REFERENCE)
 
     def test_a_classifier_uses_only_its_first_token(self, rngs):
-        """Its logits follow from the backbone's first hidden state by the two layers' formula."""
+        """Logits equal the head's formula on the first hidden state."""
         model = NystromformerForSequenceClassification(ONE_LAYER)
         inputs = tokens(rngs, BATCH, LENGTH)
         params = variables_of(model)["params"]
@@ -523,7 +523,7 @@ class TestIds:
 
     def test_rejects_positions_outside_the_table(self, rngs):
         model = NystromformerForMaskedLM(config(num_layers=1))
-        with pytest.raises(ValueError, match=r"positions must be from 0 to 6 .* got 7"):
+        with pytest.raises(ValueError, match=r"positions must be from 0 to 6 .* got 7\.$"):
             model.apply(
                 variables_of(model),
                 tokens(rngs, 1, 7),

@@ -186,7 +186,6 @@ def test_only_layers_that_draw_have_random_state():
         assert bool(nnx.state(layer, nnx.RngState)) == draws
 
 
-@pytest.mark.slow(minutes=0.1)
 class ValueCore(nn.Module):
     """A core that is not an `AttentionCore`; whether it draws random numbers is unknown."""
 
@@ -204,6 +203,7 @@ def test_another_core_gets_the_dropout_stream_if_there_is_one(rngs):
     assert_close(with_stream, 2 * without, REFERENCE)
 
 
+@pytest.mark.slow(minutes=0.1)
 def test_an_ensemble_is_created_and_trained_by_vmap(rngs):
     optax = pytest.importorskip("optax", reason="needs the extra `lra`")
     make = make_core("nystrom", num_landmarks=3, conv_kernel_size=3)

@@ -17,10 +17,10 @@ B, L, H, D = 2, 13, 3, 10
 def test_equals_multiplication_by_complex_numbers(rngs):
     x = normal(next(rngs), (B, L, H, D))
     positions = jax.random.randint(next(rngs), (B, L), 0, 500)
-    wide = np.float64(x)
+    float64 = np.float64(x)
     rates = 100.0 ** (-2 * np.arange(D // 2) / D)
     angles = np.float64(positions)[:, :, None, None] * rates[None, None, None]
-    turned = (wide[..., : D // 2] + 1j * wide[..., D // 2 :]) * np.exp(1j * angles)
+    turned = (float64[..., : D // 2] + 1j * float64[..., D // 2 :]) * np.exp(1j * angles)
     expected = np.concatenate([turned.real, turned.imag], axis=-1)
     turn = jax.jit(functools.partial(rotary_embedding, base=100.0))
     assert_close(turn(x, positions), expected, REFERENCE)

@@ -120,13 +120,32 @@ def test_rejects_an_invalid_workdir_before_preparing_data(called, monkeypatch, t
     monkeypatch.setattr(trainer, "prepare", lambda config: run)
     monkeypatch.setattr(training, "enable_compilation_cache", lambda folder: None)
     words = f"--workdir must be a folder, but {tmp_path}/file is a file"
-    for flags in ((), ("--mode=eval",)):
+    evaluation = f"--mode=eval needs a finished run, but {tmp_path}/file is not a folder"
+    for flags, sentence in (((), words), (("--mode=eval",), evaluation)):
         refused = call(f"--workdir={tmp_path}/file", *flags)
         assert refused.code == 2
-        assert words in refused.errors or "does not exist" in refused.errors
+        assert sentence in refused.errors
     unfinished = call("--mode=eval", f"--workdir={tmp_path}/other")
     assert unfinished.code == 2
     assert "config" in unfinished.errors
+
+
+def test_too_little_memory_ends_a_run_with_advice(tmp_path):
+    def act(run, workdir):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+
+    runs = {tmp_path / "run": types.SimpleNamespace(config={"train": {"seed": 3}})}
+    with pytest.raises(ValueError, match=r"train\.accumulation=PARTS"):
+        cli.run_all(runs, act, str, paths=(), evaluates=False)
+
+
+def test_other_errors_of_a_device_are_unchanged():
+    error = jax.errors.JaxRuntimeError("INTERNAL: something else")
+    with (
+        pytest.raises(jax.errors.JaxRuntimeError, match="something else"),
+        cli.memory_advice(evaluates=False),
+    ):
+        raise error
 
 
 def test_workdir_may_start_with_a_tilde_and_end_with_a_slash(called, monkeypatch, tmp_path):
@@ -134,10 +153,12 @@ def test_workdir_may_start_with_a_tilde_and_end_with_a_slash(called, monkeypatch
     monkeypatch.setattr(trainer, "prepare", lambda config: None)
     nowhere = call("--mode=eval", "--workdir=~/nowhere/")
     assert nowhere.code == 2
-    assert nowhere.errors.endswith(f"folder {tmp_path}/nowhere does not exist\n")
+    assert nowhere.errors.endswith(f"{tmp_path}/nowhere is not a folder: pass a run's --workdir\n")
     if name != "run_pretrain":
         several = call("--mode=eval", "--workdir=~/nowhere/", "--seeds=2")
-        assert several.errors.endswith(f"folder {tmp_path}/nowhere-seed0 does not exist\n")
+        assert several.errors.endswith(
+            f"{tmp_path}/nowhere-seed0 is not a folder: pass a run's --workdir\n"
+        )
     if name == "run_glue":
         search = call("--mode=eval", "--workdir=~/nowhere/", "--search")
-        assert f"folder {tmp_path}/nowhere/batch8-rate2e-5-" in search.errors
+        assert f"but {tmp_path}/nowhere/batch8-rate2e-5-" in search.errors

@@ -48,9 +48,9 @@ def test_the_maximum_carries_no_gradient(rngs):
 
 def test_distribute_equals_attention_to_live_landmarks(rngs):
     query, k_landmarks, values = random_inputs(rngs, 2, 23, 3, 5, key_length=7)
-    alive = jax.random.bernoulli(next(rngs), 0.6, (2, 7))
-    output = distribute(query, k_landmarks, values, landmark_mask=alive)
-    assert_close(output, by_softmax(query, k_landmarks, values, alive), REFERENCE)
+    landmark_mask = jax.random.bernoulli(next(rngs), 0.6, (2, 7))
+    output = distribute(query, k_landmarks, values, landmark_mask=landmark_mask)
+    assert_close(output, by_softmax(query, k_landmarks, values, landmark_mask), REFERENCE)
 
 
 def test_distribute_adds_the_convolution_of_real_values(rngs):

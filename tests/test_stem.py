@@ -64,8 +64,8 @@ def test_half_precision_activations_keep_float32_parameters(rngs):
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
     output = apply(stem, variables, x)
     assert output.dtype == jnp.bfloat16
-    wide = apply(ConvStem((5, 3)), variables, x.astype(jnp.float32))
-    assert_close(output, wide, HALF)
+    expected = apply(ConvStem((5, 3)), variables, x.astype(jnp.float32))
+    assert_close(output, expected, HALF)
 
 
 @pytest.mark.parametrize(

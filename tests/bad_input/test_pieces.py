@@ -52,14 +52,18 @@ def test_segment_means_lie_within_the_range_of_real_tokens(drawn, filler, masked
     x = x if masked else drawn.inputs[0]
     mask = drawn.mask if masked else None
     function = compiled(segment_means, num_landmarks=count)
-    means, alive = function(x, mask=mask)
+    means, landmark_mask = function(x, mask=mask)
     assert means.shape == (drawn.case.batch, count, *x.shape[2:])
-    assert (means.dtype, alive.dtype, alive.shape) == (x.dtype, bool, means.shape[:2])
+    assert (means.dtype, landmark_mask.dtype, landmark_mask.shape) == (
+        x.dtype,
+        bool,
+        means.shape[:2],
+    )
     assert finite(means)
     assert same_bits(means, function(drawn.filled(0).inputs[0] if masked else x, mask=mask)[0])
-    assert not np.asarray(means, np.float64)[~np.asarray(alive)].any()
+    assert not np.asarray(means, np.float64)[~np.asarray(landmark_mask)].any()
     real = np.ones(x.shape[:2], bool) if mask is None else mask
-    assert (alive.sum(axis=1) == np.minimum(real.sum(axis=1), count)).all()
+    assert (landmark_mask.sum(axis=1) == np.minimum(real.sum(axis=1), count)).all()
     largest = np.abs(np.where(real[..., None, None], np.asarray(x, np.float64), 0)).max(initial=0)
     assert np.abs(np.asarray(means, np.float64)).max() <= largest * 1.01
 
@@ -99,12 +103,12 @@ def test_convolution_equals_its_formula(program, width, per_channel, seed):
     kernel = values(seed + 1, "ordinary", (*groups, width), dtype)
     output = compiled(depthwise_convolution)(value, kernel)
     assert (output.shape, output.dtype) == (value.shape, dtype)
-    wide = np.pad(np.asarray(value, np.float64), ((0, 0), (width // 2,) * 2, (0, 0), (0, 0)))
+    padded = np.pad(np.asarray(value, np.float64), ((0, 0), (width // 2,) * 2, (0, 0), (0, 0)))
     weights = np.asarray(kernel, np.float64).reshape(case.heads, -1, width)[None, None]
     expected = sum(
-        wide[:, shift : shift + case.length] * weights[..., shift] for shift in range(width)
+        padded[:, shift : shift + case.length] * weights[..., shift] for shift in range(width)
     )
-    scale = np.abs(wide).max() * np.abs(weights).max() * width
+    scale = np.abs(padded).max() * np.abs(weights).max() * width
     error = np.abs(np.asarray(output, np.float64) - expected).max()
     assert error <= float(jnp.finfo(dtype).eps) * scale
 
@@ -132,14 +136,14 @@ def test_collect_in_two_parts_equals_collect_at_once(drawn, seed):
 def test_distribute_ignores_dead_landmarks(drawn, data):
     query, key, value = drawn.filled(0).inputs
     count = min(drawn.case.num_landmarks, key.shape[1])
-    alive = data.draw(masks(drawn.case.batch, count)) | (np.arange(count) == 0)
+    landmark_mask = data.draw(masks(drawn.case.batch, count)) | (np.arange(count) == 0)
     k_landmarks, landmark_values = key[:, :count], value[:, :count]
     function = compiled(distribute)
-    output = function(query, k_landmarks, landmark_values, landmark_mask=alive)
+    output = function(query, k_landmarks, landmark_values, landmark_mask=landmark_mask)
     assert (output.shape, output.dtype) == (query.shape, query.dtype)
     assert finite(output)
-    other = filled(landmark_values, alive, 3)  # another number at dead landmarks
-    assert same_bits(output, function(query, k_landmarks, other, landmark_mask=alive))
+    other = filled(landmark_values, landmark_mask, 3)  # another number at dead landmarks
+    assert same_bits(output, function(query, k_landmarks, other, landmark_mask=landmark_mask))
 
 
 @fuzz()

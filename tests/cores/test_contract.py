@@ -18,7 +18,6 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.cores import CORES, make_core
 from nystromformer_jax.plugins import is_plugin
 from tests.helpers import (
-    GRADIENT,
     HALF,
     REFERENCE,
     SAME_ARITHMETIC,
@@ -214,6 +213,15 @@ def test_an_example_is_independent_of_its_batch(core_name, rngs):
         assert_close(together[b : b + 1], alone, SAME_ARITHMETIC, where=mask[b : b + 1])
 
 
+def test_output_without_real_tokens_is_zero(core_name, rngs):
+    if is_plugin(core_name):
+        pytest.skip("a core of another package may return something else")
+    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
+    output = compiled(core_name)(*inputs, mask_of_lengths([43, 0, 5], LENGTH))
+    assert (output[1] == 0).all()
+    assert (output[0] != 0).any()
+
+
 @pytest.mark.slow_except("chunked", "nystrom", "reformer", "performer")
 def test_gradients_are_finite_if_an_example_has_no_real_tokens(core_name, rngs):
     inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
@@ -247,7 +255,7 @@ def test_jit_changes_nothing(core_name, rngs):
 
     gradient = jax.grad(total, argnums=(0, 1, 2))
     assert_close(jax.jit(core)(*inputs, mask), core(*inputs, mask), REFERENCE)
-    assert_close(jax.jit(gradient)(*inputs), gradient(*inputs), GRADIENT)
+    assert_close(jax.jit(gradient)(*inputs), gradient(*inputs), REFERENCE)
 
 
 def test_queries_and_keys_may_differ_in_length(core_name, rngs):
@@ -486,4 +494,4 @@ def test_a_batch_on_an_explicit_mesh_axis(rngs, name, option, masked):
     mesh = jax.make_mesh((2,), ("data",), (AxisType.Explicit,))
     with jax.set_mesh(mesh):
         split = gradient(*jax.device_put((*inputs, mask), NamedSharding(mesh, P("data"))))
-    assert_close(np.asarray(split), gradient(*inputs, mask), GRADIENT)
+    assert_close(np.asarray(split), gradient(*inputs, mask), REFERENCE)

@@ -5,10 +5,10 @@ import pytest
 
 from nystromformer_jax.cores.linear import linear_attention
 from tests.helpers import (
-    GRADIENT,
     REFERENCE,
     SAME_ARITHMETIC,
     assert_close,
+    largest_array,
     mask_of_lengths,
     random_inputs,
 )
@@ -58,7 +58,7 @@ def test_gradient_equals_that_of_the_quadratic_form(rngs):
     mask = mask_of_lengths([43, 17, 1], KEYS)
     attend = lambda *inputs: linear_attention(*inputs, mask=mask) * mask[..., None, None]
     expected = lambda *inputs: quadratic(*inputs, mask) * mask[..., None, None]
-    assert_close(gradients(attend, inputs), gradients(expected, inputs), GRADIENT)
+    assert_close(gradients(attend, inputs), gradients(expected, inputs), REFERENCE)
 
 
 def test_a_constant_value_is_preserved(rngs):
@@ -87,20 +87,10 @@ def test_tiny_features_do_not_underflow(which, rngs):
     assert jnp.abs(found[0]).max() > 1e-4  # the gradient did not underflow
 
 
-def test_output_without_real_keys_is_zero(rngs):
-    inputs = random_inputs(rngs, BATCH, KEYS, HEADS, DIM)
-    mask = mask_of_lengths([43, 0, 5], KEYS)
-    output = jit_linear(*inputs, mask=mask, query_mask=jnp.ones_like(mask))
-    assert (output[1] == 0).all()
-    assert (output[0] != 0).any()
-
-
 def test_never_allocates_a_quadratic_map():
     length = 4096
     shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
-    jaxpr = jax.make_jaxpr(linear_attention)(shape, shape, shape)
-    sizes = [variable.aval.size for equation in jaxpr.eqns for variable in equation.outvars]
-    assert max(sizes) == length * 8
+    assert largest_array(linear_attention, shape, shape, shape) == length * 8
 
 
 def test_bfloat16_is_computed_in_float32(rngs):

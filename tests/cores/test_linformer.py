@@ -8,7 +8,6 @@ import pytest
 from nystromformer_jax import softmax_attention
 from nystromformer_jax.cores.linformer import LinformerAttention, linformer_attention
 from tests.helpers import (
-    GRADIENT,
     REFERENCE,
     SAME_ARITHMETIC,
     assert_close,
@@ -49,7 +48,7 @@ def test_identity_projection_gives_softmax_attention(rngs):
     actual, gradients = jax.jit(lambda: run(lambda *x: linformer_attention(*x, identity)))()
     expected, expected_gradients = jax.jit(lambda: run(softmax_attention))()
     assert_close(actual, expected, REFERENCE)
-    assert_close(gradients, expected_gradients, GRADIENT)
+    assert_close(gradients, expected_gradients, REFERENCE)
 
 
 def test_agrees_with_the_paper_on_real_tokens(rngs):
@@ -69,14 +68,6 @@ def test_agrees_with_the_paper_on_real_tokens(rngs):
         ]
     )
     assert_close(actual, expected, REFERENCE, where=query_mask)
-
-
-def test_output_without_real_keys_is_zero(rngs):
-    inputs = random_inputs(rngs, BATCH, LENGTH, HEADS, DIM)
-    mask = mask_of_lengths([23, 0, 5], LENGTH)
-    output = jit_linformer(*inputs, sharp_projection(rngs, LENGTH), mask=mask)
-    assert (output[1] == 0).all()
-    assert (output[0] != 0).all()
 
 
 def test_a_shorter_input_equals_the_padded_input(rngs):

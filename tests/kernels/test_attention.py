@@ -69,9 +69,9 @@ def output_and_gradients(inputs, kernel, cotangent, **options):
         output, pull_back = jax.vjp(attend, *arguments)
         return output, pull_back(cotangent.astype(output.dtype))
 
-    wide = [None if x is None else x.astype(jnp.float32) for x in (*inputs, kernel)]
+    float32 = [None if x is None else x.astype(jnp.float32) for x in (*inputs, kernel)]
     kernels, plain = (jax.jit(functools.partial(run, name)) for name in ("pallas_tpu", "xla"))
-    return kernels(*inputs, kernel), plain(*wide)
+    return kernels(*inputs, kernel), plain(*float32)
 
 
 @pytest.mark.slow_except("shape0")
@@ -146,8 +146,10 @@ def test_convolution_per_channel_is_added_outside_the_kernels(rngs, short_blocks
     mask = masks_of_all_kinds(rngs, 4, 300, 16)
     kernel = normal(next(rngs), (2, 32, 5))
     cotangent = jnp.where(mask[..., None, None], inputs[0] + 1, 0)
-    held = [jnp.where(mask[..., None, None], x, 7.0) for x in inputs]
-    actual, expected = output_and_gradients(held, kernel, cotangent, num_landmarks=16, mask=mask)
+    masked_inputs = [jnp.where(mask[..., None, None], x, 7.0) for x in inputs]
+    actual, expected = output_and_gradients(
+        masked_inputs, kernel, cotangent, num_landmarks=16, mask=mask
+    )
     assert_close(actual[0], expected[0], REFERENCE, where=mask)
     assert_close(actual[1], expected[1], REFERENCE)
     assert not caplog.records

@@ -217,7 +217,7 @@ def test_training_gets_the_parameters_of_another_model(finished, tmp_path, monke
 
 @pytest.mark.slow(minutes=0.1)
 def test_run_starts_from_the_model_of_another(finished, tmp_path):
-    """With a rate of almost zero its last state is still the other model."""
+    """At a learning rate near zero, the last state equals the initial model."""
     config, run, folder = continued(finished)
     with Workdir(tmp_path / "second", config, paths=pretrain.PATHS) as workdir:
         pretrain.train(run, corpus.load(run.data), workdir)

@@ -11,7 +11,7 @@ from lra.models import DualEncoder, ModelConfig, SequenceEncoder
 from nystromformer_jax import make_core
 from nystromformer_jax.training import MeshConfig, make_mesh, shard_batch
 from nystromformer_jax.training.mesh import replicated
-from tests.helpers import GRADIENT, REFERENCE, assert_close, mask_of_lengths, random_variables
+from tests.helpers import REFERENCE, assert_close, mask_of_lengths, random_variables
 
 SIZES = ModelConfig(vocab_size=11, max_len=64, embed_dim=12, head_dim=5, mlp_dim=7)
 CORES = {
@@ -112,7 +112,7 @@ def test_padding_of_either_text_changes_nothing(rngs, core):
     (_, logits), gradients = logits_and_gradients(params, *padded)
     (_, expected), expected_gradients = logits_and_gradients(params, *texts)
     assert_close(logits, expected, REFERENCE)
-    assert_close(gradients, expected_gradients, GRADIENT)
+    assert_close(gradients, expected_gradients, REFERENCE)
 
 
 @pytest.mark.slow(minutes=0.3)

@@ -185,7 +185,7 @@ def test_converts_a_classifier(rngs, tmp_path):
 @pytest.mark.slow_except("True")
 @pytest.mark.parametrize("shared", [False, True])
 def test_converts_the_reorganized_code(rngs, tmp_path, shared):
-    """Its order head has more classes, for GLUE; the first two are those of the order."""
+    """The sentence-order head has extra classes for GLUE; the first two are the order."""
     theirs = Bert(code=False, shared=shared)
     save(theirs, tmp_path / "model" / "cp-0099.model", REORGANIZED, without=("sen_classifer.",))
     ours, variables = from_pretrained(convert(tmp_path))

@@ -126,7 +126,7 @@ class TestNystromformer:
         assert (flat(variables)["dense/kernel"] == tensors["classifier.dense.weight"].T).all()
 
     def test_a_token_classifier_is_not_used_for_sequences(self, tmp_path):
-        """Both have a tensor of the same name and shape."""
+        """The two heads have a tensor of the same name and shape; it must not be loaded."""
         tensors = tiny.folder_of(tmp_path, "bert", "ForTokenClassification")
         _, variables = from_pretrained(tmp_path, model_class=NystromformerForSequenceClassification)
         assert (flat(variables)["output/kernel"] != tensors["classifier.weight"].T).all()

@@ -1,4 +1,4 @@
-"""Schedules at the points that define them."""
+"""Learning-rate schedules, AdamW and Muon."""
 
 import logging
 
@@ -233,3 +233,16 @@ def test_warns_if_warm_up_is_longer_than_the_run(warmup_steps, warns, caplog):
     with caplog.at_level(logging.WARNING):
         FitConfig.from_sections(sections)
     assert ("optimizer.warmup_steps=21 is more than train.total_steps=20" in caplog.text) == warns
+
+
+def test_gradients_of_muon_are_clipped():
+    options = {"warmup_steps": 0, "schedule": "constant", "eps": 1e3, "clip_norm": 0.5}
+    config = OptimizerConfig(method="muon", learning_rate=1.0, **options)
+    params = {"bias": jnp.zeros(2), "kernel": jnp.zeros((7, 5))}
+    optimizer = make_optimizer(config, 10)
+    first = jax.jit(lambda gradient: optimizer.update(gradient, optimizer.init(params), params)[0])
+    small, large = (
+        first({**params, "bias": scale * jnp.array([30.0, 40.0])}) for scale in (1, 100)
+    )
+    assert_close(small, large, SAME_ARITHMETIC)
+    assert jnp.abs(small["bias"]).max() > 1e-5

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from nystromformer_jax.training import Interrupted
+from nystromformer_jax.training import Interrupted, evaluate_split
 from nystromformer_jax.training.checkpoint import Checkpointer
 from tests import programs
 from tests.programs import wait_for_lines
@@ -143,3 +143,15 @@ def test_resumes_with_another_mesh_and_log_interval(uninterrupted_here, tmp_path
     tiny.train(tmp_path, settings, mesh=eight)
     one, other = (tiny.last_params(folder, 30) for folder in (uninterrupted_here, tmp_path))
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_evaluation_outside_of_training_stops_at_a_signal(number, capfd):
+    examples = tiny.examples(37, on_batch=signal_at_call(1, (number,)), seconds=0.02)
+    spec = tiny.make_spec(tiny.examples(1))
+    with pytest.raises(Interrupted, match="during an evaluation; the same command") as stopped:
+        evaluate_split(spec, tiny.make_params(), examples)
+    assert (stopped.value.exit_code, stopped.value.step) == (128 + number, None)
+    said = capfd.readouterr().err
+    assert "Stopping.\n" in said
+    assert "saving" not in said

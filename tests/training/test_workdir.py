@@ -4,6 +4,7 @@ import json
 import logging
 import multiprocessing
 import os
+from pathlib import Path
 
 import pytest
 
@@ -212,6 +213,14 @@ def test_read_only_access_changes_no_files(tmp_path):
     with pytest.raises(ConfigDiffers, match="num_layers: 2 in the run, 3 now"):
         Workdir(tmp_path / "run", changed("model", num_layers=3), read_only=True)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()} == files
+
+
+def test_a_folder_that_cannot_be_created_is_named():
+    with (
+        pytest.raises(OSError, match="/proc/nowhere/run"),
+        Workdir(Path("/proc/nowhere/run"), CONFIG),
+    ):
+        pass
 
 
 def test_a_folder_that_hosts_do_not_share_is_an_error(tmp_path, monkeypatch):

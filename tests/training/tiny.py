@@ -76,22 +76,10 @@ def config(total_steps=30, batch_size=8, **sections):
 SAVES_OFTEN = config(checkpoint=CheckpointConfig(every_steps=5))
 
 
-def train(
-    folder,
-    settings=None,
-    *,
-    loss=loss_fn,
-    seconds=0.0,
-    mesh=None,
-    training=None,
-    validation=None,
-    start_params=None,
-    **options,
-):
-    """One call of the command: opens the folder, trains, returns fit's result."""
-    training = training or examples(101, seconds=seconds)
+def make_spec(training, settings=None, *, loss=loss_fn, mesh=None, **options):
+    """What is trained, for the shapes of the examples `training`."""
     example = training.fetch(np.zeros(1, np.int64))
-    spec = TrainSpec(
+    return TrainSpec(
         config=settings or config(),
         mesh=mesh or make_mesh(MeshConfig(), jax.devices()[:1]),
         make_params=make_params,
@@ -99,6 +87,21 @@ def train(
         row={name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in example.items()},
         **options,
     )
+
+
+def train(
+    folder,
+    settings=None,
+    *,
+    seconds=0.0,
+    training=None,
+    validation=None,
+    start_params=None,
+    **options,
+):
+    """One call of the command: opens the folder, trains, returns fit's result."""
+    training = training or examples(101, seconds=seconds)
+    spec = make_spec(training, settings, **options)
     with Workdir(Path(folder), {"train": {"seed": 3}}) as workdir:
         return fit(
             workdir,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lra.data import DataConfig, describe, load, mqar
+from lra.data.baselines import baselines
 from lra.data.task import Padding
 
 CONFIG = DataConfig(task="mqar-128-16", max_len=128, examples=20)
@@ -83,6 +84,10 @@ def test_rejects_a_length_that_truncates_answers(task):
         task.splits["train"].batch(np.arange(3), Padding(40, 40))
 
 
-def test_the_most_frequent_of_two_values_is_right_in_half_of_the_cases_unless_they_are_equal():
+def test_the_most_frequent_value_is_a_baseline(task):
+    assert baselines(task)["most frequent value"] == mqar.most_frequent(16)
+
+
+def test_expected_accuracy_of_the_most_frequent_value():
     assert mqar.most_frequent(1) == 1
     assert mqar.most_frequent(2) == pytest.approx(1 / 128 + 0.5 * 127 / 128, abs=3e-3)
