@@ -14,7 +14,7 @@ import flax.linen as nn
 from dataprep.cache import user_path
 from language.tokenizer import Tokenizer, load_tokenizer
 from nystromformer_jax import NystromformerConfig
-from nystromformer_jax.models import PRESETS, AttentionName
+from nystromformer_jax.backbone import PRESETS, AttentionName
 from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS

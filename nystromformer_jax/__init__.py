@@ -53,9 +53,8 @@ if TYPE_CHECKING:
     from nystromformer_jax.adapters import attention_fn
 
     # BERT-style models
+    from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
     from nystromformer_jax.models import (
-        Nystromformer,
-        NystromformerConfig,
         NystromformerForMaskedLM,
         NystromformerForMultipleChoice,
         NystromformerForPreTraining,
@@ -152,6 +151,7 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept every name
             "gated_ema",
             "modules",
             "adapters",
+            "backbone",
             "models",
             "nnx",
         ),

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nystromformer_jax.backbone import NystromformerConfig
 from nystromformer_jax.durable import DISK_FAILED
-from nystromformer_jax.models import NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import Source, differences_upstream, read_source
 from nystromformer_jax.pretrained.convert import convert

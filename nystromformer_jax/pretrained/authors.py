@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from nystromformer_jax.backbone import Nystromformer
 from nystromformer_jax.models import (
-    Nystromformer,
     NystromformerForMaskedLM,
     NystromformerForPreTraining,
     NystromformerForQuestionAnswering,

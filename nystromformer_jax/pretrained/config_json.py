@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nystromformer_jax.backbone import Nystromformer, NystromformerConfig
 from nystromformer_jax.models import (
-    Nystromformer,
-    NystromformerConfig,
     NystromformerForMultipleChoice,
     NystromformerForPreTraining,
     NystromformerForQuestionAnswering,

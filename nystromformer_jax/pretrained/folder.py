@@ -11,7 +11,7 @@ from typing import Any, Literal
 import flax.linen as nn
 from jax.typing import DTypeLike
 
-from nystromformer_jax.models import NystromformerConfig
+from nystromformer_jax.backbone import NystromformerConfig
 from nystromformer_jax.pretrained import files
 from nystromformer_jax.pretrained.config_json import (
     POSITION_OFFSET,

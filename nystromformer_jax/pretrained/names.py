@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import flax.linen as nn
 
+from nystromformer_jax.backbone import Nystromformer
 from nystromformer_jax.models import (
-    Nystromformer,
     NystromformerForMaskedLM,
     NystromformerForMultipleChoice,
     NystromformerForPreTraining,

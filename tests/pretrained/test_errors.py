@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from nystromformer_jax import SelfAttention, make_core
-from nystromformer_jax.models import (
-    Nystromformer,
-    NystromformerForMaskedLM,
-)
+from nystromformer_jax.backbone import Nystromformer
+from nystromformer_jax.models import NystromformerForMaskedLM
 from nystromformer_jax.pretrained import from_pretrained, save_pretrained
 from tests.pretrained import tiny
 from tests.pretrained.tiny import CONFIG, random_variables

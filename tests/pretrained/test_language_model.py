@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nystromformer_jax.models import Nystromformer, hidden_states
+from nystromformer_jax.backbone import Nystromformer
+from nystromformer_jax.models import hidden_states
 from nystromformer_jax.pretrained import (
     LanguageModel,
     TruncationWarning,

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from nystromformer_jax.backbone import Nystromformer
 from nystromformer_jax.models import (
-    Nystromformer,
     NystromformerForMaskedLM,
     NystromformerForPreTraining,
     NystromformerForSequenceClassification,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from nystromformer_jax.models import NystromformerConfig
+from nystromformer_jax.backbone import NystromformerConfig
 from nystromformer_jax.pretrained.tensors import param_shapes
 
 VOCAB, EMBED, LAYERS, HEADS, MLP, POSITIONS, TYPES = 11, 6, 2, 2, 5, 13, 2
