@@ -59,7 +59,7 @@ class AttentionCore(nn.Module):
         """
         arrays = (query, key, value, mask, query_mask)
         # Only NumPy arrays are converted, so that `attend` can reject lists and tensors of other libraries.
-        tokens = Tokens(*(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays))
+        tokens = Tokens._make(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays)
         return self.attend(tokens, deterministic=deterministic)
 
     def attend(self, tokens: Tokens, *, deterministic: bool) -> Float[Array, "B L H D"]:
