@@ -1,4 +1,4 @@
-"""fit: logs, best step and errors; the compiled step is compared with manual arithmetic."""
+"""fit: logs, best step, errors, and evaluation."""
 
 import dataclasses
 import io
@@ -22,22 +22,16 @@ from nystromformer_jax.training import (
     MeshConfig,
     OptimizerConfig,
     TrainConfig,
-    TrainSpec,
-    TrainState,
     evaluate,
     evaluation_batches,
     make_eval_step,
     make_mesh,
     make_optimizer,
     make_schedule,
-    make_train_step,
-    shard_batch,
     training_batches,
 )
 from nystromformer_jax.training import spec as spec_module
 from tests.training import tiny
-
-SGD = optax.sgd(1.0)
 
 
 def lines(workdir, name="metrics.jsonl"):
@@ -46,120 +40,6 @@ def lines(workdir, name="metrics.jsonl"):
 
 def one_device():
     return make_mesh(MeshConfig(), jax.devices()[:1])
-
-
-def without_dropout(params, batch, dropout_rng):
-    return tiny.loss_fn(params, batch, None)
-
-
-def one_update(mesh, accumulation=1, loss=without_dropout, weights=None, optimizer=SGD):
-    params = tiny.make_params()
-    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
-    batch = next(training_batches(tiny.examples(101), batch_size=48, seed=7))
-    if weights is not None:
-        batch["weights"] = weights
-    totals = {name: (jnp.float32(0), jnp.float32(0)) for name in ("loss", "accuracy", "grad_norm")}
-    step = make_train_step(loss, optimizer, mesh, seed=3, accumulation=accumulation)
-    state, totals, loss_value = step(state, totals, shard_batch(batch, mesh))
-    return np.asarray(state.params["kernel"]), jax.device_get(totals), float(loss_value)
-
-
-@pytest.mark.slow_except("3-8")
-@pytest.mark.parametrize("devices", [1, 8])
-@pytest.mark.parametrize("accumulation", [2, 3, 6])
-def test_accumulation_equals_one_large_batch(devices, accumulation):
-    # Weights differ between parts, so a mean of means would be another gradient.
-    weights = (np.arange(48) % 11 < np.arange(48) / 5).astype(np.float32)
-    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
-    whole = one_update(one_device(), weights=weights)
-    parts = one_update(mesh, accumulation, weights=weights)
-    np.testing.assert_allclose(whole[0], parts[0], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(whole[1]["loss"], parts[1]["loss"], rtol=1e-6)
-    np.testing.assert_allclose(whole[1]["grad_norm"], parts[1]["grad_norm"], rtol=1e-5)
-    np.testing.assert_allclose(whole[2], parts[2], rtol=1e-6)
-
-    def mean_loss(params):
-        return without_dropout(params, batch, None)[0] / weights.sum()
-
-    batch = next(training_batches(tiny.examples(101), batch_size=48, seed=7))
-    batch = shard_batch({**batch, "weights": weights}, one_device())
-    params = tiny.make_params()
-    expected = params["kernel"] - jax.grad(mean_loss)(params)["kernel"]
-    np.testing.assert_allclose(whole[0], expected, rtol=0, atol=1e-6)
-
-
-def test_accumulation_keeps_rows_on_their_device():
-    mesh = make_mesh(MeshConfig(), jax.devices())
-    batch = shard_batch({"inputs": np.zeros((48, 5), np.float32)}, mesh)
-    from nystromformer_jax.training.train_step import _split
-
-    compiled = jax.jit(lambda batch: _split(batch, 3, mesh)).lower(batch).compile()
-    assert not re.search("all-to-all|all-gather|collective-permute", compiled.as_text())
-
-
-def test_dropout_differs_between_parts_and_steps():
-    def draw(params, batch, dropout_rng):
-        number = jax.random.uniform(dropout_rng)
-        count = batch["weights"].sum()
-        loss = (batch["inputs"] @ params["kernel"]).sum() * 0
-        return loss, {
-            "loss": (loss, count),
-            "accuracy": (number, count),
-            "squares": (number**2, 1.0),
-        }
-
-    optimizer = optax.sgd(1.0)
-    params = tiny.make_params()
-    step = make_train_step(draw, optimizer, one_device(), seed=3, accumulation=4)
-    batch = next(training_batches(tiny.examples(101), batch_size=8, seed=7))
-    seen = []
-    for number in (0, 0, 1):
-        state = TrainState(jnp.int32(number), tiny.make_params(), optimizer.init(params))
-        names = ("loss", "accuracy", "squares", "grad_norm")
-        totals = {name: (jnp.float32(0), jnp.float32(0)) for name in names}
-        seen.append(jax.device_get(step(state, totals, shard_batch(batch, one_device()))[1]))
-    assert seen[0]["accuracy"] == seen[1]["accuracy"] != seen[2]["accuracy"]
-    mean, mean_of_squares = seen[0]["accuracy"][0] / 4, seen[0]["squares"][0] / 4
-    assert mean_of_squares - mean**2 > 1e-3  # four equal draws would have no variance
-
-
-def first_loss(seed):
-    """The loss of the first step, with the same batch and parameters for every seed."""
-    config = tiny.config()
-    batch = next(training_batches(tiny.examples(101), batch_size=8, seed=7))
-    row = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in batch.items()}
-    del row["weights"]
-    spec = TrainSpec(
-        config=dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed)),
-        mesh=one_device(),
-        make_params=tiny.make_params,
-        loss_fn=tiny.loss_fn,
-        row=row,
-    )
-    return float(spec.step()(*jax.jit(spec.start)(), shard_batch(batch, spec.mesh))[2])
-
-
-def test_dropout_depends_on_the_seed_of_the_config():
-    assert first_loss(3) == first_loss(3) != first_loss(4)
-
-
-def test_grad_norm_is_of_the_mean_gradient_before_clipping():
-    clipped = optax.chain(optax.clip_by_global_norm(1e-3), SGD)
-    gradient = tiny.make_params()["kernel"] - one_update(one_device())[0]
-    sums = one_update(one_device(), optimizer=clipped)[1]
-    np.testing.assert_allclose(sums["grad_norm"][0], np.linalg.norm(gradient), rtol=1e-5)
-
-
-def test_a_step_decays_the_weights():
-    def flat(params, batch, dropout_rng):
-        loss, sums = without_dropout(params, batch, dropout_rng)
-        return 0 * loss, sums
-
-    config = OptimizerConfig(
-        learning_rate=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5
-    )
-    kernel = one_update(one_device(), loss=flat, optimizer=make_optimizer(config, 10))[0]
-    np.testing.assert_allclose(kernel, 0.95 * tiny.make_params()["kernel"], rtol=1e-6)
 
 
 def test_eight_devices_equal_one(tmp_path):
