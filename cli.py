@@ -31,7 +31,7 @@ LANGUAGE_CONFIGS = {name: f"run_{name}.py" for name in ("finetune", "glue", "pre
 CHECKED = "Config is valid; no data loaded, nothing trained."
 
 # True for names of config files that the program supports.
-_is_supported: Callable[[str], bool] = bool
+_is_supported: Callable[[str], bool] = bool  # any name, until `define_config` sets it
 _initialized = False  # True after `initialize`, which loads jax and the library
 
 
@@ -140,7 +140,7 @@ def memory_advice(*, evaluates: bool) -> Iterator[None]:
 
 def run(main: Callable[[list[str]], int]) -> None:
     """Parses the flags, calls `main` with the remaining arguments, and exits with the code it returns."""
-    huge_pages.restart()
+    huge_pages.restart()  # on Linux, executes the program again, once, with huge pages of malloc
     app.run(lambda argv: _run(main, argv), flags_parser=_parse)
 
 
@@ -322,7 +322,7 @@ def _check_config(argv: list[str]) -> None:
         for item in argv[1:]:
             if re.match(r"--?(no)?config\.", item):
                 raise ValueError(
-                    f"{item.partition('=')[0]} needs --config: pass --config=FILE as well."
+                    f"{item.partition('=')[0]} needs --config=FILE: pass both or neither."
                 )
         return
     _, equals, value = argv[places[-1]].partition("=")

@@ -1,6 +1,9 @@
 """Base of all LRA configs, and parser of the argument after the colon: `:nystrom,num_landmarks=128`.
 
-Default values come from the dataclasses that read the config; a config file overrides some of them.
+Default values come from the dataclasses in `training/config.py`. Those of the sections data and model are
+listed in `base`, because configs may not import `lra`; a test compares them with `DataConfig` and
+`ModelConfig`. A config file calls `base`, sets the values of its task, and calls `finish`, which applies the
+recipe or the quirks.
 """
 
 import ast
@@ -125,9 +128,9 @@ def base(argument: str) -> ConfigDict:
     """Returns the config sections shared by all tasks: the authors' model sizes, optimizer and evaluation.
 
     Args:
-      argument: `ATTENTION[,option=value …]`, with options of the attention, `recipe=NAME` (see `RECIPES`)
-        and `quirks=mlpen|google`. The attention is a name in `ATTENTIONS`, or `module:Class` for a class
-        of another package.
+      argument: `ATTENTION[,option=value …]`, with options of the attention, and `recipe=NAME` (see
+        `RECIPES`) and `quirks=mlpen|google`, which `finish` applies. The attention is a name in
+        `ATTENTIONS`, or `module:Class` for a class of another package.
 
     Raises:
       ValueError: An attention, option, recipe or quirk is unknown; similar names are suggested.

@@ -117,11 +117,13 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
             raise ValueError(f"attention.{key}: no such key{hint}")
     from_mapping(NystromformerConfig, {"vocab_size": 1, **options}, "attention")  # to validate
     if not init.checkpoint:
-        if not name or not model.keys() >= PRESETS["base"].keys():
+        missing = [f"model.{key}" for key in PRESETS["base"] if key not in model]
+        missing += [] if name else ["attention.name"]
+        if missing:
             raise ValueError(
-                "init.checkpoint: is empty, but this config takes the sizes and the attention of the model"
-                " from a checkpoint: set it to the folder of a model. For a new model, use"
-                " configs/pretrain.py:small."
+                f"init.checkpoint: is empty, but the config does not set {', '.join(missing)}: set"
+                " init.checkpoint to the folder of a model, or set these keys, as"
+                " configs/pretrain.py:small does."
             )
         values = {**model, **options, "attention": name, **fields}
         return from_mapping(NystromformerConfig, values, "model")

@@ -226,8 +226,10 @@ class Model(nn.Module):
     num_classes: int  # C
     remat: bool = False  # rematerializes activations; see `nystromformer_jax.Encoder`
 
-    def _encoder(self) -> SequenceEncoder:
-        return SequenceEncoder(self.config, self.make_core, self.remat, name="sequence_encoder")
+    def _sequence_encoder(self, *, pools: bool = True) -> SequenceEncoder:
+        return SequenceEncoder(
+            self.config, self.make_core, self.remat, pools, name="sequence_encoder"
+        )
 
     def _head(self, features: Float[Array, "B E"], mlp_dim: int) -> Float[Array, "B C"]:
         hidden = nn.relu(nn.Dense(mlp_dim, name="head_hidden")(features))
@@ -248,7 +250,7 @@ class Classifier(Model):
         self, inputs: Int[Array, "B L"], mask: Bool[Array, "B L"], *, deterministic: bool
     ) -> Float[Array, "B C"]:
         """Returns logits for token ids; `mask` is True at real tokens."""
-        pooled = self._encoder()(inputs, mask, deterministic=deterministic)
+        pooled = self._sequence_encoder()(inputs, mask, deterministic=deterministic)
         return self._head(pooled, self.config.mlp_dim)
 
 
@@ -267,10 +269,7 @@ class Tagger(Model):
         deterministic: bool,
     ) -> Float[Array, "B K C"]:
         """Returns logits of the tokens at `positions`."""
-        encoder = SequenceEncoder(
-            self.config, self.make_core, self.remat, pools=False, name="sequence_encoder"
-        )
-        x = encoder(inputs, mask, deterministic=deterministic)
+        x = self._sequence_encoder(pools=False)(inputs, mask, deterministic=deterministic)
         x = jnp.take_along_axis(x, positions[..., None], axis=1).astype(jnp.float32)
         return nn.Dense(self.num_classes, name="head_output")(x)
 
@@ -298,7 +297,7 @@ class DualEncoder(Model):
         """Returns logits for pairs of sequences of token ids; masks are True at real tokens."""
         # The two texts of a pair are adjacent, so that sharding the batch keeps them on one device.
         inputs, mask = _interleave(inputs1, inputs2), _interleave(mask1, mask2)
-        pooled = self._encoder()(inputs, mask, deterministic=deterministic)
+        pooled = self._sequence_encoder()(inputs, mask, deterministic=deterministic)
         x, y = pooled[0::2], pooled[1::2]
         mlp_dim = self.config.mlp_dim
         if self.config.pair_features == "products":

@@ -18,7 +18,7 @@ from lra.data import DataConfig, Split, Task, TaskInfo
 from lra.data.baselines import baselines
 from lra.models import Classifier, DualEncoder, Model, ModelConfig, Tagger
 from nystromformer_jax import make_core
-from nystromformer_jax.cores import core_class, option_fields
+from nystromformer_jax.cores import CoreFactory, core_class, option_fields
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.training import (
     SECTIONS,
@@ -58,17 +58,6 @@ class Run:
     model: Model
 
 
-def is_partial(run: Run, task: Task) -> bool:
-    """Returns True if a run uses fewer steps than its recipe, or fewer examples than the benchmark has."""
-    info = data.describe(run.data.task)
-    fewer_evaluated = any(
-        _num_evaluated(run, task, name) < len(task.splits[name]) for name in ("valid", "test")
-    )
-    train = run.fit.train
-    fewer_steps = train.total_steps < (train.budget_steps or info.total_steps)
-    return not info.has_all(task) or fewer_evaluated or fewer_steps
-
-
 def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None) -> Run:
     """Validates a config and returns its run; loads no data, and writes and compiles nothing.
 
@@ -84,19 +73,9 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     fit_config = FitConfig.from_sections(sections)
     task = data.describe(data_config.task)
     _check_task(task, data_config, model_config, fit_config.train)
-    options = dict(config["attention"])
-    attention = options.pop("name", None)
-    try:
-        core = core_class(attention)
-    except ValueError as error:
-        raise ValueError(f"attention.name: {error}") from None
-    if "seed" in option_fields(core):
-        options.setdefault("seed", fit_config.train.seed)  # for sampling at initialization
-    converted = from_mapping(core, options, "attention")
-    options = {option: getattr(converted, option) for option in options}
+    make = _core_factory(config["attention"], fit_config.train.seed)
     mesh = make_mesh(sections["mesh"], devices)
     kind = DualEncoder if task.pairs else Tagger if task.targets else Classifier
-    make = make_core(attention, **options)
     model = kind(model_config, make, task.num_classes, remat=fit_config.train.remat)
     fit_config.check_batches(mesh)
     length = data_config.padding.padded_len
@@ -107,9 +86,24 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     shortest = data_config.padding.for_longest(1).padded_len
     for tokens in sorted({shortest, length}):  # training initializes the parameters with `length`
         params = jax.eval_shape(functools.partial(_init, model, tokens))
+    attention = config["attention"]["name"]
     if is_plugin(attention):
         _check_variables(model, params, shortest, attention)
     return Run(config, data_config, fit_config, mesh, attention, model)
+
+
+def _core_factory(section: Mapping[str, Any], seed: int) -> CoreFactory:
+    """Validates the section "attention". The seed of the run is the default of an option `seed`."""
+    options = dict(section)
+    name = options.pop("name", None)
+    try:
+        core = core_class(name)
+    except ValueError as error:
+        raise ValueError(f"attention.name: {error}") from None
+    if "seed" in option_fields(core):
+        options.setdefault("seed", seed)  # for sampling at initialization
+    converted = from_mapping(core, options, "attention")  # only to validate and convert the options
+    return make_core(name, **{option: getattr(converted, option) for option in options})
 
 
 def _check_task(task: TaskInfo, config: DataConfig, model: ModelConfig, train: TrainConfig) -> None:
@@ -124,7 +118,7 @@ def _check_task(task: TaskInfo, config: DataConfig, model: ModelConfig, train: T
             f"data.max_len={config.max_len} truncates labeled tokens of {config.task}: pass at"
             f" least {task.min_len}."
         )
-    if config.curriculum and not task.curriculum:
+    if config.curriculum and not task.has_curriculum:
         raise ValueError(
             f"data.curriculum={config.curriculum}: {config.task} has no curriculum; only ListOps"
             " and Pathfinder have one. Set data.curriculum=0."
@@ -151,6 +145,48 @@ def _check_task(task: TaskInfo, config: DataConfig, model: ModelConfig, train: T
         )
 
 
+def make_spec(run: Run) -> TrainSpec:
+    """Returns the `TrainSpec` of a run; needs no data."""
+    length, targets = run.data.padding.padded_len, data.describe(run.data.task).targets
+    inputs, mask = (jax.ShapeDtypeStruct((length,), dtype) for dtype in (jnp.int32, bool))
+    labels = jax.ShapeDtypeStruct((targets,) if targets else (), jnp.int32)
+    row = _by_batch_key(run.model, {"inputs": inputs, "mask": mask, "positions": labels})
+    return TrainSpec(
+        config=run.fit,
+        mesh=run.mesh,
+        make_params=make_params(run),
+        loss_fn=make_loss(run.model),
+        row={**row, "labels": labels},
+    )
+
+
+def make_loss(model: Model) -> Any:
+    """Returns a `LossFn`: cross-entropy, with the metrics loss and accuracy."""
+
+    def loss_fn(
+        params: Any, batch: dict[str, Array], dropout_rng: Array | None
+    ) -> tuple[Array, dict[str, Any]]:
+        inputs = (batch[key] for key in model.batch_keys)
+        logits = apply_model(model, params, dropout_rng, *inputs).astype(jnp.float32)
+        labels, weights = batch["labels"], batch["weights"]
+        if labels.ndim > 1:  # labeled tokens
+            weights = jnp.repeat(weights, labels.shape[1])
+            labels, logits = labels.ravel(), logits.reshape(-1, logits.shape[-1])
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        sums = {
+            "loss": weighted(losses, weights),
+            "accuracy": weighted(logits.argmax(axis=-1) == labels, weights),
+        }
+        return sums["loss"][0], sums
+
+    return loss_fn
+
+
+def make_params(run: Run) -> Callable[[], Any]:
+    """Returns `TrainSpec.make_params` of a run, which initializes the parameters from the run's seed."""
+    return lambda: _init(run.model, run.data.padding.padded_len, run.fit.train.seed)
+
+
 def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[str, Any]:
     """Trains or resumes a run, and evaluates its best checkpoint once on the test set.
 
@@ -161,13 +197,13 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     """
     spec = make_spec(run)
 
-    def open_curriculum() -> Split | None:
+    def open_easier() -> Split | None:
         """Opens the easier examples and verifies their hashes; returns None without a curriculum."""
-        return task.curriculum() if run.data.curriculum and task.curriculum else None
+        return task.open_curriculum() if run.data.curriculum and task.open_curriculum else None
 
     def check_data() -> None:
         cache.require_unchanged(task.folder, task.sha256)
-        open_curriculum()
+        open_easier()
 
     def on_test(params: Any) -> dict[str, Any]:
         return {
@@ -187,7 +223,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
         }
 
     training = _examples(run, task.splits["train"])
-    if workdir.result is None and (easier := open_curriculum()):
+    if workdir.result is None and (easier := open_easier()):
         training = dataclasses.replace(training, curriculum=_examples(run, easier))
     result = train_to_result(
         workdir,
@@ -234,6 +270,17 @@ def evaluate_checkpoint(
     return found
 
 
+def is_partial(run: Run, task: Task) -> bool:
+    """Returns True if a run uses fewer steps than its recipe, or fewer examples than the benchmark has."""
+    info = data.describe(run.data.task)
+    fewer_evaluated = any(
+        _num_evaluated(run, task, name) < len(task.splits[name]) for name in ("valid", "test")
+    )
+    train = run.fit.train
+    fewer_steps = train.total_steps < (train.budget_steps or info.total_steps)
+    return not info.has_all(task) or fewer_evaluated or fewer_steps
+
+
 def sentence(result: Mapping[str, Any]) -> str:
     """Returns a sentence with the accuracies of one run."""
     if "test_accuracy" not in result:
@@ -267,47 +314,6 @@ def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0)
     )
 
 
-def make_spec(run: Run) -> TrainSpec:
-    """Returns the `TrainSpec` of a run; needs no data."""
-    length, targets = run.data.padding.padded_len, data.describe(run.data.task).targets
-    row = {
-        key: jax.ShapeDtypeStruct((length,), bool if key.startswith("mask") else jnp.int32)
-        for key in run.model.batch_keys
-    }
-    labels = jax.ShapeDtypeStruct((targets,) if targets else (), jnp.int32)
-    if targets:
-        row["positions"] = labels
-    return TrainSpec(
-        config=run.fit,
-        mesh=run.mesh,
-        make_params=make_params(run),
-        loss_fn=make_loss(run.model),
-        row={**row, "labels": labels},
-    )
-
-
-def make_loss(model: Model) -> Any:
-    """Returns a `LossFn`: cross-entropy, with the metrics loss and accuracy."""
-
-    def loss_fn(
-        params: Any, batch: dict[str, Array], dropout_rng: Array | None
-    ) -> tuple[Array, dict[str, Any]]:
-        inputs = (batch[key] for key in model.batch_keys)
-        logits = apply_model(model, params, dropout_rng, *inputs).astype(jnp.float32)
-        labels, weights = batch["labels"], batch["weights"]
-        if labels.ndim > 1:  # labeled tokens
-            weights = jnp.repeat(weights, labels.shape[1])
-            labels, logits = labels.ravel(), logits.reshape(-1, logits.shape[-1])
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-        sums = {
-            "loss": weighted(losses, weights),
-            "accuracy": weighted(logits.argmax(axis=-1) == labels, weights),
-        }
-        return sums["loss"][0], sums
-
-    return loss_fn
-
-
 def _check_variables(model: Model, params: Any, length: int, attention: str) -> None:
     """Raises ValueError unless a training step at `length` can use `params` and its random streams."""
     step = functools.partial(apply_model, model)
@@ -325,11 +331,16 @@ def _check_variables(model: Model, params: Any, length: int, attention: str) -> 
         ) from None
 
 
+def _by_batch_key(model: Model, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the value of each batch key of the model; those of `inputs1` and `inputs2` are "inputs"."""
+    return {key: known[key.rstrip("12")] for key in model.batch_keys}
+
+
 def _inputs(model: Model, length: int) -> list[Array]:
     inputs = jnp.zeros((1, length), jnp.int32)
     mask = jnp.ones((1, length), bool)
     known = {"inputs": inputs, "mask": mask, "positions": inputs[:, :1]}
-    return [known[key.rstrip("12")] for key in model.batch_keys]
+    return list(_by_batch_key(model, known).values())
 
 
 def _init(model: Model, length: int, seed: int = 0) -> Any:
@@ -337,20 +348,13 @@ def _init(model: Model, length: int, seed: int = 0) -> Any:
     return model.init(jax.random.key(seed), *arrays, deterministic=True)["params"]
 
 
-def make_params(run: Run) -> Callable[[], Any]:
-    """Returns a function that initializes the parameters from the seed of the config."""
-    return lambda: _init(run.model, run.data.padding.padded_len, run.fit.train.seed)
-
-
 def _examples(run: Run, split: Split) -> Examples:
     padding = run.data.padding
-    if not padding.multiple:
-        return Examples(len(split), lambda indices: split.batch(indices, padding))
 
-    def make_batch(indices: Any, longest: int) -> Any:
+    def make_batch(indices: Any, longest: int = 0) -> Any:
         return split.batch(indices, padding.for_longest(longest))
 
-    return Examples(len(split), make_batch, split.lengths)
+    return Examples(len(split), make_batch, split.lengths if padding.multiple else None)
 
 
 def _num_evaluated(run: Run, task: Task, split: str) -> int:

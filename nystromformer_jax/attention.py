@@ -16,11 +16,10 @@ from nystromformer_jax.stages import (
     Assignment,
     Landmarks,
     assign_landmarks,
-    collect_logits,
+    collect_normalized,
     distribute,
     invert_landmarks,
     scaled_logits,
-    softmax_product,
     weighted_values,
 )
 from nystromformer_jax.typing import Array, Bool, Float
@@ -185,7 +184,7 @@ def attend_locally(
     """Computes attention with the chosen implementation; the length must not be split over devices."""
     if not options.is_exact(inputs) and use_kernels(implementation, inputs, options):
         return _kernel_attention(inputs, options, interpret=interpret_mode())
-    return _nystrom_attention(inputs, options)
+    return _xla_attention(inputs, options)
 
 
 # Jitted, so that a call outside of jit compiles once instead of once per operation.
@@ -203,7 +202,7 @@ def _kernel_attention(
 
 
 @functools.partial(jax.jit, static_argnames="options")
-def _nystrom_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H D"]:
+def _xla_attention(inputs: Inputs, options: Options) -> Float[Array, "B L H D"]:
     """Returns the attention output, computed by XLA on one device."""
     if options.is_exact(inputs):
         query, key, value, conv_value = _mask_tokens(inputs, options)
@@ -229,24 +228,26 @@ class Operations(NamedTuple):
 def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[Array, "B L H D"]:
     """Computes Nyström attention with the given `operations`."""
     query, key, value, conv_value = _mask_tokens(inputs, options)
-    queries, keys = _landmark_means(query, key, inputs.mask, inputs.query_mask, options, operations)
-    landmarks = invert_landmarks(queries, keys, options)
+    q_segments, k_segments = _landmark_means(
+        query, key, inputs.mask, inputs.query_mask, options, operations
+    )
+    landmarks = invert_landmarks(q_segments, k_segments, options)
     assignment = Assignment(None, None, None)
     if options.landmark_layout == "real":
         assignment = assign_landmarks(
             options.num_landmarks,
-            None if inputs.mask is None else keys.ranks,
-            None if inputs.explicit_query_mask is None else queries.ranks,
+            None if inputs.mask is None else k_segments.ranks,
+            None if inputs.explicit_query_mask is None else q_segments.ranks,
         )
     if options.normalize_rows:  # attention to a value of ones gives the row sums
         ones = jnp.ones_like(value[..., :1])  # sharded like the value
         value = jnp.concatenate([value, zero_padding(ones, inputs.mask)], axis=-1)
     collected = operations.collect(
-        landmarks.query, key, value, mask=inputs.mask, assigned=assignment.of_keys
+        landmarks.q_landmarks, key, value, mask=inputs.mask, assigned=assignment.of_keys
     )
     output = distribute(
         query,
-        landmarks.key,
+        landmarks.k_landmarks,
         landmarks.apply_inverse(collected, assignment.is_exact),
         landmark_mask=landmarks.k_landmark_mask,
         assigned=assignment.of_queries,
@@ -272,14 +273,7 @@ def _means(x: Array, mask: Array | None, options: Options, **_: bool) -> Segment
     return SegmentMeans(means, landmark_mask, ranks)
 
 
-def _collect(
-    q_landmarks: Array, key: Array, value: Array, *, mask: Array | None, assigned: Array | None
-) -> Array:
-    """Returns kernel_3 @ value on one device."""
-    return softmax_product(collect_logits(q_landmarks, key, mask, assigned), value)
-
-
-LOCAL = Operations(_means, _collect, depthwise_convolution, lambda x: x)
+LOCAL = Operations(_means, collect_normalized, depthwise_convolution, lambda x: x)
 
 
 def _landmark_means(
@@ -291,11 +285,11 @@ def _landmark_means(
     operations: Operations,
 ) -> tuple[SegmentMeans, SegmentMeans]:
     """Returns the means of segments or clusters of masked queries and keys."""
-    queries = operations.means(query, query_mask, options, of_queries=True)
-    keys = operations.means(key, mask, options, of_queries=False)
+    q_segments = operations.means(query, query_mask, options, of_queries=True)
+    k_segments = operations.means(key, mask, options, of_queries=False)
     if options.landmark_selection == "segments":
-        return queries, keys
-    return cluster_landmarks(query, key, queries, keys, operations.psum)
+        return q_segments, k_segments
+    return cluster_landmarks(query, key, q_segments, k_segments, operations.psum)
 
 
 def find_landmarks(

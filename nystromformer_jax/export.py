@@ -25,7 +25,7 @@ def export_model(
     and `deserialize` need flatbuffers, `call` only jax.
 
     Args:
-      model: A model of `nystromformer_jax.models`, except for multiple choice.
+      model: A `Nystromformer`, or a model of `nystromformer_jax.models` except for multiple choice.
       variables: Variables of `model.apply`.
       length: L, the length of all sequences. Shorter sequences must be padded.
       platforms: Platforms, such as ("cpu", "cuda", "tpu"), or one of them; None: the current platform.

@@ -83,8 +83,8 @@ def _nystrom_factors(
             mask_or_ones(query_mask, query),
         )
     landmarks = find_landmarks(query, key, mask, query_mask, options)
-    kernel_1 = softmax_weights(query, landmarks.key, landmarks.k_landmark_mask)
-    kernel_3 = softmax_weights(landmarks.query, key, mask)
+    kernel_1 = softmax_weights(query, landmarks.k_landmarks, landmarks.k_landmark_mask)
+    kernel_3 = softmax_weights(landmarks.q_landmarks, key, mask)
     if mask is not None:  # also without a real key
         kernel_3 = jnp.where(mask[:, None, None], kernel_3, 0)
     inverse = landmarks.inverse

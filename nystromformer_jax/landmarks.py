@@ -59,7 +59,7 @@ class TokenRanks(NamedTuple):
 
 
 class SegmentMeans(NamedTuple):
-    """Landmarks and their mask, which is False for segments without tokens."""
+    """Means of segments or clusters: the landmarks. The mask is False for those without tokens."""
 
     means: Float[Array, "B M H D"]
     mask: Bool[Array, "B M"]
@@ -150,24 +150,25 @@ def segment_sums(x: Float[Array, "B L H D"], bounds: Int[Array, "B N"]) -> Float
     blocks = pad_length(x, BLOCK_TOKENS).reshape(x.shape[0], count, BLOCK_TOKENS, *x.shape[2:])
     # Features in one axis: with two, XLA's CPU backend transposes the gradient slowly.
     blocks = blocks.reshape(*blocks.shape[:3], -1)
-    totals = blocks.sum(axis=2, dtype=accum_dtype(x.dtype))
-    block = bounds // BLOCK_TOKENS
+    totals = blocks.sum(axis=2, dtype=accum_dtype(x.dtype))  # [B K F]
+    block = bounds // BLOCK_TOKENS  # the block of each bound
     first, last = block[:, :-1, None], block[:, 1:, None]
     index = jnp.arange(count, dtype=jnp.int32)[None, None]
-    inside = (first < index) & (index < last)
+    inside = (first < index) & (index < last)  # [B M K]: the whole block is in the segment
     # A bound after all tokens has no block, and needs none.
-    at_bounds = jax.vmap(lambda blocks, index: blocks[index])(blocks, jnp.minimum(block, count - 1))
-    tokens = at_bounds.astype(totals.dtype)
+    at_bounds = jax.vmap(lambda x, index: x[index])(blocks, jnp.minimum(block, count - 1))
+    tokens = at_bounds.astype(totals.dtype)  # [B N S F]
     offset = jnp.arange(BLOCK_TOKENS, dtype=jnp.int32)[None, None]
     position = block[..., None] * BLOCK_TOKENS + offset
     end = bounds[:, 1:, None]
     in_first = (bounds[:, :-1, None] <= position[:, :-1]) & (position[:, :-1] < end)
+    # If both bounds are in one block, its tokens are counted in `in_first`.
     in_last = (first < last) & (position[:, 1:] < end)
     add = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
     sums = (
-        add("BMT,BTF->BMF", inside.astype(totals.dtype), totals)
-        + add("BMT,BMTF->BMF", in_first.astype(totals.dtype), tokens[:, :-1])
-        + add("BMT,BMTF->BMF", in_last.astype(totals.dtype), tokens[:, 1:])
+        add("BMK,BKF->BMF", inside.astype(totals.dtype), totals)
+        + add("BMS,BMSF->BMF", in_first.astype(totals.dtype), tokens[:, :-1])
+        + add("BMS,BMSF->BMF", in_last.astype(totals.dtype), tokens[:, 1:])
     )
     return sums.reshape(*sums.shape[:2], *x.shape[2:])
 

@@ -105,6 +105,8 @@ def _sharded(
     """Pads the length to a multiple of the device count and runs `shard_map` over `axis`."""
     query, key, value, mask, query_mask, conv_kernel = inputs
     devices, length, key_length = mesh.shape[axis], query.shape[1], key.shape[1]
+    # Padding creates masks. Queries that use the keys' mask still use it. Other queries without a mask are
+    # all real, and need a mask of their own as soon as the padded keys have one.
     use_key_mask = query_mask is None and length == key_length
     query, query_mask = _pad(query, query_mask, devices)
     value, _ = _pad(value, None, devices)

@@ -6,7 +6,6 @@ and M × D arrays. TPU kernels replace these four. Sequence parallelism replaces
 """
 
 import functools
-import re
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +20,8 @@ from nystromformer_jax.validation import Options, accum_dtype, check_inputs, zer
 
 # Far below every logit, but finite, so that rows without a real key and their gradients stay finite.
 MASKED_LOGIT = -1e30
+# The two products of attention.
+LOGITS, OUTPUT = "BLHD,BTHD->BHLT", "BHLT,BTHD->BLHD"
 
 
 def collect(
@@ -63,6 +64,13 @@ def collect(
     weights = jnp.exp(logits - maximum[..., None])
     values = weighted_values(weights, value)
     return values, maximum.swapaxes(1, 2), weights.sum(axis=-1).swapaxes(1, 2)
+
+
+def collect_normalized(
+    q_landmarks: Array, key: Array, value: Array, *, mask: Array | None, assigned: Array | None
+) -> Array:
+    """Returns kernel_3 @ value if one device has all keys; `collect` is for parts of a sequence."""
+    return softmax_product(collect_logits(q_landmarks, key, mask, assigned), value)
 
 
 def collect_logits(
@@ -185,8 +193,8 @@ def assign_landmarks(
 class Landmarks(NamedTuple):
     """Landmarks of queries and keys, and the pseudoinverse of kernel_2."""
 
-    query: Float[Array, "B M H D"]
-    key: Float[Array, "B M H D"]
+    q_landmarks: Float[Array, "B M H D"]
+    k_landmarks: Float[Array, "B M H D"]
     k_landmark_mask: Bool[Array, "B M"]
     kernel_2: Float[Array, "B H M M"]
     inverse: Float[Array, "B H M M"]
@@ -204,14 +212,14 @@ class Landmarks(NamedTuple):
 
 
 def invert_landmarks(
-    queries: SegmentMeans,
-    keys: SegmentMeans,
+    q_segments: SegmentMeans,
+    k_segments: SegmentMeans,
     options: Options,
     precision: jax.lax.Precision | None = None,
 ) -> Landmarks:
     """Returns the landmarks and the pseudoinverse of kernel_2; for `precision` see `iterative_pinv`."""
-    q_landmarks, q_landmark_mask, _ = queries
-    k_landmarks, k_landmark_mask, _ = keys
+    q_landmarks, q_landmark_mask, _ = q_segments
+    k_landmarks, k_landmark_mask, _ = k_segments
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_landmark_mask, k_landmark_mask)
     inverse = iterative_pinv(
         kernel_2, num_iters=options.pinv_iters, start=options.pinv_start, precision=precision
@@ -249,7 +257,7 @@ def scaled_logits(
     precision: jax.lax.PrecisionLike = None,
 ) -> Float[Array, "B H L T"]:
     """Returns query · key / √D in at least float32; `MASKED_LOGIT` at masked keys."""
-    logits = _product("BLHD,BTHD->BHLT", precision, query, key)
+    logits = _product(LOGITS, precision, query, key)
     logits = logits * query.shape[-1] ** -0.5
     if mask is None:
         return logits
@@ -290,7 +298,7 @@ def weighted_values(
     weights: Float[Array, "B H L T"], value: Float[Array, "B T H Dv"]
 ) -> Float[Array, "B L H Dv"]:
     """Returns weights @ value in at least float32; weights are first rounded to `value`'s dtype."""
-    return _product("BHLT,BTHD->BLHD", None, weights.astype(value.dtype), value)
+    return _product(OUTPUT, None, weights.astype(value.dtype), value)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -324,10 +332,8 @@ def _einsum(spec: str, x: Array, y: Array, **options: Any) -> Array:
     """
     if target_device()[0] != "cpu":
         return jnp.einsum(spec, x, y, **options)
-    *inputs, output = re.split(",|->", spec)
-    arrays = [
-        array.swapaxes(1, 2) if axes[2] == "H" else array
-        for axes, array in zip(inputs, (x, y), strict=True)
-    ]
-    product = jnp.einsum(re.sub("([LT])H", r"H\1", spec), *arrays, **options)
-    return product.swapaxes(1, 2) if output[2] == "H" else product
+    if spec == LOGITS:
+        return jnp.einsum("BHLD,BHTD->BHLT", x.swapaxes(1, 2), y.swapaxes(1, 2), **options)
+    assert spec == OUTPUT
+    output: Array = jnp.einsum("BHLT,BHTD->BHLD", x, y.swapaxes(1, 2), **options)
+    return output.swapaxes(1, 2)

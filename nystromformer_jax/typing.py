@@ -6,7 +6,7 @@
 | `L` | query length | `F` | feed-forward dimension, or width of an output |
 | `T` | key length if it differs | `R` | rank or random features |
 | `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
-| `P` | requested positions | `N` | choices, in a multiple-choice model; states, in moving averages |
+| `P` | requested positions | `N` | choices (multiple choice); states (moving averages); bounds, M + 1 |
 | `S` | tokens per segment or block | `K` | blocks |
 | `H` | heads | `G` | global tokens; in kernels, heads per group |
 | `D` | head dimension (`Dv`: of values, if it differs) | `V` | vocabulary |

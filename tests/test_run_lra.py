@@ -69,7 +69,7 @@ def start(*arguments, config="configs/listops.py", **environment):
         (["--config="], "known: configs/image.py, configs/listops.py"),
         (
             ["--config.eval.batch_size=4", "--workdir=x"],
-            "--config.eval.batch_size needs --config: pass",
+            "--config.eval.batch_size needs --config=FILE: pass both",
         ),
         ([LISTOPS, "--num_processes=0"], "num_processes"),
         ([LISTOPS, "--num_processes=-1"], "num_processes"),

@@ -43,9 +43,9 @@ def markdown(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> st
     if found := gains.find_gains(groups):
         parts += [
             "## Gains of pretraining",
-            "Accuracy of the same fine-tuning from the checkpoint and from scratch, also for tasks whose main"
-            " metric is another one: means over the seeds that both have, and the standard error of the"
-            " paired difference over examples.",
+            "Accuracy after the same fine-tuning, from the checkpoint and from scratch, even for tasks with"
+            " another main metric. The means are over the seeds that both settings share. The error is the"
+            " standard error of the paired difference over examples.",
             gains.table(found).markdown(),
         ]
     if pretraining := [group for group in groups if not group.task]:

@@ -31,7 +31,7 @@ TASKS: Mapping[str, TaskInfo] = {
         listops.load,
         listops.SIZES,
         total_steps=5_000,
-        curriculum=True,
+        has_curriculum=True,
     ),
     "listops-short": TaskInfo(
         len(listops.VOCAB),
@@ -39,7 +39,7 @@ TASKS: Mapping[str, TaskInfo] = {
         listops.load_short,
         listops.SIZES,
         total_steps=3_000,
-        curriculum=True,
+        has_curriculum=True,
     ),
     "text": TaskInfo(
         text.VOCAB_SIZE,
@@ -74,7 +74,7 @@ TASKS: Mapping[str, TaskInfo] = {
             pathfinder.SIZES,
             total_steps=pathfinder.TOTAL_STEPS[resolution],
             images=True,
-            curriculum=True,
+            has_curriculum=True,
         )
         for resolution in pathfinder.RESOLUTIONS
         for difficulty in pathfinder.RELEASE_FOLDERS
@@ -132,7 +132,7 @@ def load(config: DataConfig) -> Task:
     """
     info = describe(config.task)
     task = info.load(config)
-    if config.curriculum and task.curriculum is None:
+    if config.curriculum and task.open_curriculum is None:
         raise ValueError(
             f"data.curriculum={config.curriculum}: {task.name} has no curriculum. Set data.curriculum=0."
         )

@@ -101,7 +101,7 @@ def load(
         name,
         cache.prepared(name, fingerprint, build, description),
         decode,
-        curriculum=functools.partial(_curriculum, config, name, min_length),
+        open_curriculum=functools.partial(_curriculum, config, name, min_length),
     )
 
 

@@ -100,7 +100,7 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
         class_names=CLASS_NAMES,
         image_shape=shape,
         notes=_describe_images,
-        curriculum=functools.partial(_curriculum, config, resolution, difficulty),
+        open_curriculum=functools.partial(_curriculum, config, resolution, difficulty),
     )
 
 

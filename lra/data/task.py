@@ -297,7 +297,9 @@ class Task:
     class_names: tuple[str, ...] = ()  # empty if classes are numbers
     image_shape: tuple[int, int] | None = None  # rows and columns, if a sequence is an image
     notes: Callable[["Task"], str] | None = None  # returns additional statistics as Markdown
-    curriculum: Callable[[], Split] | None = None  # opens the examples of `DataConfig.curriculum`
+    open_curriculum: Callable[[], Split] | None = (
+        None  # opens the examples of `DataConfig.curriculum`
+    )
 
     @classmethod
     def open(
@@ -343,7 +345,7 @@ class TaskInfo:
     total_steps: int = 0
     pairs: bool = False  # True if an example is a pair of sequences
     images: bool = False  # True if a sequence is an image
-    curriculum: bool = False  # True if `DataConfig.curriculum` may be positive
+    has_curriculum: bool = False  # True if `DataConfig.curriculum` may be positive
     targets: int = 0  # K, number of labeled tokens per sequence; 0: one label per sequence
     min_len: int = 0  # smallest `DataConfig.max_len` that truncates no labeled token, if known
     official_sha256: str = ""  # of the data prepared from the official files with seed 0, if known

@@ -185,8 +185,8 @@ def errors_by_iteration(
     options = dataclasses.replace(nystrom, pinv_iters=0)
     for (query, key, value), truth in zip(layers, exact, strict=True):
         landmarks = find_landmarks(query, key, None, None, options)
-        kernel_1 = softmax_weights(query, landmarks.key, None)
-        values, _, total = collect(landmarks.query, key, value, mask=None)
+        kernel_1 = softmax_weights(query, landmarks.k_landmarks, None)
+        values, _, total = collect(landmarks.q_landmarks, key, value, mask=None)
         collected = values / total[..., None]
         for iteration in range(max_iters + 1):
             inverse = iterative_pinv(landmarks.kernel_2, num_iters=iteration, start=start)

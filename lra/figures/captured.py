@@ -208,7 +208,7 @@ def _portable_config(config: Mapping[str, Any]) -> dict[str, Any]:
     changes = {
         "data": {"curriculum": 0},  # with small batches, it would take more steps than the run has
         "mesh": {"data": -1, "sequence": 1},
-        # Under rematerialization, the captured arrays would be tracers that JAX does not allow to leave it.
+        # With rematerialization, the captured arrays would be tracers, which are invalid outside a layer.
         "train": {"batch_size": jax.device_count(), "accumulation": 1, "remat": False},
         "eval": {"batch_size": 0},
     }

@@ -1,4 +1,4 @@
-"""Breaks the accuracy on ListOps down by root operator, depth, ends and length.
+"""Breaks the accuracy on ListOps down by root operator, depth, first and last argument, and length.
 
     python -m lra.figures.listops runs/listops-seed0 --out results/figures/listops
 

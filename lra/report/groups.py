@@ -80,9 +80,9 @@ class Group:
 
     @property
     def step_seconds_range(self) -> tuple[float, float] | None:
-        """Seconds per step: the range over runs, or the quartiles over the laps of the steadiest run.
+        """Range of the seconds per step, over runs or over laps, whichever is wider.
 
-        The wider of the two. One disturbed run does not widen the second.
+        The range over laps has the quartiles of the steadiest run: one disturbed run does not widen it.
         """
 
         def ratio(span: tuple[float, float]) -> float:

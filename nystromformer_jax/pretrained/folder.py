@@ -81,7 +81,8 @@ def from_pretrained(
 
     Args:
       folder: Folder with config.json and model.safetensors or pytorch_model.bin.
-      model_class: A class of `nystromformer_jax.models`; None: the class named in config.json.
+      model_class: `Nystromformer`, or a class of `nystromformer_jax.models`; None: the class named in
+        config.json.
       quirks: "hf" reproduces how Hugging Face's code handles padding at the end, and batches. Positions
         still count real tokens only.
       dtype: Dtype of activations, float32 or bfloat16, which is not saved with a model.
@@ -152,7 +153,7 @@ def save_pretrained(
 
     Args:
       folder: Created if missing.
-      model: A model of `nystromformer_jax.models`.
+      model: A `Nystromformer`, or a model of `nystromformer_jax.models`.
       variables: Result of `model.init`: {"params": …}.
       more: Additional fields of config.json, such as the tokenizer's `pad_token_id`.
 

@@ -65,7 +65,7 @@ class LanguageModel:
     A name such as "[SEP]" in a text becomes that special token, as in transformers.
 
     Args:
-      model: A model of `nystromformer_jax.models`.
+      model: A `Nystromformer`, or a model of `nystromformer_jax.models`.
       variables: {"params": …}.
       tokenizer: A tokenizer of transformers, or one that `load` returns.
       batch_size: Rows of each batch; the last batch is filled with padding.

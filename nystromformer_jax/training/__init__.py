@@ -17,6 +17,7 @@ if _missing := [n for n in ("chex", "grain", "optax", "orbax") if not importlib.
 
 if TYPE_CHECKING:
     from nystromformer_jax.durable import read_json, write_json
+    from nystromformer_jax.training.accumulation import choose_accumulation, keep_accumulation
     from nystromformer_jax.training.checkpoint import load_params
     from nystromformer_jax.training.config import (
         SECTIONS,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         read_sections,
     )
     from nystromformer_jax.training.environment import (
-        choose_accumulation,
         describe_environment,
         enable_compilation_cache,
         peak_bytes,
@@ -93,7 +93,6 @@ if TYPE_CHECKING:
         Workdir,
         check_folder,
         config_sha256,
-        keep_accumulation,
     )
 else:
     __getattr__ = lazy_names(
@@ -102,6 +101,7 @@ else:
             "config",
             "errors",
             "checkpoint",
+            "accumulation",
             "environment",
             "workdir",
             "hosts",

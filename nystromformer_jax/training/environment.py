@@ -2,19 +2,14 @@
 
 import importlib.metadata
 import logging
-import math
 import os
 import platform
 import resource
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-
-# An undivided batch is meant for devices of 16 GB or more. Of 16 GB, jax allocates 12 by default.
-LARGE_DEVICE_BYTES = 11 * 10**9
 
 
 def describe_environment() -> dict[str, Any]:
@@ -54,33 +49,6 @@ def enable_compilation_cache(folder: Path) -> None:
         )
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-
-
-def choose_accumulation(
-    config: Mapping[str, Any], devices: Sequence[jax.Device] | None = None
-) -> Mapping[str, Any]:
-    """Returns `config` with `train.accumulation` chosen for the devices (default: all) if it is 0.
-
-    The chosen value is 1 on accelerators with at least 16 GB or unknown memory. On other devices it is
-    `train.cpu_accumulation`, or its largest divisor that divides the batch.
-    """
-    train = config.get("train", {})
-    if train.get("accumulation") != 0:
-        return config
-    device, local = (devices or jax.devices())[0], jax.local_devices()[0]
-    # Compile-only devices, and those of other hosts, cannot be asked for their memory.
-    statistics = local.memory_stats() if local.device_kind == device.device_kind else None
-    parts = 1 if is_large(device.platform, statistics) else train.get("cpu_accumulation", 1)
-    batch_size = train.get("batch_size")
-    if isinstance(parts, int) and isinstance(batch_size, int):  # else the config is invalid
-        parts = math.gcd(parts, batch_size)
-    return {**config, "train": {**train, "accumulation": parts}}
-
-
-def is_large(platform: str, memory: Mapping[str, int] | None) -> bool:
-    """Returns True for an accelerator with 16 GB or more by its `memory_stats()`, or with unknown memory."""
-    known = (memory or {}).get("bytes_limit", LARGE_DEVICE_BYTES)
-    return platform != "cpu" and known >= LARGE_DEVICE_BYTES
 
 
 def peak_bytes() -> int:

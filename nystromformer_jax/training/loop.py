@@ -106,6 +106,8 @@ def fit(
                 del given, start_params
                 metric_sums = zero_sums()
             record = Record()
+
+        # ---- 3. Open the logs and the input -----------------------------------------------------
         silent = not is_primary()
         log = RunLog(
             workdir.path,
@@ -148,7 +150,7 @@ def fit(
 
         while True:
             stop.sync()
-            # ---- 3. Evaluate, also after a resume if the evaluation was interrupted -------------
+            # ---- 4. Evaluate, also after a resume if the evaluation was interrupted -------------
             if is_due(config.eval.every_steps) and record.evaluated_step != step:
                 require_finite()
                 try:
@@ -162,25 +164,20 @@ def fit(
                     progress.show(line)
                     record.evaluated_step = step
                     examples = config.eval.num_evaluated(validation.count)
-                    # `eval.max_examples` may change on a resume. The earlier metrics then do not count.
-                    is_comparable = record.best_examples in (0, examples)
-                    best_metrics = record.best_metrics if is_comparable else {}
-                    if _is_better(values, best_metrics, spec.select):
-                        record.best_step, record.best_metrics = step, values
-                        record.best_examples = examples
+                    _update_best(record, step, values, examples, spec.select)
 
-            # ---- 4. Save the state if it is finite ----------------------------------------------
+            # ---- 5. Save the state if it is finite ----------------------------------------------
             wanted = is_due(config.checkpoint.every_steps) or is_due(config.eval.every_steps)
             if (wanted or stop.received is not None) and step > first_step:
                 require_finite()  # waits for the device, so that the pause contains no training
                 with stopwatch.pause():
                     record.metrics_bytes = log.sync()
-                    stopwatch.count()
+                    stopwatch.add_elapsed()
                     checkpointer.save(step, state, metric_sums, record)
             if stop.received is not None or step == total_steps:
                 break
 
-            # ---- 5. Run one training step -------------------------------------------------------
+            # ---- 6. Run one training step -------------------------------------------------------
             with stopwatch.input():
                 batch = shard_batch(next(batches), mesh)
             previous_loss = loss
@@ -194,7 +191,7 @@ def fit(
                 jax.block_until_ready(loss)
                 stopwatch.restart()
 
-            # ---- 6. Log (waits for the device) --------------------------------------------------
+            # ---- 7. Log (waits for the device) --------------------------------------------------
             if is_due(config.log.every_steps):
                 require_finite()
                 line = means(metric_sums, "train/")
@@ -205,9 +202,9 @@ def fit(
                 if speed:
                     log.speed(step, speed)
                 progress.show(line, speed)
-        stopwatch.count()
+        stopwatch.add_elapsed()
 
-    # ---- 7. Return the result; saves are complete and signal handlers are restored --------------
+    # ---- 8. Return the result; saves are complete and signal handlers are restored --------------
     if stop.received is not None:
         raise Interrupted(stop.received, step, total_steps)
     timed = (record.timed_steps, record.timed_seconds, record.input_seconds)
@@ -248,7 +245,7 @@ def train_to_result(
         start_params=None if workdir.has_checkpoints else make_start_params(),
     )
     params = load_params(workdir.checkpoints, fit_result.best_step, spec.make_params, spec.mesh)
-    workdir.require_unchanged(check_data)
+    workdir.require_unchanged(check_data)  # before the test set is read
     result = {
         **report(fit_result, params),
         "seed": spec.config.train.seed,
@@ -260,7 +257,7 @@ def train_to_result(
         "config_sha256": workdir.config_sha256,
         "data_sha256": data_sha256,
     }
-    workdir.require_unchanged(check_data)
+    workdir.require_unchanged(check_data)  # and after it was read
     workdir.write_result(result)
     return result
 
@@ -305,6 +302,18 @@ def _evaluate(
     )
     with closing(batches):
         return evaluate(spec.compiled_eval_step, params, stop.watch(batches), spec.mesh, summarize)
+
+
+def _update_best(
+    record: Record, step: int, values: dict[str, float], examples: int, select: str
+) -> None:
+    """Records `values` if they are the best so far.
+
+    Metrics of another number of `examples` do not count: `eval.max_examples` may change on a resume.
+    """
+    is_comparable = record.best_examples in (0, examples)
+    if _is_better(values, record.best_metrics if is_comparable else {}, select):
+        record.best_step, record.best_metrics, record.best_examples = step, values, examples
 
 
 def _is_better(values: Mapping[str, float], best: Mapping[str, float], select: str) -> bool:

@@ -73,7 +73,7 @@ class TrainSpec:
         )
 
     def start(self) -> tuple[TrainState, Sums]:
-        """Returns the initial state, and metric sums of zero."""
+        """Returns the initial state, and metric sums of zero; to be compiled, as `jax.jit(spec.start)()`."""
         params = self.make_params()
         sums = metric_sums_shape(self.loss_fn, params, self.batch(), self.mesh)
         return self.first_state(params), zeros_like(sums)

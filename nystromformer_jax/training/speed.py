@@ -55,7 +55,7 @@ class Stopwatch:
         self._record.input_seconds += input_seconds
         return speed_of(steps, seconds, input_seconds, self._batch_size)
 
-    def count(self) -> None:
+    def add_elapsed(self) -> None:
         """Updates `record.train_seconds`, which includes evaluation and saving."""
         now = time.perf_counter()
         self._record.train_seconds += now - self._counted

@@ -32,9 +32,8 @@ IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "tra
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # in data.json
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
-# Not compared: the first changes results only by rounding, and the second takes effect through
-# train.accumulation.
-HOW = ("train.remat", "train.cpu_accumulation")
+# The first changes results only by rounding, and the second takes effect through train.accumulation.
+NOT_COMPARED = ("train.remat", "train.cpu_accumulation")
 
 
 class Workdir:
@@ -61,7 +60,7 @@ class Workdir:
     ) -> None:
         """Locks the folder, compares configs, and writes `config.json` if the run is new.
 
-        `paths` are the dotted config keys of file locations, which may change when a run resumes.
+        `paths` are dotted config keys that may change when a run resumes, such as file locations.
 
         Raises:
           NotADirectoryError: `path` or one of its parents is a file.
@@ -149,8 +148,11 @@ class Workdir:
         def write() -> None:
             file = self.path / "data.json"
             recorded = read_json(file) if file.exists() else {}
-            if self._writes and name not in recorded:
-                write_json(file, {**recorded, name: make()})
+            if name in recorded:
+                return
+            if not self._writes:  # the primary process has written it
+                raise _not_shared(file)
+            write_json(file, {**recorded, name: make()})
 
         self._primary_first(write)
         return str(read_json(self.path / "data.json")[name])
@@ -170,10 +172,7 @@ class Workdir:
             if self._writes:
                 write_json(file, {**recorded, "sha256": sha256})
             elif not self._read_only:  # the primary process has written it
-                raise ValueError(
-                    f"{file} was written by the first process of the run, but is missing here: pass a"
-                    " --workdir in a file system that all hosts share."
-                )
+                raise _not_shared(file)
             return
         if recorded.get(CHANGED):
             raise ConfigDiffers(
@@ -290,25 +289,17 @@ def check_folder(
         workdir.require_result()
 
 
-def keep_accumulation(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Returns `config`, with a `train.accumulation` of 0 replaced by that of an existing run in `folder`.
-
-    A run with another batch size is not continued, so its number of parts is not used.
-    """
-    file = folder / "config.json"
-    if config["train"].get("accumulation") != 0 or not file.is_file():
-        return config
-    run = read_json(file)  # may be the config of another program, without `train.accumulation`
-    recorded = run.get("train", {}).get("accumulation", 0)
-    if run.get("train", {}).get("batch_size") != config["train"].get("batch_size"):
-        return config
-    return {**config, "train": {**config["train"], "accumulation": recorded}}
-
-
 def config_sha256(config: Mapping[str, Any], paths: Iterable[str] = PATHS) -> str:
     """Returns the hash that identifies a run: SHA-256 of the sections `IDENTITY` without `paths`."""
     identity = json.dumps(_identity(config, paths), sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _not_shared(file: Path) -> ValueError:
+    return ValueError(
+        f"{file} was written by the first process of the run, but is missing here: pass a --workdir on a file"
+        " system that all hosts share."
+    )
 
 
 def _require_folder(path: Path) -> None:
@@ -359,7 +350,7 @@ def _require_same_config(
 def _identity(config: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     """Returns the sections `IDENTITY` as {dotted key: value}, without the keys `paths`."""
     sections = {name: config[name] for name in IDENTITY if name in config}
-    excluded = {*paths, *HOW}
+    excluded = {*paths, *NOT_COMPARED}
     return {key: value for key, value in _flat(sections).items() if key not in excluded}
 
 

@@ -32,7 +32,7 @@ def test_errors_name_keys_of_the_section_attention(values, sentence, of_checkpoi
 def test_a_config_without_sizes_needs_a_checkpoint(attention):
     """The model would otherwise have the sizes of BERT-base."""
     with pytest.raises(
-        ValueError, match=r"init\.checkpoint: is empty, but this config takes the sizes"
+        ValueError, match=r"init\.checkpoint: is empty, but .* does not set model\.num_layers"
     ):
         model_config(
             {"model": {"dropout_rate": 0.1}, "attention": attention}, InitConfig(), vocab_size=60

@@ -328,7 +328,7 @@ def test_a_run_reads_its_curriculum_first_and_checks_its_files(monkeypatch):
         rows, padding = np.arange(8), prepared.data.padding
         assert easier.count == 16
         np.testing.assert_array_equal(
-            easier.fetch(rows)["inputs"], task.curriculum().batch(rows, padding)["inputs"]
+            easier.fetch(rows)["inputs"], task.open_curriculum().batch(rows, padding)["inputs"]
         )
         given["check_data"]()
         (labels,) = task.folder.parent.glob("listops-curriculum-*/train_labels.npy")

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from configs import image
 from lra import train
-from nystromformer_jax.training import ConfigDiffers, Workdir, environment, keep_accumulation
+from nystromformer_jax.training import ConfigDiffers, Workdir, accumulation, keep_accumulation
 from nystromformer_jax.training.config import num_parts
-from nystromformer_jax.training.environment import is_large
 
 
 @pytest.mark.parametrize(
@@ -26,12 +25,12 @@ from nystromformer_jax.training.environment import is_large
     ],
 )
 def test_devices_that_take_a_whole_batch(platform, memory, expected):
-    assert is_large(platform, memory) == expected
+    assert accumulation.is_large(platform, memory) == expected
 
 
 @pytest.mark.parametrize(("large", "given", "parts"), [(True, 0, 1), (False, 0, 2), (True, 4, 4)])
 def test_accumulation_follows_the_device_unless_it_is_set(monkeypatch, large, given, parts):
-    monkeypatch.setattr(environment, "is_large", lambda platform, memory: large)
+    monkeypatch.setattr(accumulation, "is_large", lambda platform, memory: large)
     assert train.prepare(config(accumulation=given)).fit.train.accumulation == parts
 
 

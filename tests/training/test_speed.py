@@ -35,7 +35,7 @@ def test_pauses_are_excluded_and_input_is_a_fraction(clock):
         clock(50)
     assert stopwatch.lap() == {"step_seconds": 2, "examples_per_second": 16, "input_share": 0.25}
     assert stopwatch.lap() == {}
-    stopwatch.count()
+    stopwatch.add_elapsed()
     assert (record.timed_steps, record.timed_seconds, record.input_seconds) == (4, 8, 2)
     assert record.train_seconds == 158
 

@@ -223,7 +223,10 @@ def test_a_folder_that_cannot_be_created_is_named():
         pass
 
 
-def test_a_folder_that_hosts_do_not_share_is_an_error(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "act", [lambda run: run.require_data("da7a"), lambda run: run.record("init_sha256", str)]
+)
+def test_a_folder_that_hosts_do_not_share_is_an_error(tmp_path, monkeypatch, act):
     monkeypatch.setattr(workdir, "is_primary", lambda: False)
     with (
         Workdir(tmp_path / "local", CONFIG) as run,
@@ -231,7 +234,7 @@ def test_a_folder_that_hosts_do_not_share_is_an_error(tmp_path, monkeypatch):
             ValueError, match=r"data\.json was written by the first process .* all hosts share"
         ),
     ):
-        run.require_data("da7a")
+        act(run)
 
 
 def test_the_first_start_records_a_value(tmp_path):

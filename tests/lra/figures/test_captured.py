@@ -49,6 +49,7 @@ def test_a_run_with_rematerialization_can_be_captured(tmp_path):
     trained = open_run(write_run(tmp_path / "run", small_config(train__remat=True)), max_len=100)
     inputs = jnp.ones((1, 59), jnp.int32), mask_of_lengths([41], 59)
     layers = captured.capture_cores(trained.run.model, trained.params, inputs)
+    assert len(layers) == trained.run.config["model"]["num_layers"]
     assert all(jnp.isfinite(layer.output[:, :41]).all() for layer in layers)
 
 
