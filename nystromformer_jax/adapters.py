@@ -6,11 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
+from nystromformer_jax.arguments import fold_axes
 from nystromformer_jax.cores import CoreFactory, make_core
 from nystromformer_jax.cores.parameters import param_shapes
 from nystromformer_jax.modules import projections
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
-from nystromformer_jax.validation import check_output, fold_axes, mask_or_ones
+from nystromformer_jax.validation import check_output, mask_or_ones
 
 MASK = "a boolean or integer mask [..., 1, 1, T] that is True at real keys"
 

@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from nystromformer_jax.arguments import fold_axes
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
 from nystromformer_jax.pinv import safe_denominator
 from nystromformer_jax.typing import Array, Bool, Float
-from nystromformer_jax.validation import accum_dtype, check_query_mask, fold_axes, zero_padding
+from nystromformer_jax.validation import accum_dtype, check_query_mask, zero_padding
 
 
 class ApproximationError(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.arguments import Inputs, Options, check_arguments, fold_axes
 from nystromformer_jax.clusters import cluster_landmarks
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import interpret_mode, run_kernels, use_kernels
@@ -25,15 +26,11 @@ from nystromformer_jax.stages import (
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
     Implementation,
-    Inputs,
     Layout,
-    Options,
     Selection,
     Start,
-    check_arguments,
     check_inputs,
     check_query_mask,
-    fold_axes,
     zero_padding,
 )
 

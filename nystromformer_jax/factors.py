@@ -6,18 +6,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.arguments import Options, fold_axes
 from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.landmarks import TokenRanks
 from nystromformer_jax.stages import Assignment, assign_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import (
     Layout,
-    Options,
     Selection,
     Start,
     check_inputs,
     check_query_mask,
-    fold_axes,
     mask_or_ones,
 )
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from nystromformer_jax.arguments import Inputs, Options, check_arguments
 from nystromformer_jax.attention import Operations, attend_locally, nystrom
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
@@ -15,13 +16,10 @@ from nystromformer_jax.stages import collect
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
     Implementation,
-    Inputs,
     Layout,
-    Options,
     Selection,
     Start,
     accum_dtype,
-    check_arguments,
     mask_or_ones,
     pad_length,
 )

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nystromformer_jax.arguments import Options
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.landmarks import SegmentMeans, TokenRanks
 from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.target import on_gpu, target_device
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import Options, accum_dtype, check_inputs, zero_padding
+from nystromformer_jax.validation import accum_dtype, check_inputs, zero_padding
 
 # Far below every logit, but finite, so that rows without a real key and their gradients stay finite.
 MASKED_LOGIT = -1e30

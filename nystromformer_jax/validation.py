@@ -1,10 +1,8 @@
 """Types and validation of arguments, masking of padding, and accumulation dtypes."""
 
 import contextlib
-import dataclasses
-import math
 import numbers
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,118 +20,6 @@ ConfigDtype = Annotated[DTypeLike, DtypeName]  # stored as its name, as in a con
 FLOATS = ("float32", "bfloat16", "float16", "float64")
 # Iterations are unrolled in the program. After about sixteen of them rounding errors grow again.
 MAX_PINV_ITERS = 100
-
-
-class Inputs(NamedTuple):
-    """The array arguments of `nystrom_attention`."""
-
-    query: Float[Array, "B L H D"]
-    key: Float[Array, "B T H D"]
-    value: Float[Array, "B T H D"]
-    mask: Bool[Array, "B T"] | None
-    explicit_query_mask: Bool[Array, "B L"] | None  # None: the queries use `mask`
-    conv_kernel: Float[Array, "H W"] | Float[Array, "H D W"] | None
-
-    @classmethod
-    def create(cls, *arrays: Any) -> "Inputs":
-        """Converts array-likes; masks are kept as given for validation."""
-        query, key, value, mask, query_mask, conv_kernel = arrays
-        conv_kernel = None if conv_kernel is None else jnp.asarray(conv_kernel)
-        query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
-        return cls(query, key, value, mask, query_mask, conv_kernel)
-
-    @classmethod
-    def specs(cls, tokens: Any, conv_kernel: Any) -> Any:
-        """Returns the partition specs of all arrays for `jax.shard_map`."""
-        return cls(tokens, tokens, tokens, tokens, tokens, conv_kernel)
-
-    @property
-    def query_mask(self) -> Bool[Array, "B L"] | None:
-        """True at real queries."""
-        return self.mask if self.explicit_query_mask is None else self.explicit_query_mask
-
-
-def fold_axes(
-    query: Any, key: Any, value: Any, mask: Any, query_mask: Any
-) -> tuple[tuple[Array, Array, Array, Any, Any], tuple[int, ...]]:
-    """Converts array-likes, merges the leading axes into one batch axis and repeats grouped heads.
-
-    Returns:
-      `(query, key, value, mask, query_mask)` with the axes `[B L H D]`, `[B T H D]` and `[B T]`, and the
-      shape of the leading axes. Arguments that do not agree are returned as they are, for validation.
-
-    Raises:
-      ValueError: The leading axes differ, H is not a multiple of the number of key heads, or the shape of a
-        mask does not agree.
-    """
-    query, key, value = arrays = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
-    batch = query.shape[:-3]
-    if min(x.ndim for x in arrays) < 3:
-        return (query, key, value, mask, query_mask), batch
-    if any(x.shape[:-3] != batch for x in arrays) and any(x.ndim != 4 for x in arrays):
-        raise ValueError(
-            "query, key and value must have the same leading axes before [length, heads, head_dim], got"
-            f" shapes {query.shape}, {key.shape} and {value.shape}."
-        )
-    heads, groups = query.shape[-2], key.shape[-2]
-    if groups != heads and value.shape[-2] == groups:
-        if groups == 0 or heads % groups:
-            raise ValueError(
-                "The number of query heads must be a multiple of the number of key and value heads, got"
-                f" {heads} and {groups}."
-            )
-        key, value = (jnp.repeat(x, heads // groups, axis=-2) for x in (key, value))
-    if len(batch) == 1:
-        return (query, key, value, mask, query_mask), batch
-    for name, x, length in (
-        ("mask", mask, key.shape[-3]),
-        ("query_mask", query_mask, query.shape[-3]),
-    ):
-        if x is not None and getattr(x, "shape", None) != (*batch, length):
-            raise ValueError(
-                f"{name} must be a boolean array of shape {(*batch, length)}, True at real tokens; got"
-                f" {shape_or_type(x)}. Only padding masks are supported, not causal or block masks."
-            )
-    size = math.prod(batch)  # not -1, which is ambiguous for empty arrays
-    folded = (x.reshape(size, *x.shape[-3:]) for x in (query, key, value))
-    masks = (None if x is None else x.reshape(size, x.shape[-1]) for x in (mask, query_mask))
-    return (*folded, *masks), batch
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-    """Options of `nystrom_attention`, without `implementation`."""
-
-    num_landmarks: int = 64
-    pinv_iters: int = 6
-    pinv_start: Start = "exact"
-    landmark_layout: Layout = "real"
-    landmark_selection: Selection = "segments"
-    mask_conv: bool = True
-    normalize_rows: bool = False
-
-    def mask_inputs(self, x: Float[Array, "B L H D"], mask: Bool[Array, "B L"] | None) -> Array:
-        """Zeros the padding of queries or keys, unless the layout is `"hf"`, which includes padding."""
-        return x if self.landmark_layout == "hf" else zero_padding(x, mask)
-
-    def check(self, query: Array, key: Array) -> None:
-        """Raises ValueError unless the options are valid for these lengths."""
-        for x in (query, key):
-            check_landmarks(self.num_landmarks, x.shape[1], self.landmark_layout)
-        check_pinv(self.pinv_iters, self.pinv_start)
-        check_choice("landmark_selection", self.landmark_selection, Selection)
-        if self.landmark_selection == "kmeans" and self.landmark_layout != "real":
-            raise ValueError(
-                "landmark_selection='kmeans' needs landmark_layout='real', got"
-                f" {self.landmark_layout!r}: the other layouts reproduce implementations without k-means."
-            )
-
-    def is_exact(self, inputs: Inputs) -> bool:
-        """Returns True if the result is softmax attention for inputs of these lengths."""
-        lengths = inputs.query.shape[1], inputs.key.shape[1]
-        if self.landmark_layout == "real":
-            return min(lengths) <= self.num_landmarks
-        return set(lengths) == {self.num_landmarks}
 
 
 def accum_dtype(dtype: DTypeLike) -> DTypeLike:
@@ -174,16 +60,6 @@ def masked_inputs(
     check_inputs(query, key, value, mask)
     query = zero_padding(query, check_query_mask(query, key, mask, query_mask))
     return query, zero_padding(key, mask), zero_padding(value, mask)
-
-
-def check_arguments(inputs: Inputs, options: Options, implementation: str) -> None:
-    """Raises ValueError unless the arguments of `nystrom_attention` are valid."""
-    query, key, value, mask, explicit_query_mask, conv_kernel = inputs
-    check_inputs(query, key, value, mask)
-    check_query_mask(query, key, mask, explicit_query_mask)
-    options.check(query, key)
-    check_convolution(query, key, conv_kernel)
-    check_choice("implementation", implementation, Implementation)
 
 
 def check_inputs(

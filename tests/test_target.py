@@ -9,9 +9,9 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from jax.test_util import check_grads
 
 from nystromformer_jax import pinv, stages
+from nystromformer_jax.arguments import Inputs, Options
 from nystromformer_jax.attention import LOCAL, nystrom
 from nystromformer_jax.target import on_gpu
-from nystromformer_jax.validation import Inputs, Options
 from tests.helpers import HALF_GRADIENT, REFERENCE, assert_close, normal
 
 

@@ -21,9 +21,10 @@ from nystromformer_jax import (
     softmax_attention,
 )
 from nystromformer_jax.approximation import relative_error
+from nystromformer_jax.arguments import Options
 from nystromformer_jax.attention import find_landmarks, softmax_weights
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import Options, Start
+from nystromformer_jax.validation import Start
 
 # Maximum number of softmax attention weights in memory: one head on 4,096 tokens.
 MAX_WEIGHTS = 4096**2

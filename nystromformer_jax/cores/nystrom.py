@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from nystromformer_jax.arguments import Options
 from nystromformer_jax.attention import find_landmarks, nystrom_attention
 from nystromformer_jax.cores.core import AttentionCore, Tokens
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
@@ -17,7 +18,6 @@ from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import (
     Implementation,
     Layout,
-    Options,
     Selection,
     Start,
     check_inputs,

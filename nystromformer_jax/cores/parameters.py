@@ -11,12 +11,7 @@ import jax.numpy as jnp
 from nystromformer_jax.attention import add_convolution
 from nystromformer_jax.cores.core import Tokens
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import (
-    check_choice,
-    check_convolution,
-    is_integer,
-    zero_padding,
-)
+from nystromformer_jax.validation import check_choice, check_convolution, is_integer, zero_padding
 
 ConvGroups = Literal["head", "channel"]
 
