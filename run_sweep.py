@@ -68,7 +68,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             check_config(config, values)
         grid = jobs.expand(folder, configs, values, flags.seeds, flags.data_dir)
         jobs.require_unique(grid, "The grid")
-        merged = jobs.merge(found, grid, folder)
+        merged = choice.merge(found, grid, folder)
         if merged != found:
             folder.mkdir(parents=True, exist_ok=True)
             jobs.write_jobs(folder, merged)

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from lra.sweep.jobs import Job, is_diverged
@@ -50,3 +51,32 @@ def due_tests(jobs: Sequence[Job]) -> list[Job]:
 def unfinished(jobs: Sequence[Job]) -> list[Job]:
     """Returns the jobs that have something left to do, then those of `due_tests`."""
     return [*(job for job in jobs if not job.is_finished), *due_tests(jobs)]
+
+
+def merge(known: Sequence[Job], grid: Sequence[Job], folder: Path) -> list[Job]:
+    """Returns the `known` jobs of a folder and the new jobs of `grid`.
+
+    Raises:
+      ValueError: A known job has another command, or the config of a new job has other settings, of which
+        the test set is evaluated for one: each is evaluated, or one is chosen.
+    """
+    by_name = {job.name: job for job in known}
+    chosen = {job.config for job in due_tests(known)}
+    for job in grid:
+        own = by_name.get(job.name)
+        if own is not None and own != job:
+            raise ValueError(
+                f"{folder / 'jobs.txt'} has another command for {job.name}: pass another --workdir, or leave"
+                " out the flags of the grid to run the file as it is."
+            )
+        for other in known if own is None else ():
+            if other.config == job.config and (
+                other.is_candidate != job.is_candidate
+                or job.config in chosen
+                or (job.is_candidate and "test_accuracy" in (other.result or {}))
+            ):
+                raise ValueError(
+                    f"{folder} already has {job.config} with other values or seeds, and the test set is"
+                    " evaluated for one choice of values only: pass another --workdir for a new choice."
+                )
+    return [*known, *(job for job in grid if job.name not in by_name)]

@@ -217,33 +217,6 @@ def write_jobs(folder: Path, jobs: Iterable[Job]) -> None:
     write_bytes(folder / "jobs.txt", (HEADER + lines).encode())
 
 
-def merge(known: Sequence[Job], grid: Sequence[Job], folder: Path) -> list[Job]:
-    """Returns the `known` jobs of a folder and the new jobs of `grid`.
-
-    Raises:
-      ValueError: A known job has another command, or the config of a new job has other settings and its
-        test set is or will be evaluated once for them.
-    """
-    by_name = {job.name: job for job in known}
-    for job in grid:
-        own = by_name.get(job.name)
-        if own is not None and own != job:
-            raise ValueError(
-                f"{folder / 'jobs.txt'} has another command for {job.name}: pass another --workdir, or leave"
-                " out the flags of the grid to run the file as it is."
-            )
-        for other in known if own is None else ():
-            if other.config == job.config and (
-                other.is_candidate != job.is_candidate
-                or (job.is_candidate and "test_accuracy" in (other.result or {}))
-            ):
-                raise ValueError(
-                    f"{folder} already has {job.config} with other values or seeds, and the test set is"
-                    " evaluated for one choice of values only: pass another --workdir for a new choice."
-                )
-    return [*known, *(job for job in grid if job.name not in by_name)]
-
-
 def require_unique(jobs: Sequence[Job], where: object) -> None:
     """Raises ValueError if two jobs have the same folder name."""
     names = [job.name for job in jobs]

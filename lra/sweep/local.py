@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 
 from command import sentence_of
 from lra.sweep.choice import due_tests
-from lra.sweep.jobs import Job, is_diverged
+from lra.sweep.jobs import Job, is_diverged, read_jobs
 from lra.sweep.log import STOPPED, failure, open_log, write_exit_code
 from lra.sweep.status import log_of, state_of
 
@@ -47,7 +47,7 @@ class Queue:
           0 if all are done or diverged, 1 if any failed or was stopped, and 128 plus the signal's number if a
           signal stopped the queue.
         """
-        waiting = deque(dict.fromkeys([*todo, *due_tests(self._jobs)]))
+        waiting = deque(dict.fromkeys([*todo, *self._due_tests()]))
         known = set(waiting)
         handlers = {number: signal.signal(number, self._on_signal) for number in _STOP}
         try:
@@ -59,7 +59,7 @@ class Queue:
                 time.sleep(POLL_SECONDS)
                 # A job that does not wait any more was started here or finished by another process.
                 if self._collect() or len(waiting) < num_waiting:
-                    new = [job for job in due_tests(self._jobs) if job not in known]
+                    new = [job for job in self._due_tests() if job not in known]
                     waiting.extend(new)
                     known.update(new)
         finally:
@@ -75,6 +75,12 @@ class Queue:
         while self._running:
             time.sleep(POLL_SECONDS)
             self._collect()
+
+    def _due_tests(self) -> list[Job]:
+        """Returns `due_tests`, also with the values that another sweep has added to the file."""
+        with contextlib.suppress(OSError, ValueError):  # no file, or one that is being edited
+            self._jobs = read_jobs(self._folder)
+        return due_tests(self._jobs)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._signals.append(number)

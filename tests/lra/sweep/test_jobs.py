@@ -5,11 +5,10 @@ import shlex
 
 import pytest
 
-from lra.sweep.choice import best_setting, due_tests
+from lra.sweep.choice import best_setting, due_tests, merge
 from lra.sweep.jobs import (
     Job,
     expand,
-    merge,
     read_jobs,
     split_list,
     split_names,
@@ -110,6 +109,17 @@ def test_values_cannot_be_added_once_the_test_set_was_evaluated(tmp_path):
     with pytest.raises(ValueError, match="one choice of values only"):
         merge(expand(tmp_path, CONFIGS[:1], {}, seeds=1), more, tmp_path)
     finish(jobs[0], 0.4, test_accuracy=0.4)
+    with pytest.raises(ValueError, match="one choice of values only"):
+        merge(jobs, more, tmp_path)
+
+
+def test_values_cannot_be_added_once_a_setting_is_chosen(tmp_path):
+    """Its test set may be evaluated at this moment."""
+    jobs = expand(tmp_path, CONFIGS[:1], RATES, seeds=1)
+    more = expand(tmp_path, CONFIGS[:1], {"optimizer.learning_rate": ["1e-4", "1e-3", "1e-2"]}, 1)
+    for job in jobs:
+        finish(job, 0.4)
+    assert merge(jobs, jobs, tmp_path) == jobs
     with pytest.raises(ValueError, match="one choice of values only"):
         merge(jobs, more, tmp_path)
 

@@ -100,6 +100,21 @@ def test_candidates_may_be_finished_by_another_process(tmp_path):
     assert ["test_accuracy" in own.result for own in (low, high)] == [False, True]
 
 
+def test_values_that_another_sweep_adds_take_part_in_the_choice(tmp_path):
+    low, high, added = (
+        job(tmp_path, f"valid{valid}", "--notest", f"--valid={valid}") for valid in (0.3, 0.5, 0.7)
+    )
+    for own, accuracy in ((low, 0.3), (high, 0.5)):
+        finish(own, accuracy)
+    queue = Queue(tmp_path, [low, high], 1)
+    write_jobs(tmp_path, [low, high, added])
+    assert queue.run([]) == 0  # the choice waits for the other sweep
+    assert not any("test_accuracy" in own.result for own in (low, high))
+    finish(added, 0.7)
+    assert queue.run([]) == 0
+    assert ["test_accuracy" in own.result for own in (low, high, added)] == [False, False, True]
+
+
 def test_a_requeued_batch_evaluates_the_choice_of_finished_candidates(tmp_path):
     jobs = [job(tmp_path, name, "--notest", f"--{name}") for name in ("low", "high")]
     for own, accuracy in zip(jobs, (0.3, 0.5), strict=True):
