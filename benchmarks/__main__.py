@@ -39,14 +39,17 @@ def main() -> int:
 
 
 def _compare(given: argparse.Namespace) -> None:
+    import jax
+
     try:
         import torch  # first, so that a missing package gives a short error
 
-        from benchmarks import attention, peers, report, training_step
+        from benchmarks import attention, peers, training_step
     except ModuleNotFoundError as error:
         raise ImportError(
             f"the package {error.name} is not installed: pip install -e '.[lra,peers]'."
         ) from error
+    jax.config.update("jax_platforms", "cpu")  # as PyTorch; benchmarks.on_device is for GPUs
     peers.use_the_cores_of_xla()
     results: dict[str, Any] = {
         "settings": this_machine(*PACKAGES) | {"torch_threads": torch.get_num_threads()},
@@ -67,8 +70,6 @@ def _compare(given: argparse.Namespace) -> None:
         for row in attention.rows(given.lengths, given.repeats):
             results["attention"].append(row)
             save()
-        if given.out is not None:
-            report.plot(results, Path(f"{given.out}.png"))
 
 
 def write(results: dict[str, Any], out: Path) -> None:

@@ -66,20 +66,21 @@ def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Call
     mask = _mask(length, masked)
     jax_mask = None if mask is None else jnp.asarray(mask)
 
-    def ours(query: Any, key: Any, value: Any, kernel: Any, **options: Any) -> Any:
+    # The mask is an argument of the program, as in PyTorch: a constant would save some of its work.
+    def ours(mask: Any, query: Any, key: Any, value: Any, kernel: Any, **options: Any) -> Any:
         return nystrom_attention(
             *(query, key, value),
             num_landmarks=LANDMARKS,
-            mask=jax_mask,
+            mask=mask,
             conv_kernel=kernel,
             **options,
         )
 
     kmeans = functools.partial(ours, landmark_selection="kmeans")
 
-    def exact(query: Any, key: Any, value: Any) -> Any:
+    def exact(mask: Any, query: Any, key: Any, value: Any) -> Any:
         return jax.nn.dot_product_attention(
-            query, key, value, mask=None if jax_mask is None else jax_mask[:, None, None]
+            query, key, value, mask=None if mask is None else mask[:, None, None]
         )
 
     query, key, value = torch_inputs = [
@@ -92,15 +93,15 @@ def _functions(length: int, conv: int, masked: bool) -> dict[str, dict[str, Call
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, torch_mask)
 
     forward = {
-        "ours": _jitted(ours, *inputs, kernel),
-        "ours, k-means": _jitted(kmeans, *inputs, kernel),
-        "exact (JAX)": _jitted(exact, *inputs),
+        "ours": _jitted(ours, jax_mask, *inputs, kernel),
+        "ours, k-means": _jitted(kmeans, jax_mask, *inputs, kernel),
+        "exact (JAX)": _jitted(exact, jax_mask, *inputs),
         "exact (PyTorch)": _without_gradient(sdpa),
     }
     gradient = {
-        "ours": _jitted(with_gradient(ours), *inputs, kernel, cotangent),
-        "ours, k-means": _jitted(with_gradient(kmeans), *inputs, kernel, cotangent),
-        "exact (JAX)": _jitted(with_gradient(exact), *inputs, cotangent),
+        "ours": _jitted(_masked_gradient(ours), jax_mask, *inputs, kernel, cotangent),
+        "ours, k-means": _jitted(_masked_gradient(kmeans), jax_mask, *inputs, kernel, cotangent),
+        "exact (JAX)": _jitted(_masked_gradient(exact), jax_mask, *inputs, cotangent),
         "exact (PyTorch)": lambda: torch.autograd.grad(sdpa(), torch_inputs, torch_cotangent),
     }
     return {"forward": forward, "gradient": gradient}
@@ -116,8 +117,8 @@ def _modules(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callab
     )
     params = module.init(jax.random.key(0), jnp.asarray(x), deterministic=True)
 
-    def ours(params: Any, x: Any) -> Any:
-        return module.apply(params, x, jax_mask, deterministic=True)
+    def ours(mask: Any, params: Any, x: Any) -> Any:
+        return module.apply(params, x, mask, deterministic=True)
 
     torch_x, torch_cotangent = torch.tensor(x, requires_grad=True), torch.tensor(cotangent)
     huggingface = peers.huggingface(EMBED, HEADS, length, LANDMARKS, conv).eval()
@@ -128,15 +129,20 @@ def _modules(length: int, conv: int, masked: bool) -> dict[str, dict[str, Callab
         "Hugging Face": (huggingface, lambda: huggingface(torch_x, additive)),
         "lucidrains": (lucidrains, lambda: lucidrains(torch_x, mask=torch_mask)),
     }
-    forward = {"ours": _jitted(ours, params, jnp.asarray(x))}
+    forward = {"ours": _jitted(ours, jax_mask, params, jnp.asarray(x))}
     inputs = params, jnp.asarray(x), jnp.asarray(cotangent)
-    gradient = {"ours": _jitted(with_gradient(ours), *inputs)}
+    gradient = {"ours": _jitted(_masked_gradient(ours), jax_mask, *inputs)}
     for name, (torch_module, call) in calls.items():
         forward[name] = _without_gradient(call)
         gradient[name] = _torch_gradient(
             call, [torch_x, *torch_module.parameters()], torch_cotangent
         )
     return {"forward": forward, "gradient": gradient}
+
+
+def _masked_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `with_gradient` of a function whose first argument, the mask, has no gradient."""
+    return lambda mask, *arguments: with_gradient(functools.partial(function, mask))(*arguments)
 
 
 def _jitted(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:

@@ -31,7 +31,7 @@ def collect(
 
     Args:
       program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
-        the process because memory runs out, the last line that it printed counts.
+        the process because memory runs out, the last printed line is used.
       out: Output path without extension.
       settings: Values that all rows share, such as the machine and versions; "versions" must be among them.
       axes: Keys of a row that identify its cell.

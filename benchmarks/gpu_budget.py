@@ -35,7 +35,6 @@ CASES = (
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
     parser = parser_of("benchmarks.gpu_budget", __doc__)
-    parser.add_argument("--gpus", nargs="+", default=GPUS, choices=GPUS)
     parser.add_argument("--out", type=user_path, help="output path without extension")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -50,7 +49,7 @@ def main() -> int:
     if given.out is None:
         parser.error("pass a path without extension, such as --out=results/budget/gpu")
     try:
-        for gpu in given.gpus:
+        for gpu in GPUS:
             topology_devices(f"{gpu}:1")
     except ValueError as error:
         parser.error(str(error))
@@ -59,7 +58,7 @@ def main() -> int:
         given.out,
         {"versions": stored.versions(*stored.COMPILERS)},
         ("gpu", "dtype", "case", "mode"),
-        ((gpu, *case) for gpu in given.gpus for case in CASES),
+        ((gpu, *case) for gpu in GPUS for case in CASES),
         arguments=[],
         markdown=markdown,
         line=str,

@@ -4,15 +4,16 @@
     python -m benchmarks.language --out results/language/v5e --topology=v5e:1x1  # the largest batch that fits
 
 The step is that of pretraining: 12 layers of 768, 12 heads, 30,000 tokens, masked words and sentence order,
-dropout, gradient, AdamW. On this machine each cell is a process with `--memory` GiB: float32, batch 1, the
-median of three steps, and the peak memory. For a TPU the step is compiled ahead of time in bfloat16 and not
-run. Memory is then the compiler's figure. It grows almost linearly with the batch, so few batches need to be
-compiled to find the largest that fits. The table is rewritten after every cell; the same command resumes.
+dropout, gradient, AdamW. Each cell is a process with `--memory` GiB on this machine's CPU: float32, batch 1,
+the median of three steps, and the peak memory. For a TPU the step is compiled ahead of time in bfloat16 and
+not run. Memory is then the compiler's figure. It grows almost linearly with the batch, so few batches need to
+be compiled to find the largest that fits. The table is rewritten after every cell; the same command resumes.
 """
 
 import argparse
 import itertools
 import json
+import os
 import sys
 from typing import Any
 
@@ -40,12 +41,10 @@ def main() -> int:
     parser.add_argument("--out", type=user_path, help="output path without extension")
     parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.topology:  # nothing runs on the TPU, which only one process may hold
-        import jax
-
+    os.environ["JAX_PLATFORMS"] = "cpu"  # also for the processes of the cells
+    if given.topology:
         from nystromformer_jax.training.topology import topology_devices
 
-        jax.config.update("jax_platforms", "cpu")
         try:
             topology_devices(given.topology)
         except ValueError as error:

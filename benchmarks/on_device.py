@@ -333,7 +333,7 @@ def step(config: str, toy: bool = False) -> Rows:
         section, name = key.split(".")
         values[section][name] = value
     run = train.prepare(values)
-    batch = tasks.made_up_batch(run)
+    batch = tasks.random_batch(run)
     cases: dict[str, Callable[[], Any]] = {"ours": training_step.our_step(run, batch)}
     row: dict[str, Any] = {"config": config}
     if "inputs" in batch and torch_has_the_device():  # Hugging Face has no classifier of pairs

@@ -46,13 +46,10 @@ def main() -> int:
     """Plans the missing cells and returns the exit code."""
     parser = parser_of("benchmarks.plans", __doc__)
     parser.add_argument(
-        "--scaling", action="store_true", help="plan ListOps on the --chips of a v5e"
+        "--scaling", action="store_true", help="plan ListOps on 1 to 256 chips of a v5e"
     )
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
-    parser.add_argument(
-        "--chips", nargs="+", type=int, choices=SCALES, default=tuple(SCALES), help="for --scaling"
-    )
     parser.add_argument("--out", type=user_path, help="output path without extension")
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -76,7 +73,7 @@ def main() -> int:
     except ValueError as error:
         parser.error(str(error))
     wanted = (
-        itertools.product(FIXED, map(str, given.chips))
+        itertools.product(FIXED, map(str, SCALES))
         if given.scaling
         else itertools.product(given.configs, given.topologies)
     )

@@ -113,15 +113,17 @@ def _without_convolution(table: str) -> str:
 
 def _by_iteration(numbers: Any) -> str:
     """Returns a table of residuals and errors by iteration, for a trained model and random inputs."""
-    of = {name: numbers["curves"][name]["by_iteration"]["exact"] for name in ("trained", "random")}
+    by_input = {
+        name: numbers["curves"][name]["by_iteration"]["exact"] for name in ("trained", "random")
+    }
     columns = ["iterations"]
     for inputs in ("trained model", "random inputs"):
         columns += [f"residual, {inputs}", "error of the output"]
     rows = []
     for iterations in (2, 4, 6, 8, 10, 12, 16, 20):
         cells = [
-            f"{of[name][iterations][kind]['median']:.{digits}f}"
-            for name in of
+            f"{by_input[name][iterations][kind]['median']:.{digits}f}"
+            for name in by_input
             for kind, digits in (("residual", 4), ("output_error", 3))
         ]
         rows.append([str(iterations), *cells])

@@ -1,10 +1,8 @@
-"""Tables and a picture of timings: times of other implementations divided by ours."""
+"""Tables of timings: times of other implementations divided by ours."""
 
-from pathlib import Path
 from typing import Any
 
 from benchmarks.stored import describe_source
-from reporting.plotting import new_figure
 from reporting.tables import NOTHING, markdown_table
 
 
@@ -73,35 +71,3 @@ def headline(results: dict[str, Any]) -> str:
             name = f"{length:,}{', convolution' if conv else ''}"
             table.append([name, *cells])
     return markdown_table(["forward + gradient, n", *heads], table)
-
-
-def plot(results: dict[str, Any], path: Path) -> None:
-    """Draws the time of forward + gradient without a mask against length, on logarithmic axes."""
-    figure = new_figure(10, 4)
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, comparison in zip(axes, ("functions", "modules"), strict=True):
-        for conv, dashes in ((0, "-"), (33, "--")):
-            rows = [
-                row
-                for row in results["attention"]
-                if row["comparison"] == comparison and row["conv"] == conv and not row["masked"]
-            ]
-            for number, name in enumerate(rows[0]["gradient"]):
-                axis.plot(
-                    [row["length"] for row in rows],
-                    [1e3 * row["gradient"][name]["median"] for row in rows],
-                    dashes,
-                    color=f"C{number}",
-                    marker="o",
-                    markersize=3,
-                    label=f"{name}{', convolution' if conv and name[:5] != 'exact' else ''}",
-                )
-        axis.set(
-            xscale="log", yscale="log", xlabel="length", title=f"{comparison}: forward + gradient"
-        )
-        axis.set_xticks([row["length"] for row in rows], [str(row["length"]) for row in rows])
-        axis.minorticks_off()
-        handles = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-        axis.legend(handles.values(), handles.keys(), fontsize=8)
-    axes[0].set_ylabel("milliseconds")
-    figure.savefig(path)

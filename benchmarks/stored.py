@@ -111,10 +111,10 @@ def _machine(settings: Mapping[str, Any]) -> str:
     if "processor" not in settings:  # the rows name what they were compiled for
         return "compiled ahead of time, not run"
     device, count = settings["device"], settings["device_count"]
-    beside = "" if device == "cpu" else f"{count} × {device} beside "
+    accelerator = "" if device == "cpu" else f"{count} × {device}, host "
     threads = settings["cpu_threads"]
     pages = ", huge pages" if settings["huge_pages"] else ""
-    return f"{beside}{settings['processor']}, {threads} thread{'s' * (threads != 1)}{pages}"
+    return f"{accelerator}{settings['processor']}, {threads} thread{'s' * (threads != 1)}{pages}"
 
 
 def _flatten_versions(settings: Mapping[str, Any]) -> dict[str, Any]:

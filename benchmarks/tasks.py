@@ -4,7 +4,7 @@
 
 Each cell is a process with `--memory` GiB. It takes the config's batch, or the largest half, quarter and so
 on whose step fits, trains five steps on random tokens of that shape, and reports the time per step and the
-peak memory of the device, or of the process on a CPU. "does not fit" means that not even a batch of 1 fits.
+peak memory of the process, on a CPU. "does not fit" means that not even a batch of 1 fits.
 The table is written after every cell; the same command resumes.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import importlib
 import itertools
 import json
+import os
 import sys
 from typing import Any
 
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--cell", nargs=2, metavar=("TASK", "ATTENTION"), help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    os.environ["JAX_PLATFORMS"] = "cpu"  # also for the processes of the cells
     if given.cell:
         task, attention = given.cell
         print(json.dumps(measure(task, attention, given.memory * GIB, given.batch)))
@@ -100,7 +102,7 @@ def _halved_batch(row: dict[str, Any]) -> list[str]:
 def _config(task: str, attention: str) -> dict[str, Any]:
     """Returns the task's config without accumulation, which would make larger batches fit.
 
-    Without a curriculum either, which would take more steps than the run has if the batch is smaller.
+    The curriculum is turned off, because with a smaller batch it would need more steps than the run has.
     """
     config: dict[str, Any] = (
         importlib.import_module(f"configs.{task}").get_config(attention).to_dict()
@@ -118,7 +120,7 @@ def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
 
     run = train.prepare(config)
     spec = train.make_spec(run)
-    batch = made_up_batch(run)
+    batch = random_batch(run)
     compiled = spec.step().lower(*spec.shapes()).compile()
     return (
         compiled,
@@ -127,7 +129,7 @@ def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
     )
 
 
-def made_up_batch(run: Any) -> dict[str, Any]:
+def random_batch(run: Any) -> dict[str, Any]:
     """Returns random tokens in the task's shapes; each row is padded by up to a half."""
     import numpy as np
 

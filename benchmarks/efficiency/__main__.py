@@ -96,7 +96,7 @@ def _plan(
     given: argparse.Namespace, rows: Sequence[Mapping[str, Any]]
 ) -> list[tuple[str, int, int, str]]:
     """Returns the cases that have no row yet: attention, length, batch and pass, sorted by length."""
-    there = set(map(_case, rows))
+    measured = set(map(_case, rows))
     asked = dict.fromkeys(
         (attention, length, batch, kind)
         for length in sorted(given.lengths)
@@ -104,7 +104,7 @@ def _plan(
         for kind in PASSES
         for attention in given.attentions
     )
-    return [case for case in asked if case not in there]
+    return [case for case in asked if case not in measured]
 
 
 def _case(row: Mapping[str, Any]) -> tuple[str, int, int, str]:

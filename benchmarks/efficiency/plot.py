@@ -28,7 +28,7 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
     from matplotlib import ticker
 
     batch = min(row["batch"] for row in results["rows"])
-    kinds = [kind for kind, of in tables(results["rows"]) if of == batch]
+    kinds = [kind for kind, row_batch in tables(results["rows"]) if row_batch == batch]
     estimate = ", the compiler's estimate" if results["settings"]["topology"] else ""
     panels = (("peak_bytes", "memory, MiB", 1 / MIB), ("time", f"time, ms{estimate}", 1e3))
     figure = new_figure(10, 0.6 + 3.4 * len(kinds))

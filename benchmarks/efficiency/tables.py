@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.efficiency import averages
 from benchmarks.stored import describe_source
 from reporting.tables import markdown_table
 
@@ -92,11 +93,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines = [
         describe_source(results),
         "",
-        "One self-attention module with its projections, without convolution or mask:"
-        f" {settings['heads']} heads of {settings['head_dim']}, {settings['dtype']}."
-        " Memory is the compiler's figure for arguments, results and temporaries"
-        f"{_definitions(settings)} × is softmax attention's figure over this one's: above 1 is a"
-        " saving.",
+        f"{_subject(settings, rows)} Memory is the compiler's figure for arguments, results and temporaries"
+        f"{_definitions(settings)}{_ratio_sentence(rows)}",
         "",
     ]
     for kind, batch in tables(rows):
@@ -147,6 +145,19 @@ def headline(results: Mapping[str, Any]) -> str:
         table.append([attention, *cells])
     title = "time, memory of softmax attention over"
     return markdown_table([title, *(f"{length:,}" for length in lengths)], table)
+
+
+def _subject(settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    sizes = f"{settings['heads']} heads of {settings['head_dim']}, {settings['dtype']}."
+    if all(row["attention"] in averages.NAMES for row in rows):
+        return f"Moving averages, alone (`ema`) or in a block: {sizes}"
+    return f"One self-attention module with its projections, without convolution or mask: {sizes}"
+
+
+def _ratio_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    if all(row["attention"] != "softmax" for row in rows):
+        return ""
+    return " × is softmax attention's figure over this one's: above 1 is a saving."
 
 
 def _definitions(settings: Mapping[str, Any]) -> str:

@@ -53,7 +53,6 @@ def test_rows_are_saved_as_they_are_measured(results, tmp_path, monkeypatch):
     assert (tmp_path / "out.md").is_file()
 
 
-def test_stored_results_are_formatted(results, tmp_path):
+def test_stored_results_are_formatted(results):
     stored = json.loads((results / "benchmarks/cpu.json").read_text())
     assert ": AMD EPYC, 2 threads, huge pages; python 3." in report.markdown(stored)
-    report.plot(stored, tmp_path / "times.png")

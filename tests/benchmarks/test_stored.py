@@ -87,7 +87,7 @@ def test_the_source_has_commands_machine_and_versions():
     results = {"settings": settings, "commands": ["x --a", "x"]}
     assert describe_source(results) == "`x --a`, `x`: Abacus, 3 threads, huge pages; jax 1.2.3."
     settings |= {"device": "H200", "cpu_threads": 1, "huge_pages": False}
-    assert describe_source(results) == "`x --a`, `x`: 4 × H200 beside Abacus, 1 thread; jax 1.2.3."
+    assert describe_source(results) == "`x --a`, `x`: 4 × H200, host Abacus, 1 thread; jax 1.2.3."
     settings["topology"] = "v5e:1x1"
     assert "`: compiled ahead of time for v5e:1x1, not run; jax" in describe_source(results)
     results["settings"] = {"versions": {"jax": "1.2.3"}}
