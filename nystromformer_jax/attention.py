@@ -11,7 +11,7 @@ from nystromformer_jax.arguments import Inputs, Options, check_arguments, fold_a
 from nystromformer_jax.clusters import cluster_landmarks
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import interpret_mode, run_kernels, use_kernels
-from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_means
+from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks, segment_means
 from nystromformer_jax.pinv import safe_denominator
 from nystromformer_jax.stages import (
     Assignment,
@@ -213,7 +213,7 @@ class Operations(NamedTuple):
     """The operations of Nyström attention that combine tokens, for one device or for several."""
 
     # (query or key, mask, options, *, of_queries) -> segment means
-    means: Callable[..., SegmentMeans]
+    means: Callable[..., LandmarkMeans]
     # (q_landmarks, key, value, *, mask, assigned) -> kernel_3 @ value, [B M H Dv]
     collect: Callable[..., Float[Array, "B M H Dv"]]
     # (value, conv_kernel) -> the convolution, [B L H D]
@@ -262,12 +262,12 @@ def _mask_tokens(inputs: Inputs, options: Options) -> tuple[Array, Array, Array,
     return query, key, value, value if options.mask_conv else inputs.value
 
 
-def _means(x: Array, mask: Array | None, options: Options, **_: bool) -> SegmentMeans:
+def _means(x: Array, mask: Array | None, options: Options, **_: bool) -> LandmarkMeans:
     """Returns the segment means on one device."""
     layout = options.landmark_layout
     means, landmark_mask = segment_means(x, options.num_landmarks, mask, layout=layout)
     ranks = None if mask is None or layout != "real" else TokenRanks.create(mask)
-    return SegmentMeans(means, landmark_mask, ranks)
+    return LandmarkMeans(means, landmark_mask, ranks)
 
 
 LOCAL = Operations(_means, collect_normalized, depthwise_convolution, lambda x: x)
@@ -280,7 +280,7 @@ def _landmark_means(
     query_mask: Bool[Array, "B L"] | None,
     options: Options,
     operations: Operations,
-) -> tuple[SegmentMeans, SegmentMeans]:
+) -> tuple[LandmarkMeans, LandmarkMeans]:
     """Returns the means of segments or clusters of masked queries and keys."""
     q_segments = operations.means(query, query_mask, options, of_queries=True)
     k_segments = operations.means(key, mask, options, of_queries=False)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nystromformer_jax.landmarks import SegmentMeans, first_ranks
+from nystromformer_jax.landmarks import LandmarkMeans, first_ranks
 from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array, Float, Int
 from nystromformer_jax.validation import accum_dtype
@@ -21,10 +21,10 @@ Psum = Callable[[Array], Array]  # sums an array over the devices that share the
 def cluster_landmarks(
     query: Float[Array, "B L H D"],
     key: Float[Array, "B T H D"],
-    q_segments: SegmentMeans,
-    k_segments: SegmentMeans,
+    q_segments: LandmarkMeans,
+    k_segments: LandmarkMeans,
     psum: Psum,
-) -> tuple[SegmentMeans, SegmentMeans]:
+) -> tuple[LandmarkMeans, LandmarkMeans]:
     """Returns the landmarks of queries and keys for `landmark_selection="kmeans"`.
 
     One Lloyd step per head assigns each token to the nearest of M initial centers. Each landmark is the
@@ -67,20 +67,21 @@ class _Clusters(NamedTuple):
     variance_within: Float[Array, "B H"]  # around the mean of the cluster
 
 
-def _cluster(x: Float[Array, "B L H D"], segments: SegmentMeans, psum: Psum) -> _Clusters:
+def _cluster(x: Float[Array, "B L H D"], segments: LandmarkMeans, psum: Psum) -> _Clusters:
     """Returns the clusters after one Lloyd step."""
     ranks, dtype = segments.ranks, accum_dtype(x.dtype)
-    starts = jax.lax.stop_gradient(_start_centers(x, segments, psum))
-    choice = _nearest(_closeness(x, starts))
+    initial = jax.lax.stop_gradient(_initial_centers(x, segments, psum))
+    assigned = _nearest(_closeness(x, initial))
     if ranks is not None:
-        choice = jnp.where(ranks.mask[:, None, :], choice, -1)
-    index = jnp.arange(starts.shape[1])[None, None, :, None]
-    members = (choice[:, :, None] == index).astype(x.dtype)  # [B H M L]
+        assigned = jnp.where(ranks.mask[:, None, :], assigned, -1)
+    index = jnp.arange(initial.shape[1])[None, None, :, None]
+    members = (assigned[:, :, None] == index).astype(x.dtype)  # [B H M L]
     sizes = psum(members.sum(axis=3, dtype=dtype)).mT[..., None]
     sums = psum(weighted_values(members, x))
-    means = jnp.where(sizes > 0, sums / jnp.maximum(sizes, 1), starts)
+    means = jnp.where(sizes > 0, sums / jnp.maximum(sizes, 1), initial)
     count = jnp.maximum(sizes.sum(axis=1, keepdims=True), 1)
     mean = sums.sum(axis=1, keepdims=True) / count
+    # Σ ‖x − center‖² = Σ ‖x‖² − Σ center · (sum of its tokens), if each center is the mean of its tokens
     squares = psum(jnp.square(x.astype(dtype)).sum(axis=(1, 3)))
     variance, variance_within = (
         jnp.maximum(squares - (center * sums).sum(axis=(1, 3)), 0)
@@ -109,8 +110,8 @@ def _closeness(
     return products - jnp.square(centers).sum(axis=3).mT[..., None] / 2
 
 
-def _start_centers(
-    x: Float[Array, "B L H D"], segments: SegmentMeans, psum: Psum
+def _initial_centers(
+    x: Float[Array, "B L H D"], segments: LandmarkMeans, psum: Psum
 ) -> Float[Array, "B M H D"]:
     """Returns the segment means or tokens that are far apart, whichever are closer to sampled tokens."""
     num_landmarks = segments.means.shape[1]
@@ -123,7 +124,7 @@ def _start_centers(
 
 
 def _sample(
-    x: Float[Array, "B L H D"], size: int, segments: SegmentMeans, psum: Psum
+    x: Float[Array, "B L H D"], size: int, segments: LandmarkMeans, psum: Psum
 ) -> Float[Array, "B R H D"]:
     """Returns up to `size` evenly spaced real tokens, in at least float32."""
     dtype, ranks = accum_dtype(x.dtype), segments.ranks
@@ -149,14 +150,14 @@ def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Arr
         center = jnp.take_along_axis(tokens, farthest[..., None], axis=1)
         return (center, distance), center[:, 0]
 
-    start = tokens.mean(axis=1, keepdims=True), jnp.full_like(tokens[..., 0], jnp.inf)
-    _, centers = jax.lax.scan(next_token, start, length=num_landmarks)
+    carry = tokens.mean(axis=1, keepdims=True), jnp.full_like(tokens[..., 0], jnp.inf)
+    _, centers = jax.lax.scan(next_token, carry, length=num_landmarks)
     return centers.swapaxes(0, 1)
 
 
 def _choose(
-    clusters: _Clusters, segments: SegmentMeans, logit_variance: Float[Array, "B H"]
-) -> SegmentMeans:
+    clusters: _Clusters, segments: LandmarkMeans, logit_variance: Float[Array, "B H"]
+) -> LandmarkMeans:
     """Returns the cluster means where they represent the tokens well, else the segment means.
 
     Examples with at most M real tokens keep their segment means if the segments have `ranks`.

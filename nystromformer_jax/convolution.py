@@ -131,7 +131,7 @@ def _banded(value: Float[Array, "B L H D"], kernel: Float[Array, "H W"]) -> Floa
     with_halo = jnp.concatenate([before, blocks, after], axis=2)
     output = jnp.einsum(
         "HST,BKTHD->BKSHD",
-        _band(kernel.astype(value.dtype), rows),
+        band_matrix(kernel.astype(value.dtype), rows, rows + 2 * halo),
         with_halo,
         preferred_element_type=accum_dtype(value.dtype),
     )
@@ -146,6 +146,19 @@ def _banded_gradient(
     _, pull_back = jax.vjp(lambda kernel: _banded(value, kernel), kernel)
     gradient: Array = pull_back(cotangent)[0]
     return gradient
+
+
+def band_matrix(
+    kernel: Float[Array, "H W"], rows: int, columns: int, offset: int = 0
+) -> Float[Array, "H S T"]:
+    """Returns the band matrix with the kernel in columns s + offset … s + offset + W − 1 of row s.
+
+    Each row is the previous row shifted right by one. It is built by repeating one row with a period of
+    T + 1, because the gradient of this operation is a sum instead of a scatter.
+    """
+    num_heads, width = kernel.shape
+    period = jnp.pad(kernel, ((0, 0), (offset, columns + 1 - offset - width)))
+    return jnp.tile(period, (1, rows))[:, : rows * columns].reshape(num_heads, rows, columns)
 
 
 def _looped_correlation(
@@ -270,15 +283,3 @@ def _lax_convolution(
         precision=precision,
     )
     return output
-
-
-def _band(kernel: Float[Array, "H W"], rows: int) -> Float[Array, "H S T"]:
-    """Returns the band matrix with the kernel in columns s … s + W − 1 of row s; T = S + W − 1.
-
-    Each row is the previous row shifted right by one. It is built by repeating `[kernel, zeros]` with a
-    period of T + 1, because the gradient of this operation is a sum instead of a scatter.
-    """
-    num_heads, width = kernel.shape
-    columns = rows + width - 1
-    period = jnp.pad(kernel, ((0, 0), (0, rows)))
-    return jnp.tile(period, (1, rows))[:, : rows * columns].reshape(num_heads, rows, columns)

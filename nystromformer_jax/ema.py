@@ -183,22 +183,31 @@ def _states_outside(
     """
     chunks = states.reshape(*states.shape[:3], batch, -1)
     outside = _states_beside(chunks, rates[..., None])
-    if axis is None:
-        return outside.reshape(states.shape)
-    inclusive = chunks + jnp.exp(-rates[..., None]) * outside  # with the chunk itself
-    of_device = jnp.stack([inclusive[0, ..., -1], inclusive[1, ..., 0]])
+    if axis is not None:
+        outside += _states_of_other_devices(chunks, outside, rates, axis)
+    return outside.reshape(states.shape)
+
+
+def _states_of_other_devices(
+    chunks: Float[Array, "2 C N B K"],
+    outside: Float[Array, "2 C N B K"],
+    rates: Float[Array, "2 C N 1"],
+    axis: str,
+) -> Float[Array, "2 C N B K"]:
+    """Returns the part of `_states_outside` from other devices; `outside` is the part from this one."""
     num_chunks = chunks.shape[-1]
+    inclusive = chunks + jnp.exp(-rates[..., None]) * outside  # with the chunk itself
+    total = jnp.stack([inclusive[0, ..., -1], inclusive[1, ..., 0]])
     # [P 2 C N B]. `tiled` and "invarying", because otherwise JAX supports no other Explicit axis here.
-    of_devices = jax.lax.all_gather(of_device[None], axis, tiled=True, to="invarying")
-    distance = jax.lax.axis_index(axis) - jnp.arange(len(of_devices), dtype=jnp.int32)
-    distance = distance.astype(rates.dtype)
-    distance = jnp.stack([distance, -distance], axis=1)[..., None, None, None]  # [P 2 1 1 1]
-    decay = jnp.exp(-rates[None] * num_chunks * jnp.maximum(distance - 1, 0))
-    before = jnp.where(distance > 0, decay * of_devices, 0).sum(axis=0)  # [2 C N B]
+    totals = jax.lax.all_gather(total[None], axis, tiled=True, to="invarying")
+    devices = jax.lax.axis_index(axis) - jnp.arange(len(totals), dtype=jnp.int32)
+    devices = devices.astype(rates.dtype)
+    devices = jnp.stack([devices, -devices], axis=1)[..., None, None, None]  # [P 2 1 1 1]
+    decay = jnp.exp(-rates[None] * num_chunks * jnp.maximum(devices - 1, 0))
+    at_edge = jnp.where(devices > 0, decay * totals, 0).sum(axis=0)  # [2 C N B]
     chunk = jnp.arange(num_chunks, dtype=rates.dtype)
-    distance = jnp.stack([chunk, chunk[::-1]])[:, None, None, :]
-    decay = jnp.exp(-rates * distance)[..., None, :]
-    return (outside + decay * before[..., None]).reshape(states.shape)
+    from_edge = jnp.stack([chunk, chunk[::-1]])[:, None, None, :]
+    return jnp.exp(-rates * from_edge)[..., None, :] * at_edge[..., None]
 
 
 def _states_beside(

@@ -76,21 +76,20 @@ def _nystrom_factors(
     num_landmarks = options.num_landmarks
     query, key = options.mask_inputs(query, query_mask), options.mask_inputs(key, mask)
     if options.landmark_selection == "kmeans":
-        # With masks, examples with at most M tokens keep their segment means, which `assignment` needs.
-        mask, query_mask = (
-            mask_or_ones(mask, key),
-            mask_or_ones(query_mask, query),
-        )
+        # With a mask, `cluster_landmarks` keeps the segment means of examples with at most M real tokens.
+        # Below, `assign_landmarks` makes these examples exact, which needs segment means.
+        mask, query_mask = mask_or_ones(mask, key), mask_or_ones(query_mask, query)
     landmarks = find_landmarks(query, key, mask, query_mask, options)
     kernel_1 = softmax_weights(query, landmarks.k_landmarks, landmarks.k_landmark_mask)
     kernel_3 = softmax_weights(landmarks.q_landmarks, key, mask)
     if mask is not None:  # also without a real key
         kernel_3 = jnp.where(mask[:, None, None], kernel_3, 0)
     inverse = landmarks.inverse
-    q_ranks, k_ranks = (
-        TokenRanks.create(mask_or_ones(real, x)) for x, real in ((query, query_mask), (key, mask))
-    )
     if options.landmark_layout == "real":
+        q_ranks, k_ranks = (
+            TokenRanks.create(mask_or_ones(real, x))
+            for x, real in ((query, query_mask), (key, mask))
+        )
         assignment = assign_landmarks(num_landmarks, k_ranks, q_ranks)
     elif query.shape[1] == key.shape[1] == num_landmarks:  # each position is a landmark
         positions = jnp.broadcast_to(

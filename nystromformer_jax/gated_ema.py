@@ -12,9 +12,9 @@ from nystromformer_jax.ema import multi_scale_ema
 from nystromformer_jax.modules import (
     TOKENS,
     Activation,
-    AttentionInputs,
     Dtype,
     Layer,
+    LayerInputs,
     MlpBlock,
     attend_in_heads,
     attention_features,
@@ -23,7 +23,7 @@ from nystromformer_jax.modules import (
     over_tokens,
     projections,
 )
-from nystromformer_jax.sequence_parallel import ambient_mesh
+from nystromformer_jax.sequence_parallel import sequence_mesh
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, check_array, check_choice, check_size
 
@@ -68,7 +68,7 @@ class MultiScaleEma(nn.Module):
         check_size("num_states", self.num_states)
         check_size("max_time_scale", self.max_time_scale, 2)
         check_choice("normalization", self.normalization, EmaNormalization)
-        x = finite_padding(x, mask, "real tokens, [B L]")
+        x = finite_padding(x, mask)
         channels = x.shape[-1]
         shape = (2, channels, self.num_states)
         # The parameter is added to the log of the initial time scale; weight decay pulls towards that scale.
@@ -88,7 +88,7 @@ class MultiScaleEma(nn.Module):
             weights = weights * jnp.sqrt(-jnp.expm1(-2 / time_scales))
         skip = self.param("skip", nn.initializers.ones_init(), (channels,), self.param_dtype)
         x, skip = nn.dtypes.promote_dtype(x, skip, dtype=self.dtype)
-        averages = multi_scale_ema(x, time_scales, weights, mask=mask, mesh=ambient_mesh())
+        averages = multi_scale_ema(x, time_scales, weights, mask=mask, mesh=sequence_mesh())
         return averages + skip[None, None] * x
 
 
@@ -144,7 +144,7 @@ class GatedEmaBlock(Layer):
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         check_array("x", x, TOKENS)
         check_size("num_states", self.num_states, least=0)
-        x = finite_padding(x, mask, "real tokens, [B L]")
+        x = finite_padding(x, mask)
         width = x.shape[-1]
         features, _ = attention_features(self.num_heads, width, self.qkv_features, None)
         layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.dtypes)
@@ -202,5 +202,5 @@ class GatedEmaBlock(Layer):
             return scale[None, None] * x + shift[None, None]
 
         attend = functools.partial(core, deterministic=deterministic)
-        inputs = AttentionInputs(shared, shared, normed, mask, None, is_cross_attention=False)
+        inputs = LayerInputs(shared, shared, normed, mask, None, is_cross_attention=False)
         return attend_in_heads(attend, names, project, inputs, self.num_heads)

@@ -58,7 +58,7 @@ class TokenRanks(NamedTuple):
         return (self.rank[:, None] < first[..., None]).sum(axis=-1, dtype=jnp.int32)
 
 
-class SegmentMeans(NamedTuple):
+class LandmarkMeans(NamedTuple):
     """Means of segments or clusters: the landmarks. The mask is False for those without tokens."""
 
     means: Float[Array, "B M H D"]

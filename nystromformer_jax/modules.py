@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax.typing import PrecisionLike
 
 from nystromformer_jax.dropout import Dropout
-from nystromformer_jax.sequence_parallel import ambient_mesh
+from nystromformer_jax.sequence_parallel import sequence_mesh
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
     check_array,
@@ -44,14 +44,14 @@ def over_tokens(
     on a CPU. If the ambient mesh splits the length, the axes are not merged, because this would gather
     the length.
     """
-    if ambient_mesh() is not None:
+    if sequence_mesh() is not None:
         return layer(x)
     flat = layer(x.reshape(-1, x.shape[-1]))
     return flat.reshape(*x.shape[:-1], flat.shape[-1])
 
 
 def finite_padding(
-    x: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None, meaning: str
+    x: Float[Array, "B L E"], mask: Bool[Array, "B L"] | None, meaning: str = "real tokens, [B L]"
 ) -> Float[Array, "B L E"]:
     """Replaces NaN and infinity at padding with zero.
 
@@ -65,7 +65,7 @@ def finite_padding(
     return x if mask is None else jnp.where(mask[..., None] | jnp.isfinite(x), x, 0)
 
 
-class AttentionInputs(NamedTuple):
+class LayerInputs(NamedTuple):
     """The inputs of multi-head attention before the projections."""
 
     query: Float[Array, "B L E"]
@@ -84,7 +84,7 @@ class AttentionInputs(NamedTuple):
         inputs_v: Array | None,
         mask: Array | None,
         query_mask: Array | None,
-    ) -> "AttentionInputs":
+    ) -> "LayerInputs":
         """Validates the arguments of a call, and replaces NaN and infinity at padding with zero.
 
         Raises:
@@ -116,7 +116,7 @@ class AttentionInputs(NamedTuple):
                 " True if no query is padding). For self-attention, leave out inputs_kv and inputs_k."
             )
         if query_mask is None:
-            query = finite_padding(inputs_q, mask, "real tokens, [B L]")
+            query = finite_padding(inputs_q, mask)
         else:
             query = finite_padding(inputs_q, query_mask, "real queries, [B L]")
         if inputs_v is not None and inputs_v.shape[:2] != key.shape[:2]:
@@ -159,7 +159,7 @@ def new_core(make_core: Any, **attributes: Any) -> nn.Module:
     return core
 
 
-def projections(core: nn.Module) -> tuple[str, ...]:
+def projections(core: nn.Module | type[nn.Module]) -> tuple[str, ...]:
     """Returns the names of the projections whose output a core reads."""
     if getattr(core, "reads_value_only", False):
         return ("value",)
@@ -172,7 +172,7 @@ def attend_in_heads(
     attend: Callable[..., Array],
     names: tuple[str, ...],
     project: Callable[[str, Array], Array],
-    inputs: AttentionInputs,
+    inputs: LayerInputs,
     num_heads: int,
     transform: Callable[[str, Array], Array] = lambda name, x: x,
 ) -> Float[Array, "B L F"]:
@@ -310,7 +310,7 @@ class MultiHeadAttention(Layer):
           ValueError: The width is not divisible by `num_heads`, or an input is invalid.
         """
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
-        inputs = AttentionInputs.create(inputs_q, inputs_kv, inputs_k, inputs_v, mask, query_mask)
+        inputs = LayerInputs.create(inputs_q, inputs_kv, inputs_k, inputs_v, mask, query_mask)
         features, out_features = attention_features(
             self.num_heads, inputs_q.shape[-1], self.qkv_features, self.out_features
         )
@@ -441,7 +441,7 @@ class EncoderBlock(Layer):
         deterministic = nn.merge_param("deterministic", self.deterministic, deterministic)
         check_array("x", x, TOKENS)
         check_choice("norm", self.norm, Norm)
-        x = finite_padding(x, mask, "real tokens, [B L]")
+        x = finite_padding(x, mask)
         layer_norm = functools.partial(nn.LayerNorm, epsilon=self.layer_norm_epsilon, **self.dtypes)
 
         def attend(x: Array) -> Array:

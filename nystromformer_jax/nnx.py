@@ -21,9 +21,9 @@ from nystromformer_jax.modules import (
     ACTIVATIONS,
     TOKENS,
     Activation,
-    AttentionInputs,
     Dtype,
     Initializer,
+    LayerInputs,
     Norm,
     attend_in_heads,
     attention_features,
@@ -148,7 +148,7 @@ class Core(Stochastic):
         super().__init__(getattr(core, "needs_dropout_rng", has_stream), deterministic, rngs)
         self.make_core = make_core
         self.projections = projections(core)
-        self.names = (*filter(None, linen_path.split("/")), "core")
+        self.path = (*filter(None, linen_path.split("/")), "core")
         for name, value in core_params(core, rngs.params(), num_heads, head_dim).items():
             setattr(self, name, _as_nnx(value))
 
@@ -166,9 +166,9 @@ class Core(Stochastic):
         """Returns the attention output; see `AttentionCore`."""
         deterministic, rng = self.next_rng(deterministic, rngs)
         params = to_linen(self)["params"]
-        for name in reversed(self.names):
+        for name in reversed(self.path):
             params = {name: params}
-        output: Any = _CoreAtPath(self.make_core, self.names).apply(
+        output: Any = _CoreAtPath(self.make_core, self.path).apply(
             {"params": params},
             *(query, key, value, mask, query_mask),
             deterministic=deterministic,
@@ -178,7 +178,7 @@ class Core(Stochastic):
 
 
 class _CoreAtPath(nn.Module):
-    """A core inside nested Modules with the given names, so that it has the path of a linen model."""
+    """A core inside nested Modules with the names of a path, so that it has the path of a linen model."""
 
     make_core: MakeCore
     names: tuple[str, ...]
@@ -299,7 +299,7 @@ class MultiHeadAttention(nnx.Module):
         Raises:
           ValueError: An input is invalid.
         """
-        inputs = AttentionInputs.create(inputs_q, inputs_kv, inputs_k, inputs_v, mask, query_mask)
+        inputs = LayerInputs.create(inputs_q, inputs_kv, inputs_k, inputs_v, mask, query_mask)
         attend = functools.partial(self.core, deterministic=deterministic, rngs=rngs)
 
         def project(name: str, x: Array) -> Array:
@@ -462,7 +462,7 @@ class EncoderBlock(nnx.Module):
     ) -> Float[Array, "B L E"]:
         """Applies the block; `mask` is True at real tokens."""
         check_array("x", x, TOKENS)
-        x = finite_padding(x, mask, "real tokens, [B L]")
+        x = finite_padding(x, mask)
         mode: Any = {"deterministic": deterministic, "rngs": rngs}
 
         def attend(x: Array) -> Array:

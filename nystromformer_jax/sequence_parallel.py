@@ -11,7 +11,7 @@ from nystromformer_jax.arguments import Inputs, Options, check_arguments
 from nystromformer_jax.attention import Operations, attend_locally, nystrom
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import kernels_wanted, warn_once
-from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_sizes, segment_sums
+from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks, segment_sizes, segment_sums
 from nystromformer_jax.stages import collect
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import (
@@ -133,7 +133,7 @@ def _sharded(
     return reshard_length(output, mesh, axis, split=False)[:, :length]
 
 
-def ambient_mesh(*, explicit_only: bool = False) -> AbstractMesh | None:
+def sequence_mesh(*, explicit_only: bool = False) -> AbstractMesh | None:
     """Returns the ambient mesh if its axis "sequence" splits the length, else None.
 
     Returns None inside a `shard_map` over that axis, because each device then has its own sequence. With
@@ -193,7 +193,7 @@ def _means(
     of_queries: bool,
     axis: str,
     lengths: tuple[int, int],
-) -> SegmentMeans:
+) -> LandmarkMeans:
     """Returns the segment means over the tokens of all devices."""
     mask = mask if options.landmark_layout == "real" else None
     length, num_landmarks = lengths[0 if of_queries else 1], options.num_landmarks
@@ -211,13 +211,13 @@ def _means(
         # JAX cannot differentiate all_gather to="varying" if another axis of the mesh is Explicit.
         means = jax.lax.all_gather(means, axis, axis=1, tiled=True, to="invarying")
         means = jax.lax.pcast(means, axis, to="varying")
-        return SegmentMeans(means, sizes > 0, ranks)
+        return LandmarkMeans(means, sizes > 0, ranks)
     sums = segment_sums(x, ranks.segment_bounds(num_landmarks))
     sums = jax.lax.psum(sums, axis)
     means = sums / jnp.maximum(sizes, 1)[..., None, None].astype(sums.dtype)
     # Cast to varying before rounding, so that gradients are also summed in float32.
     means = jax.lax.pcast(means, axis, to="varying").astype(x.dtype)
-    return SegmentMeans(means, sizes > 0, ranks)
+    return LandmarkMeans(means, sizes > 0, ranks)
 
 
 def _ranks(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from nystromformer_jax.arguments import Options
 from nystromformer_jax.convolution import depthwise_convolution
-from nystromformer_jax.landmarks import SegmentMeans, TokenRanks
+from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks
 from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.target import on_gpu, target_device
 from nystromformer_jax.typing import Array, Bool, Float, Int
@@ -213,14 +213,14 @@ class Landmarks(NamedTuple):
 
 
 def invert_landmarks(
-    q_segments: SegmentMeans,
-    k_segments: SegmentMeans,
+    q_means: LandmarkMeans,
+    k_means: LandmarkMeans,
     options: Options,
     precision: jax.lax.Precision | None = None,
 ) -> Landmarks:
     """Returns the landmarks and the pseudoinverse of kernel_2; for `precision` see `iterative_pinv`."""
-    q_landmarks, q_landmark_mask, _ = q_segments
-    k_landmarks, k_landmark_mask, _ = k_segments
+    q_landmarks, q_landmark_mask, _ = q_means
+    k_landmarks, k_landmark_mask, _ = k_means
     kernel_2 = landmark_kernel(q_landmarks, k_landmarks, q_landmark_mask, k_landmark_mask)
     inverse = iterative_pinv(
         kernel_2, num_iters=options.pinv_iters, start=options.pinv_start, precision=precision

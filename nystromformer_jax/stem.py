@@ -48,7 +48,7 @@ class ConvStem(Layer):
                 f" {len(self.dilations)}."
             )
         dilations = self.dilations or [1] * len(self.kernel_sizes)
-        x = finite_padding(x, mask, "real tokens, [B L]")
+        x = finite_padding(x, mask)
         check_choice("activation", self.activation, Activation)
         x = nn.LayerNorm(epsilon=self.layer_norm_epsilon, **self.dtypes, name="norm")(x)
         for index, (size, dilation) in enumerate(zip(self.kernel_sizes, dilations, strict=True)):

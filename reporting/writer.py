@@ -151,41 +151,16 @@ def html_page(markdown: str, folder: Path) -> str:
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
-    files = {file.name: file for file in folder.glob("*.png")}
+    _embed_images(tokens, folder)
     titles, links = ["Report"], list[str]()
     for token, inner in itertools.pairwise(tokens):
-        for child in token.children or []:
-            if child.type != "image":
-                continue
-            if file := files.get(unquote(str(child.attrs["src"]))):
-                data = base64.b64encode(file.read_bytes()).decode()
-                child.attrs["src"] = f"data:image/png;base64,{data}"
-            else:  # from the name of a run, not a figure of the report
-                child.type = "text"
         match token.type, token.tag:
             case "heading_open", "h1":
                 titles.append(escape(inner.content))
             case "heading_open", "h2":
                 token.attrSet("id", f"section-{len(links) + 1}")
                 links.append(f'<a href="#section-{len(links) + 1}">{escape(inner.content)}</a>\n')
-    is_ours = False
-    for row, cell, text, end in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
-        if row.type == "table_open":
-            is_ours = False
-        elif row.type == "tr_open" and cell.type == "td_open":
-            cell.tag = end.tag = "th"
-            cell.attrSet("scope", "row")
-            if text.content.startswith("**"):
-                is_ours = text.content.startswith(f"**{OURS}")
-                row.attrSet("class", "section")
-            elif is_ours:
-                row.attrSet("class", "ours")
-        elif row.type == "td_open" and "style" in row.attrs and re.search(r"\d", cell.content):
-            for child in cell.children or []:  # allows breaks before "(" and "of" and after a comma
-                child.content = re.sub(r"(?<!,) (?!\(|of )", "\u00a0", child.content)
-        elif row.type == "th_open":
-            for child in cell.children or []:
-                child.content = child.content.replace("-", "\u2011")  # keeps Path-X on one line
+    _mark_tables(tokens)
     body = str(parser.renderer.render(tokens, parser.options, {}))
     body = body.replace("<table>", '<div class="table" role="region" tabindex="0">\n<table>')
     body = body.replace("</table>", "</table>\n</div>")
@@ -205,3 +180,47 @@ def html_page(markdown: str, folder: Path) -> str:
 </body>
 </html>
 """
+
+
+def _embed_images(tokens: Sequence[Any], folder: Path) -> None:
+    """Embeds the images in `folder`; other images become text."""
+    files = {file.name: file for file in folder.glob("*.png")}
+    for token in tokens:
+        for child in token.children or []:
+            if child.type != "image":
+                continue
+            if file := files.get(unquote(str(child.attrs["src"]))):
+                data = base64.b64encode(file.read_bytes()).decode()
+                child.attrs["src"] = f"data:image/png;base64,{data}"
+            else:  # from the name of a run, not a figure of the report
+                child.type = "text"
+
+
+def _mark_tables(tokens: Sequence[Any]) -> None:
+    """Marks row headings, sections and our rows for the style sheet, and controls line breaks in cells."""
+    is_ours = False
+    for token, following, text, end in zip(
+        tokens, tokens[1:], tokens[2:], tokens[3:], strict=False
+    ):
+        if token.type == "table_open":
+            is_ours = False
+        elif token.type == "tr_open" and following.type == "td_open":
+            following.tag = end.tag = "th"
+            following.attrSet("scope", "row")
+            if text.content.startswith("**"):
+                is_ours = text.content.startswith(f"**{OURS}")
+                token.attrSet("class", "section")
+            elif is_ours:
+                token.attrSet("class", "ours")
+        elif (
+            token.type == "td_open"
+            and "style" in token.attrs
+            and re.search(r"\d", following.content)
+        ):
+            for child in (
+                following.children or []
+            ):  # allows breaks before "(" and "of" and after a comma
+                child.content = re.sub(r"(?<!,) (?!\(|of )", "\u00a0", child.content)
+        elif token.type == "th_open":
+            for child in following.children or []:
+                child.content = child.content.replace("-", "\u2011")  # keeps Path-X on one line

@@ -9,7 +9,7 @@ import pytest
 
 from nystromformer_jax import approximation_error, nystrom_attention, softmax_attention
 from nystromformer_jax.clusters import cluster_landmarks
-from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_means
+from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks, segment_means
 from tests.helpers import (
     HALF,
     REFERENCE,
@@ -23,6 +23,9 @@ from tests.helpers import (
 B, L, M, H, D = 2, 61, 7, 3, 5
 KMEANS = {"landmark_selection": "kmeans"}
 attend = jax.jit(functools.partial(nystrom_attention, num_landmarks=M, **KMEANS))
+
+
+on_one_device = jax.jit(functools.partial(cluster_landmarks, psum=lambda x: x))
 
 
 def separate_clusters(rngs):
@@ -39,11 +42,11 @@ def test_landmarks_are_the_means_of_separate_clusters(rngs, masked):
     real = jnp.arange(L) % 5 != 2 if masked else jnp.ones(L, bool)
     tokens = jnp.where(real[:, None, None], tokens, 0)
     mask = jnp.broadcast_to(real, (B, L)) if masked else None
-    segments = SegmentMeans(
+    segments = LandmarkMeans(
         *segment_means(tokens, M, mask), TokenRanks.create(mask) if masked else None
     )
     # With almost equal queries, the logits hardly vary, and the clusters are used.
-    _, keys = jax.jit(cluster_landmarks)(1e-3 * tokens, tokens, segments, segments)
+    _, keys = on_one_device(1e-3 * tokens, tokens, segments, segments)
     tokens, real, ids, keys = jax.device_get((tokens, real, ids, keys))
     expected = np.stack([tokens[:, real & (ids == m)].mean(axis=1) for m in range(M)], axis=1)
     for found, own in (
@@ -57,8 +60,8 @@ def test_clusters_are_used_if_the_tokens_of_the_other_side_are_similar(rngs, sim
     """The logits then hardly vary, and both sides use their clusters."""
     query, key = (separate_clusters(rngs)[0] for _ in range(2))
     query, key = (1e-3 * query, key) if similar == "query" else (query, 1e-3 * key)
-    segments = [SegmentMeans(*segment_means(x, M)) for x in (query, key)]
-    found = jax.jit(cluster_landmarks)(query, key, *segments)
+    segments = [LandmarkMeans(*segment_means(x, M)) for x in (query, key)]
+    found = on_one_device(query, key, *segments)
     for one, other in zip(found, segments, strict=True):
         assert (jnp.abs(one.means - other.means).max(axis=(1, 3)) > 1e-4).all()
 

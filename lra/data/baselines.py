@@ -12,6 +12,8 @@ from lra.data.task import Sequences, Split, Task
 # Numbers of tokens at each end of a ListOps tree. With 1, only the first token matters: trees end with "]".
 END_TOKENS = (2, 4, 9)
 DEPTHS = 3  # the root, its arguments, all deeper tokens
+# A feature is numbered by root operator, end, depth, token, and whether the token is repeated, in this order.
+FEATURES_PER_ROOT = 2 * DEPTHS * len(VOCAB) * 2
 # With 15 passes instead of 5, accuracies change by less than the binomial error of 2,000 test trees.
 PASSES, BATCH_SIZE, LEARNING_RATE = 5, 500, 4.0
 # Text: length of the n-grams (of 5, 6, 7, 8 and 10 the best on the validation set), number of bytes of a
@@ -120,7 +122,7 @@ def _end_features(split: Split, k: int) -> npt.NDArray[np.int64]:
         kind = (end * DEPTHS + depth.clip(0, DEPTHS - 1)) * len(VOCAB) + tokens
         repeated = [(kind[:, :i] == kind[:, [i]]).any(axis=1) for i in range(k)]
         features.append(2 * kind + np.stack(repeated, axis=1))
-    return np.concatenate(features, axis=1) + first[:, :1] * 4 * DEPTHS * len(VOCAB)
+    return np.concatenate(features, axis=1) + first[:, :1] * FEATURES_PER_ROOT
 
 
 def _tokens_at(
@@ -140,7 +142,7 @@ def _fit(features: npt.NDArray[np.int64], labels: npt.NDArray[np.int32]) -> npt.
     Returns:
       Weights [number of features, C]. The logits of an example are the sum of the rows of its features.
     """
-    count, classes = 4 * DEPTHS * len(VOCAB) ** 2, int(labels.max()) + 1
+    count, classes = FEATURES_PER_ROOT * len(VOCAB), int(labels.max()) + 1
     weights, rng = np.zeros((count, classes)), np.random.default_rng(0)
     for progress in np.arange(PASSES) / PASSES:
         order = rng.permutation(len(labels))

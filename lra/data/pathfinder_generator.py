@@ -5,11 +5,13 @@
 An image depends only on its resolution, difficulty, seed and number, so any range of images can be
 drawn separately.
 
-Two targets of `contour_length` paddles (dashes) grow alternately. The next paddle ends on a pixel near
-a circle around the pivot. Small turns and free surroundings are more likely. If no paddle fits, both
-targets start again. Distractors, a third as long, grow in the remaining space. The first marker is on
-the tail of a target, the second on the head of the same target (label 1) or of the other target
-(label 0).
+A path is a chain of paddles (dashes). Its first paddle leads from the tail to the head; names such as
+`seed_distance` call it the seed, which has nothing to do with the random `seed`. The next paddle ends on a
+pixel near a circle around the pivot, a point just past the previous head. Small turns and free surroundings
+are more likely. A mask holds the pixels that paddles and their margins occupy. Two targets of
+`contour_length` paddles grow alternately; if no paddle fits, both start again. Distractors, a third as long,
+grow in the remaining space. The first marker is on the tail of a target, the second on the head of the same
+target (label 1) or of the other target (label 0).
 
 Source: drewlinsley/pathfinder at ab9c130 (snakes2.py, snakes.py; © 2018 Junkyung Kim, MIT), with the
 parameters of google-research/long-range-arena, lra_benchmarks/data/pathfinder.py at 211e07d. The
@@ -129,7 +131,8 @@ def parameters(resolution: int, difficulty: str, paddles: int = 0) -> Parameters
     return Parameters(*(_BY_RESOLUTION[resolution] + lengths))
 
 
-# Values of the first fields of `Parameters`, from padding to distractor_contrast.
+# Padding, margins, paddle length and thickness, marker radius, seed distance, continuity, and the contrasts
+# of targets and distractors: the first fields of `Parameters`.
 _BY_RESOLUTION: Mapping[int, tuple[Any, ...]] = {
     # The target contrast is the product of 0.75 (paddle contrast) and 2 (path contrast).
     32: (1, (1,), 2, 0.5, 1.5, 7, 1.0, 1.5, 2.0),

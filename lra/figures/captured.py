@@ -19,6 +19,7 @@ from lra.models import Model
 from nystromformer_jax import GatedEmaBlock, MultiHeadAttention
 from nystromformer_jax.cores import core_class
 from nystromformer_jax.durable import read_json
+from nystromformer_jax.modules import projections
 from nystromformer_jax.training import config_sha256, describe_environment, load_params
 from nystromformer_jax.training.integrity import saved_steps
 from nystromformer_jax.typing import Array, Bool, Float
@@ -188,13 +189,11 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
 
 
 def _check_comparable(folder: Path, run: train.Run, max_len: int) -> None:
-    core = core_class(run.attention)
-    for attribute in ("shares_query_and_key", "reads_value_only"):
-        if getattr(core, attribute, False):
-            raise ValueError(
-                f"{run.attention} attention has no separate queries and keys, so its attention map cannot be"
-                " compared: pass a run with another attention."
-            )
+    if len(projections(core_class(run.attention))) < 3:
+        raise ValueError(
+            f"{run.attention} attention has no separate queries and keys, so its attention map cannot be"
+            " compared: pass a run with another attention."
+        )
     length = run.data.padding.padded_len
     if length > max_len:
         raise ValueError(

@@ -46,7 +46,8 @@ SIZES: Mapping[str, str] = {
 # Keys that labels mention only if two settings differ in nothing else. The warm-up is such a key for shorter
 # runs only; that of a whole run is a difference from the recipe.
 SECONDARY = {"optimizer.warmup_steps", "eval.every_steps"}
-NAMES = {"attention.name", "data.task", "data.sha256", PRESET}
+# Keys that select the config file or the data, so they are never differences from it.
+NEVER_DIFFERENCES = {"attention.name", "data.task", "data.sha256", PRESET}
 
 NOUNS: Mapping[str, str] = {
     "attention.pinv_iters": "iterations",
@@ -105,16 +106,7 @@ def label_settings(
     for number, setting in enumerate(settings):
         by_attention.setdefault((setting["data.task"], attentions[number]), []).append(number)
     for members in by_attention.values():
-        mentioned: set[str] = set()
-        keys = {key for number in members for key in settings[number]}
-        differing = sorted(
-            key for key in keys if len({settings[i].get(key, _UNSET) for i in members}) > 1
-        )
-        for key in sorted(differing, key=lambda key: key in SECONDARY):
-            unique = {tuple(settings[i].get(name, _UNSET) for name in mentioned) for i in members}
-            if key in SECONDARY and len(unique) == len(members):
-                break
-            mentioned.add(key)
+        for key in _mentioned([settings[number] for number in members]):
             values = [settings[number].get(key, _UNSET) for number in members]
             most_common = _most(values, [weights[number] for number in members])
             for number, value in zip(members, values, strict=True):
@@ -124,13 +116,25 @@ def label_settings(
     return list(zip(attentions, (", ".join(parts) for parts in words), strict=True))
 
 
+def _mentioned(settings: Sequence[Setting]) -> list[str]:
+    """Returns the keys that differ; those of `SECONDARY` only until the others tell all settings apart."""
+    keys = sorted({key for setting in settings for key in setting})
+    differing = [key for key in keys if len({s.get(key, _UNSET) for s in settings}) > 1]
+    mentioned = [key for key in differing if key not in SECONDARY]
+    for key in (key for key in differing if key in SECONDARY):
+        unique = {tuple(s.get(name, _UNSET) for name in mentioned) for s in settings}
+        if len(unique) < len(settings):
+            mentioned.append(key)
+    return mentioned
+
+
 def differences(setting: Setting) -> dict[str, Hashable]:
     """Returns the values that differ from the config file with the same preset, sorted by key."""
     defaults = defaults_of(setting)
     return {
         key: value
         for key, value in sorted(setting.items())
-        if key not in NAMES and value != defaults.get(key, _UNSET)
+        if key not in NEVER_DIFFERENCES and value != defaults.get(key, _UNSET)
     }
 
 

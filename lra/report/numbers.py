@@ -38,7 +38,7 @@ CSV_COLUMNS = (
 
 def numbers(
     groups: Sequence[Group],
-    other_rows: Mapping[Source, Sequence[Published]] = TABLE,
+    published_rows: Mapping[Source, Sequence[Published]] = TABLE,
     *,
     include_partial: bool = False,
 ) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def numbers(
 
     Args:
       groups: Groups of runs.
-      other_rows: Published rows.
+      published_rows: Published rows.
       include_partial: If True, "table3" has the accuracies of partial runs.
     """
     comparisons = compare(groups)
@@ -75,7 +75,7 @@ def numbers(
             "mean_of_5": row.mean,
             "mean_of_6": row.mean_of_six,
         }
-        for source, own in other_rows.items()
+        for source, own in published_rows.items()
         for row in own
     ]
     by_task = {}

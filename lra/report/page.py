@@ -11,7 +11,7 @@ from lra.report import plots, recall, tables, tuning
 from lra.report.comparisons import Comparison, compare, grids
 from lra.report.groups import MAX_RATIO, Group, labels_of, tasks_of
 from lra.report.labels import (
-    NAMES,
+    NEVER_DIFFERENCES,
     PRESET,
     RECIPES,
     affecting_results,
@@ -55,8 +55,8 @@ def make(
     """
     every, tested = groups, tuning.select_tested(groups)
     recalled, groups = recall.split(tested)
-    others = {**TABLE, **(read_published(published) if published else {})}
-    table3 = tables.benchmark_table(groups, others, include_partial=include_partial)
+    published_rows = {**TABLE, **(read_published(published) if published else {})}
+    table3 = tables.benchmark_table(groups, published_rows, include_partial=include_partial)
     colors = colors_of(labels_of(groups))
     comparisons = compare(tested)  # as in the numbers, so that both correct p for the same tests
     parts = ["# Long Range Arena: results", summary(every)]
@@ -89,8 +89,8 @@ def make(
                 picture(times, f"Validation accuracy on {title} against minutes: {labels}."),
             ]
     parts += recall.markdown(recalled, path)
-    markdown = join([*parts, *_provenance(every, left_out), *_sources(others)])
-    found = numbers(tested, others, include_partial=include_partial)
+    markdown = join([*parts, *_provenance(every, left_out), *_sources(published_rows)])
+    found = numbers(tested, published_rows, include_partial=include_partial)
     return Report(markdown, found, {"csv": csv_of(found), "tex": table3.latex()})
 
 
@@ -289,7 +289,7 @@ def command(run: Run, group: Group) -> str:
         changes = {
             key: value
             for key, value in sorted(group.setting.items())
-            if key not in {*NAMES, *options} and value != defaults.get(key)
+            if key not in {*NEVER_DIFFERENCES, *options} and value != defaults.get(key)
         }
     elif run.overrides is not None:
         changes = affecting_results(run.overrides)
@@ -306,11 +306,11 @@ def command(run: Run, group: Group) -> str:
     return " ".join(["python run_lra.py", shlex.quote(f"--config={config}"), *flags, end])
 
 
-def _sources(others: Mapping[Source, object]) -> list[str]:
+def _sources(published_rows: Mapping[Source, object]) -> list[str]:
     sources = [
         (f"[{source.title}]({source.url})" if source.url else source.title)
         + (f": {source.remark}" if source.remark else "")
-        for source in others
+        for source in published_rows
     ]
     tasks = (
         "[The tasks and their measures](https://arxiv.org/abs/2011.04006): Tay et al. 2021. The mean of 5 is"

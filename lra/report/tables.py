@@ -105,8 +105,8 @@ def benchmark_rows(
 
     If an attention has one complete group on a task, the row shows this group. If it has several, there is
     a row for each. If it has none, the row shows the group with the most steps, with a score if possible.
-    Attentions whose groups are all part of a grid are only shown in the grid. Without `include_partial`,
-    attentions whose groups are all partial have no row.
+    Attentions whose groups are all part of a grid are only shown in the grid, unless this holds for all.
+    Without `include_partial`, attentions whose groups are all partial have no row.
     """
     official = [group for group in groups if group.task in TITLES]
     cells: dict[str, dict[str, Group]] = {}
@@ -120,13 +120,13 @@ def benchmark_rows(
             furthest = max(own, key=lambda group: (bool(group.scored), group.done_steps))
             cells.setdefault(attention, {})[task] = (complete or [furthest])[0]
     in_grids = [group for grid in grids(official) for group in grid.cells.values()]
-    others = [name for name in cells if any(own not in in_grids for own in cells[name].values())]
-    others = [
+    outside = [name for name in cells if any(own not in in_grids for own in cells[name].values())]
+    shown = [
         label
-        for label in others or cells
+        for label in outside or cells
         if not all(_is_hidden(group, include_partial) for group in cells[label].values())
     ]
-    labels = sorted(others, key=lambda label: rank(label, cells[label].values()))
+    labels = sorted(shown, key=lambda label: rank(label, cells[label].values()))
     return {label: cells[label] for label in labels}
 
 

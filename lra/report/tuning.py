@@ -62,10 +62,10 @@ def select_tested(groups: Sequence[Group]) -> list[Group]:
     A group of which no run has finished remains.
     """
     candidates = [group for tuning in tunings(groups) for group in tuning.groups]
-    others = [
+    untested = [
         g for g in candidates if not g.scored and any(run.state != "unfinished" for run in g.runs)
     ]
-    return [group for group in groups if group not in others]
+    return [group for group in groups if group not in untested]
 
 
 def markdown(groups: Sequence[Group]) -> list[str]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_attention
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import (
@@ -89,6 +89,6 @@ class ChunkedAttention(AttentionCore):
     conv_kernel_size: int = 0
     conv_groups: ConvGroups = "head"
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        output = chunked_attention(chunk_len=self.chunk_len, **tokens._asdict())
-        return add_value_convolution(self, output, tokens)
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
+        output = chunked_attention(chunk_len=self.chunk_len, **inputs._asdict())
+        return add_value_convolution(self, output, inputs)

@@ -9,7 +9,7 @@ import numpy as np
 from nystromformer_jax.typing import Array, Bool, Float
 
 
-class Tokens(NamedTuple):
+class CoreInputs(NamedTuple):
     """The array arguments of a core, named as in the attention functions."""
 
     query: Float[Array, "B L H D"]
@@ -59,10 +59,12 @@ class AttentionCore(nn.Module):
         """
         arrays = (query, key, value, mask, query_mask)
         # Only NumPy arrays are converted, so that `attend` can reject lists and tensors of other libraries.
-        tokens = Tokens._make(jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays)
-        return self.attend(tokens, deterministic=deterministic)
+        inputs = CoreInputs._make(
+            jnp.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays
+        )
+        return self.attend(inputs, deterministic=deterministic)
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Float[Array, "B L H D"]:
-        """Returns the attention output for `tokens`."""
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Float[Array, "B L H D"]:
+        """Returns the attention output for `inputs`."""
         name = type(self).__name__
         raise NotImplementedError(f"{name} must define `attend`.")  # subclasses define it

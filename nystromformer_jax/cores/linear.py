@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, masked_inputs
@@ -12,8 +12,8 @@ from nystromformer_jax.validation import accum_dtype, masked_inputs
 class LinearAttention(AttentionCore):
     """Linear attention with weights (elu(query) + 1) · (elu(key) + 1), in O(L + T). Supports L ≠ T."""
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        return linear_attention(**tokens._asdict())
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
+        return linear_attention(**inputs._asdict())
 
 
 def linear_attention(

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.stages import weighted_values
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, check_inputs, check_size, masked_inputs
@@ -72,10 +72,10 @@ class LinformerAttention(AttentionCore):
     projection_size: int = 256
     max_len: int | None = None
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        check_inputs(*tokens[:4])
-        projection = self._projection(tokens.key).astype(tokens.query.dtype)
-        return linformer_attention(projection=projection, **tokens._asdict())
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
+        check_inputs(*inputs[:4])
+        projection = self._projection(inputs.key).astype(inputs.query.dtype)
+        return linformer_attention(projection=projection, **inputs._asdict())
 
     def _projection(self, key: Float[Array, "B T H D"]) -> Float[Array, "H R T"]:
         """Returns the first T columns of the projection parameter."""

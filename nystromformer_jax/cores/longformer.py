@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.stages import MASKED_LOGIT, scaled_logits, weighted_values
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import (
@@ -158,7 +158,7 @@ class LongformerAttention(AttentionCore):
     window: int = 257
     num_global: int = 1
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
         return longformer_attention(
-            window=self.window, num_global=self.num_global, **tokens._asdict()
+            window=self.window, num_global=self.num_global, **inputs._asdict()
         )

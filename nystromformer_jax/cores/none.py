@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
 from nystromformer_jax.typing import Array
 from nystromformer_jax.validation import check_inputs, check_query_mask
@@ -25,8 +25,8 @@ class NoAttention(AttentionCore):
     conv_kernel_size: int = 0
     conv_groups: ConvGroups = "head"
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        query, key, value, mask, query_mask = tokens
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
+        query, key, value, mask, query_mask = inputs
         check_inputs(query, key, value, mask)
         check_query_mask(query, key, mask, query_mask)
-        return add_value_convolution(self, jnp.zeros_like(query), tokens)
+        return add_value_convolution(self, jnp.zeros_like(query), inputs)

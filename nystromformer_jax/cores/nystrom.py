@@ -5,13 +5,13 @@ import functools
 
 from nystromformer_jax.arguments import Options
 from nystromformer_jax.attention import find_landmarks, nystrom_attention
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import ConvGroups, conv_kernel_param
 from nystromformer_jax.pinv import pinv_residual
 from nystromformer_jax.sequence_parallel import (
     SEQUENCE_AXIS,
-    ambient_mesh,
     reshard_length,
+    sequence_mesh,
     sharded_nystrom_attention,
 )
 from nystromformer_jax.typing import Array, Float
@@ -51,32 +51,32 @@ class NystromAttention(AttentionCore):
     normalize_rows: bool = False
     implementation: Implementation = "auto"
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        check_inputs(*tokens[:4])
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
+        check_inputs(*inputs[:4])
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
         # At initialization, the inputs can be split already only if the axis is Explicit.
-        mesh = ambient_mesh(explicit_only=self.is_initializing())
+        mesh = sequence_mesh(explicit_only=self.is_initializing())
         if self.is_mutable_collection("diagnostics") and not self.is_initializing():
-            whole = tokens
+            whole = inputs
             if mesh is not None:
-                whole = Tokens(
-                    *(reshard_length(x, mesh, SEQUENCE_AXIS, split=False) for x in tokens)
+                whole = CoreInputs(
+                    *(reshard_length(x, mesh, SEQUENCE_AXIS, split=False) for x in inputs)
                 )
             self.sow("diagnostics", "pinv_residual", _residual(whole, Options(**given)))
         attend = nystrom_attention
         if mesh is not None:
             attend = functools.partial(sharded_nystrom_attention, mesh=mesh)
         return attend(
-            **tokens._asdict(),
+            **inputs._asdict(),
             **given,
-            conv_kernel=conv_kernel_param(self, tokens.query),
+            conv_kernel=conv_kernel_param(self, inputs.query),
             implementation=self.implementation,
         )
 
 
-def _residual(tokens: Tokens, options: Options) -> Float[Array, "B H"]:
+def _residual(inputs: CoreInputs, options: Options) -> Float[Array, "B H"]:
     """Returns the `pinv_residual` of kernel_2."""
-    query, key, _, mask, query_mask = tokens
+    query, key, _, mask, query_mask = inputs
     query_mask = check_query_mask(query, key, mask, query_mask)
     options.check(query, key)
     query, key = options.mask_inputs(query, query_mask), options.mask_inputs(key, mask)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from nystromformer_jax.attention import add_convolution
-from nystromformer_jax.cores.core import Tokens
+from nystromformer_jax.cores.core import CoreInputs
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import check_choice, check_convolution, is_integer, zero_padding
 
@@ -50,12 +50,12 @@ def conv_kernel_param(
 
 
 def add_value_convolution(
-    core: Any, output: Float[Array, "B L H D"], tokens: Tokens, *, mask_conv: bool = True
+    core: Any, output: Float[Array, "B L H D"], inputs: CoreInputs, *, mask_conv: bool = True
 ) -> Float[Array, "B L H D"]:
     """Adds the convolution of the value, with the kernel of `conv_kernel_param`, to a core's output."""
-    conv_kernel = conv_kernel_param(core, tokens.query)
-    check_convolution(tokens.query, tokens.key, conv_kernel)
-    value = zero_padding(tokens.value, tokens.mask) if mask_conv else tokens.value
+    conv_kernel = conv_kernel_param(core, inputs.query)
+    check_convolution(inputs.query, inputs.key, conv_kernel)
+    value = zero_padding(inputs.value, inputs.mask) if mask_conv else inputs.value
     return add_convolution(output, value, conv_kernel)
 
 

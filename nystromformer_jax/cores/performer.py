@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.linear import feature_attention
 from nystromformer_jax.cores.parameters import sampling_rng
 from nystromformer_jax.typing import Array, Bool, Float
@@ -43,17 +43,17 @@ class PerformerAttention(AttentionCore):
     def needs_dropout_rng(self) -> bool:
         return self.redraw
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
         redraw = self.redraw and not deterministic
         # Without `redraw` the projection is a constant, which is computed once, when the call is traced.
         with contextlib.nullcontext() if redraw else jax.ensure_compile_time_eval():
             projection = random_projection(
                 sampling_rng(self, self.seed, redraw=redraw),
                 self.num_features,
-                tokens.query.shape[-1],
+                inputs.query.shape[-1],
                 orthogonal=self.orthogonal,
             )
-        return performer_attention(projection=projection, kernel=self.kernel, **tokens._asdict())
+        return performer_attention(projection=projection, kernel=self.kernel, **inputs._asdict())
 
 
 def performer_attention(

@@ -8,7 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import sampling_rng
 from nystromformer_jax.stages import MASKED_LOGIT
 from nystromformer_jax.typing import Array, Bool, Float, Int, Shaped
@@ -248,8 +248,8 @@ class ReformerAttention(AttentionCore):
     def needs_dropout_rng(self) -> bool:
         return self.redraw
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        query, key, value, mask, query_mask = tokens
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
+        query, key, value, mask, query_mask = inputs
         check_inputs(query, key, value, mask)
         check_query_mask(query, key, mask, query_mask)
         if query_mask is not None and mask is None:

@@ -1,7 +1,7 @@
 """Softmax attention, optionally with attention dropout and the convolution of the value."""
 
 from nystromformer_jax.attention import softmax_weights
-from nystromformer_jax.cores.core import AttentionCore, Tokens
+from nystromformer_jax.cores.core import AttentionCore, CoreInputs
 from nystromformer_jax.cores.parameters import ConvGroups, add_value_convolution
 from nystromformer_jax.dropout import Dropout
 from nystromformer_jax.stages import weighted_values
@@ -30,8 +30,8 @@ class SoftmaxAttention(AttentionCore):
     def needs_dropout_rng(self) -> bool:
         return bool(self.dropout_rate)
 
-    def attend(self, tokens: Tokens, *, deterministic: bool) -> Array:
-        query, key, value, mask, query_mask = tokens
+    def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
+        query, key, value, mask, query_mask = inputs
         check_inputs(query, key, value, mask)
         query_mask = check_query_mask(query, key, mask, query_mask)
         if self.mask_conv:
@@ -40,4 +40,4 @@ class SoftmaxAttention(AttentionCore):
         weights = softmax_weights(query, key, mask)
         weights = Dropout(self.dropout_rate)(weights, deterministic=deterministic)
         output = weighted_values(weights, value).astype(query.dtype)
-        return add_value_convolution(self, output, tokens, mask_conv=self.mask_conv)
+        return add_value_convolution(self, output, inputs, mask_conv=self.mask_conv)

@@ -11,7 +11,7 @@ from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels import collect, distribute, segments
 from nystromformer_jax.kernels.band import WIDEST_CONVOLUTION, Convolution
 from nystromformer_jax.kernels.packing import LANES, Packing
-from nystromformer_jax.landmarks import SegmentMeans, TokenRanks, segment_sizes
+from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks, segment_sizes
 from nystromformer_jax.stages import MASKED_LOGIT, invert_landmarks
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import zero_padding
@@ -80,7 +80,7 @@ class _Side(NamedTuple):
     ids: Int[Array, "_ 1 L"]
     sizes: Float[Array, "B M 1"]  # tokens per segment, at least one
     landmark_mask: Bool[Array, "B M"]
-    is_exact: Bool[Array, " B"]  # True for examples with at most M real tokens
+    is_short: Bool[Array, " B"]  # True for examples with at most M real tokens
 
 
 class _Sides(NamedTuple):
@@ -97,8 +97,8 @@ class _Sides(NamedTuple):
         keys = _side(inputs.key, inputs.mask, options.num_landmarks, interpret)
         # Same rule as in `stages.assign_landmarks`.
         explicit = inputs.explicit_query_mask is not None
-        copy_queries = explicit & queries.is_exact & ~keys.is_exact
-        return cls(queries, keys, copy_queries, keys.is_exact | copy_queries)
+        copy_queries = explicit & queries.is_short & ~keys.is_short
+        return cls(queries, keys, copy_queries, keys.is_short | copy_queries)
 
 
 def _side(
@@ -124,7 +124,7 @@ def _forward(inputs: Inputs, options: Options, interpret: bool) -> tuple[Array, 
     k_landmarks = segments.segment_sums(keys.packing, flat_key, keys.ids)
     q_landmarks, k_landmarks = q_landmarks / queries.sizes, k_landmarks / keys.sizes
     values, columns = collect.forward(
-        keys.packing, q_landmarks, flat_key, flat_value, keys.ids, keys.is_exact.astype(jnp.int32)
+        keys.packing, q_landmarks, flat_key, flat_value, keys.ids, keys.is_short.astype(jnp.int32)
     )
     maximum, total = (
         _from_columns(keys.packing, columns[..., lane]) for lane in (collect.MAXIMUM, collect.SUM)
@@ -173,7 +173,7 @@ def _backward(options: Options, interpret: bool, residuals: Any, gradient: Array
         _flat(key),
         _flat(value),
         keys.ids,
-        keys.is_exact.astype(jnp.int32),
+        keys.is_short.astype(jnp.int32),
         _to_columns(keys.packing, maximum, d_total),
         d_values,
         (dk_distribute + dk_between) / keys.sizes,
@@ -209,8 +209,8 @@ def _landmark_values(
     # HIGH uses three bfloat16 passes. The error, 1e-4, is far below the precision of a bfloat16 output.
     precision = jax.lax.Precision.HIGH if packing.dtype == jnp.bfloat16 else None
     landmarks = invert_landmarks(
-        SegmentMeans(q_landmarks.reshape(shape), sides.queries.landmark_mask),
-        SegmentMeans(k_landmarks.reshape(shape), sides.keys.landmark_mask),
+        LandmarkMeans(q_landmarks.reshape(shape), sides.queries.landmark_mask),
+        LandmarkMeans(k_landmarks.reshape(shape), sides.keys.landmark_mask),
         options,
         precision,
     )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from nystromformer_jax.convolution import band_matrix
 from nystromformer_jax.kernels.packing import LANES, Blocks, Part, Ref, Refs, as_rows
 from nystromformer_jax.typing import Array, Float, Int
 
@@ -57,12 +58,9 @@ class Band:
 
     def matrices(self, kernel: Float[Array, "H W"]) -> Float[Array, "groups G S T"]:
         """Returns band matrices that have the kernel in columns s + halo ± W // 2 of row s."""
-        packing = self.blocks.packing
-        offset = self.halo - self.width // 2
-        period = jnp.pad(kernel, ((0, 0), (offset, self.window + 1 - offset - self.width)))
-        rows = jnp.tile(period, (1, self.tile))[:, : self.tile * self.window]
-        shape = (packing.num_groups, packing.group, self.tile, self.window)
-        return rows.reshape(shape)
+        packing, offset = self.blocks.packing, self.halo - self.width // 2
+        matrices = band_matrix(kernel, self.tile, self.window, offset)
+        return matrices.reshape(packing.num_groups, packing.group, self.tile, self.window)
 
     def inputs(
         self,
@@ -122,7 +120,7 @@ class Band:
         last = part.first + part.size + self.halo
         size = self.blocks.size
         around = Part(self.blocks, refs, max(first, 0), min(last, size) - max(first, 0))
-        block = refs.convolved[0, around.rows]
+        block = refs.convolved[0, around.positions]
         rows = [around.clean(block) if masked else around.inside(block)]
         if first < 0:
             rows.insert(0, edges[0])

@@ -50,20 +50,20 @@ def warn_once(reason: str) -> None:
 def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
     """Runs the kernels on each device's shard of the batch, because XLA cannot partition a kernel."""
 
-    def attend(own: Inputs) -> Array:
-        return kernel_attention(own, options, interpret)
+    def attend(shard: Inputs) -> Array:
+        return kernel_attention(shard, options, interpret)
 
     axes, batch = _split_axes(inputs.query)
     if not axes:
         return attend(inputs)
-    own, whole = PartitionSpec(batch), PartitionSpec()
-    specs = Inputs.specs(own, whole)
+    split, replicated = PartitionSpec(batch), PartitionSpec()
+    specs = Inputs.specs(split, replicated)
     if any(kind == AxisType.Explicit for kind in jax.sharding.get_abstract_mesh().axis_types):
         pairs = zip(inputs, specs, strict=True)
         inputs = Inputs._make(x if x is None else jax.reshard(x, spec) for x, spec in pairs)
     # check_vma=False, because outputs of kernels have no information on varying mesh axes.
     return jax.shard_map(
-        attend, in_specs=(specs,), out_specs=own, axis_names=set(axes), check_vma=False
+        attend, in_specs=(specs,), out_specs=split, axis_names=set(axes), check_vma=False
     )(inputs)
 
 

@@ -44,11 +44,11 @@ def forward(
     key: Float[Array, "B T E"],
     value: Float[Array, "B T E"],
     ids: Int[Array, "_ 1 T"],
-    is_exact: Int[Array, " B"],
+    copies: Int[Array, " B"],
 ) -> tuple[Float[Array, "B M E"], Float[Array, "B groups rows lanes"]]:
     """Returns kernel_3 @ value before normalization, and `columns`: maximum and sum of each row.
 
-    In examples with `is_exact` = 1, each token is a landmark and its value is copied.
+    In examples with `copies` = 1, each token is a landmark and its value is copied.
     """
     blocks = Blocks.create(packing, key.shape[1], FORWARD_BLOCK)
     rows, width = packing.rows, packing.width
@@ -72,13 +72,15 @@ def forward(
 
     def attend(refs: CollectRefs) -> None:
         for part in blocks.parts(refs, PART):
-            logits = packing.dot(refs.q_diagonal[...], refs.key[0, part.rows], (1, 1))  # [G·M S]
+            logits = packing.dot(
+                refs.q_diagonal[...], refs.key[0, part.positions], (1, 1)
+            )  # [G·M S]
             logits = part.only_real(logits, MASKED_LOGIT)
             m_before = refs.m[...]  # [G·M lanes]
             m = jnp.maximum(m_before, jnp.max(logits, axis=1, keepdims=True))
             weights = jnp.exp(logits - m[:, :1])  # [G·M S]
             alpha = jnp.exp(m_before - m)  # [G·M lanes]
-            value = part.clean(refs.value[0, part.rows])  # [S G·D]
+            value = part.clean(refs.value[0, part.positions])  # [S G·D]
             product = packing.dot(weights.astype(packing.dtype), value, (1, 0))  # [G·M G·D]
             refs.l[...] = alpha * refs.l[...] + jnp.sum(weights, axis=1, keepdims=True)
             refs.acc[...] = alpha[:, :1] * refs.acc[...] + product
@@ -86,7 +88,7 @@ def forward(
 
     def copy_exact(refs: CollectRefs) -> None:
         for part in blocks.parts(refs, PART):
-            value = part.clean(refs.value[0, part.rows])  # [S G·D]
+            value = part.clean(refs.value[0, part.positions])  # [S G·D]
             refs.acc[...] += packing.dot(part.members(rows), value, (1, 0))  # [G·M G·D]
         refs.m[...] = jnp.zeros_like(refs.m)
         refs.l[...] = jnp.ones_like(refs.l)
@@ -108,7 +110,7 @@ def forward(
             "values": blocks.landmark_output(),
             "columns": (jax.ShapeDtypeStruct(shape, jnp.float32), blocks.of_group(rows, LANES)),
         },
-        is_exact=is_exact,
+        copies=copies,
         scratch={
             "q_diagonal": pltpu.VMEM((rows, width), packing.dtype),
             "m": column,
@@ -144,7 +146,7 @@ def backward(
     key: Float[Array, "B T E"],
     value: Float[Array, "B T E"],
     ids: Int[Array, "_ 1 T"],
-    is_exact: Int[Array, " B"],
+    copies: Int[Array, " B"],
     columns: Float[Array, "B groups rows lanes"],
     d_values: Float[Array, "B M E"],
     d_members: Float[Array, "B M E"],
@@ -183,8 +185,8 @@ def backward(
         columns = refs.columns[0, 0]
         m, d_l = (columns[:, lane : lane + 1] for lane in (MAXIMUM, SUM))  # [G·M 1]
         for part in blocks.parts(refs, BACKWARD_PART):
-            key = part.clean(refs.key[0, part.rows])  # [S G·D]
-            value = part.clean(refs.value[0, part.rows])  # [S G·D]
+            key = part.clean(refs.key[0, part.positions])  # [S G·D]
+            value = part.clean(refs.value[0, part.positions])  # [S G·D]
             logits = packing.dot(refs.q_diagonal[...], key, (1, 1))  # [G·M S]
             weights = part.only_real(jnp.exp(logits - m), 0.0)  # [G·M S]
             d_weights = packing.dot(refs.d_values_diagonal[...], value, (1, 1))  # [G·M S]
@@ -201,7 +203,7 @@ def backward(
     def copy_exact(refs: CollectBackwardRefs) -> None:
         for part in blocks.parts(refs, BACKWARD_PART):
             d_value = packing.dot(part.members(rows), refs.d_values_diagonal[...], (0, 0))
-            write_output(refs, part, part.clean(refs.value[0, part.rows]), 0, d_value)
+            write_output(refs, part, part.clean(refs.value[0, part.positions]), 0, d_value)
 
     def write_output(
         refs: CollectBackwardRefs,
@@ -212,7 +214,7 @@ def backward(
     ) -> None:
         member = part.members(packing.num_landmarks)  # [M S]
         spread = packing.dot(member, refs.d_members[0].astype(packing.dtype), (0, 0))  # [S G·D]
-        refs.d_key[0, part.rows] = (d_key + spread).astype(packing.dtype)
+        refs.d_key[0, part.positions] = (d_key + spread).astype(packing.dtype)
         if band is not None:
             tiles = []
             windows = band.windows(refs, part, band.edges(refs), masked=False)
@@ -225,7 +227,7 @@ def backward(
             if packing.masked:
                 convolved = part.clean(convolved)
             d_value = d_value + convolved
-        refs.d_value[0, part.rows] = d_value.astype(packing.dtype)
+        refs.d_value[0, part.positions] = d_value.astype(packing.dtype)
 
     inputs = {
         "ids": (ids, blocks.ids(ids)),
@@ -257,7 +259,7 @@ def backward(
         blocks,
         inputs,
         outputs,
-        is_exact=is_exact,
+        copies=copies,
         scratch={
             "q_diagonal": pltpu.VMEM((rows, width), packing.dtype),
             "d_values_diagonal": pltpu.VMEM((rows, width), packing.dtype),

@@ -57,13 +57,13 @@ def forward(
     k_landmarks: Float[Array, "B M E"],
     landmark_values: Float[Array, "B M E"],
     ids: Int[Array, "_ 1 L"],
-    is_exact: Int[Array, " B"],
+    copies: Int[Array, " B"],
     bias: Float[Array, "B groups rows lanes"] | None,
     convolution: Convolution | None,
 ) -> Float[Array, "B L E"]:
     """Returns the attention output.
 
-    `k_landmarks` and `landmark_values` are float32. In examples with `is_exact` = 1, each query copies the
+    `k_landmarks` and `landmark_values` are float32. In examples with `copies` = 1, each query copies the
     value of its landmark. `bias` masks landmarks without tokens; None: all landmarks have tokens. The input
     of `convolution` has the same padding as the queries.
     """
@@ -77,7 +77,7 @@ def forward(
     def attend(refs: ForwardRefs) -> None:
         bias = _bias_column(refs)
         for part in blocks.parts(refs, PART):
-            query = refs.query[0, part.rows]  # [S G·D]
+            query = refs.query[0, part.positions]  # [S G·D]
             if packing.masked:
                 query = part.clean(query)
             write_output(refs, part, _weights(packing, refs.k_diagonal[...], query, bias))
@@ -93,7 +93,7 @@ def forward(
             output += jnp.concatenate(
                 [band.convolve(refs.matrices[0], window) for window in windows], axis=0
             )
-        refs.output[0, part.rows] = output.astype(packing.dtype)  # [S G·D]
+        refs.output[0, part.positions] = output.astype(packing.dtype)  # [S G·D]
 
     inputs = _inputs(blocks, query, k_landmarks, landmark_values, ids, bias)
     if band is not None and convolution is not None:
@@ -106,7 +106,7 @@ def forward(
         blocks,
         inputs,
         {"output": blocks.token_output()},
-        is_exact=is_exact,
+        copies=copies,
         scratch=_diagonals(packing),
     )
     return output
@@ -118,7 +118,7 @@ def backward(
     k_landmarks: Float[Array, "B M E"],
     landmark_values: Float[Array, "B M E"],
     ids: Int[Array, "_ 1 L"],
-    is_exact: Int[Array, " B"],
+    copies: Int[Array, " B"],
     bias: Float[Array, "B groups rows lanes"] | None,
     d_output: Float[Array, "B L E"],
 ) -> tuple[Float[Array, "B L E"], Float[Array, "B M E"], Float[Array, "B M E"]]:
@@ -142,8 +142,8 @@ def backward(
     def attend(refs: BackwardRefs) -> None:
         bias = _bias_column(refs)
         for part in blocks.parts(refs, BACKWARD_PART):
-            query = part.clean(refs.query[0, part.rows])  # [S G·D]
-            d_output = part.inside(refs.d_output[0, part.rows])  # [S G·D]
+            query = part.clean(refs.query[0, part.positions])  # [S G·D]
+            d_output = part.inside(refs.d_output[0, part.positions])  # [S G·D]
             weights = _weights(packing, refs.k_diagonal[...], query, bias)  # [G·M S]
             d_weights = packing.dot(refs.values_diagonal[...], d_output, (1, 1))  # [G·M S]
             product = weights * d_weights
@@ -152,14 +152,14 @@ def backward(
             d_query = packing.dot(d_logits, refs.k_diagonal[...], (0, 0))  # [S G·D]
             if packing.masked:
                 d_query = part.clean(d_query)
-            refs.d_query[0, part.rows] = d_query.astype(packing.dtype)
+            refs.d_query[0, part.positions] = d_query.astype(packing.dtype)
             refs.landmarks_acc[...] += packing.dot(d_logits, query, (1, 0))  # [G·M G·D]
             refs.values_acc[...] += packing.dot(weights.astype(packing.dtype), d_output, (1, 0))
 
     def copy_exact(refs: BackwardRefs) -> None:
         refs.d_query[...] = jnp.zeros_like(refs.d_query)
         for part in blocks.parts(refs, BACKWARD_PART):
-            d_output = part.inside(refs.d_output[0, part.rows])  # [S G·D]
+            d_output = part.inside(refs.d_output[0, part.positions])  # [S G·D]
             refs.values_acc[...] += packing.dot(part.members(packing.rows), d_output, (1, 0))
 
     acc = pltpu.VMEM((packing.rows, packing.width), jnp.float32)
@@ -174,7 +174,7 @@ def backward(
             "d_k_landmarks": blocks.landmark_output(),
             "d_landmark_values": blocks.landmark_output(),
         },
-        is_exact=is_exact,
+        copies=copies,
         scratch={**_diagonals(packing), "landmarks_acc": acc, "values_acc": acc},
     )
     return d_query, d_k_landmarks, d_landmark_values

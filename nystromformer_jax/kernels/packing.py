@@ -23,7 +23,7 @@ Ref = Any  # a reference to memory, as Pallas passes it to a kernel
 class Refs:
     """References of every kernel. G·D: lanes of a group of heads; S: positions of a block."""
 
-    is_exact: Ref  # [B] int32 in scalar memory; 1: values are copied instead of attention
+    copies: Ref  # [B] int32 in scalar memory; 1: values are copied instead of attention
     example: Array  # index of the example on the grid
     step: Array  # index of the block; blocks run in order, so sums can be accumulated
     start: Array  # first position of the block
@@ -177,13 +177,13 @@ class Blocks:
     def run(
         self, refs: Any, attend: Callable[[Any], None], copy_exact: Callable[[Any], None]
     ) -> None:
-        """Runs `attend`, or `copy_exact` for an exact example; without a mask no example is exact."""
+        """Runs `copy_exact` if values are copied, else `attend`; without a mask always `attend`."""
         if not self.packing.masked:
             attend(refs)
             return
-        is_exact = refs.is_exact[refs.example] != 0
-        pl.when(is_exact)(lambda: copy_exact(refs))
-        pl.when(jnp.logical_not(is_exact))(lambda: attend(refs))
+        copies = refs.copies[refs.example] != 0
+        pl.when(copies)(lambda: copy_exact(refs))
+        pl.when(jnp.logical_not(copies))(lambda: attend(refs))
 
     def within(self, start: Any, x: Float[Array, "S G·D"]) -> Float[Array, "S G·D"]:
         """Zeros rows outside the sequence; the first row is position `start`."""
@@ -201,14 +201,14 @@ class Part:
     size: int
 
     @property
-    def rows(self) -> slice:
-        """Rows in the block."""
+    def positions(self) -> slice:
+        """Slice of the positions in the block."""
         return slice(self.first, self.first + self.size)
 
     @property
     def ids(self) -> Int[Array, "1 S"]:
         """Segment ids of the positions."""
-        return self.refs.ids[0, :, self.rows]
+        return self.refs.ids[0, :, self.positions]
 
     @property
     def start(self) -> Any:
@@ -268,13 +268,13 @@ def call(
     inputs: Mapping[str, tuple[Array, pl.BlockSpec]],
     outputs: Mapping[str, tuple[jax.ShapeDtypeStruct, pl.BlockSpec]],
     *,
-    is_exact: Int[Array, " B"] | None = None,
+    copies: Int[Array, " B"] | None = None,
     scratch: Mapping[str, Any] = types.MappingProxyType({}),
     grid: tuple[int, ...] = (),
     aliases: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[Array, ...]:
     """Runs `kernel(refs)` over the grid; `refs` has all inputs, outputs and scratch by name."""
-    names = ["is_exact", *inputs, *outputs, *scratch]
+    names = ["copies", *inputs, *outputs, *scratch]
 
     def body(*refs: Ref) -> None:
         example, step = pl.program_id(0), pl.program_id(2)
@@ -302,7 +302,7 @@ def call(
         name=f"nystrom_{name}",
         cost_estimate=_cost(blocks, arrays, [shape for shape, _ in outputs.values()]),
         interpret=blocks.packing.interpret,
-    )(jnp.zeros(blocks.packing.batch, jnp.int32) if is_exact is None else is_exact, *arrays)
+    )(jnp.zeros(blocks.packing.batch, jnp.int32) if copies is None else copies, *arrays)
 
 
 def _cost(blocks: Blocks, inputs: Sequence[Array], outputs: Sequence[Any]) -> pl.CostEstimate:

@@ -25,7 +25,7 @@ class SumRefs(Refs):
 class AddRefs(Refs):
     """References of `add_to_members`; C is the number of lanes."""
 
-    own: Ref  # [1 M C] float32
+    per_segment: Ref  # [1 M C] float32
     x: Ref  # [1 S C]
     out: Ref  # [1 S C], output, aliased to x
 
@@ -43,7 +43,7 @@ def segment_sums(
 
         for part in blocks.parts(refs, blocks.size):
             member = part.members(packing.num_landmarks)  # [M S]
-            refs.sums[0] += packing.dot(member, part.clean(refs.x[0, part.rows]), (1, 0))
+            refs.sums[0] += packing.dot(member, part.clean(refs.x[0, part.positions]), (1, 0))
 
     (sums,) = call(
         kernel,
@@ -58,24 +58,27 @@ def segment_sums(
 
 
 def add_to_members(
-    packing: Packing, x: Float[Array, "B L E"], own: Float[Array, "B M E"], ids: Int[Array, "_ 1 L"]
+    packing: Packing,
+    x: Float[Array, "B L E"],
+    per_segment: Float[Array, "B M E"],
+    ids: Int[Array, "_ 1 L"],
 ) -> Float[Array, "B L E"]:
-    """Adds to each position of `x` the row of `own` for its segment, in place."""
+    """Adds to each position of `x` the row of `per_segment` for its segment, in place."""
     blocks, grid, tokens, landmarks = _layout(packing, x)
 
     def kernel(refs: AddRefs) -> None:
-        own = refs.own[0].astype(packing.dtype)
+        per_segment = refs.per_segment[0].astype(packing.dtype)
         for part in blocks.parts(refs, PART):
-            spread = packing.dot(part.members(packing.num_landmarks), own, (0, 0))  # [S C]
-            x = refs.x[0, part.rows].astype(jnp.float32)  # [S C]
-            refs.out[0, part.rows] = (x + spread).astype(packing.dtype)
+            spread = packing.dot(part.members(packing.num_landmarks), per_segment, (0, 0))  # [S C]
+            x = refs.x[0, part.positions].astype(jnp.float32)  # [S C]
+            refs.out[0, part.positions] = (x + spread).astype(packing.dtype)
 
     (out,) = call(
         kernel,
         AddRefs,
         "add_to_members",
         blocks,
-        {"ids": (ids, blocks.ids(ids)), "own": (own, landmarks), "x": (x, tokens)},
+        {"ids": (ids, blocks.ids(ids)), "per_segment": (per_segment, landmarks), "x": (x, tokens)},
         {"out": (blocks.token_output()[0], tokens)},
         grid=grid,
         aliases={"x": "out"},
