@@ -3,11 +3,7 @@
 import cli
 from language import program
 
-main = program.define(
-    "configs/finetune.py:KIND[,attention=NAME][,option=value …]",
-    "configs/finetune.py:classification",
-    ("finetune",),
-)
+main = program.define("finetune", "KIND", "classification")
 
 if __name__ == "__main__":
     cli.run(main)

@@ -3,9 +3,7 @@
 import cli
 from language import program
 
-main = program.define(
-    "configs/glue.py:TASK[,attention=NAME][,option=value …]", "configs/glue.py:sst2", ("glue",)
-)
+main = program.define("glue", "TASK", "sst2")
 
 if __name__ == "__main__":
     cli.run(main)

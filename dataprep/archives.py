@@ -172,3 +172,10 @@ def decode(content: bytes, where: str, advice: str = "", *, at: int = 0) -> str:
         position, byte = at + error.start + 1, content[error.start]
         message = f"{where} is not UTF-8 text: byte {position} is 0x{byte:02x}. {advice}"
         raise ValueError(message.rstrip()) from None
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of a UTF-8 file without its byte-order mark; raises errors that name the file."""
+    with reading(path):
+        content = path.read_bytes()
+    return decode(content.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")

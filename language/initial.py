@@ -106,7 +106,43 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
     Raises:
       ValueError: A key is unknown, a value is invalid, or the checkpoint already sets the key.
     """
-    model, options = config["model"], dict(config["attention"])
+    model, attention = config["model"], _attention_fields(config["attention"])
+    if not init.checkpoint:
+        missing = [f"model.{key}" for key in PRESETS["base"] if key not in model]
+        missing += [] if "attention" in attention else ["attention.name"]
+        if missing:
+            raise ValueError(
+                f"init.checkpoint: is empty, but the config does not set {', '.join(missing)}: set"
+                " init.checkpoint to the folder of a model, or set these keys, as"
+                " configs/pretrain.py:small does."
+            )
+        return from_mapping(NystromformerConfig, {**model, **attention, **fields}, "model")
+    for key in model:
+        if key not in CHECKPOINT_OVERRIDES:
+            raise ValueError(
+                f"model.{key}: with init.checkpoint the sizes are the checkpoint's; set only"
+                f" {', '.join(CHECKPOINT_OVERRIDES)}, as configs/pretrain.py:checkpoint does."
+            )
+    if attention and "attention" not in attention:
+        raise ValueError(
+            f"attention.{min(attention)}: needs attention.name. An empty name selects the checkpoint's"
+            " attention with its own options."
+        )
+    fields.pop("vocab_size", None)
+    changes = {**model, **attention, **fields}
+    from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # to validate them
+    found = read_config(init.folder, quirks=init.quirks, **changes)
+    # Read again without max_len, to compare the numbers of positions.
+    ours, theirs = found.max_len, read_config(init.folder, attention=found.attention).max_len
+    if ours != theirs:
+        how = "repeats them" if ours > theirs else "uses the first ones"
+        _logger.info("%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, ours, how)
+    return found
+
+
+def _attention_fields(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of `NystromformerConfig` from the section "attention", without an empty name."""
+    options = dict(section)
     name = options.pop("name", "")
     known = get_args(AttentionName)
     if name not in ("", *known):
@@ -116,40 +152,7 @@ def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> 
             hint = nearest(key, ATTENTION_FIELDS, "attention.")
             raise ValueError(f"attention.{key}: no such key{hint}")
     from_mapping(NystromformerConfig, {"vocab_size": 1, **options}, "attention")  # to validate
-    if not init.checkpoint:
-        missing = [f"model.{key}" for key in PRESETS["base"] if key not in model]
-        missing += [] if name else ["attention.name"]
-        if missing:
-            raise ValueError(
-                f"init.checkpoint: is empty, but the config does not set {', '.join(missing)}: set"
-                " init.checkpoint to the folder of a model, or set these keys, as"
-                " configs/pretrain.py:small does."
-            )
-        values = {**model, **options, "attention": name, **fields}
-        return from_mapping(NystromformerConfig, values, "model")
-    for key in model:
-        if key not in CHECKPOINT_OVERRIDES:
-            raise ValueError(
-                f"model.{key}: with init.checkpoint the sizes are the checkpoint's; set only"
-                f" {', '.join(CHECKPOINT_OVERRIDES)}, as configs/pretrain.py:checkpoint does."
-            )
-    if name:
-        options["attention"] = name
-    elif options:
-        raise ValueError(
-            f"attention.{min(options)}: needs attention.name. An empty name selects the checkpoint's"
-            " attention with its own options."
-        )
-    fields.pop("vocab_size", None)
-    changes = {**model, **options, **fields}
-    from_mapping(NystromformerConfig, {"vocab_size": 1, **changes}, "model")  # to validate them
-    description = read_config(init.folder, quirks=init.quirks, **changes)
-    ours = description.max_len
-    theirs = read_config(init.folder, attention=description.attention).max_len
-    if ours != theirs:
-        how = "repeats them" if ours > theirs else "uses the first ones"
-        _logger.info("%s has %d positions; data.max_len=%d %s.", init.checkpoint, theirs, ours, how)
-    return description
+    return {**options, "attention": name} if name else options
 
 
 def read_params(
@@ -205,8 +208,8 @@ def check_same_vocabulary(tokenizer: Tokenizer, init: InitConfig) -> None:
     if not init.reads_weights:
         return
     try:
-        own = load_tokenizer(init.folder)
+        expected = load_tokenizer(init.folder)
     except FileNotFoundError:  # the checkpoint has no tokenizer
         return
-    if own.vocabulary != tokenizer.vocabulary:
+    if expected.vocabulary != tokenizer.vocabulary:
         raise _mismatch(f"data.tokenizer has other tokens than the tokenizer of {init.checkpoint}")

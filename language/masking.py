@@ -62,17 +62,17 @@ class Vocabulary:
 
     mask_id: int
     word_starts: npt.NDArray[np.bool_]  # [V], True for tokens that begin a word
-    # Ids of tokens that are not special: they can be predicted, and are drawn as random replacements.
-    ordinary_ids: npt.NDArray[np.int32]
+    # [V], False for special tokens. The others can be predicted, and are drawn as random replacements.
+    is_ordinary: npt.NDArray[np.bool_]
 
     @classmethod
     def create(
         cls, *, mask_id: int, special_ids: tuple[int, ...], word_starts: npt.NDArray[np.bool_]
     ) -> "Vocabulary":
         """Returns a vocabulary in which all ids except `special_ids` are ordinary."""
-        ordinary = np.ones(len(word_starts), bool)
-        ordinary[list(special_ids)] = False
-        return cls(mask_id, word_starts, np.flatnonzero(ordinary).astype(np.int32))
+        is_ordinary = np.ones(len(word_starts), bool)
+        is_ordinary[list(special_ids)] = False
+        return cls(mask_id, word_starts, is_ordinary)
 
 
 @jax.tree_util.register_dataclass
@@ -111,12 +111,12 @@ def mask_pairs(
     than `mask_rate` may be predicted. Long words are masked token by token; see `ObjectiveConfig`.
     """
 
-    def row(example: Array, tokens: Array, first: Array, second: Array) -> MaskedPairs:
+    def row(example: Array, tokens: Array, first_len: Array, second_len: Array) -> MaskedPairs:
         swap_rng, mask_rng = jax.random.split(jax.random.fold_in(rng, example))
         order = jnp.zeros((), jnp.int32)
         if config.order_weight > 0:
             order = jax.random.bernoulli(swap_rng).astype(jnp.int32)
-        tokens, mask, types = swap_sentences(tokens, first, second, order)
+        tokens, mask, types = swap_sentences(tokens, first_len, second_len, order)
         num_targets = jnp.maximum(1, jnp.round(config.mask_rate * mask.sum())).astype(jnp.int32)
         positions, weights = choose_positions(
             mask_rng, tokens, mask, num_targets, vocabulary, config
@@ -131,17 +131,20 @@ def mask_pairs(
 
 
 def swap_sentences(
-    tokens: Int[Array, " L"], first: Int[Array, ""], second: Int[Array, ""], order: Int[Array, ""]
+    tokens: Int[Array, " L"],
+    first_len: Int[Array, ""],
+    second_len: Int[Array, ""],
+    order: Int[Array, ""],
 ) -> tuple[Int[Array, " L"], Bool[Array, " L"], Int[Array, " L"]]:
     """Swaps the sentences if `order` is 1; returns tokens, mask and types."""
     position = jnp.arange(tokens.shape[0])
-    front = jnp.where(order == 1, second, first)  # tokens between [CLS] and the first [SEP]
+    front = jnp.where(order == 1, second_len, first_len)  # tokens between [CLS] and the first [SEP]
     in_front = (position > 0) & (position <= front)
-    behind = (position > front + 1) & (position <= first + second + 1)
-    source = jnp.where(in_front, position + first + 1, position)
+    behind = (position > front + 1) & (position <= first_len + second_len + 1)
+    source = jnp.where(in_front, position + first_len + 1, position)
     source = jnp.where(behind, position - front - 1, source)
-    source = jnp.where(position == front + 1, first + 1, source)
-    mask = position < first + second + 3
+    source = jnp.where(position == front + 1, first_len + 1, source)
+    mask = position < first_len + second_len + 3
     types = ((position > front + 1) & mask).astype(jnp.int32)
     return tokens[jnp.where(order == 1, source, position)], mask, types
 
@@ -159,9 +162,7 @@ def choose_positions(
     At most `num_targets` weights are 1.
     """
     length = tokens.shape[0]
-    is_ordinary = np.zeros(len(vocabulary.word_starts), bool)
-    is_ordinary[vocabulary.ordinary_ids] = True
-    candidates = jnp.asarray(is_ordinary)[tokens] & mask
+    candidates = jnp.asarray(vocabulary.is_ordinary)[tokens] & mask
     # A word begins at each token of `word_starts`, and after each token that cannot be predicted.
     after_other = jnp.concatenate([jnp.ones(1, bool), ~candidates[:-1]])
     starts = candidates & (jnp.asarray(vocabulary.word_starts)[tokens] | after_other)
@@ -187,7 +188,7 @@ def replace_tokens(
 ) -> Int[Array, " K"]:
     """Returns the input for each target: the mask token, a random ordinary token, or the target."""
     share = jax.random.uniform(jax.random.fold_in(rng, 1), targets.shape)
-    ordinary = jnp.asarray(vocabulary.ordinary_ids)
+    ordinary = jnp.asarray(np.flatnonzero(vocabulary.is_ordinary).astype(np.int32))
     drawn = jax.random.randint(jax.random.fold_in(rng, 2), targets.shape, 0, len(ordinary))
     either = jnp.where(share < config.mask_share + config.random_share, ordinary[drawn], targets)
     return jnp.where(share < config.mask_share, vocabulary.mask_id, either)

@@ -1,7 +1,7 @@
-"""The command line of fine-tuning, shared by `run_finetune.py` and `run_glue.py`."""
+"""The command line of fine-tuning. It is outside `language.finetune`, whose import loads jax."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ MODES = {
 }
 
 
-def define(form: str, example: str, names: tuple[str, ...]) -> Callable[[list[str]], int]:
+def define(name: str, argument: str, example: str) -> Callable[[list[str]], int]:
     """Defines the flags of a fine-tuning program; returns its `main`.
 
     Args:
-      form: Form of `--config`, for the help text.
-      example: A value of `--config`, for messages.
-      names: Names of the config files that the program supports.
+      name: Name of the program's config file.
+      argument: Placeholder of the config's argument, for the help text.
+      example: A value of the argument, for messages.
     """
-    config = cli.define_config(form, lambda name: name in names)
+    form = f"configs/{name}.py:{argument}[,attention=NAME][,option=value …]"
+    config = cli.define_config(form, lambda given: given == name)
     hosts = cli.define_hosts()
     flags.DEFINE_string(
         "workdir",
@@ -57,14 +58,14 @@ def define(form: str, example: str, names: tuple[str, ...]) -> Callable[[list[st
     def main(argv: list[str]) -> int:
         """Runs the mode; returns the exit code."""
         values = flags.FLAGS
-        for name in ("batch_sizes", "learning_rates"):
-            if flags.FLAGS[name].present and not values.search:
-                return exit_with_error(f"--{name} needs --search")
+        for flag in ("batch_sizes", "learning_rates"):
+            if flags.FLAGS[flag].present and not values.search:
+                return exit_with_error(f"--{flag} needs --search")
         if values.mode == "predict":
             return _predict(argv, hosts())
         if values.input or values.output:
             return exit_with_error("--input and --output need --mode=predict")
-        if wrong := cli.check_arguments(argv, config, example):
+        if wrong := cli.check_arguments(argv, config, f"configs/{name}.py:{example}"):
             return exit_with_error(wrong)
         return _run(config.value, values.mode, hosts())
 
@@ -93,20 +94,7 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
     cli.check_folders(runs, paths=finetune.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     if mode == "export":
-        code = 0
-        for folder, run in runs.items():
-            try:
-                with (
-                    training.detect_lost_process(),
-                    training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
-                ):
-                    file = finetune.write_export(run, workdir)
-            except training.LossNotFinite as error:
-                code = exit_with_error(f"{folder}: {error}", 1)
-                continue
-            if training.is_primary():
-                print(f"Wrote {file}.", flush=True)
-        return code
+        return _export(runs)
     first = next(iter(runs.values()))  # runs differ only in seed, batch size and learning rate
     tokens = finetune.open_tokenizer(first)
     with training.sync_errors():
@@ -122,6 +110,29 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
     if flags.FLAGS.search and results and training.is_primary():
         print(finetune.best_of(results))
     return 0 if len(results) == len(runs) else 1
+
+
+def _export(runs: Mapping[Path, Any]) -> int:
+    """Writes the model of each run as one file; returns the exit code."""
+    from language import finetune
+    from nystromformer_jax import training
+
+    code = 0
+    for folder, run in runs.items():
+        try:
+            with (
+                training.detect_lost_process(),
+                training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
+            ):
+                file = finetune.write_export(run, workdir)
+        except training.LossNotFinite as error:
+            code = 1
+            if training.is_primary():
+                exit_with_error(f"{folder}: {error}")
+            continue
+        if training.is_primary():
+            print(f"Wrote {file}.", flush=True)
+    return code
 
 
 def _predict(argv: list[str], hosts: dict[str, Any]) -> int:

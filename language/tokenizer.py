@@ -114,7 +114,7 @@ class Tokenizer:
 
     @property
     def _reserved(self) -> frozenset[int]:
-        """Special tokens that a text must not contain; "[MASK]" may be a word of a vocabulary."""
+        """Ids that are removed from encoded texts; some vocabularies have "[MASK]" as an ordinary word."""
         return frozenset((self.pad_id, self.cls_id, self.sep_id, self.mask_id))
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -130,8 +130,9 @@ class Tokenizer:
     def word_starts(self) -> npt.NDArray[np.bool_]:
         """Returns [V], True for tokens that begin a word, and for special tokens."""
         starts = np.zeros(self.vocab_size, np.bool_)
+        marks_inside = self.word_mark == wordpiece.PREFIX  # other marks begin a word
         for token, id in self.vocabulary.items():
-            starts[id] = token.startswith(self.word_mark) != (self.word_mark == wordpiece.PREFIX)
+            starts[id] = token.startswith(self.word_mark) != marks_inside
         starts[list(self.special_ids)] = True
         return starts
 

@@ -268,7 +268,8 @@ def hidden_states(
     """
     is_backbone = isinstance(model, Nystromformer)
     params = variables["params"]
-    # Random features depend on the path of the backbone.
+    # Random features depend on the path of the backbone, so a backbone inside a model keeps its path
+    # "nystromformer": `_ModelWithHead` applies it there and returns the hidden states.
     if not is_backbone:
         params = {"nystromformer": params["nystromformer"]}
     # Without the attribute `deterministic`, which the call sets.

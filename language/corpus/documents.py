@@ -42,8 +42,8 @@ _BORDERS: dict[str, Callable[[bytes, bytes], object]] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Section:
-    """The byte positions [`start`, `stop`) of a file, and their documents; see `_split_documents`."""
+class ByteRange:
+    """The byte positions [`start`, `stop`) of a file; see `_split_documents` for their documents."""
 
     path: Path
     start: int
@@ -54,29 +54,29 @@ class Section:
 class TextFiles:
     """A corpus of text files or JSON lines in numbered pieces."""
 
-    pieces: tuple[tuple[Section, ...], ...]
+    pieces: tuple[tuple[ByteRange, ...], ...]
     files: Mapping[str, Path]  # by name relative to the folder
-    documents: str  # separator of documents, a key of `_BORDERS`
+    separator: str  # of documents, a key of `_BORDERS`
     is_json: bool  # every line is a JSON object with a document as `text`
 
     @classmethod
-    def from_files(cls, files: Mapping[str, Path], documents: str, *, is_json: bool) -> "TextFiles":
+    def from_files(cls, files: Mapping[str, Path], separator: str, *, is_json: bool) -> "TextFiles":
         """Divides the files into pieces of about `PIECE_BYTES`."""
-        pieces: list[list[Section]] = []
+        pieces: list[list[ByteRange]] = []
         room = 0
         for path in files.values():
             size = path.stat().st_size
             # Seeking in a compressed file requires reading everything before the position.
-            is_whole = documents == "file" or path.suffix == ".gz"
+            is_whole = separator == "file" or path.suffix == ".gz"
             step = max(size if is_whole else PIECE_BYTES, 1)
             for start in range(0, size, step):
                 if room <= 0:
                     pieces.append([])
                     room = PIECE_BYTES
-                section = Section(path, start, min(start + step, size))
-                pieces[-1].append(section)
-                room -= section.stop - section.start
-        return cls(tuple(map(tuple, pieces)), files, documents, is_json)
+                part = ByteRange(path, start, min(start + step, size))
+                pieces[-1].append(part)
+                room -= part.stop - part.start
+        return cls(tuple(map(tuple, pieces)), files, separator, is_json)
 
     @property
     def num_pieces(self) -> int:
@@ -86,29 +86,29 @@ class TextFiles:
     def stamp(self) -> Mapping[str, object]:
         """Returns values that identify the files and their documents, without reading the files."""
         kind = "json lines" if self.is_json else "text"
-        return {"kind": kind, "documents": self.documents, **archives.stamp(self.files)}
+        return {"kind": kind, "documents": self.separator, **archives.stamp(self.files)}
 
     def read(self, piece: int) -> Iterator[str]:
         """Yields the documents that begin in a piece, as stripped lines."""
-        for section in self.pieces[piece]:
+        for part in self.pieces[piece]:
             try:
-                yield from self._documents(section)
+                yield from self._documents(part)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(
-                    f"{section.path} is truncated or corrupt ({error}): download it again."
+                    f"{part.path} is truncated or corrupt ({error}): download it again."
                 ) from None
             except OSError as error:  # no errno: `cache.prepared` would misinterpret it
-                raise OSError(f"{section.path} cannot be read ({error.strerror}).") from error
+                raise OSError(f"{part.path} cannot be read ({error.strerror}).") from error
 
-    def _documents(self, section: Section) -> Iterator[str]:
-        where = str(section.path)
-        for lines in _split_documents(section, self.documents):
+    def _documents(self, part: ByteRange) -> Iterator[str]:
+        where = str(part.path)
+        for lines in _split_documents(part, self.separator):
             content = "".join(
                 archives.decode(line, where, "Convert it, or remove it.", at=at)
                 for at, line in lines
             )
             if self.is_json and content.strip():
-                content = _json_text(content, section.path, byte=lines[0][0] + 1)
+                content = _json_text(content, part.path, byte=lines[0][0] + 1)
             if document := _strip_lines(content):
                 yield document
 
@@ -153,20 +153,20 @@ def _open(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[int, bytes]]]:
-    """Yields the lines of each document of a section, with their positions in the file.
+def _split_documents(part: ByteRange, separator: str) -> Iterator[list[tuple[int, bytes]]]:
+    """Yields the lines of each document of a part, with their positions in the file.
 
-    A document belongs to the section that contains the start of the separator before the document. The first
-    document of a file belongs to the first section. Every document is therefore in exactly one section.
+    A document belongs to the part that contains the start of the separator before the document. The first
+    document of a file belongs to the first part. Every document is therefore in exactly one part.
     """
-    is_border = _BORDERS[documents]
-    with _open(section.path) as file:
-        stop = section.stop if section.path.suffix != ".gz" else float("inf")
+    is_border = _BORDERS[separator]
+    with _open(part.path) as file:
+        stop = part.stop if part.path.suffix != ".gz" else float("inf")
         at = 0
-        if section.start:
-            file.seek(section.start - 1)
-            at = section.start - 1 + len(file.readline(MAX_DOCUMENT_BYTES))
-        inside = not section.start
+        if part.start:
+            file.seek(part.start - 1)
+            at = part.start - 1 + len(file.readline(MAX_DOCUMENT_BYTES))
+        inside = not part.start
         document: list[tuple[int, bytes]] = []
         size = 0
         following = file.readline(MAX_DOCUMENT_BYTES)
@@ -183,13 +183,13 @@ def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[in
                 inside = True
             elif at >= stop and not inside:
                 return
-            if inside and line.strip() and not _is_heading(line, following, documents):
+            if inside and line.strip() and not _is_heading(line, following, separator):
                 document.append((at, line))
                 size += len(line)
                 if size >= MAX_DOCUMENT_BYTES:
                     raise ValueError(
-                        f"{section.path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, from"
-                        f" byte {document[0][0] + 1} on, with data.documents={documents}: check that this"
+                        f"{part.path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, from"
+                        f" byte {document[0][0] + 1} on, with data.documents={separator}: check that this"
                         " is how its documents are separated."
                     )
             at += len(line)
@@ -197,13 +197,13 @@ def _split_documents(section: Section, documents: str) -> Iterator[list[tuple[in
             yield document
 
 
-def _is_heading(line: bytes, following: bytes, documents: str) -> bool:
+def _is_heading(line: bytes, following: bytes, separator: str) -> bool:
     """Returns True if a line is a title or a section heading."""
-    if not documents.endswith("heading"):
+    if not separator.endswith("heading"):
         return False
     line = line.strip()
     is_section = line.startswith(_SECTION_MARKS) and line.endswith(_SECTION_MARKS)
-    return is_section or bool(_BORDERS[documents](line, following))
+    return is_section or bool(_BORDERS[separator](line, following))
 
 
 def _json_text(line: str, path: Path, *, byte: int) -> str:

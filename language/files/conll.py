@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataprep.archives import decode, reading
-from language.files.config import FilesConfig
+from dataprep.archives import read_text
+from language.files.config import METRICS, FilesConfig
 from language.files.rows import require_known
 from language.tasks import examples
 from language.tasks.examples import Example
@@ -42,9 +42,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
       ValueError: The file is not UTF-8 or has no sentence, a line has no tag, or the lines of a sentence have
         different numbers of columns.
     """
-    with reading(path):
-        raw = path.read_bytes()
-    text = decode(raw.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
+    text = read_text(path)
     records: list[Record] = []
     is_new = True
     columns = 0
@@ -90,11 +88,11 @@ def content(record: Record) -> bytes:
     return "\0".join(record.sentence.words).encode()
 
 
-def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool) -> TaggingTask:
+def make_task(config: FilesConfig, labels: Sequence[str]) -> TaggingTask:
     """Returns the task with these tags; tags such as B-PER or I-PER are scored as entities."""
     metrics: tuple[Metric, ...] = ("accuracy",)
     if any(label.startswith(("B-", "I-")) for label in labels):
-        metrics = ("f1", "precision", "recall", "accuracy")
+        metrics = METRICS[config.kind]
     return TaggingTask(
         name=config.kind, title=config.kind, kind=config.kind, labels=tuple(labels), metrics=metrics
     )

@@ -1,4 +1,4 @@
-"""Prepares one's own files for fine-tuning; the prepared data are cached."""
+"""Prepares one's file_format files for fine-tuning; the prepared data are cached."""
 
 import dataclasses
 import itertools
@@ -16,6 +16,7 @@ from dataprep.holdout import held_out_share
 from dataprep.parallel import num_processes
 from language.files import conll, rows, squad
 from language.files.config import FilesConfig
+from language.tasks.answering import AnsweringTask
 from language.tasks.data import TaskData
 from language.tasks.examples import EncodedSplit, sample
 from language.tasks.task import Kind, Task
@@ -43,7 +44,7 @@ class FileFormat(Protocol):
     def content(self, record: Any) -> bytes:
         """Returns bytes that are the same for equal records, to keep them in the same split."""
 
-    def make_task(self, config: FilesConfig, labels: Sequence[str], has_unanswerable: bool) -> Task:
+    def make_task(self, config: FilesConfig, labels: Sequence[str]) -> Task:
         """Returns the task."""
 
     def save(
@@ -86,7 +87,7 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
       ValueError: A file or an example is invalid.
       OSError: A file cannot be read, or the cache cannot be written.
     """
-    own, files = FORMATS[config.kind], config.files
+    file_format, files = FORMATS[config.kind], config.files
     holds_out = "valid" not in files
     fingerprint = {
         "format": FORMAT,
@@ -100,17 +101,17 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
 
     def build(folder: Path) -> None:
         records = {
-            split: own.read(path, config, labeled=None if split == "test" else True)
+            split: file_format.read(path, config, labeled=None if split == "test" else True)
             for split, path in files.items()
         }
-        labels = config.known_labels or own.labels_of(records["train"], config)
+        labels = config.known_labels or file_format.labels_of(records["train"], config)
         _require_labels(config, labels, files["train"])
         make_task(config, labels)  # validates data.metric
         if holds_out:
-            records = _hold_out(own, config, records, files["train"])
+            records = _hold_out(file_format, config, records, files["train"])
         for split, found in records.items():
             threads = num_processes(config.workers)
-            own.save(folder, split, found, labels, config, tokenizer, threads)
+            file_format.save(folder, split, found, labels, config, tokenizer, threads)
         unanswerable = any(getattr(record, "answers", None) == [] for record in records["train"])
         notes = {"splits": list(records), "labels": labels, "has_unanswerable": unanswerable}
         (folder / NOTES).write_text(json.dumps(notes, indent=2) + "\n", encoding="utf-8")
@@ -119,38 +120,39 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
     prepared = cache.prepared(config.kind, fingerprint, build, f"{config.kind} from {described}")
     notes = json.loads((prepared.folder / NOTES).read_text(encoding="utf-8"))
     splits = {
-        split: own.open_split(prepared.folder, split, notes["labels"], config, tokenizer)
+        split: file_format.open_split(prepared.folder, split, notes["labels"], config, tokenizer)
         for split in sorted(notes["splits"], key=("train", "valid", "test").index)
     }
     task = make_task(config, notes["labels"], notes["has_unanswerable"])
+    is_sample = 0 < config.examples < len(splits["train"])
     if config.examples:
-        chosen = sample(splits["train"], config.examples, config.seed)
-        notes["is_sample"] = len(chosen) < len(splits["train"])
-        splits["train"] = splits["train"].take(chosen)
+        splits["train"] = splits["train"].take(
+            sample(splits["train"], config.examples, config.seed)
+        )
     _logger.info(
         "%s: %s; labels: %s.",
         config.kind,
         ", ".join(f"{split} {len(found):,} rows" for split, found in splits.items()),
         ", ".join(notes["labels"]) or "none",
     )
-    return TaskData(task, splits, prepared.sha256, prepared.folder, notes)
+    return TaskData(task, splits, prepared.sha256, prepared.folder, notes, is_sample)
 
 
 def open_input(
     config: FilesConfig, task: Task, path: Path, tokenizer: Tokenizer, folder: Path
 ) -> EncodedSplit:
     """Returns the examples of a file without their labels, for predictions; `folder` is for its arrays."""
-    own = FORMATS[config.kind]
+    file_format = FORMATS[config.kind]
     if not path.is_file():
         raise FileNotFoundError(
             f"--input: {path} is not a file; pass a file with the examples to predict, in the format of the"
             " training file."
         )
-    records = own.read(path, config, labeled=False)
-    own.save(
+    records = file_format.read(path, config, labeled=False)
+    file_format.save(
         folder, "input", records, task.labels, config, tokenizer, num_processes(config.workers)
     )
-    return own.open_split(folder, "input", task.labels, config, tokenizer)
+    return file_format.open_split(folder, "input", task.labels, config, tokenizer)
 
 
 def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool = False) -> Task:
@@ -159,7 +161,9 @@ def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool
     Raises:
       ValueError: `data.metric` is not a metric for these labels.
     """
-    task = FORMATS[config.kind].make_task(config, labels, has_unanswerable)
+    task = FORMATS[config.kind].make_task(config, labels)
+    if isinstance(task, AnsweringTask):
+        task = dataclasses.replace(task, has_unanswerable=has_unanswerable)
     if config.metric and config.metric not in task.metrics:
         raise ValueError(
             f"data.metric={config.metric!r} does not suit the labels {', '.join(labels)}: choose"
@@ -182,12 +186,12 @@ def _require_labels(config: FilesConfig, labels: Sequence[str], path: Path) -> N
 
 
 def _hold_out(
-    own: FileFormat, config: FilesConfig, records: Mapping[str, list[Any]], path: Path
+    file_format: FileFormat, config: FilesConfig, records: Mapping[str, list[Any]], path: Path
 ) -> dict[str, list[Any]]:
     """Returns the records with a validation split, taken from the training split."""
     every = records["train"]
     try:
-        is_valid = held_out_share(map(own.content, every), config.valid_share, config.seed)
+        is_valid = held_out_share(map(file_format.content, every), config.valid_share, config.seed)
     except ValueError as error:
         raise ValueError(
             f"{path}: a validation set is held out of it, which {error} Add examples, or set"

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataprep.archives import decode, parse_json, reading
-from language.files.config import FilesConfig
+from dataprep.archives import parse_json, read_text
+from language.files.config import METRICS, FilesConfig
 from language.tasks import examples
 from language.tasks.examples import EncodedSplit, Example
 from language.tasks.sequences import SequenceTask
-from language.tasks.task import Metric
 from language.tokenizer import Tokenizer
 from nystromformer_jax.spelling import nearest
 
@@ -75,13 +74,16 @@ def content(record: Record) -> bytes:
     return "\0".join(record.texts).encode()
 
 
-def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool) -> SequenceTask:
+def make_task(config: FilesConfig, labels: Sequence[str]) -> SequenceTask:
     """Returns the task with these labels."""
-    metrics: tuple[Metric, ...] = ("accuracy", "f1" if len(labels) == 2 else "macro_f1")
-    if config.kind == "regression":
-        metrics = ("pearson", "spearman", "mse")
-    elif config.kind == "multi_label":
-        metrics = ("micro_f1", "macro_f1", "accuracy")
+    metrics = METRICS[config.kind]
+    if config.kind == "classification":
+        metrics = ("accuracy", "f1" if len(labels) == 2 else "macro_f1")
+    elif config.kind == "regression":
+        metrics = (
+            *metrics,
+            "mse",
+        )  # reported only: lower is better, so it cannot select the checkpoint
     return SequenceTask(
         name=config.kind,
         title=config.kind,
@@ -158,9 +160,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise ValueError(
             f"{path} must end in {' or '.join(SUFFIXES)}: rename it to match its format, or convert it."
         )
-    with reading(path):
-        raw = path.read_bytes()
-    text = decode(raw.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
+    text = read_text(path)
     if path.suffix == ".jsonl":
         yield from _json_rows(path, text)
     else:

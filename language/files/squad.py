@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dataprep.archives import decode, parse_json, reading
-from language.files.config import FilesConfig
+from dataprep.archives import parse_json, read_text
+from language.files.config import METRICS, FilesConfig
 from language.tasks import examples
 from language.tasks.answering import AnsweringTask, AnswerSplit, Question, answer_tokens, windows
 from language.tokenizer import Tokenizer
@@ -26,9 +26,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Quest
     Raises:
       ValueError: The file is not UTF-8 or JSON, a key is missing, or an answer is not in its context.
     """
-    with reading(path):
-        raw = path.read_bytes()
-    text = decode(raw.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
+    text = read_text(path)
     found = parse_json(text, str(path), "it needs SQuAD's format")
     try:
         entries = list(_entries(found))
@@ -57,15 +55,14 @@ def content(record: Question) -> bytes:
     return record.context.encode()
 
 
-def make_task(config: FilesConfig, labels: Sequence[str], has_unanswerable: bool) -> AnsweringTask:
-    """Returns the task; `has_unanswerable` is True if some training questions have no answer."""
+def make_task(config: FilesConfig, labels: Sequence[str]) -> AnsweringTask:
+    """Returns the task; `files.data.make_task` sets `has_unanswerable`."""
     return AnsweringTask(
         name=config.kind,
         title=config.kind,
         kind=config.kind,
         labels=("start", "end"),
-        metrics=("f1", "exact_match"),
-        has_unanswerable=has_unanswerable,
+        metrics=METRICS[config.kind],
     )
 
 

@@ -176,7 +176,7 @@ def is_partial(run: Run, data: TaskData) -> bool:
     """Returns True if a run uses only a part of the task's examples or of the steps of `epochs`."""
     counts = {name: len(split) for name, split in data.splits.items()}
     fewer_there = not all(data.task.has_all(name, counts[name]) for name in data.task.sizes)
-    fewer_there |= data.notes.get("is_sample", False)  # the files are larger
+    fewer_there |= data.is_sample
     train_count = counts.pop("train")
     config = run.fit_config(train_count)
     fewer_seen = config.train.total_steps * config.train.batch_size < train_count

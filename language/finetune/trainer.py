@@ -41,6 +41,7 @@ def train(
     train_config = spec.config.train
     for name, split in data.splits.items():
         if name != "train" and split.is_labeled and workdir.result is None:
+            # Raises ValueError, before training, if no example is complete.
             split.count_complete(spec.config.eval.num_evaluated(len(split)))
     _require_same_tuning(run, workdir)
     # At the first start, because the files may change before the end.

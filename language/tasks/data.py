@@ -18,3 +18,4 @@ class TaskData:
     sha256: str  # hash of all prepared files, equal for equal examples
     folder: Path
     notes: Mapping[str, Any]
+    is_sample: bool = False  # True if the training split is a sample of a larger file

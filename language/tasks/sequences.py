@@ -51,7 +51,26 @@ class SequenceTask(Task):
 
     def predict(self, split: EncodedSplit, outputs: Outputs) -> Values:
         """Returns classes or scores [N], or for several labels ones and zeros [N, C]."""
-        return predictions(self, outputs["logits"])
+        return self.decide(outputs["logits"])
+
+    def decide(self, logits: Values) -> Values:
+        """Returns predicted classes or scores [N], or ones at predicted labels [N, C], from logits [N, C]."""
+        if logits.ndim != 2 or logits.shape[1] != self.num_labels:
+            raise ValueError(
+                f"Outputs for {self.title} must have the shape [N, {self.num_labels}], got"
+                f" {list(logits.shape)}."
+            )
+        if not np.isfinite(logits).all():
+            raise ValueError(
+                f"{np.count_nonzero(~np.isfinite(logits))} of the outputs for {self.title} are not"
+                " finite, so no metric can be computed."
+            )
+        if self.is_regression:
+            return logits[:, 0]
+        if self.kind == "multi_label" or self.threshold is not None:
+            threshold = 0.5 if self.threshold is None else self.threshold
+            return (self._probabilities(logits) >= threshold).astype(np.int32)
+        return logits.argmax(axis=-1).astype(np.int32)
 
     def score(self, split: EncodedSplit, predicted: Values) -> tuple[Scores, Scores]:
         """Returns the metrics of predictions, and their standard errors over the examples."""
@@ -98,12 +117,6 @@ class SequenceTask(Task):
         difference = logits if self.kind == "multi_label" else logits[:, 1] - logits[:, 0]
         return np.exp(-np.logaddexp(0, -difference))
 
-    def _decide(self, logits: Values) -> Values:
-        if self.kind == "multi_label" or self.threshold is not None:
-            threshold = 0.5 if self.threshold is None else self.threshold
-            return (self._probabilities(logits) >= threshold).astype(np.int32)
-        return logits.argmax(axis=-1).astype(np.int32)
-
 
 class Predictions(NamedTuple):
     """Content of a file of predictions."""
@@ -111,21 +124,6 @@ class Predictions(NamedTuple):
     ids: npt.NDArray[np.str_]  # [N]
     predictions: Values  # [N] classes or scores, [N, C] ones and zeros
     labels: Values | None  # like the predictions; None if the file has no labels
-
-
-def predictions(task: SequenceTask, logits: Values) -> Values:
-    """Returns predicted classes or scores [N], or ones at predicted labels [N, C], from logits [N, C]."""
-    if logits.ndim != 2 or logits.shape[1] != task.num_labels:
-        raise ValueError(
-            f"Outputs for {task.title} must have the shape [N, {task.num_labels}], got"
-            f" {list(logits.shape)}."
-        )
-    if not np.isfinite(logits).all():
-        raise ValueError(
-            f"{np.count_nonzero(~np.isfinite(logits))} of the outputs for {task.title} are not"
-            " finite, so no metric can be computed."
-        )
-    return logits[:, 0] if task.is_regression else task._decide(logits)
 
 
 def write_predictions(

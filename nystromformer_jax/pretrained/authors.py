@@ -15,7 +15,7 @@ from nystromformer_jax.models import (
     NystromformerForSequenceClassification,
 )
 from nystromformer_jax.pretrained.config_json import Source, read_number
-from nystromformer_jax.pretrained.names import AUTHORS, Family, Model, tensor_name
+from nystromformer_jax.pretrained.names import AUTHORS, Family, ModelClass, tensor_name
 
 Tensors = dict[str, npt.NDArray[Any]]
 
@@ -106,7 +106,7 @@ def read_authors_source(
     return source, tensors
 
 
-def _head(family: Family, tensors: Tensors) -> tuple[Family, Model | None, Tensors]:
+def _head(family: Family, tensors: Tensors) -> tuple[Family, ModelClass | None, Tensors]:
     """Returns family, class and tensors of the model, detected from the tensor names."""
     if "sen_classifer.dense.weight" in tensors:
         return family, NystromformerForSequenceClassification, tensors

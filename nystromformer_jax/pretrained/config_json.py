@@ -27,7 +27,7 @@ from nystromformer_jax.pretrained.names import (
     ROBERTAS,
     TOKEN_HEADS,
     Family,
-    Model,
+    ModelClass,
     find_model,
 )
 from nystromformer_jax.spelling import nearest
@@ -140,7 +140,7 @@ class Source:
     kind: str  # origin, for messages
     family: Family
     architecture: str  # name of the upstream class, for messages
-    model: Model | None  # class of this package for that architecture
+    model: ModelClass | None  # class of this package for that architecture
     fields: Mapping[str, Any]  # values for `NystromformerConfig`
     position_offset: int  # unused first rows of the position table
     conv_kernel_size: int  # width of the stored kernels; 0 for none
@@ -197,6 +197,10 @@ def read_source(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tenso
         fields["metadata"]["id2label"] = _default_labels(fields["num_labels"])
     if kind == "nystromformer":
         return _read_nystromformer(raw, values, where, fields, weights)
+    return _read_bert(raw, kind, where, fields)
+
+
+def _read_bert(raw: Mapping[str, Any], kind: str, where: Path, fields: dict[str, Any]) -> Source:
     for key, supported in (
         ("is_decoder", False),
         ("add_cross_attention", False),
@@ -210,7 +214,7 @@ def read_source(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tenso
     offset = 0
     if kind in ROBERTAS:  # its positions start after pad_token_id
         if raw.get("pad_token_id") is not None:
-            number("pad_token_id")
+            read_number(raw, "pad_token_id", where)
         offset = roberta_position_offset(raw)
         fields["max_len"] -= offset
     architecture, model = _architecture(raw, kind)
@@ -221,7 +225,16 @@ def read_source(raw: Mapping[str, Any], where: Path, weights: Callable[[], Tenso
         fields["classifier_activation"] = "tanh"
     if model is NystromformerForMultipleChoice:
         fields["choice_activation"] = "tanh"
-    return Source(where, kind, FAMILIES[kind], architecture, model, fields, offset, 0)
+    return Source(
+        where,
+        kind,
+        FAMILIES[kind],
+        architecture,
+        model,
+        fields,
+        position_offset=offset,
+        conv_kernel_size=0,
+    )
 
 
 def _read_nystromformer(
@@ -261,8 +274,8 @@ def _read_nystromformer(
         architecture,
         model,
         fields,
-        POSITION_OFFSET,
-        fields["conv_kernel_size"] if has_kernels else 0,
+        position_offset=POSITION_OFFSET,
+        conv_kernel_size=fields["conv_kernel_size"] if has_kernels else 0,
         exact_by_equality=exact and not is_ours,
     )
 
@@ -359,7 +372,7 @@ def has_convolution(attention: str, conv_kernel_size: int) -> bool:
     return attention in ("nystrom", "softmax") and conv_kernel_size > 0
 
 
-def _architecture(raw: Mapping[str, Any], kind: str) -> tuple[str, Model | None]:
+def _architecture(raw: Mapping[str, Any], kind: str) -> tuple[str, ModelClass | None]:
     """Returns the first of `architectures`, and the model class of that name or None."""
     names = raw.get("architectures")
     if not isinstance(names, list) or not names:
@@ -383,7 +396,7 @@ def read_number(config: Mapping[str, Any], key: str, where: Path, kind: type = i
     return kind(value)
 
 
-def layout_of(model: Model, config: NystromformerConfig) -> str:
+def layout_of(model: ModelClass, config: NystromformerConfig) -> str:
     """Returns the key in `names.FAMILIES` of the layout that `save_pretrained` writes.
 
     A model with softmax attention and no convolution is equivalent to BERT or RoBERTa, unless its head
@@ -400,7 +413,7 @@ def layout_of(model: Model, config: NystromformerConfig) -> str:
     return kind if kind in ROBERTAS and fits_roberta else "bert"
 
 
-def _head_activations(model: Model, config: NystromformerConfig) -> tuple[str, str]:
+def _head_activations(model: ModelClass, config: NystromformerConfig) -> tuple[str, str]:
     """Returns the activation of the head, and that of Hugging Face's Nyströmformer.
 
     Returns "tanh" twice for a model whose head has no such activation.
@@ -413,7 +426,7 @@ def _head_activations(model: Model, config: NystromformerConfig) -> tuple[str, s
 
 
 def write_config(
-    model: Model, config: NystromformerConfig, more: Mapping[str, Any]
+    model: ModelClass, config: NystromformerConfig, more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns the config.json of a model, in the layout of transformers.
 
@@ -482,7 +495,7 @@ def _metadata(config: NystromformerConfig, layout: str) -> dict[str, Any]:
     return metadata
 
 
-def differences_upstream(model: Model, config: NystromformerConfig) -> list[str]:
+def differences_upstream(model: ModelClass, config: NystromformerConfig) -> list[str]:
     """Returns why the outputs of a saved model differ in transformers on unpadded input."""
     differences = []
     if config.attention == "nystrom":

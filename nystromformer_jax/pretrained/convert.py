@@ -9,7 +9,7 @@ from nystromformer_jax.durable import read_json, write_files
 from nystromformer_jax.pretrained import authors, files
 from nystromformer_jax.pretrained.config_json import Source, read_source
 from nystromformer_jax.pretrained.folder import make_model, save_pretrained
-from nystromformer_jax.pretrained.names import Model
+from nystromformer_jax.pretrained.names import ModelClass
 from nystromformer_jax.pretrained.tensors import read_params
 
 TOKENIZER_FILES = (
@@ -27,7 +27,7 @@ TORCH_SUFFIXES = (".bin", ".cp", ".model", ".pt", ".pth")
 
 
 def convert(
-    source: Path, dest: Path, *, model_class: Model | None = None, **changes: Any
+    source: Path, dest: Path, *, model_class: ModelClass | None = None, **changes: Any
 ) -> tuple[Any, Source]:
     """Converts a checkpoint and its tokenizer to the folder `dest`; returns the model and its source.
 

@@ -25,7 +25,7 @@ from nystromformer_jax.pretrained.config_json import (
     roberta_position_offset,
     write_config,
 )
-from nystromformer_jax.pretrained.names import FAMILIES, MODELS, ROBERTAS, TOKEN_HEADS, Model
+from nystromformer_jax.pretrained.names import FAMILIES, MODELS, ROBERTAS, TOKEN_HEADS, ModelClass
 from nystromformer_jax.pretrained.tensors import read_params, write_tensors
 from nystromformer_jax.spelling import nearest
 
@@ -46,7 +46,7 @@ class ExactAttentionWarning(UserWarning):
 def from_pretrained(
     folder: str | os.PathLike[str],
     *,
-    model_class: Model | None = None,
+    model_class: ModelClass | None = None,
     quirks: Quirks = "none",
     dtype: DTypeLike = "float32",
     seed: int = 0,
@@ -225,7 +225,7 @@ def make_config(source: Source, quirks: str, changes: Mapping[str, Any]) -> Nyst
 
 
 def make_model(
-    source: Source, model_class: Model | None, quirks: str, changes: Mapping[str, Any]
+    source: Source, model_class: ModelClass | None, quirks: str, changes: Mapping[str, Any]
 ) -> Any:
     """Returns the model described by `source`, with `changes` to the config."""
     if model_class is not None and model_class not in MODELS.values():
@@ -257,7 +257,7 @@ def _warn_of_exact_attention(source: Source, changes: Mapping[str, Any]) -> None
     )
 
 
-def _default_model(source: Source) -> Model:
+def _default_model(source: Source) -> ModelClass:
     if source.model is None:
         raise ValueError(
             f"The architecture in the config.json of {source.where} must be one of this package's"

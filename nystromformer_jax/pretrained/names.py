@@ -17,10 +17,10 @@ from nystromformer_jax.models import (
 )
 from nystromformer_jax.spelling import nearest
 
-Model = type[nn.Module]
+ModelClass = type[nn.Module]
 Modules = Mapping[str, str]
 
-MODELS: Mapping[str, Model] = {
+MODELS: Mapping[str, ModelClass] = {
     model.__name__: model
     for model in (
         Nystromformer,
@@ -51,11 +51,11 @@ class Family:
     prefix: str  # prefix of backbone names in a model with a head
     roots: tuple[str, ...]  # first parts of backbone names after the prefix
     modules: Modules  # names of the backbone's Modules
-    heads: Mapping[Model, Modules]  # names of head Modules; other heads are unsupported
+    heads: Mapping[ModelClass, Modules]  # names of head Modules; other heads are unsupported
     decoder: str  # last layer of the masked-token head
     classes: str = ""  # first part of the class names in transformers, such as "Bert"
 
-    def modules_of(self, model: Model) -> dict[str, str]:
+    def modules_of(self, model: ModelClass) -> dict[str, str]:
         """Returns tensor names by Module path for `model`; backbone names have the prefix."""
         before = "" if model is Nystromformer else BACKBONE
         backbone = {before + ours: self.prefix + theirs for ours, theirs in self.modules.items()}
@@ -82,7 +82,7 @@ def tensor_name(path: str, modules: Modules) -> str | None:
     return f"{theirs.format(i=layer[1] if layer else '')}.{LEAVES.get(leaf, leaf)}"
 
 
-def find_model(name: str) -> Model:
+def find_model(name: str) -> ModelClass:
     """Returns the model class called `name`; raises ValueError if it is unknown."""
     if name not in MODELS:
         raise ValueError(f"Unknown model class {name!r}{nearest(name, MODELS)}")
@@ -138,7 +138,7 @@ _HUGGING_FACE = {
     ),
 }
 _ROBERTA_TOKENS = {"mlm": "lm_head", "mlm/dense": "lm_head.dense", "mlm/norm": "lm_head.layer_norm"}
-_TOKEN_AND_SPAN: Mapping[Model, Modules] = {
+_TOKEN_AND_SPAN: Mapping[ModelClass, Modules] = {
     NystromformerForTokenClassification: {"output": "classifier"},
     NystromformerForQuestionAnswering: {"output": "qa_outputs"},
 }
@@ -149,7 +149,7 @@ def _pooled_classifier(prefix: str) -> Modules:
     return {"dense": f"{prefix}.pooler.dense", "output": "classifier"}
 
 
-def _bert_heads(prefix: str) -> dict[Model, Modules]:
+def _bert_heads(prefix: str) -> dict[ModelClass, Modules]:
     tokens = {
         "mlm": "cls.predictions",
         "mlm/dense": "cls.predictions.transform.dense",
@@ -166,7 +166,7 @@ def _bert_heads(prefix: str) -> dict[Model, Modules]:
 def _hugging_face(
     name: str,
     classes: str,
-    heads: Mapping[Model, Modules],
+    heads: Mapping[ModelClass, Modules],
     decoder: str = "cls.predictions.decoder",
 ) -> Family:
     roots = ("embeddings.", "encoder.", "pooler.")
@@ -174,7 +174,7 @@ def _hugging_face(
 
 
 def _roberta(classes: str) -> Family:
-    heads: dict[Model, Modules] = {
+    heads: dict[ModelClass, Modules] = {
         NystromformerForMaskedLM: _ROBERTA_TOKENS,
         NystromformerForPreTraining: _ROBERTA_TOKENS,  # RoBERTa has no order head
         NystromformerForSequenceClassification: _TWO_LAYERS,

@@ -39,7 +39,8 @@ def read_params(
     modules = family.modules_of(type(model))
     if type(model) is not source.model:  # "classifier" names a different layer in each head
         modules = {k: v for k, v in modules.items() if not v.startswith("classifier")}
-    promised = set(family.modules_of(source.model or Nystromformer).values())
+    # Modules of the backbone and of the source's own head: their tensors must be there.
+    required = set(family.modules_of(source.model or Nystromformer).values())
     other_attention = source.fields["attention"] != config.attention
     _check_sizes(source, tensors)
     used = _resolve_decoder(model, source, tensors, modules)
@@ -47,7 +48,7 @@ def read_params(
     shapes = param_shapes(model)
     params: dict[str, Tensor] = {}
     fresh, missing, misshapen = list[str](), list[str](), list[str]()
-    only_attention = True  # no other parameter is missing or has a wrong shape
+    failed = list[str]()  # paths of missing or misshapen parameters
     for path, shape in shapes.items():
         name = tensor_name(path, modules)
         in_head = type(model) is not Nystromformer and not path.startswith(BACKBONE)
@@ -55,25 +56,26 @@ def read_params(
             params[path] = np.zeros(shape, np.float32)
         elif name is not None and name in tensors:
             used.add(name)
-            has_labels = tensors[name].shape[:1] in ((), shape[-1:])  # (): its shape is wrong
-            if other_labels and path.startswith("output/") and not has_labels:
+            # PyTorch has [C, E] and [C]. A scalar has no first axis; it is reported as misshapen.
+            same_labels = tensors[name].shape[:1] in ((), shape[-1:])
+            if other_labels and path.startswith("output/") and not same_labels:
                 fresh.append(path)
             elif error := _shape_error(path, shape, tensors[name], source):
                 misshapen.append(f"{name} {error}")
-                only_attention &= "/attention/" in path
+                failed.append(path)
             else:
                 params[path] = _to_param(path, shape, tensors[name], source, config)
         elif (other_attention and "/core/" in path) or (
-            in_head and modules.get(path.rpartition("/")[0]) not in promised
+            in_head and modules.get(path.rpartition("/")[0]) not in required
         ):
             fresh.append(path)
         else:
             missing.append(name or path)
-            only_attention &= "/attention/" in path
+            failed.append(path)
     unknown = sorted(name for name in tensors.keys() - used if not IGNORED.fullmatch(name))
     if missing or misshapen:
         what = "its config.json"
-        if other_attention and only_attention:
+        if other_attention and all("/attention/" in path for path in failed):
             what = f"attention={config.attention!r}: they are of {source.fields['attention']} attention"
         raise mismatch_error(
             f"The weights in {source.where} do not match {what}",

@@ -8,7 +8,6 @@ import pytest
 
 from language.glue import TASKS
 from language.tasks.metrics import score, standard_error
-from language.tasks.sequences import predictions
 
 # Twelve examples: 5 hits, 2 false alarms, 1 miss, 4 rightly left alone.
 LABELS = np.array([1, 1, 1, 1, 1, 0, 0, 1, 0, 0, 0, 0], np.int32)
@@ -40,7 +39,7 @@ def logits_of(guesses, classes):
 )
 def test_metrics_of_classes_in_the_order_of_the_task(name, expected):
     task = TASKS[name]
-    found = score(task, predictions(task, logits_of(GUESSES, 2)), LABELS)
+    found = score(task, task.decide(logits_of(GUESSES, 2)), LABELS)
     assert list(found) == list(expected)
     assert found == pytest.approx(expected)
     assert all(type(value) is float for value in found.values())
@@ -48,7 +47,7 @@ def test_metrics_of_classes_in_the_order_of_the_task(name, expected):
 
 def test_three_classes():
     guesses, labels = np.array([0, 2, 1, 1, 2]), np.array([0, 1, 1, 2, 2])
-    predicted = predictions(TASKS["mnli"], logits_of(guesses, 3))
+    predicted = TASKS["mnli"].decide(logits_of(guesses, 3))
     assert score(TASKS["mnli"], predicted, labels) == {"accuracy": 0.6}
 
 
@@ -106,7 +105,7 @@ def test_several_labels_and_squared_errors_by_hand():
     )
     logits = np.array([[2, -1, 3], [-1, -2, 0.1], [1, -3, -1]])
     labels = np.array([[1, 1, 1], [0, 0, 1], [0, 0, 0]])
-    guesses = predictions(task, logits)
+    guesses = task.decide(logits)
     assert guesses.tolist() == [[1, 0, 1], [0, 0, 1], [1, 0, 0]]
     assert score(task, guesses, labels) == pytest.approx(
         {"micro_f1": 6 / 8, "macro_f1": (2 / 3 + 0 + 1) / 3, "accuracy": 1 / 3}
@@ -115,7 +114,7 @@ def test_several_labels_and_squared_errors_by_hand():
     assert standard_error(task, guesses, labels) == pytest.approx(
         {"micro_f1": np.sqrt(np.square(residuals).sum()) / 8, "accuracy": np.sqrt(2 / 3 / 9)}
     )
-    raised = predictions(dataclasses.replace(task, threshold=0.6), logits)
+    raised = dataclasses.replace(task, threshold=0.6).decide(logits)
     assert raised.tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 0]]
     regression = dataclasses.replace(TASKS["stsb"], metrics=("mse",))
     assert score(regression, SCORES, GIVEN) == {"mse": pytest.approx((2.25 + 4 + 0.25) / 5)}
@@ -154,9 +153,9 @@ def test_standard_errors_agree_with_a_bootstrap(name):
 )
 def test_rejects_outputs_of_a_wrong_shape_or_not_finite(name, outputs, words):
     with pytest.raises(ValueError, match=words):
-        predictions(TASKS[name], outputs)
+        TASKS[name].decide(outputs)
 
 
 def test_predictions_are_classes_or_the_scores_themselves():
-    assert predictions(TASKS["mnli"], np.array([[0.1, 0.3, 0.2], [5, 4, 3]])).tolist() == [1, 0]
-    assert predictions(TASKS["stsb"], np.array([[5.7], [-1.0]])).tolist() == [5.7, -1.0]
+    assert TASKS["mnli"].decide(np.array([[0.1, 0.3, 0.2], [5, 4, 3]])).tolist() == [1, 0]
+    assert TASKS["stsb"].decide(np.array([[5.7], [-1.0]])).tolist() == [5.7, -1.0]

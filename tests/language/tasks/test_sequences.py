@@ -10,7 +10,7 @@ from sklearn import metrics as sklearn_metrics
 
 from language.glue import TASKS
 from language.tasks.metrics import score
-from language.tasks.sequences import predictions, read_predictions, write_predictions
+from language.tasks.sequences import read_predictions, write_predictions
 
 IDS = np.array(["0", "1", "2", "3"])
 
@@ -41,7 +41,7 @@ def test_submissions_have_the_format_of_the_server(name, split, file, outputs, l
 @pytest.mark.parametrize("name", TASKS)
 def test_written_predictions_can_be_read(name, tmp_path):
     task, rng = TASKS[name], np.random.default_rng(2)
-    outputs = predictions(task, rng.normal(2.5, 2, (4, task.num_labels)).astype(np.float32))
+    outputs = task.decide(rng.normal(2.5, 2, (4, task.num_labels)).astype(np.float32))
     labels = rng.integers(0, task.num_labels, 4).astype(np.int32)
     if task.is_regression:
         labels = (5 * rng.random(4)).astype(np.float32)
@@ -60,7 +60,7 @@ def test_written_predictions_can_be_read(name, tmp_path):
 def test_scikit_learn_computes_the_same_scores_from_the_file(name, tmp_path):
     """Reads the file without this package."""
     task, rng = TASKS[name], np.random.default_rng(8)
-    outputs = predictions(task, rng.normal(2.5, 2, (97, task.num_labels)).astype(np.float32))
+    outputs = task.decide(rng.normal(2.5, 2, (97, task.num_labels)).astype(np.float32))
     labels = rng.integers(0, task.num_labels, 97).astype(np.int32)
     if task.is_regression:
         labels = np.clip(outputs + rng.normal(size=97), 0, 5).astype(np.float32)
