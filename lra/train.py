@@ -93,7 +93,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
 
 
 def _core_factory(section: Mapping[str, Any], seed: int) -> CoreFactory:
-    """Validates the section "attention". The seed of the run is the default of an option `seed`."""
+    """Returns the factory of the section "attention"; `seed` is the default of an option `seed`."""
     options = dict(section)
     name = options.pop("name", None)
     try:

@@ -57,8 +57,8 @@ def merge(known: Sequence[Job], grid: Sequence[Job], folder: Path) -> list[Job]:
     """Returns the `known` jobs of a folder and the new jobs of `grid`.
 
     Raises:
-      ValueError: A known job has another command, or the config of a new job has other settings, of which
-        the test set is evaluated for one: each is evaluated, or one is chosen.
+      ValueError: A known job has another command, or the settings of a config cannot change any more,
+        because its test set is already evaluated or one setting is chosen.
     """
     by_name = {job.name: job for job in known}
     chosen = {job.config for job in due_tests(known)}

@@ -77,7 +77,7 @@ SAVES_OFTEN = config(checkpoint=CheckpointConfig(every_steps=5))
 
 
 def make_spec(training, settings=None, *, loss=loss_fn, mesh=None, **options):
-    """What is trained, for the shapes of the examples `training`."""
+    """Returns the `TrainSpec` of a run on the examples `training`."""
     example = training.fetch(np.zeros(1, np.int64))
     return TrainSpec(
         config=settings or config(),
