@@ -46,7 +46,9 @@ MIB = 2**20
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
     parser = parser_of("benchmarks.budget", __doc__)
-    parser.add_argument("--out", type=user_path, help="output path without extension")
+    parser.add_argument(
+        "--out", type=user_path, required=True, help="output path without extension"
+    )
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -61,8 +63,6 @@ def main() -> int:
         topology, form, mode, length = given.cell
         print(json.dumps(cell(topology, form, mode, int(length))))
         return 0
-    if given.out is None:
-        parser.error("pass a path without extension, such as --out=results/budget/tpu")
     from benchmarks import cells, stored
     from nystromformer_jax.training.topology import topology_devices
 
@@ -127,6 +127,7 @@ def cell(topology: str, form: str, mode: str, length: int) -> dict[str, Any]:
             sys.executable,
             "-m",
             "benchmarks.budget",
+            "--out=unused",
             "--profile",
             topology,
             mode,

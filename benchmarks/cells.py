@@ -30,8 +30,8 @@ def collect(
     """Measures the cells that `out`.json lacks, rewrites `out`.md, and returns the exit code.
 
     Args:
-      program: `python -m program … --cell *cell` prints a cell's row as its last line. If the system kills
-        the process because memory runs out, the last printed line is used.
+      program: `python -m program --out=… --cell *cell` prints a cell's row as its last line. If the system
+        kills the process because memory runs out, the last printed line is used.
       out: Output path without extension.
       settings: Values that all rows share, such as the machine and versions; "versions" must be among them.
       axes: Keys of a row that identify its cell.
@@ -56,7 +56,7 @@ def collect(
             Path(f"{out}.md").write_text(text, encoding="utf-8")
 
         for cell in missing:
-            row = _measure(program, arguments, cell, retry_arguments)
+            row = _measure(program, [f"--out={out}", *arguments], cell, retry_arguments)
             if row is None:
                 return 1
             results["rows"].append(row)

@@ -35,7 +35,9 @@ CASES = (
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
     parser = parser_of("benchmarks.gpu_budget", __doc__)
-    parser.add_argument("--out", type=user_path, help="output path without extension")
+    parser.add_argument(
+        "--out", type=user_path, required=True, help="output path without extension"
+    )
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     import jax
@@ -46,8 +48,6 @@ def main() -> int:
     if given.cell:
         print(json.dumps(cell(*given.cell)))
         return 0
-    if given.out is None:
-        parser.error("pass a path without extension, such as --out=results/budget/gpu")
     try:
         for gpu in GPUS:
             topology_devices(f"{gpu}:1")

@@ -38,7 +38,9 @@ def main() -> int:
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
     parser.add_argument("--topology", default="", help="compile for a TPU such as v5e:1x1")
-    parser.add_argument("--out", type=user_path, help="output path without extension")
+    parser.add_argument(
+        "--out", type=user_path, required=True, help="output path without extension"
+    )
     parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"  # also for the processes of the cells
@@ -58,8 +60,6 @@ def main() -> int:
         )
         print(json.dumps({"length": length, "attention": attention, **measured}))
         return 0
-    if given.out is None:
-        parser.error("pass a path without extension, such as --out=results/language/cost")
     if given.memory <= 0:
         parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
     machine = (

@@ -50,7 +50,9 @@ def main() -> int:
     )
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
-    parser.add_argument("--out", type=user_path, help="output path without extension")
+    parser.add_argument(
+        "--out", type=user_path, required=True, help="output path without extension"
+    )
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     import jax
@@ -63,8 +65,6 @@ def main() -> int:
             parser.error(str(error))
         print(json.dumps(planned))
         return 0
-    if given.out is None:
-        parser.error("pass a path without extension, such as --out=results/plans/table")
     from nystromformer_jax.training.topology import topology_devices
 
     try:

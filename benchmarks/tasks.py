@@ -35,7 +35,9 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
-    parser.add_argument("--out", type=user_path, help="output path without extension")
+    parser.add_argument(
+        "--out", type=user_path, required=True, help="output path without extension"
+    )
     parser.add_argument("--cell", nargs=2, metavar=("TASK", "ATTENTION"), help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -44,8 +46,6 @@ def main() -> int:
         task, attention = given.cell
         print(json.dumps(measure(task, attention, given.memory * GIB, given.batch)))
         return 0
-    if given.out is None:
-        parser.error("pass a path without extension, such as --out=results/tasks/cpu")
     if given.memory <= 0:
         parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
     return cells.collect(

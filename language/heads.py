@@ -26,19 +26,19 @@ class Losses(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Model, labels, losses and results of a kind of task. `outputs` are what the model returns.
+    """Model, labels, losses and outputs of a kind of task. `logits` are what the model returns.
 
     Attributes:
       model_class: The model.
       label: Returns the shape and the dtype of a row's labels, given `max_len` and the number of labels.
-      losses: `(outputs, labels, mask) -> Losses`; `mask` is True at real tokens, [B L].
-      results: Returns the outputs of the evaluation step, by name; the first axis is the batch.
+      losses: `(logits, labels, mask) -> Losses`; `mask` is True at real tokens, [B L].
+      outputs: Returns what the evaluation step keeps of the logits, by name; the first axis is the batch.
     """
 
     model_class: Any
     label: Callable[[int, int], jax.ShapeDtypeStruct]
     losses: Callable[[Any, Array, Array], Losses]
-    results: Callable[[Any], dict[str, Array]]
+    outputs: Callable[[Any], dict[str, Array]]
 
 
 def _classification_losses(logits: Array, labels: Array, mask: Array) -> Losses:
@@ -65,15 +65,13 @@ def _tagging_losses(logits: Array, labels: Array, mask: Array) -> Losses:
     return Losses(*(values.sum(axis=1).astype(jnp.float32) for values in sums))
 
 
-def _span_losses(outputs: tuple[Array, Array], labels: Array, mask: Array) -> Losses:
+def _span_losses(logits: tuple[Array, Array], labels: Array, mask: Array) -> Losses:
     """Returns the mean loss of the first and the last token; a prediction is correct if both tokens are.
 
     Padding has no probability, so the loss does not depend on the padded length.
     """
-    masked = (jnp.where(mask, logits, jnp.finfo(logits.dtype).min) for logits in outputs)
-    first, last = (
-        _classification_losses(logits, labels[:, i], mask) for i, logits in enumerate(masked)
-    )
+    masked = (jnp.where(mask, end, jnp.finfo(end.dtype).min) for end in logits)
+    first, last = (_classification_losses(end, labels[:, i], mask) for i, end in enumerate(masked))
     assert first.num_correct is not None
     assert last.num_correct is not None
     return Losses(
@@ -81,8 +79,8 @@ def _span_losses(outputs: tuple[Array, Array], labels: Array, mask: Array) -> Lo
     )
 
 
-def _logits(outputs: Array) -> dict[str, Array]:
-    return {"logits": outputs}
+def _logits(logits: Array) -> dict[str, Array]:
+    return {"logits": logits}
 
 
 HEADS: Mapping[Kind, Head] = {
@@ -108,12 +106,12 @@ HEADS: Mapping[Kind, Head] = {
         NystromformerForTokenClassification,
         lambda max_len, num_labels: jax.ShapeDtypeStruct((max_len,), jnp.int32),
         _tagging_losses,
-        lambda outputs: {"classes": outputs.argmax(axis=-1)},
+        lambda logits: {"classes": logits.argmax(axis=-1)},
     ),
     "question_answering": Head(
         NystromformerForQuestionAnswering,
         lambda max_len, num_labels: jax.ShapeDtypeStruct((2,), jnp.int32),
         _span_losses,
-        lambda outputs: {"start": outputs[0], "end": outputs[1]},
+        lambda logits: {"start": logits[0], "end": logits[1]},
     ),
 }

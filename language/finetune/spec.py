@@ -71,10 +71,10 @@ def make_outputs_step(model: Any, head: Head, mesh: Mesh) -> training.EvalStep:
     """Returns a compiled step `(params, batch) -> outputs`, for `collate`."""
 
     def outputs_step(params: Any, batch: dict[str, Any]) -> dict[str, Any]:
-        outputs = _apply(model, params, batch, None)
-        losses = head.losses(outputs, batch["labels"], batch["mask"])
+        logits = _apply(model, params, batch, None)
+        losses = head.losses(logits, batch["labels"], batch["mask"])
         return {
-            "results": head.results(outputs),
+            "outputs": head.outputs(logits),
             "loss": losses.loss,
             "count": losses.num_labels,
             "rows": batch["rows"],
@@ -85,9 +85,9 @@ def make_outputs_step(model: Any, head: Head, mesh: Mesh) -> training.EvalStep:
 
 
 def collate(batches: Sequence[Mapping[str, Any]]) -> tuple[Outputs, float]:
-    """Returns the results of all real rows in the order of the split, and the mean loss.
+    """Returns the outputs of all real rows in the order of the split, and the mean loss.
 
-    Results of shorter batches are padded with zeros.
+    Outputs of shorter batches are padded with zeros.
     """
     weights, rows, losses, counts = (
         np.concatenate([batch[name] for batch in batches])
@@ -96,8 +96,8 @@ def collate(batches: Sequence[Mapping[str, Any]]) -> tuple[Outputs, float]:
     real = np.flatnonzero(weights > 0)
     order = real[np.argsort(rows[real], kind="stable")]
     outputs = {}
-    for name in batches[0]["results"]:
-        parts = [np.asarray(batch["results"][name]) for batch in batches]
+    for name in batches[0]["outputs"]:
+        parts = [np.asarray(batch["outputs"][name]) for batch in batches]
         width = max(part.shape[1] for part in parts)
         padded = [np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in parts]
         outputs[name] = np.concatenate(padded)[order]

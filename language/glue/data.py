@@ -13,7 +13,7 @@ from dataprep import cache
 from dataprep.archives import RawFiles
 from dataprep.parallel import num_processes
 from language.glue import reviews, tables
-from language.glue.tables import Examples
+from language.glue.tables import TaskSplits
 from language.glue.tasks import GlueTask, describe
 from language.tasks.data import TaskData
 from language.tasks.examples import Truncation, open_split, sample, save
@@ -75,7 +75,7 @@ def find_files(task: GlueTask, folder: Path) -> RawFiles:
     return (reviews if task.layout == "reviews" else tables).find(task, folder)
 
 
-def read_files(task: GlueTask, source: RawFiles, seed: int = 0) -> Examples:
+def read_files(task: GlueTask, source: RawFiles, seed: int = 0) -> TaskSplits:
     """Returns all splits, read from the result of `find_files`; `seed` is for IMDb's validation split."""
     if task.layout == "reviews":
         return reviews.read(task, source, seed)
@@ -134,7 +134,7 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> TaskData:
     return TaskData(task, splits, prepared.sha256, prepared.folder, notes)
 
 
-def notes_of(found: Examples) -> dict[str, Any]:
+def notes_of(found: TaskSplits) -> dict[str, Any]:
     """Returns the counts of distinct and shared examples, and the line numbers of skipped rows.
 
     "different" has the number of distinct examples of each split, "shared" the number that two splits have

@@ -8,7 +8,7 @@ import numpy as np
 
 from dataprep.archives import RawFiles, decode
 from dataprep.holdout import held_out
-from language.glue.tables import Examples
+from language.glue.tables import TaskSplits
 from language.glue.tasks import GlueTask
 from language.tasks.examples import Example
 
@@ -30,7 +30,7 @@ def find(task: GlueTask, folder: Path) -> RawFiles:
     )
 
 
-def read(task: GlueTask, source: RawFiles, seed: int) -> Examples:
+def read(task: GlueTask, source: RawFiles, seed: int) -> TaskSplits:
     """Returns the reviews as splits; `seed` selects a tenth of the training reviews for validation.
 
     Reviews are sorted by hash, so the order is the same for a folder and an archive.
@@ -58,7 +58,7 @@ def read(task: GlueTask, source: RawFiles, seed: int) -> Examples:
     labels = np.array([example.label for example in training], np.int64)
     per_class = max(1, int(np.bincount(labels).min()) // 10)
     is_valid = held_out((row.texts[0].encode() for row in training), labels, per_class, seed)
-    return Examples(
+    return TaskSplits(
         {
             "train": list(itertools.compress(training, ~is_valid)),
             "valid": list(itertools.compress(training, is_valid)),

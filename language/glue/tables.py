@@ -25,7 +25,7 @@ MSR_FILES = {
 _logger = logging.getLogger(__name__)
 
 
-class Examples(NamedTuple):
+class TaskSplits(NamedTuple):
     """The splits of a task, and the line numbers of the rows skipped in each split."""
 
     splits: Mapping[str, list[Example]]
@@ -61,7 +61,7 @@ def find(task: GlueTask, folder: Path) -> RawFiles:
     )
 
 
-def read(task: GlueTask, source: RawFiles) -> Examples:
+def read(task: GlueTask, source: RawFiles) -> TaskSplits:
     """Returns all splits that have files."""
     split_of = {name: split for split, name in task.files.items()}
     splits, left_out, others = {}, {}, {}
@@ -72,8 +72,8 @@ def read(task: GlueTask, source: RawFiles) -> Examples:
         elif name in MSR_FILES.values():
             others[name] = table
     if others:
-        return Examples(_from_msr(task, *(others[name] for name in MSR_FILES.values())), {})
-    return Examples(
+        return TaskSplits(_from_msr(task, *(others[name] for name in MSR_FILES.values())), {})
+    return TaskSplits(
         {split: splits[split] for split in task.files if split in splits},
         {split: lines for split, lines in left_out.items() if lines},
     )

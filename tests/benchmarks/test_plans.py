@@ -53,8 +53,8 @@ def test_chip_hours_are_those_of_all_devices():
     ("arguments", "words"),
     [
         (["--out=x"], "--topology needs libtpu"),
-        (["--cell", "listops", "v5e:2x2"], "--topology needs libtpu"),
-        (["--cell", "lisstops", "v5e:2x2"], "No module named 'configs.lisstops'"),
+        (["--out=x", "--cell", "listops", "v5e:2x2"], "--topology needs libtpu"),
+        (["--out=x", "--cell", "lisstops", "v5e:2x2"], "No module named 'configs.lisstops'"),
     ],
 )
 def test_impossible_plans_print_one_line(monkeypatch, capsys, arguments, words):

@@ -297,14 +297,14 @@ def test_collated_outputs_are_in_the_order_of_the_split():
     """Rows of weight 0 are dropped, shorter batches are padded, and the loss is a mean over labels."""
     batches = [
         {
-            "results": {"classes": np.array([[3, 4, 5], [1, 1, 1]])},
+            "outputs": {"classes": np.array([[3, 4, 5], [1, 1, 1]])},
             "loss": np.array([6.0, 2.0]),
             "count": np.array([3.0, 1.0]),
             "rows": np.array([2, 0]),
             "weights": np.array([1.0, 1.0]),
         },
         {
-            "results": {"classes": np.array([[7, 8], [9, 9]])},
+            "outputs": {"classes": np.array([[7, 8], [9, 9]])},
             "loss": np.array([1.0, 99.0]),
             "count": np.array([1.0, 1.0]),
             "rows": np.array([1, 1]),

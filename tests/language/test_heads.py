@@ -11,8 +11,8 @@ from tests.helpers import REFERENCE, assert_close, mask_of_lengths, normal
 LOGITS = np.random.default_rng(3).normal(size=(2, 5, 3)).astype(np.float32)
 
 
-def losses(kind, outputs, labels):
-    return HEADS[kind].losses(outputs, jnp.asarray(labels), jnp.ones((2, 5), bool))
+def losses(kind, logits, labels):
+    return HEADS[kind].losses(logits, jnp.asarray(labels), jnp.ones((2, 5), bool))
 
 
 def cross_entropy(logits, label):
