@@ -19,7 +19,7 @@ from typing import Any
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from command import flushed_stdout, sentence_of, terminate
+from command import flushed_stdout, message_of, terminate
 from launch import huge_pages
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.spelling import nearest, split_commas
@@ -76,7 +76,7 @@ def initialize(hosts: Mapping[str, Any]) -> None:
 def run_all(
     runs: Mapping[Path, Any],
     act: Callable[[Any, Any], dict[str, Any]],
-    sentence: Callable[[Mapping[str, Any]], str],
+    describe_result: Callable[[Mapping[str, Any]], str],
     *,
     paths: Iterable[str],
     evaluates: bool,
@@ -84,7 +84,7 @@ def run_all(
 ) -> dict[Path, dict[str, Any]]:
     """Trains or evaluates runs one after the other, and prints a sentence about each.
 
-    `act` trains or evaluates a run in a `Workdir` and returns the result; `sentence` describes the result,
+    `act` trains or evaluates a run in a `Workdir` and returns its result; `describe_result` describes it,
     and `where` the folder. `paths` are dotted keys of locations, which may change when a run is resumed.
     If `evaluates` is True, the runs must be finished and are only evaluated.
 
@@ -111,7 +111,7 @@ def run_all(
         if had_finished:
             end = f"It had finished before; nothing was trained. See {folder}."
         if training.is_primary():
-            print(f"{sentence(results[folder])} {end}", flush=True)
+            print(f"{describe_result(results[folder])} {end}", flush=True)
     return results
 
 
@@ -309,7 +309,7 @@ def _parse(argv: list[str]) -> list[str]:
         _check_config(argv)
         return flags.FLAGS(argv)
     except Exception as error:  # any error of ml-collections
-        sys.exit(exit_with_error(sentence_of(error)))
+        sys.exit(exit_with_error(message_of(error)))
 
 
 def _check_config(argv: list[str]) -> None:
@@ -397,7 +397,7 @@ def _report(error: Exception) -> int:
     if code >= 128:  # stopped by a signal
         print(error, file=sys.stderr)
         return code
-    exit_with_error(sentence_of(error))
+    exit_with_error(message_of(error))
     if isinstance(error, training.ProcessLost):  # waiting for the other processes would hang
         sys.stdout.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""Shared parts of the commands `python -m …`: their parser, one-line errors and exit codes."""
+"""Shared parts of the commands `python -m …` and of `run_sweep.py`: parser, one-line errors, exit codes."""
 
 import argparse
 import contextlib
@@ -35,7 +35,7 @@ def run_to_end(
     except BrokenPipeError:  # the reader, for example `head`, has exited
         return 1
     except (ValueError, OSError, ImportError) as error:
-        message = " ".join(sentence_of(error).split())
+        message = " ".join(message_of(error).split())
         print(f"{name}: {rename_keys(message, flags or {})}", file=sys.stderr)
         if not isinstance(error, OSError):
             return 2
@@ -67,7 +67,7 @@ def flushed_stdout() -> Iterator[None]:
             raise
 
 
-def sentence_of(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """Returns the message of an error, without the error number of the operating system."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

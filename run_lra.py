@@ -77,13 +77,13 @@ def main(argv: list[str]) -> int:
     results = cli.run_all(
         runs,
         act,
-        train.sentence,
+        train.describe_result,
         paths=train.PATHS,
         evaluates=evaluates,
     )
     diverged = len(runs) - len(results)
     if len(results) > 1 and training.is_primary():
-        print(train.sentence_over_seeds(list(results.values()), diverged))
+        print(train.describe_seeds(list(results.values()), diverged))
     return 1 if diverged else 0
 
 

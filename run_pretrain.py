@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     results = cli.run_all(
         {folder: run},
         lambda run, workdir: act(run, data, workdir),
-        pretrain.sentence,
+        pretrain.describe_result,
         paths=pretrain.PATHS,
         evaluates=evaluates,
         where=lambda folder: f"Everything is in {folder}, the model in {folder / 'model'}.",

@@ -28,7 +28,7 @@ from lra import train
 from lra.figures.captured import Trained, open_run
 from lra.report.published import TITLES
 from nystromformer_jax import rotary_embedding
-from nystromformer_jax.approximation import ApproximationError, approximation_error
+from nystromformer_jax.approximation import ApproximationErrors, approximation_error
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training import config_sha256, describe_environment, write_json
 from nystromformer_jax.typing import Array, Float
@@ -148,7 +148,7 @@ HEADLINE_TASK = "listops"
 @functools.partial(jax.jit, static_argnames="column")
 def _errors(
     query: Array, key: Array, value: Array, mask: Array | None, column: Column
-) -> ApproximationError:
+) -> ApproximationErrors:
     return approximation_error(query, key, value, mask=mask, **dataclasses.asdict(column))
 
 
@@ -158,7 +158,7 @@ def make_row(
     """Returns the errors for calls (query, key, value, mask), averaged over calls, examples and heads."""
     errors = [[_errors(*call, column) for column in COLUMNS] for call in calls]
     nystrom = np.mean([[one.nystrom.mean() for one in row] for row in errors], axis=0)
-    mean = np.mean([row[0].mean.mean() for row in errors])
+    mean = np.mean([row[0].mean_value.mean() for row in errors])
     return {
         "inputs": name,
         "mean": round(float(mean), 4),

@@ -46,7 +46,7 @@ TEXTS: dict[str, Any] = {
     "train.total_steps": 4000,
 }
 
-PICTURES: dict[str, Any] = {
+IMAGES: dict[str, Any] = {
     "model.token_init": "fourier",
     "model.dropout_rate": 0.0,
 }
@@ -65,7 +65,7 @@ TASKS: dict[str, dict[str, Any]] = {
     },
     "text": TEXTS,
     "retrieval": TEXTS | {"train.total_steps": 2000},
-    "image": PICTURES
+    "image": IMAGES
     | {
         "attention.conv_kernel_size": 67,  # covers the pixels above and below
         "optimizer.weight_decay": 0.05,
@@ -73,7 +73,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "train.total_steps": 4500,
     },
     **{
-        name: PICTURES
+        name: IMAGES
         | {
             # covers the pixels above and below
             "attention.conv_kernel_size": 2 * resolution + 3,

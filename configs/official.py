@@ -33,7 +33,7 @@ TEXTS: dict[str, Any] = {
     "train.batch_size": 32,
 }
 
-PICTURES: dict[str, Any] = {
+IMAGES: dict[str, Any] = {
     "data.zero_is_padding": True,  # the official mask is `inputs > 0`
     "model.vocab_size": 256,
     "optimizer.schedule": "cosine",
@@ -51,12 +51,12 @@ def _sizes(embed_dim: int, num_heads: int, qkv_dim: int, mlp_dim: int) -> dict[s
     }
 
 
-def _budget(batch_size: int, passes: int, examples: int) -> dict[str, int]:
+def _budget(batch_size: int, epochs: int, examples: int) -> dict[str, int]:
     """Returns the values for batch size, total steps, and a warm-up of one epoch."""
     steps = examples // batch_size
     return {
         "train.batch_size": batch_size,
-        "train.total_steps": passes * steps,
+        "train.total_steps": epochs * steps,
         "optimizer.warmup_steps": steps,
     }
 
@@ -91,9 +91,9 @@ TASKS: dict[str, dict[str, Any]] = {
         "optimizer.warmup_steps": 8000,  # longer than the run, so the rate increases until the end
         "train.total_steps": 5000,
     },
-    "image": PICTURES
+    "image": IMAGES
     | _sizes(128, 8, 64, 128)
-    | _budget(256, passes=200, examples=45_000)
+    | _budget(256, epochs=200, examples=45_000)
     | {
         "data.max_len": 1024,
         "model.num_layers": 1,
@@ -101,9 +101,9 @@ TASKS: dict[str, dict[str, Any]] = {
         "attention.dropout_rate": 0.2,
         "optimizer.learning_rate": 5e-4,
     },
-    "pathfinder32": PICTURES
+    "pathfinder32": IMAGES
     | _sizes(32, 4, 16, 32)
-    | _budget(512, passes=200, examples=160_000)
+    | _budget(512, epochs=200, examples=160_000)
     | {
         "data.max_len": 32**2,
         "model.num_layers": 4,
@@ -111,22 +111,22 @@ TASKS: dict[str, dict[str, Any]] = {
         "model.positions": "sinusoidal",
         "model.dropout_rate": 0.2,
     },
-    "pathfinder64": PICTURES
+    "pathfinder64": IMAGES
     | _sizes(32, 4, 32, 32)
-    | _budget(256, passes=200, examples=160_000)
+    | _budget(256, epochs=200, examples=160_000)
     | {"data.max_len": 64**2, "model.num_layers": 2},
-    "pathfinder128": PICTURES
+    "pathfinder128": IMAGES
     | _sizes(32, 2, 16, 32)
-    | _budget(64, passes=200, examples=160_000)
+    | _budget(64, epochs=200, examples=160_000)
     | {
         "data.max_len": 128**2,
         "model.num_layers": 1,
         "model.pooling": "all_mean",
         "optimizer.clip_norm": 1.0,
     },
-    "pathfinder256": PICTURES
+    "pathfinder256": IMAGES
     | _sizes(32, 4, 32, 32)
-    | _budget(32, passes=100, examples=160_000)
+    | _budget(32, epochs=100, examples=160_000)
     | {"data.max_len": 256**2, "model.num_layers": 2},
 }
 

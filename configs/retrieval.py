@@ -5,8 +5,8 @@
     python run_lra.py --config=configs/retrieval.py --config.data.max_len=1000 --config.data.padded_len=1024 …
     python run_lra.py --config=configs/retrieval.py:nystrom,recipe=fast --config.data.dir=FOLDER
 
-FOLDER is tsv_data of https://storage.googleapis.com/long-range-arena/lra_release.gz, with the files
-new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv.
+FOLDER is where https://storage.googleapis.com/long-range-arena/lra_release.gz was unpacked, or its folder
+tsv_data, with the files new_aan_pairs.train.tsv, new_aan_pairs.eval.tsv and new_aan_pairs.test.tsv.
 
 Source: Xiong et al. 2021 (arXiv:2102.03902) and the authors' `LRA/code/lra_config.py`: 2 layers, width 64,
 MLP 128, 2 heads of 32, batch size 32, 30,000 steps, peak rate 1e-4 after 800; 4,000 bytes padded to 4,096.

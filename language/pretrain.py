@@ -264,7 +264,7 @@ def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> 
     return {**result, "valid": valid, "valid_examples": evaluated}
 
 
-def sentence(result: Mapping[str, Any]) -> str:
+def describe_result(result: Mapping[str, Any]) -> str:
     """Returns a sentence that describes a result."""
     valid, least = result["valid"], result["baselines"]
     order = ""

@@ -106,7 +106,9 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
             return finetune.evaluate_checkpoint(run, data, workdir)
         return finetune.train(run, data, tokens, workdir)
 
-    results = cli.run_all(runs, act, finetune.sentence, paths=finetune.PATHS, evaluates=evaluates)
+    results = cli.run_all(
+        runs, act, finetune.describe_result, paths=finetune.PATHS, evaluates=evaluates
+    )
     if flags.FLAGS.search and results and training.is_primary():
         print(finetune.best_of(results))
     return 0 if len(results) == len(runs) else 1

@@ -281,7 +281,7 @@ def is_partial(run: Run, task: Task) -> bool:
     return not info.has_all(task) or fewer_evaluated or fewer_steps
 
 
-def sentence(result: Mapping[str, Any]) -> str:
+def describe_result(result: Mapping[str, Any]) -> str:
     """Returns a sentence with the accuracies of one run."""
     if "test_accuracy" not in result:
         return (
@@ -298,7 +298,7 @@ def sentence(result: Mapping[str, Any]) -> str:
     )
 
 
-def sentence_over_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> str:
+def describe_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> str:
     """Returns a sentence with the mean accuracy over seeds, and the number of seeds that diverged."""
     tested = all("test_accuracy" in result for result in results)
     split = "test" if tested else "validation"

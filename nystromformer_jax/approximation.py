@@ -11,11 +11,11 @@ from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, check_query_mask, zero_padding
 
 
-class ApproximationError(NamedTuple):
+class ApproximationErrors(NamedTuple):
     """Relative errors of Nyström attention and of a baseline, per example and head; 0 is exact."""
 
     nystrom: Float[Array, "*batch H"]
-    mean: Float[Array, "*batch H"]  # error of the baseline: the mean value for every query
+    mean_value: Float[Array, "*batch H"]  # error of the baseline: the mean value for every query
 
 
 def approximation_error(
@@ -26,7 +26,7 @@ def approximation_error(
     mask: Bool[Array, "*batch T"] | None = None,
     query_mask: Bool[Array, "*batch L"] | None = None,
     **options: Any,
-) -> ApproximationError:
+) -> ApproximationErrors:
     """Returns the errors of Nyström attention and of the mean value, in O(L T) memory.
 
     The error is ‖output − exact‖ / ‖exact‖, where exact is softmax attention, with Frobenius norms over
@@ -59,7 +59,7 @@ def approximation_error(
     values = zero_padding(value.astype(accum_dtype(value.dtype)), mask)
     mean = values.sum(axis=1, keepdims=True) / jnp.asarray(count, values.dtype)
     errors = (relative_error(x, exact, real) for x in (output, mean))
-    return ApproximationError(*(error.reshape(*batch, query.shape[2]) for error in errors))
+    return ApproximationErrors(*(error.reshape(*batch, query.shape[2]) for error in errors))
 
 
 def relative_error(

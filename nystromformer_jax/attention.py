@@ -128,8 +128,8 @@ def nystrom_attention(
       num_landmarks: M; 32 or 64 in the paper.
       mask: True at real keys; None means all are real. Only padding masks are supported: landmarks
         mix all tokens, so causal or block masks cannot be applied.
-      query_mask: True at real queries; None means that the queries use `mask`. Rows of masked
-        queries are finite but otherwise unspecified.
+      query_mask: True at real queries; None means that the queries use `mask`, for which L = T is
+        needed. Rows of masked queries are finite but otherwise unspecified.
       pinv_iters: Number of iterations of the pseudoinverse.
       pinv_start: See `iterative_pinv`.
       landmark_layout: See `segment_means`; values other than `"real"` reproduce other implementations.

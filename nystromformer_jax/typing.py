@@ -8,7 +8,7 @@
 | `M` | landmarks (`N`: the second M of an M × M) | `W` | convolution width |
 | `P` | requested positions | `N` | choices (multiple choice); states (moving averages); bounds, M + 1 |
 | `S` | tokens per segment or block | `K` | blocks |
-| `H` | heads | `G` | global tokens; in kernels, heads per group |
+| `H` | heads (`Hkv`: of keys and values, if they differ) | `G` | global tokens; in kernels, heads per group |
 | `D` | head dimension (`Dv`: of values, if it differs) | `V` | vocabulary |
 | `C` | classes; channels, in moving averages and convolutions | | |
 """

@@ -159,5 +159,5 @@ def open_split(
         tokenizer=tokenizer,
         tags=tags,
         sentences=sentences,
-        sentence_of=np.array(owners, np.int64),
+        message_of=np.array(owners, np.int64),
     )

@@ -3,13 +3,14 @@
 from language.finetune.run import Run, is_partial, load_data, open_tokenizer, prepare
 from language.finetune.spec import make_spec
 from language.finetune.trained import Trained, open_trained, predict, write_export
-from language.finetune.trainer import best_of, evaluate_checkpoint, sentence, train
+from language.finetune.trainer import best_of, describe_result, evaluate_checkpoint, train
 
 __all__ = [
     "PATHS",
     "Run",
     "Trained",
     "best_of",
+    "describe_result",
     "evaluate_checkpoint",
     "is_partial",
     "load_data",
@@ -18,7 +19,6 @@ __all__ = [
     "open_trained",
     "predict",
     "prepare",
-    "sentence",
     "train",
     "write_export",
 ]

@@ -102,7 +102,7 @@ def evaluate_checkpoint(run: Run, data: TaskData, workdir: training.Workdir) -> 
     return {**result, **_evaluate_splits(run, data, spec, params, task, outputs, folder=None)}
 
 
-def sentence(result: Mapping[str, Any]) -> str:
+def describe_result(result: Mapping[str, Any]) -> str:
     """Returns a sentence that describes a result."""
     parts = []
     for split in ("valid", "test"):
@@ -124,7 +124,7 @@ def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
     chosen = results[best]
     return (
         f"Best of {len(results)} by validation {metric}: batch {chosen['batch_size']}, rate"
-        f" {chosen['learning_rate']:g}, in {best}. {sentence(chosen)}"
+        f" {chosen['learning_rate']:g}, in {best}. {describe_result(chosen)}"
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from command import sentence_of
+from command import message_of
 from lra.sweep.choice import due_tests
 from lra.sweep.jobs import Job, is_diverged, read_jobs
 from lra.sweep.log import STOPPED, failure, open_log, write_exit_code
@@ -104,7 +104,7 @@ class Queue:
                         process.terminate()
                     return
             except OSError as error:
-                self._end(job, f"failed: {sentence_of(error)}")
+                self._end(job, f"failed: {message_of(error)}")
             if log is not None:
                 log.close()
 

@@ -36,7 +36,7 @@ class NystromAttention(AttentionCore):
 
     Attributes:
       num_landmarks: M. For this and attributes not listed here, see `nystrom_attention`.
-      conv_kernel_size: Width of the convolution of the value, odd; 0 for none. The paper uses 35 on LRA.
+      conv_kernel_size: Width of the convolution of the value, odd; 0 for none. The authors use 35 on LRA.
       conv_groups: One kernel per `"head"`, as in the paper, or per `"channel"`.
     """
 

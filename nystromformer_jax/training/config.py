@@ -39,7 +39,7 @@ class OptimizerConfig:
 
     With `method="muon"`, Muon updates the kernels of dense layers and dense convolutions. Its updates are
     scaled to the root mean square of AdamW's, so that one learning rate serves both. AdamW with Nesterov
-    momentum updates the rest.
+    momentum updates the rest. Source of Muon: Jordan et al. 2024, kellerjordan.github.io/posts/muon.
     """
 
     method: Literal["adamw", "muon"] = "adamw"

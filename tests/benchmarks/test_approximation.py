@@ -77,7 +77,7 @@ def test_row_of_a_layer_is_the_mean_error_on_its_real_tokens(small, monkeypatch)
     errors = [measure(*call) for call in calls]
     row = found["rows"][1]
     assert row["nystrom"] == [pytest.approx(np.mean([x.nystrom for x in errors]), abs=1e-4)]
-    assert row["mean"] == pytest.approx(np.mean([x.mean for x in errors]), abs=1e-4)
+    assert row["mean"] == pytest.approx(np.mean([x.mean_value for x in errors]), abs=1e-4)
 
 
 def test_each_command_replaces_its_own_part(tmp_path, small, monkeypatch, capsys):

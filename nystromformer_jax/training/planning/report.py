@@ -128,7 +128,7 @@ def _time_lines(spec: TrainSpec, plan: Plan, chip: Chip | None, price: float) ->
         )
     yield (
         f"time of a step     {_seconds(seconds)} by {method}: {_seconds(compute)} computing,"
-        f" {_seconds(links)} communicating if nothing hides it; {error}"
+        f" {_seconds(links)} communicating if it does not overlap; {error}"
     )
     hours = steps * seconds / 3600
     yield f"time of the run    {steps:,} steps, {_hours(hours)}, without evaluation"

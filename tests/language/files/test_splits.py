@@ -56,7 +56,7 @@ def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
     data = load(tokenizer, "token_classification", file, max_len=6, valid_file=str(file))
     assert data.task.labels == ("O", "B-A", "I-A")
     split = data.splits["train"]
-    assert split.sentence_of.tolist() == [0, 1]
+    assert split.message_of.tolist() == [0, 1]
     batch = split.batch(np.arange(2), 6)
     words = [[tokenizer.backend.id_to_token(id) for id in row] for row in batch["inputs"]]
     none = IGNORED

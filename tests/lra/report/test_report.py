@@ -26,8 +26,8 @@ def test_sentences_report_each_seed_and_all_seeds():
     result = {"task": "listops", "attention": "nystrom", "test_examples": 2000}
     result |= {"valid_accuracy": 0.25, "best_step": 1500}
     results = [result | {"test_accuracy": accuracy} for accuracy in (0.36, 0.37, 0.38)]
-    assert "36.00 ± 1.07 % on 2,000 examples" in train.sentence(results[0])
-    together = train.sentence_over_seeds(results)
+    assert "36.00 ± 1.07 % on 2,000 examples" in train.describe_result(results[0])
+    together = train.describe_seeds(results)
     assert "3 seeds: test accuracy 37.00 %, standard deviation 1.00" in together
     assert "± 2.48 (36.00, 37.00, 38.00)" in together
 
