@@ -332,11 +332,30 @@ def _check_config(argv: list[str]) -> None:
     if not Path(path).is_file():
         known = config_files(_is_supported)
         raise ValueError(f"config file not found: {path!r} in {Path.cwd()}{nearest(path, known)}")
-    keys = keys_of(load_config(path, *([argument] if colon else [])).to_dict())
+    sections = load_config(path, *([argument] if colon else [])).to_dict()
     for item in argv:
-        key = re.match(r"--?(?:no)?config\.([^=]*)", item)
-        if key and key[1] not in keys:
-            raise ValueError(f"unknown config key --config.{key[1]}{nearest(key[1], keys)}")
+        if key := re.match(r"--?(?:no)?config\.([^=]*)", item):
+            require_settable(key[1], sections, "--config.")
+
+
+def require_settable(key: str, sections: Mapping[str, Any], flag: str) -> None:
+    """Raises ValueError unless `flag`, followed by a key of a config and a value, can set the key."""
+    keys = keys_of(sections)
+    if key not in keys:
+        raise ValueError(f"unknown config key {flag}{key}{nearest(key, keys)}")
+    value: Any = sections
+    for name in key.split("."):
+        value = value[name]
+    if isinstance(value, dict):
+        example = next((one for one in keys if one.startswith(f"{key}.")), f"{key}.KEY")
+        raise ValueError(
+            f"{flag}{key} is a section: set each value, such as {flag}{example}=VALUE."
+        )
+    if value is None:  # ml-collections takes the type of a flag from the default
+        raise ValueError(
+            f"{flag}{key} cannot be set, because its default is None. Pass it after the attention:"
+            f" --config=FILE:ATTENTION,{name}=VALUE."
+        )
 
 
 def load_config(path: str, *argument: str) -> ConfigDict:
@@ -376,7 +395,7 @@ def config_files(is_supported: Callable[[str], bool]) -> list[str]:
     ]
 
 
-def keys_of(config: dict[str, object], prefix: str = "") -> list[str]:
+def keys_of(config: Mapping[str, object], prefix: str = "") -> list[str]:
     """Returns all dotted keys of a config, including sections."""
     keys = []
     for name, value in config.items():

@@ -181,8 +181,7 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
             raise ValueError(f"{path}: {key} is missing.")
     name_of(own.data.task)
     for key in values:
-        if key not in keys or "." not in key:
-            raise ValueError(f"--set: {config} has no key {key}{nearest(key, keys)}")
+        cli.require_settable(key, types, "--set=")
     for setting in itertools.product(*values.values()):
         for key, item in zip(values, setting, strict=True):
             section, _, name = key.partition(".")

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.stored import command_line, this_machine
 from command import parser_of, run_to_end
-from dataprep.cache import user_path
 from launch import huge_pages
+from reporting.writer import output_path
 
 # For the training step. Retrieval is missing: Hugging Face has no classifier of pairs.
 CONFIGS = ("listops", "listops_short", "text", "image", "pathfinder", "pathx")
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument(
         "--data_dir", default="", help="data folder of a config that needs a download"
     )
-    parser.add_argument("--out", type=user_path, help="output path without extension")
+    parser.add_argument("--out", type=output_path, help="output path without extension")
     given = parser.parse_args()
     if given.repeats < 1 or any(length < 1 or length % LANDMARKS for length in given.lengths):
         parser.error(f"--repeats must be 1 or more, and --lengths must be multiples of {LANDMARKS}")

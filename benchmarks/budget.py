@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from command import parser_of
-from dataprep.cache import user_path
 from reporting.tables import markdown_table
+from reporting.writer import output_path
 
 BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
 FORMS = ("kernels", "plain", "literal", "exact")
@@ -47,7 +47,7 @@ def main() -> int:
     """Compiles the missing cells and returns the exit code."""
     parser = parser_of("benchmarks.budget", __doc__)
     parser.add_argument(
-        "--out", type=user_path, required=True, help="output path without extension"
+        "--out", type=output_path, required=True, help="output path without extension"
     )
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)

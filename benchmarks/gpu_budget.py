@@ -21,8 +21,8 @@ from benchmarks import budget, cells, stored
 from benchmarks.compiled import compile_ahead
 from benchmarks.gradient import with_gradient
 from command import parser_of
-from dataprep.cache import user_path
 from reporting.tables import Table
+from reporting.writer import output_path
 
 GPUS = ("h200", "a100")
 LENGTH = 4096
@@ -36,7 +36,7 @@ def main() -> int:
     """Compiles the missing cells and returns the exit code."""
     parser = parser_of("benchmarks.gpu_budget", __doc__)
     parser.add_argument(
-        "--out", type=user_path, required=True, help="output path without extension"
+        "--out", type=output_path, required=True, help="output path without extension"
     )
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks import cells, stored
 from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
 from command import parser_of
-from dataprep.cache import user_path
 from launch import huge_pages
 from reporting.tables import markdown_table
+from reporting.writer import output_path
 
 LENGTHS = (512, 1024, 2048, 4096)
 ATTENTIONS = ("nystrom", "softmax")
@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
     parser.add_argument("--topology", default="", help="compile for a TPU such as v5e:1x1")
     parser.add_argument(
-        "--out", type=user_path, required=True, help="output path without extension"
+        "--out", type=output_path, required=True, help="output path without extension"
     )
     parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks import cells, stored
 from command import parser_of
-from dataprep.cache import user_path
 from reporting.tables import Table
+from reporting.writer import output_path
 
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder", "pretrain:base")
 TOPOLOGIES = ("v5e:4x4", "v5p:2x2x2", "v6e:2x2")
@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
     parser.add_argument(
-        "--out", type=user_path, required=True, help="output path without extension"
+        "--out", type=output_path, required=True, help="output path without extension"
     )
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()

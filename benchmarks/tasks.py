@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks import cells, stored
 from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
 from command import parser_of
-from dataprep.cache import user_path
 from launch import huge_pages
 from reporting.tables import markdown_table
+from reporting.writer import output_path
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 ATTENTIONS = ("nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear")
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
     parser.add_argument(
-        "--out", type=user_path, required=True, help="output path without extension"
+        "--out", type=output_path, required=True, help="output path without extension"
     )
     parser.add_argument("--cell", nargs=2, metavar=("TASK", "ATTENTION"), help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)

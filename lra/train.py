@@ -22,6 +22,7 @@ from nystromformer_jax.cores import CoreFactory, core_class, option_fields
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.training import (
     SECTIONS,
+    ConfigDiffers,
     Examples,
     FitConfig,
     FitResult,
@@ -36,6 +37,7 @@ from nystromformer_jax.training import (
     load_best_params,
     make_mesh,
     read_sections,
+    sync_errors,
     train_to_result,
     weighted,
 )
@@ -197,13 +199,18 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     """
     spec = make_spec(run)
 
-    def open_easier() -> Split | None:
-        """Opens the easier examples and verifies their hashes; returns None without a curriculum."""
-        return task.open_curriculum() if run.data.curriculum and task.open_curriculum else None
+    training, files = _examples(run, task.splits["train"]), {task.folder: task.sha256}
+    is_open = workdir.result is None and workdir.divergence is None
+    if is_open and run.data.curriculum and task.open_curriculum:
+        with sync_errors():  # each process generates or opens the easier examples
+            easier, prepared = task.open_curriculum()
+        _require_same_curriculum(workdir, prepared.sha256)
+        training = dataclasses.replace(training, curriculum=_examples(run, easier))
+        files[prepared.folder] = prepared.sha256
 
     def check_data() -> None:
-        cache.require_unchanged(task.folder, task.sha256)
-        open_easier()
+        for folder, sha256 in files.items():
+            cache.require_unchanged(folder, sha256)
 
     def on_test(params: Any) -> dict[str, Any]:
         return {
@@ -222,9 +229,6 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
             or fit_result.best_examples < len(task.splits["valid"]),
         }
 
-    training = _examples(run, task.splits["train"])
-    if workdir.result is None and (easier := open_easier()):
-        training = dataclasses.replace(training, curriculum=_examples(run, easier))
     result = train_to_result(
         workdir,
         spec,
@@ -241,6 +245,15 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
         result = {**rest, **tested, "partial": result["partial"] or is_partial(run, task)}
         workdir.write_result(result)
     return result
+
+
+def _require_same_curriculum(workdir: Workdir, sha256: str) -> None:
+    """Raises ConfigDiffers if a run began with other examples of its curriculum."""
+    if (known := workdir.record("curriculum_sha256", lambda: sha256)) != sha256:
+        raise ConfigDiffers(
+            f"{workdir.path} contains a run with another curriculum (sha256 {known[:12]}…; now"
+            f" {sha256[:12]}…): pass another --workdir for a new run."
+        )
 
 
 def evaluate_checkpoint(

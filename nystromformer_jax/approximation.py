@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from nystromformer_jax.arguments import fold_axes
 from nystromformer_jax.attention import nystrom_attention, softmax_attention
-from nystromformer_jax.pinv import safe_denominator
+from nystromformer_jax.pinv import safe_denominator, safe_sqrt
 from nystromformer_jax.typing import Array, Bool, Float
 from nystromformer_jax.validation import accum_dtype, check_query_mask, zero_padding
 
@@ -70,7 +70,7 @@ def relative_error(
     """Returns ‖output − exact‖ / ‖exact‖ per head, with norms over real tokens and features."""
     exact = exact.astype(accum_dtype(exact.dtype))
     error, size = (
-        jnp.sqrt((zero_padding(x, mask) ** 2).sum(axis=(1, 3)))
+        (zero_padding(x, mask) ** 2).sum(axis=(1, 3))
         for x in (output.astype(exact.dtype) - exact, exact)
     )
-    return error / safe_denominator(size)
+    return safe_sqrt(error / safe_denominator(size))

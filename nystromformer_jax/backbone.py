@@ -212,7 +212,7 @@ class Embeddings(nn.Module):
 
         Differs from Hugging Face's BERT and Nyströmformer, which also count padding before the tokens.
         """
-        positions = jnp.arange(inputs.shape[1])[None]
+        positions = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
         types = jnp.zeros_like(inputs) if types is None else types
         if mask is not None:
             # Padding keeps its absolute positions, which a convolution without a mask reads.

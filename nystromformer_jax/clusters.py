@@ -126,10 +126,9 @@ def _initial_centers(
 def _sample(
     x: Float[Array, "B L H D"], size: int, segments: LandmarkMeans, psum: Psum
 ) -> Float[Array, "B R H D"]:
-    """Returns up to `size` evenly spaced real tokens, in at least float32."""
+    """Returns `size` evenly spaced real tokens, in at least float32; some repeat if there are fewer."""
     dtype, ranks = accum_dtype(x.dtype), segments.ranks
     if ranks is None:
-        size = min(size, x.shape[1])
         return x[:, np.arange(size) * x.shape[1] // size].astype(dtype)
     # floor(i · count / size) for i = 0 … size − 1, as count − ceil((size − i) · count / size)
     wanted = ranks.counts[:, None] - first_ranks(ranks.counts, size)[:, :0:-1]

@@ -85,10 +85,7 @@ def pinv_residual(
         jnp.matmul(kernel, inverse, precision=precision), kernel, precision=precision
     )
     error, size = ((x**2).sum(axis=(-2, -1)) for x in (round_trip - kernel, kernel))
-    # One root of the ratio, and none of zero: the gradient of the root of zero is infinite.
-    ratio = error / safe_denominator(size)
-    is_zero = ratio == 0  # not `ratio > 0`, which is False for NaN
-    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, ratio)))
+    return safe_sqrt(error / safe_denominator(size))
 
 
 def _iterate(
@@ -128,6 +125,12 @@ def _initial_inverse(
     one_norm = column_sums.max(axis=(-2, -1), keepdims=True)
     infinity_norm = row_sums.max(axis=(-2, -1), keepdims=True)
     return kernel.mT / safe_denominator(one_norm) * (1 / safe_denominator(infinity_norm))
+
+
+def safe_sqrt(x: Array) -> Array:
+    """Returns √x, with a gradient of zero at zero, where that of `jnp.sqrt` is infinite."""
+    is_zero = x == 0  # not `x > 0`, which is False for NaN
+    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, x)))
 
 
 def safe_denominator(x: Array) -> Array:

@@ -1,5 +1,6 @@
 """Writes a report: Markdown, HTML, JSON numbers, figures and other files."""
 
+import argparse
 import base64
 import contextlib
 import itertools
@@ -81,7 +82,7 @@ def main(
     )
     parser.add_argument(
         "--out",
-        type=user_path,
+        type=output_path,
         required=default_out is None,
         default=default_out,
         help="output path without extension",
@@ -90,8 +91,6 @@ def main(
         parser.add_argument(f"--{name}", **options)
     given = parser.parse_args(arguments)
     out: Path = given.out
-    if out.name in ("", ".."):
-        parser.error(f"--out={out} is a folder; pass a path in it, such as {out / 'report'}")
 
     def report() -> None:
         groups, left_out = read(given.folders)
@@ -114,6 +113,19 @@ def write(out: Path, make: Callable[[Path], Report], *, html: bool) -> str:
         for ending, text in texts.items():
             path.with_name(f"{path.name}.{ending}").write_text(text, encoding="utf-8")
     return markdown
+
+
+def output_path(text: str) -> Path:
+    """Converts the value of `--out`, a path without extension, for argparse; "." and ".." are errors."""
+    try:
+        out = user_path(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if out.name in ("", ".."):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is a folder; pass a path in it, such as {out / 'report'}"
+        )
+    return out
 
 
 @contextlib.contextmanager

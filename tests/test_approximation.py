@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nystromformer_jax import approximation_error, nystrom_attention, softmax_attention
+from nystromformer_jax.approximation import relative_error
 from tests.helpers import REFERENCE, assert_close, mask_of_lengths, normal
 
 B, L, H, D = 2, 41, 3, 5
@@ -69,6 +70,12 @@ def test_is_zero_with_few_tokens_and_without_any(rngs):
     )
     empty = compiled_error(query, key, value, mask=jnp.zeros((B, L), bool), num_landmarks=7)
     assert_close(empty.nystrom, jnp.zeros((B, H)), REFERENCE)
+
+
+def test_gradients_are_finite_where_an_error_is_zero(rngs):
+    exact = normal(next(rngs), (B, L, H, D)).at[0].set(0)
+    gradient = jax.grad(lambda output: relative_error(output, exact).sum())
+    assert_close(gradient(exact), jnp.zeros_like(exact), REFERENCE)
 
 
 def test_the_mean_is_exact_for_equal_keys(rngs):

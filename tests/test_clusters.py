@@ -84,9 +84,15 @@ def test_clusters_reduce_the_error_and_are_not_used_for_sharp_attention():
     assert error(2 * query, 2 * key, 64) < 1.05  # clusters: 1.36
 
 
-def test_padding_changes_nothing_at_real_tokens_whatever_it_contains(rngs):
-    tokens = normal(next(rngs), (3, B, L, H, D))
+@pytest.mark.parametrize("num_landmarks", [M, 11])  # 56 and 88 samples of 61 tokens
+def test_padding_changes_nothing_at_real_tokens_whatever_it_contains(rngs, num_landmarks):
+    noise = normal(next(rngs), (3, B, L, H, D))
+    ids = jax.random.permutation(next(rngs), jnp.arange(L) % 17)
+    tokens = normal(next(rngs), (3, B, 17, H, D))[:, :, ids] + 0.3 * noise
+    attend = jax.jit(functools.partial(nystrom_attention, num_landmarks=num_landmarks, **KMEANS))
     expected = attend(*tokens)
+    segments = nystrom_attention(*tokens, num_landmarks=num_landmarks)
+    assert (jnp.abs(expected - segments).max(axis=1) > 1e-2).any()  # clusters are used
     padded = jnp.pad(tokens, ((0, 0), (0, 0), (4, 9), (0, 0), (0, 0)), constant_values=jnp.nan)
     mask = jnp.zeros((B, L + 13), bool).at[:, 4:-9].set(True)
     output = attend(*padded, mask=mask)

@@ -56,6 +56,11 @@ def start(*arguments, config="configs/listops.py", **environment):
         ([LISTOPS, "--config.train.total_steps=1.5"], "1.5"),
         ([LISTOPS, "--mode=evl"], "train|eval"),
         ([LISTOPS, "--config.-0.0=1"], "unknown config key --config.-0.0; known: "),
+        ([LISTOPS, '--config.log={"every_steps": 5}'], "--config.log is a section: set each value"),
+        (
+            [f"{LISTOPS}:reformer", "--config.attention.num_buckets=64"],
+            "Pass it after the attention: --config=FILE:ATTENTION,num_buckets=VALUE",
+        ),
         ([LISTOPS, "--seeds=1000000000"], "[1, 1000]"),
         ([LISTOPS, "--wrokdir=x"], "workdir"),
         (

@@ -68,6 +68,12 @@ def wait_for(path):
         (["--set=optimizer.learning_rate"], "--set needs KEY=VALUE"),
         (["--set=train.seed=1,2"], "pass --seeds instead"),
         (["--set=attention.name=softmax"], "pass --attentions instead"),
+        (["--set=data.task=text"], "pass --tasks instead"),
+        (["--set=optimizer=3"], "--set=optimizer is a section: set each value"),
+        (
+            ["--attentions=reformer", "--set=attention.num_buckets=32,64"],
+            "Pass it after the attention: --config=FILE:ATTENTION,num_buckets=VALUE",
+        ),
         (["--data_dir=x"], "pass --set=data.dir=x for other tasks"),
         (["--seeds=0"], "argument --seeds: needs a positive number, got '0'"),
         (["--wrokers=2"], "unknown argument --wrokers=2; did you mean --workers"),

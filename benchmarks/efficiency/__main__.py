@@ -32,9 +32,9 @@ from benchmarks.efficiency.plot import plot
 from benchmarks.efficiency.tables import markdown, row_line
 from benchmarks.stored import add_command, command_line, open_results
 from command import parser_of, run_to_end
-from dataprep.cache import user_path
 from launch import huge_pages
 from nystromformer_jax.training import write_json
+from reporting.writer import output_path
 
 BENCH = ("heads", "head_dim", "dtype", "repeats", "memory_limit", "topology")
 AXES = ("attention", "length", "batch", "pass")
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=9, help="timed rounds; each runs every attention once")
     add("--memory_limit", type=float, help="GiB; programs that need more are not run")
     add("--topology", help="compile for a TPU such as v5e:1x1 without running; needs libtpu")
-    add("--out", type=user_path, help="output path without extension")
+    add("--out", type=output_path, help="output path without extension")
     add("--fresh", action="store_true", help="measure existing rows again")
     return parser
 

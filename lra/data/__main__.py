@@ -50,7 +50,8 @@ def _report(given: argparse.Namespace) -> None:
     if export_dir:
         if info.targets:
             raise ValueError(f"{name} has labeled tokens: leave out --export_tfds.")
-        tfds_source.new_folder(name, export_dir)
+        if name in data.TASKS:  # else its folder is named by the task
+            tfds_source.new_folder(name, export_dir)
     task = data.load(
         data.DataConfig(
             task=name,
@@ -62,6 +63,8 @@ def _report(given: argparse.Namespace) -> None:
             max_len=1,  # unused: no batch is made
         )
     )
+    if export_dir:
+        tfds_source.new_folder(task.name, export_dir)
     num_bytes = cache.check(task.folder)
     print(f"{task.name}: {num_bytes / 2**20:,.1f} MiB in {task.folder}, all hashes verified.")
     print(f"SHA-256 {task.sha256}{_compare_official(task, info)}\n")

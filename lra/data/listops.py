@@ -105,7 +105,7 @@ def load(
     )
 
 
-def _curriculum(config: DataConfig, task: str, max_length: int) -> Split:
+def _curriculum(config: DataConfig, task: str, max_length: int) -> tuple[Split, cache.Prepared]:
     """Opens the short trees; generates them if they are missing."""
     name = f"{task}-curriculum"
     count = config.num_easier
@@ -132,7 +132,8 @@ def _curriculum(config: DataConfig, task: str, max_length: int) -> Split:
         "max_length": max_length,
     }
     description = f"ListOps: {count:,} short trees, seed {config.seed}"
-    return Split.open(cache.prepared(name, fingerprint, build, description).folder, "train")
+    prepared = cache.prepared(name, fingerprint, build, description)
+    return Split.open(prepared.folder, "train"), prepared
 
 
 def load_short(config: DataConfig) -> Task:

@@ -104,7 +104,9 @@ def load(config: DataConfig, *, resolution: int, difficulty: str) -> Task:
     )
 
 
-def _curriculum(config: DataConfig, resolution: int, difficulty: str) -> Split:
+def _curriculum(
+    config: DataConfig, resolution: int, difficulty: str
+) -> tuple[Split, cache.Prepared]:
     """Opens the images with shorter targets; generates them if they are missing."""
     name = f"{task_name(resolution, difficulty)}-curriculum"
     count, seed = config.num_easier, config.seed
@@ -124,7 +126,8 @@ def _curriculum(config: DataConfig, resolution: int, difficulty: str) -> Split:
 
     fingerprint = {"task": name, "format": FORMAT, "seed": seed, "examples": count}
     description = f"Pathfinder: {count:,} images with shorter paths, seed {seed}"
-    return Split.open(cache.prepared(name, fingerprint, build, description).folder, "train")
+    prepared = cache.prepared(name, fingerprint, build, description)
+    return Split.open(prepared.folder, "train"), prepared
 
 
 def task_name(resolution: int, difficulty: str) -> str:

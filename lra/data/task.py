@@ -297,9 +297,8 @@ class Task:
     class_names: tuple[str, ...] = ()  # empty if classes are numbers
     image_shape: tuple[int, int] | None = None  # rows and columns, if a sequence is an image
     notes: Callable[["Task"], str] | None = None  # returns additional statistics as Markdown
-    open_curriculum: Callable[[], Split] | None = (
-        None  # opens the examples of `DataConfig.curriculum`
-    )
+    # Returns the examples of `DataConfig.curriculum`, and their files.
+    open_curriculum: Callable[[], tuple[Split, cache.Prepared]] | None = None
 
     @classmethod
     def open(

@@ -160,7 +160,10 @@ def draw_errors(numbers: Mapping[str, Any], path: Path) -> None:
     right.set(xlabel="tokens, from the start of the same examples")
     right.set_title("against length", fontsize=10)
     left.legend(fontsize=8)
-    right.legend(fontsize=8)
+    if right.lines:
+        right.legend(fontsize=8)
+    else:
+        right.text(0.5, 0.5, "no example is long enough", transform=right.transAxes, ha="center")
     _save_log_plot(figure, numbers, (left, right), path)
 
 

@@ -24,6 +24,7 @@ from nystromformer_jax.training import config_sha256, describe_environment, load
 from nystromformer_jax.training.integrity import saved_steps
 from nystromformer_jax.typing import Array, Bool, Float
 from reporting.runs import check_kinds
+from reporting.writer import output_path
 
 CANDIDATES = 64  # number of test examples that `Trained.longest` considers
 
@@ -145,7 +146,7 @@ def new_parser(module: str, description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("run", type=user_path, help="folder of a run")
     parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
     parser.add_argument(
-        "--out", type=user_path, help="prefix of the files; default results/figures/<run>"
+        "--out", type=output_path, help="prefix of the files; default results/figures/<run>"
     )
     return parser
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Hashable, Sequence
 
 from lra.report.groups import Group
 from lra.report.published import title_of
 from nystromformer_jax.plugins import short_name
+from reporting.statistics import summarize
 from reporting.tables import NOTHING, Table, format_spread
 
 
@@ -96,5 +96,5 @@ def _validation(group: Group) -> str:
     values = [100 * run.valid_accuracy for run in group.runs if run.valid_accuracy is not None]
     if not values:
         return NOTHING
-    deviation = statistics.stdev(values) if len(values) > 1 else math.nan
-    return format_spread(statistics.fmean(values), deviation)
+    summary = summarize(values)
+    return format_spread(summary.mean, summary.deviation)

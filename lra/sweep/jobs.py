@@ -131,7 +131,8 @@ def split_values(texts: Sequence[str]) -> dict[str, list[str]]:
         key, equals, items = text.partition("=")
         if not (equals and split_list(items)):
             raise ValueError(f"--set needs KEY=VALUE[,VALUE …], got {text!r}.")
-        instead = {"train.seed": "--seeds", "attention.name": "--attentions"}.get(key)
+        flags = {"train.seed": "--seeds", "attention.name": "--attentions", "data.task": "--tasks"}
+        instead = flags.get(key)
         if key in values or instead:
             reason = f"pass {instead} instead" if instead else "pass all its values at once"
             raise ValueError(f"--set={key} is invalid: {reason}.")

@@ -29,14 +29,17 @@ def log_of(folder: Path, job: Job) -> Path:
     return folder / "logs" / f"{job.name}.log"
 
 
-def state_of(folder: Path, job: Job) -> State:
+def state_of(folder: Path, job: Job, *, is_chosen: bool = False) -> State:
     """Returns the state of a job of the sweep in `folder`.
+
+    `is_chosen` is True if the job is a candidate that was chosen, and only its test set is not evaluated yet.
 
     Raises:
       ValueError: A file of the run is invalid.
     """
     log, result = log_of(folder, job), job.result
     progress, left, total = _progress(job.folder)
+    waiting = State("waiting", f"stopped at {progress}" if progress else "", left, total)
     if is_running(log):
         if result is not None:
             return State("running", "evaluating the test set", 0, None)
@@ -47,12 +50,16 @@ def state_of(folder: Path, job: Job) -> State:
         if "test_accuracy" in result:
             accuracy = f"test accuracy {100 * result['test_accuracy']:.2f} %"
             return State("done", accuracy, 0, result.get("train_seconds"))
+        if job.is_candidate:
+            accuracy = f"validation {100 * result['valid_accuracy']:.2f} %"
+            done = State("done", accuracy, 0, result.get("train_seconds"))
+            if not is_chosen:
+                return done
+            text = f"{accuracy}; chosen, the test set is not evaluated yet"
+            waiting = done._replace(kind="waiting", text=text)
     if error := failure(log):
         return State("failed", error, left, total)
-    if result is not None and job.is_candidate:
-        accuracy = f"validation {100 * result['valid_accuracy']:.2f} %"
-        return State("done", accuracy, 0, result.get("train_seconds"))
-    return State("waiting", f"stopped at {progress}" if progress else "", left, total)
+    return waiting
 
 
 def _progress(folder: Path) -> tuple[str, float | None, float | None]:
@@ -81,12 +88,8 @@ def table(folder: Path, jobs: Sequence[Job]) -> tuple[str, int]:
 
     The exit code is 0 if all jobs are done or diverged, 1 if one failed, and 3 if others run or wait.
     """
-    states = {job: state_of(folder, job) for job in jobs}
-    due = {job.name for job in due_tests(jobs)}
-    for job, state in states.items():
-        if job.name in due and state.kind == "done":
-            text = f"{state.text}; chosen, the test set is not evaluated yet"
-            states[job] = State("waiting", text, 0, state.total_seconds)
+    chosen = {job.name for job in due_tests(jobs)}
+    states = {job: state_of(folder, job, is_chosen=job.name in chosen) for job in jobs}
     width = max(len(job.name) for job in jobs)
     rows = [
         f"{job.name:<{width}}  {state.kind:<8}  {state.text}{_left(state)}".rstrip()

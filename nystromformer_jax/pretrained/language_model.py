@@ -184,6 +184,9 @@ class LanguageModel:
         """
         if not isinstance(self.model, NystromformerForQuestionAnswering):
             raise self._head_error("answer", NystromformerForQuestionAnswering)
+        for name, text in (("question", question), ("context", context)):
+            if not isinstance(text, str):
+                raise ValueError(f"answer takes one {name}, a str, got {type(text).__name__}.")
         backend, max_len = self._backend(), self._max_len
         room = max_len - len(backend.encode(question, "").ids)
         if room < 4:
@@ -227,6 +230,8 @@ class LanguageModel:
         """
         if not isinstance(self.model, (NystromformerForMaskedLM, NystromformerForPreTraining)):
             raise self._head_error("fill_mask", NystromformerForMaskedLM)
+        if not isinstance(text, str):
+            raise ValueError(f"fill_mask takes one text, a str, got {type(text).__name__}.")
         check_size("top_k", top_k)
         if self.tokenizer.mask_token is None:
             raise ValueError("fill_mask needs a tokenizer with [MASK] or <mask>; this has neither.")

@@ -134,7 +134,8 @@ def fit(
             )
         )
         stopwatch = Stopwatch(record, batch_size)
-        first_step, logged_step = step, step - step % config.log.every_steps
+        first_step = saved_step = step
+        logged_step = step - step % config.log.every_steps
         loss = None
 
         def is_due(every_steps: int) -> bool:
@@ -174,7 +175,9 @@ def fit(
                     record.metrics_bytes = log.sync()
                     stopwatch.add_elapsed()
                     checkpointer.save(step, state, metric_sums, record)
-            if stop.received is not None or step == total_steps:
+                saved_step = step
+            # If a signal came after the condition above, the next step is the last one.
+            if step == total_steps or (stop.received is not None and saved_step == step):
                 break
 
             # ---- 6. Run one training step -------------------------------------------------------

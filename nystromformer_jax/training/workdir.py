@@ -76,6 +76,7 @@ class Workdir:
         self._writes = is_primary() and not read_only
         self._lock: int | None = None
         self._is_new = False
+        self._config = config
         try:
             self._primary_first(lambda: self._open(config, paths))
         except BaseException as error:
@@ -95,7 +96,9 @@ class Workdir:
         config_file = self.path / "config.json"
         self._is_new = not config_file.exists()
         if not self._is_new:
-            _require_same_config(self.path, read_json(config_file), config, paths)
+            recorded = read_json(config_file)
+            _require_same_config(self.path, recorded, config, paths)
+            self._config = _updated(recorded, config, paths)
         elif self._writes:
             write_json(config_file, config)
         self.environment = describe_environment() if self._read_only else self._check_environment()
@@ -136,10 +139,21 @@ class Workdir:
     def require_data(self, sha256: str) -> None:
         """Records the hash of the data of a new run; compares it with the recorded hash when a run resumes.
 
+        A run that resumes with other values that may change, such as file locations and evaluations, has
+        them in `config.json` from then on.
+
         Raises:
           ConfigDiffers: The run was started on data with a different hash.
         """
-        self._primary_first(lambda: self._require_data(sha256))
+
+        def act() -> None:
+            self._require_data(sha256)
+            if self._writes and self.result is None and self.divergence is None:
+                file = self.path / "config.json"
+                if read_json(file) != self._config:
+                    write_json(file, self._config)
+
+        self._primary_first(act)
 
     def record(self, name: str, make: Callable[[], str]) -> str:
         """Returns the value `name` in `data.json`; the first start of a run records `make()`."""
@@ -345,6 +359,19 @@ def _require_same_config(
             f"{path} contains a run with a different config. {'. '.join(differences)}."
             " Pass another --workdir for a new run, or the run's own values to resume it."
         )
+
+
+def _updated(
+    recorded: Mapping[str, Any], config: Mapping[str, Any], paths: Iterable[str]
+) -> dict[str, Any]:
+    """Returns the config of a run, with the values of `config` that may change when the run resumes."""
+    own = {name: recorded[name] for name in IDENTITY if name in recorded}
+    updated = {**recorded, **config, **own}
+    for key in (*paths, *NOT_COMPARED):
+        section, _, name = key.partition(".")
+        if section in own and name in config.get(section, {}):
+            updated[section] = {**updated[section], name: config[section][name]}
+    return updated
 
 
 def _identity(config: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:

@@ -311,14 +311,17 @@ def test_batches_decode_to_the_generated_trees(tmp_path):
     assert listops.evaluate(text) == batch["labels"][0]
 
 
-def test_a_run_reads_its_curriculum_first_and_checks_its_files(monkeypatch):
+def test_a_run_reads_its_curriculum_first_and_checks_its_files(tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(train, "train_to_result", lambda *_, **options: given.update(options) or {})
     for curriculum, result in ((16, {}), (16, None), (0, None)):
         config = small_config(data__curriculum=curriculum)
         prepared = train.prepare(config)
         task = data.load(prepared.data)
-        train.train(prepared, task, types.SimpleNamespace(result=result))
+        workdir = types.SimpleNamespace(
+            path=tmp_path, result=result, divergence=None, record=lambda name, make: make()
+        )
+        train.train(prepared, task, workdir)
         if result is not None:  # the run is finished, so the curriculum is not generated
             assert not [*task.folder.parent.glob("listops-curriculum-*")]
         if not curriculum or result is not None:
@@ -328,9 +331,12 @@ def test_a_run_reads_its_curriculum_first_and_checks_its_files(monkeypatch):
         rows, padding = np.arange(8), prepared.data.padding
         assert easier.count == 16
         np.testing.assert_array_equal(
-            easier.fetch(rows)["inputs"], task.open_curriculum().batch(rows, padding)["inputs"]
+            easier.fetch(rows)["inputs"], task.open_curriculum()[0].batch(rows, padding)["inputs"]
         )
         given["check_data"]()
+        workdir.record = lambda name, make: "0" * 64
+        with pytest.raises(ConfigDiffers, match=r"another curriculum \(sha256 0{12}…; now"):
+            train.train(prepared, task, workdir)
         (labels,) = task.folder.parent.glob("listops-curriculum-*/train_labels.npy")
         labels.write_bytes(labels.read_bytes()[:-1] + b"x")
         with pytest.raises(ValueError, match=r"train_labels\.npy was modified"):

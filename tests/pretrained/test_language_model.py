@@ -281,7 +281,11 @@ def test_errors_say_what_to_do(make, tmp_path, no_annotations):
         language_model.embed(input_ids=[[5]], special_tokens_mask=[[0]])
     with pytest.raises(ValueError, match=r"input_ids is missing; pass \*\*tokenizer"):
         language_model.embed(attention_mask=[[1]])
+    with pytest.raises(ValueError, match=r"fill_mask takes one text, a str, got list\.$"):
+        language_model.fill_mask(["[MASK]"])
     answering = make("NystromformerForQuestionAnswering")
+    with pytest.raises(ValueError, match=r"answer takes one context, a str, got list\.$"):
+        answering.answer("a", ["a cat"])
     text, score = answering.answer("a cat", "")
     assert text == ""
     assert np.isfinite(score)

@@ -107,3 +107,10 @@ def test_home_is_expanded(monkeypatch, tmp_path):
     assert main("test", None, lambda folders: (read.extend(folders), ()), make, arguments) == 0
     assert read == [tmp_path / "runs"]
     assert (tmp_path / "report.md").exists()
+
+
+@pytest.mark.parametrize("text", [".", "..", "/", "runs/.."])
+def test_an_output_path_needs_a_name(text, capsys):
+    with pytest.raises(SystemExit):
+        main("test", None, lambda folders: ((), ()), Report, ["runs", f"--out={text}"])
+    assert f"argument --out: {text!r} is a folder; pass a path in it" in capsys.readouterr().err

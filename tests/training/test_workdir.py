@@ -34,15 +34,32 @@ def changed(section, **values):
     return {**CONFIG, section: {**CONFIG[section], **values}}
 
 
-def test_a_new_run_writes_its_config_once(tmp_path):
-    with Workdir(tmp_path / "run", CONFIG) as run:
+def test_config_json_has_the_values_of_the_latest_start(tmp_path):
+    file = tmp_path / "config.json"
+    other = {
+        "data": {"dir": "/b", "examples": 0},
+        "train": {**CONFIG["train"], "remat": True, "accumulation": 0},
+        "eval": {"every_steps": 7},
+    }
+    recorded = {**CONFIG, "train": {**CONFIG["train"], "accumulation": 2}}
+    with Workdir(tmp_path, recorded) as run:
+        run.require_data("a" * 64)
         assert run.result is None
-    config_file = tmp_path / "run" / "config.json"
-    assert json.loads(config_file.read_text())["train"]["shape"] == [1, 2]
-    before = config_file.stat().st_mtime_ns
-    with Workdir(tmp_path / "run", changed("mesh", data=4)):
-        pass
-    assert config_file.stat().st_mtime_ns == before
+    before = json.loads(file.read_text())
+    assert before["train"]["shape"] == [1, 2]
+    with Workdir(tmp_path, {**CONFIG, **other}) as run:
+        with pytest.raises(ConfigDiffers):
+            run.require_data("b" * 64)
+        assert json.loads(file.read_text()) == before  # a start that was rejected changes nothing
+        run.require_data("a" * 64)
+    expected = {**before, **other, "train": {**before["train"], "remat": True}}
+    assert json.loads(file.read_text()) == expected
+
+    with Workdir(tmp_path, recorded) as run:
+        run.write_result({"state": "validated"})
+    with Workdir(tmp_path, recorded) as run:
+        run.require_data("a" * 64)
+    assert json.loads(file.read_text()) == expected  # the values that the result was trained with
 
 
 @pytest.mark.parametrize(

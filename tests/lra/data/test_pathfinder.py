@@ -56,7 +56,7 @@ def test_data_do_not_depend_on_processes_and_chunks(monkeypatch, tmp_path):
 def test_the_paths_of_a_curriculum_grow():
     """Images without a path of the full length: the first have 2 paddles, the last up to 5."""
     task = data.load(dataclasses.replace(CONFIG, examples=40, curriculum=50))
-    curriculum = task.open_curriculum()
+    curriculum, _ = task.open_curriculum()
     images = images_of(curriculum)
     assert len(curriculum) == len(images) == 40
     shortest = pathfinder_generator.draw(

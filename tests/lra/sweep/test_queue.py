@@ -10,7 +10,7 @@ from lra.sweep.choice import unfinished
 from lra.sweep.cluster import Batch
 from lra.sweep.jobs import Job, write_jobs
 from lra.sweep.local import Queue, environments
-from lra.sweep.log import open_log
+from lra.sweep.log import open_log, write_exit_code
 from lra.sweep.status import log_of, state_of, table
 from tests.helpers import files_of_at_most
 from tests.programs import ROOT
@@ -76,6 +76,18 @@ def test_the_best_setting_is_tested_by_the_queue(tmp_path):
     assert (
         "rate2-seed1  waiting   validation 50.00 %; chosen, the test set is not evaluated" in text
     )
+
+
+def test_status_of_a_candidate_that_failed_and_was_finished_by_hand(tmp_path):
+    low, high = (job(tmp_path, name, "--notest", f"--{name}") for name in ("low", "high"))
+    for own, accuracy in ((low, 0.3), (high, 0.5)):
+        finish(own, accuracy)
+        with open_log(log_of(tmp_path, own)) as log:
+            write_exit_code(log, 1)
+    text, code = table(tmp_path, [low, high])
+    assert code == 1
+    assert "low   done      validation 30.00 %" in text
+    assert "high  failed    exit code 1" in text  # chosen: its test set is to be evaluated
 
 
 def finish(job, accuracy):
