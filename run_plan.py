@@ -72,7 +72,9 @@ def _spec(config: Mapping[str, Any], devices: Any) -> Any:
     if "objective" in config:
         from language import pretrain
 
-        return pretrain.make_spec(pretrain.prepare(config, devices))
+        run = pretrain.prepare(config, devices)
+        tokenizer = pretrain.open_tokenizer(run)
+        return pretrain.make_spec(run, pretrain.vocabulary_of(tokenizer) if tokenizer else None)
     if _is_finetuning(config):
         from language import finetune
 

@@ -19,7 +19,7 @@ from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.spelling import nearest
-from nystromformer_jax.training import from_mapping
+from nystromformer_jax.training import ConfigDiffers, Workdir, from_mapping
 
 _logger = logging.getLogger(__name__)
 
@@ -167,6 +167,22 @@ def read_params(
     changes = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     _, variables = from_pretrained(init.folder, model_class=model_class, seed=seed, **changes)
     return variables["params"]
+
+
+def record_weights(init: InitConfig, workdir: Workdir) -> str:
+    """Returns the hash of the initial weights, recorded at the first start: the files may change later.
+
+    Raises:
+      ConfigDiffers: The run has no checkpoint yet, and would start from other weights than those recorded.
+    """
+    recorded = workdir.record("init_sha256", init.weights_sha256)
+    is_started = workdir.has_checkpoints or workdir.result is not None
+    if not is_started and init.weights_sha256() != recorded:
+        raise ConfigDiffers(
+            f"{workdir.path} contains a run from other weights than those that {init.checkpoint} has now:"
+            " pass another --workdir for a new run."
+        )
+    return recorded
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: InitConfig) -> None:

@@ -19,6 +19,7 @@ from language.initial import (
     check_tokenizer,
     model_config,
     read_params,
+    record_weights,
     require_packages,
 )
 from language.masking import ObjectiveConfig, Vocabulary, mask_pairs
@@ -101,8 +102,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
     config = _model_config(run, corpus.tokenizer.vocab_size)
     check_tokenizer(corpus.tokenizer, config, run.init)
     model = NystromformerForPreTraining(config)
-    # At the first start, because the files may change before the end.
-    init_sha256 = workdir.record("init_sha256", run.init.weights_sha256)
+    init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         with training.sync_errors(), training.writing_to(workdir.path):

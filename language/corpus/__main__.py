@@ -1,6 +1,5 @@
 """Prepares a corpus and prints statistics and examples: `python -m language.corpus wiki.train.tokens`."""
 
-import dataclasses
 import logging
 import sys
 from collections.abc import Sequence
@@ -45,12 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = vars(parser.parse_args(arguments))
     show, cased = args.pop("show"), args.pop("cased")
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    fields = dataclasses.fields(CorpusConfig)
-    flags = {f"data.{field.name}": f"--{field.name}" for field in fields}
+    flags = {f"data.{name}": f"--{name}" for name in args} | {"data.dir": "DIR"}
     return run_to_end(
-        "language.corpus",
-        lambda: _report(CorpusConfig(**args, lowercase=not cased), show),
-        {**flags, "data.dir": "DIR"},
+        "language.corpus", lambda: _report(CorpusConfig(**args, lowercase=not cased), show), flags
     )
 
 

@@ -63,7 +63,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
             records.append(Record(where, Sentence([], [] if labeled else None)))
             is_new = False
             columns = len(cells)
-        if labeled and len(cells) != columns:
+        if len(cells) != columns:
             raise ValueError(
                 f"{where}: has {len(cells)} columns, but the first line of its sentence has {columns}."
                 " Comments are not supported: remove them."
@@ -159,5 +159,5 @@ def open_split(
         tokenizer=tokenizer,
         tags=tags,
         sentences=sentences,
-        message_of=np.array(owners, np.int64),
+        sentence_of=np.array(owners, np.int64),
     )

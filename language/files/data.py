@@ -1,4 +1,4 @@
-"""Prepares one's file_format files for fine-tuning; the prepared data are cached."""
+"""Prepares one's own files for fine-tuning; the prepared data are cached."""
 
 import dataclasses
 import itertools
@@ -135,7 +135,7 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
         ", ".join(f"{split} {len(found):,} rows" for split, found in splits.items()),
         ", ".join(notes["labels"]) or "none",
     )
-    return TaskData(task, splits, prepared.sha256, prepared.folder, notes, is_sample)
+    return TaskData(task, splits, prepared.sha256, prepared.folder, is_sample)
 
 
 def open_input(

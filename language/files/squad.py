@@ -159,13 +159,20 @@ def _question(entry: Any, context: Any, path: Path, *, labeled: bool) -> Questio
     question = question.strip()
     if not labeled:
         return Question(id, question, context, None)
-    answers = [] if entry.get("is_impossible") else entry.get("answers")
+    is_impossible = entry.get("is_impossible", False)
+    if not isinstance(is_impossible, bool):
+        raise ValueError(
+            f"{where}: is_impossible must be true or false, not {is_impossible!r:.50}."
+        )
+    answers = [] if is_impossible else entry.get("answers")
     if answers is None:
         raise ValueError(
             f"{where}: needs answers, or leave them out of all questions of a test file."
         )
     for answer in answers:
         text, begin = answer["text"], answer["answer_start"]
+        if type(begin) is not int:
+            raise ValueError(f"{where}: answer_start must be a whole number, not {begin!r:.50}.")
         if not text or begin < 0 or context[begin : begin + len(text)] != text:
             raise ValueError(
                 f"{where}: the answer is {text!r}, but its context has"

@@ -10,7 +10,7 @@ from dataprep import cache
 from language.finetune.run import Run, is_partial
 from language.finetune.spec import collate, make_spec, tuned
 from language.glue import GlueConfig
-from language.initial import check_tokenizer, read_params
+from language.initial import check_tokenizer, read_params, record_weights
 from language.tasks.data import TaskData
 from language.tasks.sequences import SequenceTask
 from language.tasks.task import Outputs, Task
@@ -43,9 +43,9 @@ def train(
         if name != "train" and split.is_labeled and workdir.result is None:
             # Raises ValueError, before training, if no example is complete.
             split.count_complete(spec.config.eval.num_evaluated(len(split)))
-    _require_same_tuning(run, workdir)
-    # At the first start, because the files may change before the end.
-    init_sha256 = workdir.record("init_sha256", run.init.weights_sha256)
+    tuning = workdir.record("tune_threshold", lambda: str(run.sections["eval"].tune_threshold))
+    _require_same_tuning(run, workdir.path, tuning)
+    init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
         task, outputs = _evaluate_valid(run, data, spec, params)
@@ -92,10 +92,12 @@ def evaluate_checkpoint(run: Run, data: TaskData, workdir: training.Workdir) -> 
     Raises:
       NotFinished: The run has no result yet.
       LossNotFinite: The run diverged.
+      ConfigDiffers: `eval.tune_threshold` is not that of the run.
     """
     run = run.with_task(data.task)
     result = workdir.require_result()
     workdir.require_data(data.sha256)
+    _require_same_tuning(run, workdir.path, workdir.recorded("tune_threshold"))
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     params = training.load_best_params(workdir, spec)
     task, outputs = _evaluate_valid(run, data, spec, params)
@@ -128,14 +130,13 @@ def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
     )
 
 
-def _require_same_tuning(run: Run, workdir: training.Workdir) -> None:
+def _require_same_tuning(run: Run, folder: Path, recorded: str | None) -> None:
     """Raises ConfigDiffers if `eval.tune_threshold`, with which metrics are compared, has changed."""
     tuning = str(run.sections["eval"].tune_threshold)
-    recorded = workdir.record("tune_threshold", lambda: tuning)
-    if recorded != tuning:
+    if recorded not in (None, tuning):
         raise training.ConfigDiffers(
-            f"{workdir.path} contains a run with eval.tune_threshold={recorded}, now it is {tuning}: pass"
-            f" --config.eval.tune_threshold={recorded} to resume it, or another --workdir for a new run."
+            f"{folder} contains a run with eval.tune_threshold={recorded}, now it is {tuning}: pass"
+            f" --config.eval.tune_threshold={recorded} for this run, or another --workdir for a new one."
         )
 
 

@@ -128,10 +128,11 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> TaskData:
             task.title,
             ", ".join(small),
         )
-    if config.examples:
+    is_sample = 0 < config.examples < len(splits["train"])
+    if is_sample:
         rows = sample(splits["train"], config.examples, config.seed)
         splits["train"] = splits["train"].take(rows)
-    return TaskData(task, splits, prepared.sha256, prepared.folder, notes)
+    return TaskData(task, splits, prepared.sha256, prepared.folder, is_sample)
 
 
 def notes_of(found: TaskSplits) -> dict[str, Any]:

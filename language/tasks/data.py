@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from language.tasks.examples import EncodedSplit
 from language.tasks.task import Task
@@ -17,5 +16,4 @@ class TaskData:
     splits: Mapping[str, EncodedSplit]  # "train", "valid", and others
     sha256: str  # hash of all prepared files, equal for equal examples
     folder: Path
-    notes: Mapping[str, Any]
     is_sample: bool = False  # True if the training split is a sample of a larger file

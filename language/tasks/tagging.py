@@ -41,7 +41,7 @@ class TaggedSplit(EncodedSplit):
 
     tags: npt.NDArray[np.int32]  # [total], `IGNORED` at tokens that continue a word
     sentences: Sequence[Sentence]
-    message_of: npt.NDArray[np.int64]  # [N], index of the sentence of each row
+    sentence_of: npt.NDArray[np.int64]  # [N], index of the sentence of each row
 
     @property
     def is_labeled(self) -> bool:
@@ -50,7 +50,7 @@ class TaggedSplit(EncodedSplit):
 
     def count_complete(self, rows: int) -> int:
         """Returns how many sentences have all their rows among the first `rows`; see `EncodedSplit`."""
-        return count_complete(self.message_of, rows)
+        return count_complete(self.sentence_of, rows)
 
     def batch(self, indices: npt.NDArray[np.integer], max_len: int) -> Batch:
         """Returns a batch with the labels [B, L], `IGNORED` except at the first token of each word."""
@@ -76,7 +76,7 @@ class TaggingTask(Task):
         classes = outputs["classes"]
         count = split.count_complete(len(classes))
         tags: list[list[str]] = [[] for _ in range(count)]
-        for row, sentence in enumerate(split.message_of[: len(classes)].tolist()):
+        for row, sentence in enumerate(split.sentence_of[: len(classes)].tolist()):
             if sentence < count:
                 start, length = int(split.starts[row, 0]), int(split.lengths[row, 0])
                 firsts = np.flatnonzero(split.tags[start : start + length] != IGNORED)

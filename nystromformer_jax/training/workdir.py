@@ -169,7 +169,15 @@ class Workdir:
             write_json(file, {**recorded, name: make()})
 
         self._primary_first(write)
-        return str(read_json(self.path / "data.json")[name])
+        recorded = self.recorded(name)
+        assert recorded is not None
+        return recorded
+
+    def recorded(self, name: str) -> str | None:
+        """Returns the value `name` in `data.json`, or None if there is none."""
+        file = self.path / "data.json"
+        found = read_json(file).get(name) if file.exists() else None
+        return None if found is None else str(found)
 
     def _primary_first(self, act: Callable[[], None]) -> None:
         """Calls `act` in the primary process, which may write, then in all others, which only read."""

@@ -176,7 +176,7 @@ def test_run_is_partial_if_it_saw_or_evaluated_less(tmp_path, checkpoint):
         }
         counts = {**task.sizes, **(splits or {})}
         own = {name: range(size) for name, size in counts.items()}
-        data = TaskData(task, own, sha256="", folder=tmp_path, notes={})
+        data = TaskData(task, own, sha256="", folder=tmp_path)
         return finetune.is_partial(dataclasses.replace(run, sections=sections), data)
 
     for whole in (

@@ -150,7 +150,7 @@ def _what_would_fit(
             return " ".join(f"--config.{key}={value}" for key, value in changes.items())
     others = ["a smaller train.batch_size", "a shorter length", "more chips"]
     if spec.mesh.shape["sequence"] == 1:
-        is_nystrom = config["attention"].get("name", "nystrom") == "nystrom"
+        is_nystrom = config["attention"].get("name", "") in ("", "nystrom")  # "": the checkpoint's
         others.append("mesh.sequence" if is_nystrom else "Nyström attention with mesh.sequence")
     return (
         "none of train.remat, mesh.shard_params and train.accumulation helps: use"

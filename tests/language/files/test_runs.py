@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import functools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from language import finetune
+from language.finetune import trainer
 from language.finetune.run import padded_len
 from language.heads import HEADS
 from language.initial import InitConfig, read_params
 from language.tasks.answering import f1
 from language.tasks.tagging import entity_scores
 from language.tokenizer import load_tokenizer
-from nystromformer_jax.pretrained import from_pretrained, load
+from nystromformer_jax.pretrained import from_pretrained, load, save_pretrained
 from nystromformer_jax.training import ConfigDiffers, NotFinished, Workdir
 from tests.helpers import OTHER_FRAMEWORK, assert_close
 from tests.language.files import fakes
@@ -206,13 +208,16 @@ def test_two_separators_need_room_before_data_is_read(tmp_path):
         open_tokenizer(5)
 
 
-def train_with(tmp_path, checkpoint, kind, **evaluation):
+def train_with(tmp_path, checkpoint, kind, evaluates=False, **evaluation):
+    """Trains a run on few examples, or evaluates it."""
     file = fakes.write(tmp_path, kind)
     config = fakes.sections(kind, file, checkpoint, eval=evaluation, train={"epochs": 0.5})
     run = finetune.prepare(config, jax.devices()[:1])
     tokenizer = finetune.open_tokenizer(run)
     data = finetune.load_data(run, tokenizer)
-    with Workdir(tmp_path / "run", config, paths=finetune.PATHS) as workdir:
+    with Workdir(tmp_path / "run", config, paths=finetune.PATHS, read_only=evaluates) as workdir:
+        if evaluates:
+            return finetune.evaluate_checkpoint(run, data, workdir)
         return finetune.train(run, data, tokenizer, workdir)
 
 
@@ -226,8 +231,27 @@ def test_metrics_with_and_without_a_tuned_threshold_are_not_compared(
     tmp_path, checkpoint, no_annotations
 ):
     train_with(tmp_path, checkpoint, "multi_label")
-    with pytest.raises(ConfigDiffers, match=r"eval.tune_threshold=False, now it is True: pass"):
-        train_with(tmp_path, checkpoint, "multi_label", tune_threshold=True)
+    for evaluates in (False, True):
+        with pytest.raises(ConfigDiffers, match=r"eval.tune_threshold=False, now it is True: pass"):
+            train_with(tmp_path, checkpoint, "multi_label", evaluates, tune_threshold=True)
+
+
+def test_a_run_without_checkpoint_does_not_resume_from_other_weights(
+    tmp_path, checkpoint, monkeypatch, no_annotations
+):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "read_params", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_with(tmp_path, folder, "regression")
+    model, variables = from_pretrained(folder)
+    save_pretrained(folder, model, jax.tree.map(lambda x: x + 0.01, variables))
+    with pytest.raises(ConfigDiffers, match="contains a run from other weights"):
+        train_with(tmp_path, folder, "regression")
 
 
 @pytest.mark.parametrize(("examples", "is_partial"), [(0, False), (7, True), (999, False)])

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
     data = load(tokenizer, "token_classification", file, max_len=6, valid_file=str(file))
     assert data.task.labels == ("O", "B-A", "I-A")
     split = data.splits["train"]
-    assert split.message_of.tolist() == [0, 1]
+    assert split.sentence_of.tolist() == [0, 1]
     batch = split.batch(np.arange(2), 6)
     words = [[tokenizer.backend.id_to_token(id) for id in row] for row in batch["inputs"]]
     none = IGNORED
@@ -83,10 +84,11 @@ def test_no_break_spaces_are_parts_of_words(tmp_path):
 def test_comments_and_other_lines_with_more_or_fewer_columns_are_an_error(tmp_path):
     file = tmp_path / "x.conll"
     file.write_text("# id 12\tdomain=train\nrome\t_\t_\tB-LOC\n")
-    with pytest.raises(
-        ValueError, match=r"line 2: has 4 columns, but the first line of its sentence"
-    ):
-        conll.read(file, FilesConfig(kind="token_classification"), labeled=True)
+    for labeled in (True, False):
+        with pytest.raises(
+            ValueError, match=r"line 2: has 4 columns, but the first line of its sentence"
+        ):
+            conll.read(file, FilesConfig(kind="token_classification"), labeled=labeled)
 
 
 def test_sentences_longer_than_a_row_have_several(tmp_path, tokenizer):
@@ -281,6 +283,8 @@ INVALID = {
         ("x.json", SHIFTED, {}, "question '1': the answer is 'rome', but its context has"),
         ("x.json", NEGATIVE, {}, "'rome' at character -5: correct answer_start"),
         ("x.json", TWICE, {}, "2 questions have the id"),
+        ("x.json", SHIFTED.replace('"id"', '"is_impossible": "false", "id"'), {}, "must be true or false"),
+        ("x.json", re.sub(r'"answer_start": -?\d+', '"answer_start": true', SHIFTED), {}, "a whole number"),
         ("x.json", "{}", {"max_len": 20, "overlap": 10}, "data.overlap=10: needs less than half of"),
     ],
 }  # fmt: skip

@@ -7,6 +7,7 @@ import pytest
 
 from language.glue import TASKS, GlueConfig, load
 from language.glue import data as glue_data
+from language.glue.data import find_files, notes_of, read_files
 from nystromformer_jax.training.config import from_mapping
 from tests.helpers import data_folders
 from tests.language.glue.fakes import (
@@ -112,10 +113,18 @@ def test_notes_count_different_shared_and_skipped_examples(tmp_path):
     rows = ["0\t1\t2\tA b\tC d\t0", "1\t1\t2\tC d\tA b\t1", "torn", "3\t1\t2\tE\tF\t0"]
     (folder / "train.tsv").write_text(header + "\n".join(rows))
     (folder / "dev.tsv").write_text(header + "0\t1\t2\tF\tE\t1\n1\t1\t2\ta b\tC d\t0\n")
-    data = load_task("qqp", tmp_path)
-    assert data.notes["different"] == {"train": 2, "valid": 2, "test": 5}
-    assert data.notes["shared"] == {"train/valid": 1, "train/test": 0, "valid/test": 0}
-    assert data.notes["left_out"] == {"train": [4]}
+    task = TASKS["qqp"]
+    assert notes_of(read_files(task, find_files(task, tmp_path))) == {
+        "different": {"train": 2, "valid": 2, "test": 5},
+        "shared": {"train/valid": 1, "train/test": 0, "valid/test": 0},
+        "left_out": {"train": [4]},
+    }
+
+
+def test_a_sample_is_a_part_of_the_task(tmp_path):
+    write_task(tmp_path, "mnli")
+    for examples, is_sample in ((0, False), (30, True), (31, False), (32, False)):
+        assert load_task("mnli", tmp_path, examples=examples).is_sample == is_sample
 
 
 def test_invalid_file_leaves_no_prepared_data(tmp_path):
