@@ -147,15 +147,16 @@ def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "*b
     """
     if mask is None:
         return None
-    kind = jnp.result_type(mask)
+    mask = jnp.asarray(mask)
+    kind, shape = mask.dtype, mask.shape
     if not (kind == jnp.bool_ or jnp.issubdtype(kind, jnp.integer)):
         raise ValueError(f"mask must be {MASK}; got {kind}. Pass mask.astype(bool).")
-    shape = jnp.shape(mask)
-    if len(shape) < 3 or shape[-3:] != (1, 1, length) or len(shape) - 3 > len(batch):
+    fits = shape[-3:] == (1, 1, length) and len(shape) - 3 <= len(batch)
+    pairs = zip(reversed(shape[:-3]), reversed(batch), strict=False)
+    if not fits or any(own not in (1, size) for own, size in pairs):
         raise ValueError(
-            f"mask must be {MASK}, T = {length}; got shape {shape}. Only padding masks are supported."
-            " If mask is [B, T] and True at real tokens, pass"
-            " mask[:, None, None, :]."
+            f"mask must be {MASK}, with the batch {batch} and T = {length}; got shape {shape}. Only padding"
+            " masks are supported. If mask is [B, T] and True at real tokens, pass mask[:, None, None, :]."
         )
-    keys = jnp.asarray(mask, bool).reshape(*shape[:-3], length)
+    keys = mask.astype(bool).reshape(*shape[:-3], length)
     return jnp.broadcast_to(keys, (*batch, length))

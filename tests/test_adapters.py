@@ -139,6 +139,7 @@ def test_equal_functions_are_not_retraced(rngs):
         ({"mask": jnp.ones((B, 1, 1, L))}, r"boolean or integer .* got float32"),
         ({"bias": jnp.zeros((B, 1, 1, L))}, "does not support bias"),
         ({"dropout_rate": 0.1}, r"dropout of attention weights, got dropout_rate=0\.1"),
+        ({"mask": jnp.ones((B + 1, 1, 1, L), bool)}, r"got shape \(4, 1, 1, 23\)"),
         ({"is_causal": True}, "only padding masks, got is_causal=True"),
         ({"module": nn.Dense(1)}, "sow_weights=False"),
         ({"precision": "highest"}, r"jax\.default_matmul_precision"),
