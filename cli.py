@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ from typing import Any
 from absl import app, flags
 from ml_collections import ConfigDict, config_flags
 
-from command import flushed_stdout, message_of, terminate
+from command import ends_on_sigterm, flushed_stdout, message_of
 from launch import huge_pages
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.spelling import nearest, split_commas
@@ -436,10 +435,9 @@ def _log_unraisable(unraisable: Any) -> None:
 
 def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
     # The training loop installs handlers that save; these handlers are active before and after it.
-    signal.signal(signal.SIGTERM, terminate)
     sys.unraisablehook = _log_unraisable
     try:
-        with flushed_stdout():
+        with ends_on_sigterm(), flushed_stdout():
             code = main(argv)
     except BrokenPipeError:  # the reader, for example `head`, has exited
         code = 1

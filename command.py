@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 
 def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
@@ -28,9 +29,8 @@ def run_to_end(
       act: Returns the exit code; None for 0.
       flags: The command's flag for each config key, such as {"data.dir": "--dir"}, for error messages.
     """
-    signal.signal(signal.SIGTERM, terminate)
     try:
-        with flushed_stdout():
+        with ends_on_sigterm(), flushed_stdout():
             return act() or 0
     except BrokenPipeError:  # the reader, for example `head`, has exited
         return 1
@@ -74,6 +74,29 @@ def message_of(error: Exception) -> str:
     return str(error)
 
 
-def terminate(number: int, frame: object) -> None:
-    """Handles SIGTERM: ends the program with exit code 143."""
+@contextlib.contextmanager
+def ends_on_sigterm() -> Iterator[None]:
+    """Within the block, SIGTERM ends the program with exit code 143. The handler stays after the block.
+
+    Python ignores an exception in a callback of a weak reference, such as those of imports. If the signal
+    comes during one, it is repeated after a tenth of a second.
+    """
+    previous = sys.unraisablehook
+
+    def repeat(ignored: Any) -> None:
+        if isinstance(ignored.exc_value, SystemExit):
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+        else:
+            previous(ignored)
+
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = repeat
+    try:
+        yield
+    finally:
+        sys.unraisablehook = previous
+
+
+def _terminate(number: int, frame: object) -> None:
     raise SystemExit(128 + number)

@@ -45,6 +45,32 @@ def test_exceptions_become_one_sentence_and_an_exit_code(capsys, error, code, se
     assert capsys.readouterr().err == sentence + "\n"
 
 
+@pytest.mark.parametrize("program", ["run_to_end('name', act)", "cli.run(lambda argv: act())"])
+def test_sigterm_within_a_callback_ends_the_program(program):
+    """Python ignores exceptions in such callbacks, also the one that would end the program."""
+    script = f"""
+import os, signal, time, weakref
+import cli
+from command import run_to_end
+
+class Module: pass
+
+def callback(_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.01)
+
+def act():
+    module = Module()
+    reference = weakref.ref(module, callback)
+    del module
+    time.sleep(20)
+
+{program}
+"""
+    done = print_to(subprocess.PIPE, script)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
+
+
 def test_a_successful_command_returns_0(capsys):
     assert run_to_end("name", lambda: print("done")) == 0
     assert capsys.readouterr() == ("done\n", "")
