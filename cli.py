@@ -334,11 +334,14 @@ def _check_config(argv: list[str]) -> None:
     sections = load_config(path, *([argument] if colon else [])).to_dict()
     for item in argv:
         if key := re.match(r"--?(?:no)?config\.([^=]*)", item):
-            require_settable(key[1], sections, "--config.")
+            require_settable(key[1], sections, "--config.", "--config=FILE:ATTENTION")
 
 
-def require_settable(key: str, sections: Mapping[str, Any], flag: str) -> None:
-    """Raises ValueError unless `flag`, followed by a key of a config and a value, can set the key."""
+def require_settable(key: str, sections: Mapping[str, Any], flag: str, attention: str) -> None:
+    """Raises ValueError unless `flag`, followed by a key of a config and a value, can set the key.
+
+    `attention` is the flag that takes the attention and its options, for a message.
+    """
     keys = keys_of(sections)
     if key not in keys:
         raise ValueError(f"unknown config key {flag}{key}{nearest(key, keys)}")
@@ -353,7 +356,7 @@ def require_settable(key: str, sections: Mapping[str, Any], flag: str) -> None:
     if value is None:  # ml-collections takes the type of a flag from the default
         raise ValueError(
             f"{flag}{key} cannot be set, because its default is None. Pass it after the attention:"
-            f" --config=FILE:ATTENTION,{name}=VALUE."
+            f" {attention},{name}=VALUE."
         )
 
 
@@ -434,9 +437,9 @@ def _log_unraisable(unraisable: Any) -> None:
 
 
 def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
-    # The training loop installs handlers that save; these handlers are active before and after it.
-    sys.unraisablehook = _log_unraisable
+    sys.unraisablehook = _log_unraisable  # which `ends_on_sigterm` calls
     try:
+        # The training loop installs handlers that save. Before and after it, SIGTERM ends the program.
         with ends_on_sigterm(), flushed_stdout():
             code = main(argv)
     except BrokenPipeError:  # the reader, for example `head`, has exited

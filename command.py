@@ -1,4 +1,4 @@
-"""Shared parts of the commands `python -m …` and of `run_sweep.py`: parser, one-line errors, exit codes."""
+"""Shared parts of all commands: parser, one-line errors, exit codes, SIGTERM."""
 
 import argparse
 import contextlib
@@ -78,20 +78,23 @@ def message_of(error: Exception) -> str:
 def ends_on_sigterm() -> Iterator[None]:
     """Within the block, SIGTERM ends the program with exit code 143. The handler stays after the block.
 
-    Python ignores an exception in a callback of a weak reference, such as those of imports. If the signal
-    comes during one, it is repeated after a tenth of a second.
+    Python ignores exceptions in callbacks of weak references, such as those of imports. If SIGTERM or Ctrl-C
+    arrives during one, it is raised again 0.1 s later.
     """
     previous = sys.unraisablehook
 
-    def repeat(ignored: Any) -> None:
-        if isinstance(ignored.exc_value, SystemExit):
-            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
+    def raise_again(ignored: Any) -> None:
+        error = ignored.exc_value
+        is_sigterm = isinstance(error, SystemExit) and error.code == 128 + signal.SIGTERM
+        if is_sigterm or isinstance(error, KeyboardInterrupt):
+            number = signal.SIGTERM if is_sigterm else signal.SIGINT
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
             signal.setitimer(signal.ITIMER_REAL, 0.1)
         else:
             previous(ignored)
 
     signal.signal(signal.SIGTERM, _terminate)
-    sys.unraisablehook = repeat
+    sys.unraisablehook = raise_again
     try:
         yield
     finally:

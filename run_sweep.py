@@ -181,7 +181,9 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
             raise ValueError(f"{path}: {key} is missing.")
     name_of(own.data.task)
     for key in values:
-        cli.require_settable(key, types, "--set=")
+        cli.require_settable(key, types, "--set=", "--attentions=ATTENTION")
+        if "." not in key:
+            raise ValueError(f"--set={key} is invalid: only values in sections can be set.")
     for setting in itertools.product(*values.values()):
         for key, item in zip(values, setting, strict=True):
             section, _, name = key.partition(".")

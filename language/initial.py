@@ -19,7 +19,7 @@ from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.spelling import nearest
-from nystromformer_jax.training import ConfigDiffers, Workdir, from_mapping
+from nystromformer_jax.training import ConfigDiffers, Workdir, from_mapping, sync_errors
 
 _logger = logging.getLogger(__name__)
 
@@ -175,13 +175,18 @@ def record_weights(init: InitConfig, workdir: Workdir) -> str:
     Raises:
       ConfigDiffers: The run has no checkpoint yet, and would start from other weights than those recorded.
     """
-    recorded = workdir.record("init_sha256", init.weights_sha256)
-    is_started = workdir.has_checkpoints or workdir.result is not None
-    if not is_started and init.weights_sha256() != recorded:
-        raise ConfigDiffers(
-            f"{workdir.path} contains a run from other weights than those that {init.checkpoint} has now:"
-            " pass another --workdir for a new run."
-        )
+    is_finished = workdir.result is not None or workdir.divergence is not None
+    if workdir.has_checkpoints or is_finished:
+        return workdir.record("init_sha256", init.weights_sha256)
+    with sync_errors():
+        sha256 = init.weights_sha256()
+    recorded = workdir.record("init_sha256", lambda: sha256)
+    with sync_errors():
+        if sha256 != recorded:
+            raise ConfigDiffers(
+                f"{workdir.path} contains a run from other weights than those that {init.checkpoint} has"
+                " now: pass another --workdir for a new run."
+            )
     return recorded
 
 

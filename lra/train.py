@@ -199,9 +199,10 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     """
     spec = make_spec(run)
 
-    training, files = _examples(run, task.splits["train"]), {task.folder: task.sha256}
-    is_open = workdir.result is None and workdir.divergence is None
-    if is_open and run.data.curriculum and task.open_curriculum:
+    training = _examples(run, task.splits["train"])
+    files = {task.folder: task.sha256}
+    is_unfinished = workdir.result is None and workdir.divergence is None
+    if is_unfinished and run.data.curriculum and task.open_curriculum:
         with sync_errors():  # each process generates or opens the easier examples
             easier, prepared = task.open_curriculum()
         _require_same_curriculum(workdir, prepared.sha256)
@@ -249,11 +250,13 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
 
 def _require_same_curriculum(workdir: Workdir, sha256: str) -> None:
     """Raises ConfigDiffers if a run began with other examples of its curriculum."""
-    if (known := workdir.record("curriculum_sha256", lambda: sha256)) != sha256:
-        raise ConfigDiffers(
-            f"{workdir.path} contains a run with another curriculum (sha256 {known[:12]}…; now"
-            f" {sha256[:12]}…): pass another --workdir for a new run."
-        )
+    known = workdir.record("curriculum_sha256", lambda: sha256)
+    with sync_errors():
+        if known != sha256:
+            raise ConfigDiffers(
+                f"{workdir.path} contains a run with another curriculum (sha256 {known[:12]}…; now"
+                f" {sha256[:12]}…): pass another --workdir for a new run."
+            )
 
 
 def evaluate_checkpoint(

@@ -153,7 +153,7 @@ def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "*b
         raise ValueError(f"mask must be {MASK}; got {kind}. Pass mask.astype(bool).")
     fits = shape[-3:] == (1, 1, length) and len(shape) - 3 <= len(batch)
     pairs = zip(reversed(shape[:-3]), reversed(batch), strict=False)
-    if not fits or any(own not in (1, size) for own, size in pairs):
+    if not fits or any(axis not in (1, size) for axis, size in pairs):
         raise ValueError(
             f"mask must be {MASK}, with the batch {batch} and T = {length}; got shape {shape}. Only padding"
             " masks are supported. If mask is [B, T] and True at real tokens, pass mask[:, None, None, :]."

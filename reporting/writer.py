@@ -123,7 +123,7 @@ def output_path(text: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from None
     if out.name in ("", ".."):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is a folder; pass a path in it, such as {out / 'report'}"
+            f"needs a file name without extension, got {text!r}: pass a path such as {out / 'report'}"
         )
     return out
 

@@ -72,7 +72,7 @@ def wait_for(path):
         (["--set=optimizer=3"], "--set=optimizer is a section: set each value"),
         (
             ["--attentions=reformer", "--set=attention.num_buckets=32,64"],
-            "Pass it after the attention: --config=FILE:ATTENTION,num_buckets=VALUE",
+            "Pass it after the attention: --attentions=ATTENTION,num_buckets=VALUE",
         ),
         (["--data_dir=x"], "pass --set=data.dir=x for other tasks"),
         (["--seeds=0"], "argument --seeds: needs a positive number, got '0'"),

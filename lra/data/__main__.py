@@ -50,7 +50,7 @@ def _report(given: argparse.Namespace) -> None:
     if export_dir:
         if info.targets:
             raise ValueError(f"{name} has labeled tokens: leave out --export_tfds.")
-        if name in data.TASKS:  # else its folder is named by the task
+        if name in data.TASKS:  # the name of another package's task is known only after loading
             tfds_source.new_folder(name, export_dir)
     task = data.load(
         data.DataConfig(

@@ -39,7 +39,7 @@ def state_of(folder: Path, job: Job, *, is_chosen: bool = False) -> State:
     """
     log, result = log_of(folder, job), job.result
     progress, left, total = _progress(job.folder)
-    waiting = State("waiting", f"stopped at {progress}" if progress else "", left, total)
+    unfinished = State("waiting", f"stopped at {progress}" if progress else "", left, total)
     if is_running(log):
         if result is not None:
             return State("running", "evaluating the test set", 0, None)
@@ -56,10 +56,10 @@ def state_of(folder: Path, job: Job, *, is_chosen: bool = False) -> State:
             if not is_chosen:
                 return done
             text = f"{accuracy}; chosen, the test set is not evaluated yet"
-            waiting = done._replace(kind="waiting", text=text)
+            unfinished = done._replace(kind="waiting", text=text)
     if error := failure(log):
-        return State("failed", error, left, total)
-    return waiting
+        return unfinished._replace(kind="failed", text=error)
+    return unfinished
 
 
 def _progress(folder: Path) -> tuple[str, float | None, float | None]:

@@ -176,7 +176,7 @@ def fit(
                     stopwatch.add_elapsed()
                     checkpointer.save(step, state, metric_sums, record)
                 saved_step = step
-            # If a signal came after the condition above, the next step is the last one.
+            # If a signal arrived after the condition above, one more step runs before the save.
             if step == total_steps or (stop.received is not None and saved_step == step):
                 break
 

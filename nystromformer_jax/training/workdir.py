@@ -98,7 +98,7 @@ class Workdir:
         if not self._is_new:
             recorded = read_json(config_file)
             _require_same_config(self.path, recorded, config, paths)
-            self._config = _updated(recorded, config, paths)
+            self._config = _merge_configs(recorded, config, paths)
         elif self._writes:
             write_json(config_file, config)
         self.environment = describe_environment() if self._read_only else self._check_environment()
@@ -139,8 +139,8 @@ class Workdir:
     def require_data(self, sha256: str) -> None:
         """Records the hash of the data of a new run; compares it with the recorded hash when a run resumes.
 
-        A run that resumes with other values that may change, such as file locations and evaluations, has
-        them in `config.json` from then on.
+        If a resumed run has other values of settings that may change, such as file locations or evaluation,
+        `config.json` is rewritten with them.
 
         Raises:
           ConfigDiffers: The run was started on data with a different hash.
@@ -369,10 +369,10 @@ def _require_same_config(
         )
 
 
-def _updated(
+def _merge_configs(
     recorded: Mapping[str, Any], config: Mapping[str, Any], paths: Iterable[str]
 ) -> dict[str, Any]:
-    """Returns the config of a run, with the values of `config` that may change when the run resumes."""
+    """Returns the recorded config of a run, with the values of `config` that may change when it resumes."""
     own = {name: recorded[name] for name in IDENTITY if name in recorded}
     updated = {**recorded, **config, **own}
     for key in (*paths, *NOT_COMPARED):

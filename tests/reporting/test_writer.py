@@ -113,4 +113,6 @@ def test_home_is_expanded(monkeypatch, tmp_path):
 def test_an_output_path_needs_a_name(text, capsys):
     with pytest.raises(SystemExit):
         main("test", None, lambda folders: ((), ()), Report, ["runs", f"--out={text}"])
-    assert f"argument --out: {text!r} is a folder; pass a path in it" in capsys.readouterr().err
+    assert (
+        f"--out: needs a file name without extension, got {text!r}: pass" in capsys.readouterr().err
+    )
