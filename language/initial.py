@@ -19,7 +19,7 @@ from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.spelling import nearest
-from nystromformer_jax.training import ConfigDiffers, Workdir, from_mapping, sync_errors
+from nystromformer_jax.training import Workdir, from_mapping, sync_errors
 
 _logger = logging.getLogger(__name__)
 
@@ -180,14 +180,8 @@ def record_weights(init: InitConfig, workdir: Workdir) -> str:
         return workdir.record("init_sha256", init.weights_sha256)
     with sync_errors():
         sha256 = init.weights_sha256()
-    recorded = workdir.record("init_sha256", lambda: sha256)
-    with sync_errors():
-        if sha256 != recorded:
-            raise ConfigDiffers(
-                f"{workdir.path} contains a run from other weights than those that {init.checkpoint} has"
-                " now: pass another --workdir for a new run."
-            )
-    return recorded
+    workdir.require_same("init_sha256", sha256, f"different weights of {init.checkpoint}")
+    return sha256
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: InitConfig) -> None:

@@ -22,7 +22,6 @@ from nystromformer_jax.cores import CoreFactory, core_class, option_fields
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.training import (
     SECTIONS,
-    ConfigDiffers,
     Examples,
     FitConfig,
     FitResult,
@@ -205,7 +204,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     if is_unfinished and run.data.curriculum and task.open_curriculum:
         with sync_errors():  # each process generates or opens the easier examples
             easier, prepared = task.open_curriculum()
-        _require_same_curriculum(workdir, prepared.sha256)
+        workdir.require_same("curriculum_sha256", prepared.sha256, "a different curriculum")
         training = dataclasses.replace(training, curriculum=_examples(run, easier))
         files[prepared.folder] = prepared.sha256
 
@@ -246,17 +245,6 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
         result = {**rest, **tested, "partial": result["partial"] or is_partial(run, task)}
         workdir.write_result(result)
     return result
-
-
-def _require_same_curriculum(workdir: Workdir, sha256: str) -> None:
-    """Raises ConfigDiffers if a run began with other examples of its curriculum."""
-    known = workdir.record("curriculum_sha256", lambda: sha256)
-    with sync_errors():
-        if known != sha256:
-            raise ConfigDiffers(
-                f"{workdir.path} contains a run with another curriculum (sha256 {known[:12]}…; now"
-                f" {sha256[:12]}…): pass another --workdir for a new run."
-            )
 
 
 def evaluate_checkpoint(

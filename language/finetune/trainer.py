@@ -43,8 +43,7 @@ def train(
         if name != "train" and split.is_labeled and workdir.result is None:
             # Raises ValueError, before training, if no example is complete.
             split.count_complete(spec.config.eval.num_evaluated(len(split)))
-    tuning = workdir.record("tune_threshold", lambda: str(run.sections["eval"].tune_threshold))
-    _require_same_tuning(run, workdir.path, tuning)
+    _require_same_tuning(run, workdir)
     init_sha256 = record_weights(run.init, workdir)
 
     def report(fit_result: training.FitResult, params: Any) -> dict[str, Any]:
@@ -97,7 +96,7 @@ def evaluate_checkpoint(run: Run, data: TaskData, workdir: training.Workdir) -> 
     run = run.with_task(data.task)
     result = workdir.require_result()
     workdir.require_data(data.sha256)
-    _require_same_tuning(run, workdir.path, workdir.recorded("tune_threshold"))
+    _require_same_tuning(run, workdir)
     spec = make_spec(run, len(data.splits["train"]), data.splits["valid"])
     params = training.load_best_params(workdir, spec)
     task, outputs = _evaluate_valid(run, data, spec, params)
@@ -130,14 +129,10 @@ def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
     )
 
 
-def _require_same_tuning(run: Run, folder: Path, recorded: str | None) -> None:
+def _require_same_tuning(run: Run, workdir: training.Workdir) -> None:
     """Raises ConfigDiffers if `eval.tune_threshold`, with which metrics are compared, has changed."""
-    tuning = str(run.sections["eval"].tune_threshold)
-    if recorded not in (None, tuning):
-        raise training.ConfigDiffers(
-            f"{folder} contains a run with eval.tune_threshold={recorded}, now it is {tuning}: pass"
-            f" --config.eval.tune_threshold={recorded} for this run, or another --workdir for a new one."
-        )
+    value = str(run.sections["eval"].tune_threshold)
+    workdir.require_same("tune_threshold", value, "a different eval.tune_threshold")
 
 
 def _description(task: Task) -> dict[str, Any]:

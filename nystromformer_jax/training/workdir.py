@@ -145,35 +145,54 @@ class Workdir:
         Raises:
           ConfigDiffers: The run was started on data with a different hash.
         """
-
-        def act() -> None:
-            self._require_data(sha256)
-            if self._writes and self.result is None and self.divergence is None:
-                file = self.path / "config.json"
-                if read_json(file) != self._config:
+        with sync_errors():
+            if self._recorded(CHANGED):
+                raise ConfigDiffers(
+                    f"The data of {self.path} changed during the run, so it will have no result:"
+                    " train again in another --workdir."
+                )
+        self.require_same("sha256", sha256, "different data")
+        with sync_errors():
+            if not self._writes or self.result is not None or self.divergence is not None:
+                return
+            file = self.path / "config.json"
+            if read_json(file) != self._config:
+                with writing_to(self.path):
                     write_json(file, self._config)
 
-        self._primary_first(act)
+    def require_same(self, name: str, value: str, what: str) -> None:
+        """Records `value` as `name` in `data.json` for a new run; compares it when a run resumes.
+
+        `what` names the difference in the error, such as "different data".
+
+        Raises:
+          ConfigDiffers: Another value is recorded.
+        """
+        recorded = self.record(name, lambda: value)
+        with sync_errors():
+            if recorded != value:
+                raise ConfigDiffers(
+                    f"{self.path} contains a run with {what} ({name} {recorded:.12}, now {value:.12}): pass"
+                    " another --workdir for a new run, or what the run was started with to resume it."
+                )
 
     def record(self, name: str, make: Callable[[], str]) -> str:
-        """Returns the value `name` in `data.json`; the first start of a run records `make()`."""
-        assert not self._read_only
+        """Returns the value `name` in `data.json`, or `make()`, which is recorded for a new run."""
 
         def write() -> None:
-            file = self.path / "data.json"
-            recorded = read_json(file) if file.exists() else {}
-            if name in recorded:
+            if self._recorded(name) is not None:
                 return
             if not self._writes:  # the primary process has written it
-                raise _not_shared(file)
-            write_json(file, {**recorded, name: make()})
+                raise _not_shared(self.path / "data.json")
+            file = self.path / "data.json"
+            write_json(file, {**(read_json(file) if file.exists() else {}), name: make()})
 
-        self._primary_first(write)
-        recorded = self.recorded(name)
-        assert recorded is not None
-        return recorded
+        if not self._read_only:
+            self._primary_first(write)
+        recorded = self._recorded(name)
+        return make() if recorded is None else recorded
 
-    def recorded(self, name: str) -> str | None:
+    def _recorded(self, name: str) -> str | None:
         """Returns the value `name` in `data.json`, or None if there is none."""
         file = self.path / "data.json"
         found = read_json(file).get(name) if file.exists() else None
@@ -186,27 +205,6 @@ class Workdir:
                 if turn:
                     with writing_to(self.path):
                         act()
-
-    def _require_data(self, sha256: str) -> None:
-        file = self.path / "data.json"
-        recorded = read_json(file) if file.exists() else {}
-        if not recorded.keys() & {"sha256", CHANGED}:
-            if self._writes:
-                write_json(file, {**recorded, "sha256": sha256})
-            elif not self._read_only:  # the primary process has written it
-                raise _not_shared(file)
-            return
-        if recorded.get(CHANGED):
-            raise ConfigDiffers(
-                f"The data of {self.path} changed during the run, so it will have no result:"
-                " train again in another --workdir."
-            )
-        if (known := str(recorded.get("sha256"))) != sha256:
-            raise ConfigDiffers(
-                f"{self.path} contains a run on other data (sha256 {known[:12]}…; now"
-                f" {sha256[:12]}…). Pass another --workdir for a new run, or the data of the run"
-                " to resume it."
-            )
 
     def require_result(self) -> dict[str, Any]:
         """Returns the result of a finished run.

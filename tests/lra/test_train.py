@@ -14,6 +14,7 @@ import pytest
 
 from lra import data, train
 from lra.data import Padding
+from nystromformer_jax.durable import write_json
 from nystromformer_jax.training import ConfigDiffers, Workdir, config_sha256, loop
 from tests.helpers import REFERENCE, assert_close
 
@@ -152,7 +153,7 @@ def test_rejects_resuming_with_other_data(finished):
     others = dataclasses.replace(prepared.data, seed=1)
     with (
         Workdir(folder, config) as workdir,
-        pytest.raises(ConfigDiffers, match="contains a run on other data"),
+        pytest.raises(ConfigDiffers, match="contains a run with different data"),
     ):
         train.train(prepared, data.load(others), workdir)
 
@@ -318,29 +319,31 @@ def test_a_run_reads_its_curriculum_first_and_checks_its_files(tmp_path, monkeyp
         config = small_config(data__curriculum=curriculum)
         prepared = train.prepare(config)
         task = data.load(prepared.data)
-        workdir = types.SimpleNamespace(
-            path=tmp_path, result=result, divergence=None, record=lambda name, make: make()
-        )
-        train.train(prepared, task, workdir)
-        if result is not None:  # the run is finished, so the curriculum is not generated
-            assert not [*task.folder.parent.glob("listops-curriculum-*")]
-        if not curriculum or result is not None:
-            assert given["training"].curriculum is None
-            continue
-        easier = given["training"].curriculum
-        rows, padding = np.arange(8), prepared.data.padding
-        assert easier.count == 16
-        np.testing.assert_array_equal(
-            easier.fetch(rows)["inputs"], task.open_curriculum()[0].batch(rows, padding)["inputs"]
-        )
-        given["check_data"]()
-        workdir.record = lambda name, make: "0" * 64
-        with pytest.raises(ConfigDiffers, match=r"another curriculum \(sha256 0{12}…; now"):
+        with Workdir(tmp_path / f"run-{curriculum}-{result}", config) as workdir:
+            workdir.result = result
             train.train(prepared, task, workdir)
-        (labels,) = task.folder.parent.glob("listops-curriculum-*/train_labels.npy")
-        labels.write_bytes(labels.read_bytes()[:-1] + b"x")
-        with pytest.raises(ValueError, match=r"train_labels\.npy was modified"):
+            if result is not None:  # the run is finished, so the curriculum is not generated
+                assert not [*task.folder.parent.glob("listops-curriculum-*")]
+            if not curriculum or result is not None:
+                assert given["training"].curriculum is None
+                continue
+            easier = given["training"].curriculum
+            rows, padding = np.arange(8), prepared.data.padding
+            assert easier.count == 16
+            np.testing.assert_array_equal(
+                easier.fetch(rows)["inputs"],
+                task.open_curriculum()[0].batch(rows, padding)["inputs"],
+            )
             given["check_data"]()
+            write_json(workdir.path / "data.json", {"curriculum_sha256": "0" * 64})
+            with pytest.raises(
+                ConfigDiffers, match=r"a different curriculum \(curriculum_sha256 0{12}, now"
+            ):
+                train.train(prepared, task, workdir)
+            (labels,) = task.folder.parent.glob("listops-curriculum-*/train_labels.npy")
+            labels.write_bytes(labels.read_bytes()[:-1] + b"x")
+            with pytest.raises(ValueError, match=r"train_labels\.npy was modified"):
+                given["check_data"]()
 
 
 @pytest.mark.slow(minutes=0.3)

@@ -224,7 +224,7 @@ def test_read_only_access_changes_no_files(tmp_path):
         with Workdir(tmp_path / "run", CONFIG, read_only=True) as again:  # no lock is needed
             assert again.require_result() == {"best_step": 3}
             again.require_data("da7a")
-            with pytest.raises(ConfigDiffers, match="other data"):
+            with pytest.raises(ConfigDiffers, match="different data"):
                 again.require_data("0ther")
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
     with pytest.raises(ConfigDiffers, match="num_layers: 2 in the run, 3 now"):
@@ -259,7 +259,7 @@ def test_the_first_start_records_a_value(tmp_path):
         with Workdir(tmp_path, CONFIG) as run:
             assert run.record("init_sha256", lambda value=value: value) == "first"
             run.require_data("da7a")
-    with Workdir(tmp_path, CONFIG) as run, pytest.raises(ConfigDiffers, match="other data"):
+    with Workdir(tmp_path, CONFIG) as run, pytest.raises(ConfigDiffers, match="different data"):
         run.require_data("0ther")
 
 
