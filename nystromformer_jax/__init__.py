@@ -113,17 +113,14 @@ __all__ = [
 
 
 def lazy_names(
-    package: str, modules: Sequence[str], names: Collection[str] | None = None
+    package: str, modules: Sequence[str], names: Collection[str]
 ) -> Callable[[str], Any]:
-    """Returns a package's `__getattr__` that imports names from `modules` on first use.
-
-    It resolves the modules and `names` (default: all public names of the modules).
-    """
+    """Returns a package's `__getattr__`, which imports `modules` and their `names` on first use."""
 
     def find(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
-        if name in names if names is not None else not name.startswith("_"):
+        if name in names:
             for module in modules:
                 found = vars(importlib.import_module(f"{package}.{module}"))
                 if name in found:

@@ -8,7 +8,7 @@ from flax.linen.dtypes import promote_dtype
 
 from nystromformer_jax.arguments import fold_axes
 from nystromformer_jax.cores import CoreFactory, make_core
-from nystromformer_jax.cores.parameters import param_shapes
+from nystromformer_jax.cores.parameters import core_param_shapes
 from nystromformer_jax.modules import projections
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import check_output, mask_or_ones
@@ -131,7 +131,7 @@ def attention_fn(
             f" SelfAttention with make_core({name!r}, …)."
         )
     # Cores of other packages may need an even head_dim, for example for rotations.
-    if param_shapes(factory(parent=None), num_heads=1, head_dim=64):
+    if core_param_shapes(factory(parent=None), num_heads=1, head_dim=64):
         raise ValueError(
             f"{name} attention with these options has parameters, which a function cannot hold: use"
             f" SelfAttention or MultiHeadAttention with make_core({name!r}, …)."

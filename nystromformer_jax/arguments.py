@@ -16,9 +16,9 @@ from nystromformer_jax.validation import (
     check_convolution,
     check_inputs,
     check_landmarks,
+    check_mask,
     check_pinv,
     check_query_mask,
-    shape_or_type,
     zero_padding,
 )
 
@@ -89,11 +89,7 @@ def fold_axes(
         ("mask", mask, key.shape[-3]),
         ("query_mask", query_mask, query.shape[-3]),
     ):
-        if x is not None and getattr(x, "shape", None) != (*batch, length):
-            raise ValueError(
-                f"{name} must be a boolean array of shape {(*batch, length)}, True at real tokens; got"
-                f" {shape_or_type(x)}. Only padding masks are supported, not causal or block masks."
-            )
+        check_mask(name, x, (*batch, length), "real tokens")
     size = math.prod(batch)  # not -1, which is ambiguous for empty arrays
     folded = (x.reshape(size, *x.shape[-3:]) for x in (query, key, value))
     masks = (None if x is None else x.reshape(size, x.shape[-1]) for x in (mask, query_mask))

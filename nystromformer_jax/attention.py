@@ -262,8 +262,9 @@ def _mask_tokens(inputs: Inputs, options: Options) -> tuple[Array, Array, Array,
     return query, key, value, value if options.mask_conv else inputs.value
 
 
-def _means(x: Array, mask: Array | None, options: Options, **_: bool) -> LandmarkMeans:
+def _means(x: Array, mask: Array | None, options: Options, *, of_queries: bool) -> LandmarkMeans:
     """Returns the segment means on one device."""
+    del of_queries  # queries and keys are treated alike
     layout = options.landmark_layout
     means, landmark_mask = segment_means(x, options.num_landmarks, mask, layout=layout)
     ranks = None if mask is None or layout != "real" else TokenRanks.create(mask)

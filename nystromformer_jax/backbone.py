@@ -21,6 +21,7 @@ from nystromformer_jax.validation import (
     Selection,
     Start,
     check_choice,
+    check_conv_kernel_size,
     check_ids,
     check_mask,
     check_pinv,
@@ -134,7 +135,7 @@ class NystromformerConfig:
             raise ValueError(f"layer_norm_epsilon must be positive, got {self.layer_norm_epsilon}.")
         if not self.initializer_range >= 0:
             raise ValueError(f"initializer_range must be at least 0, got {self.initializer_range}.")
-        check_size("conv_kernel_size", self.conv_kernel_size, least=0)
+        check_conv_kernel_size(self.conv_kernel_size)
         check_pinv(self.pinv_iters, self.pinv_start)
         check_choice("landmark_layout", self.landmark_layout, Layout)
         check_choice("landmark_selection", self.landmark_selection, Selection)
@@ -290,7 +291,7 @@ class Nystromformer(nn.Module):
                 f"The inputs have {inputs.shape[1]} tokens, but this model supports at most"
                 f" {self.config.max_len}: truncate them, or load the model with a larger max_len."
             )
-        check_mask("mask", mask, inputs.shape[0], inputs.shape[1], "real tokens, [B L]")
+        check_mask("mask", mask, inputs.shape[:2], "real tokens, [B L]")
         check_ids("inputs", inputs, self.config.vocab_size, "vocab_size")
         check_ids("types", types, self.config.num_types, "num_types")
         x = self.embeddings(inputs, types, mask, deterministic=deterministic)

@@ -69,7 +69,7 @@ def multi_scale_ema(
     """
     x, time_scales, weights = jnp.asarray(x), jnp.asarray(time_scales), jnp.asarray(weights)
     check_array("x", x, "batch, length, channels")
-    check_mask("mask", mask, x.shape[0], x.shape[1], "real tokens, [B L]")
+    check_mask("mask", mask, x.shape[:2], "real tokens, [B L]")
     check_dtype("time_scales", time_scales)
     check_dtype("weights", weights)
     shape = (2, x.shape[2], *weights.shape[2:])

@@ -188,6 +188,7 @@ class GatedEmaBlock(Layer):
         """Returns the output O of the core."""
         core = new_core(self.make_core, name="core")
         names = projections(core)
+        # A core that reads only values needs no projection of queries and keys.
         shared = nn.silu(dense("shared", features, averages)) if "query" in names else averages
 
         def project(name: str, x: Array) -> Array:

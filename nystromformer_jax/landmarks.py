@@ -110,7 +110,7 @@ def segment_means(
     x = jnp.asarray(x)
     mask = None if mask is None else jnp.asarray(mask)
     check_array("x", x, "batch, length, heads, head_dim")
-    check_mask("mask", mask, x.shape[0], x.shape[1], "real tokens, [B L]")
+    check_mask("mask", mask, x.shape[:2], "real tokens, [B L]")
     check_landmarks(num_landmarks, x.shape[1], layout, "layout")
     return _segment_means(x, mask, num_landmarks, layout)
 

@@ -61,7 +61,7 @@ def finite_padding(
     Raises:
       ValueError: `mask` is not a boolean `[B L]`; `meaning` describes the mask in the message.
     """
-    check_mask("mask", mask, x.shape[0], x.shape[1], meaning)
+    check_mask("mask", mask, x.shape[:2], meaning)
     return x if mask is None else jnp.where(mask[..., None] | jnp.isfinite(x), x, 0)
 
 
@@ -314,10 +314,10 @@ class MultiHeadAttention(Layer):
         features, out_features = attention_features(
             self.num_heads, inputs_q.shape[-1], self.qkv_features, self.out_features
         )
-        dense = functools.partial(nn.Dense, use_bias=self.use_bias)
+        dense = functools.partial(nn.Dense, use_bias=self.use_bias, **self.dense_options)
 
         def project(name: str, x: Array) -> Array:
-            return over_tokens(dense(features, **self.dense_options, name=name), x)
+            return over_tokens(dense(features=features, name=name), x)
 
         def transform(name: str, x: Array) -> Array:
             if self.normalize_qk:
@@ -330,12 +330,9 @@ class MultiHeadAttention(Layer):
             attend, projections(core), project, inputs, self.num_heads, transform
         )
         out = dense(
-            out_features,
-            **self.dense_options
-            | {
-                "kernel_init": self.out_kernel_init or self.kernel_init,
-                "bias_init": self.out_bias_init or self.bias_init,
-            },
+            features=out_features,
+            kernel_init=self.out_kernel_init or self.kernel_init,
+            bias_init=self.out_bias_init or self.bias_init,
             name="out",
         )
         return over_tokens(out, attended)

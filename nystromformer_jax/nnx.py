@@ -258,16 +258,16 @@ class MultiHeadAttention(nnx.Module):
             linen_path=linen_path,
             rngs=rngs,
         )
-        dense = functools.partial(nnx.Linear, use_bias=use_bias, rngs=rngs)
+        dense = functools.partial(nnx.Linear, use_bias=use_bias, rngs=rngs, **dense_options)
         for name in self.core.projections:
             width = in_features if name == "query" else in_kv_features
-            setattr(self, name, dense(width, features, **dense_options))
+            setattr(self, name, dense(width, features))
             if normalize_qk and name != "value":
                 norm = _layer_norm(features // num_heads, dense_options, use_bias=False, rngs=rngs)
                 setattr(self, f"{name}_ln", norm)
         inits = {"kernel_init": out_kernel_init, "bias_init": out_bias_init}
         given: Any = {name: init for name, init in inits.items() if init is not None}
-        self.out = dense(features, out_features, **{**dense_options, **given})
+        self.out = dense(features, out_features, **given)
 
     def __call__(
         self,

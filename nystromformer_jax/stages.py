@@ -17,7 +17,13 @@ from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks
 from nystromformer_jax.pinv import iterative_pinv
 from nystromformer_jax.target import on_gpu, target_device
 from nystromformer_jax.typing import Array, Bool, Float, Int
-from nystromformer_jax.validation import accum_dtype, check_inputs, zero_padding
+from nystromformer_jax.validation import (
+    accum_dtype,
+    check_array,
+    check_inputs,
+    check_mask,
+    zero_padding,
+)
 
 # Far below every logit, but finite, so that rows without a real key and their gradients stay finite.
 MASKED_LOGIT = -1e30
@@ -57,7 +63,7 @@ def collect(
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13.
     """
-    names = ("q_landmarks", "key", "value", "mask")
+    names = ("q_landmarks", "key", "value")
     check_inputs(q_landmarks, key, value, mask, names, any_value_dim=True)
     q_landmarks, key, value = jnp.asarray(q_landmarks), jnp.asarray(key), jnp.asarray(value)
     logits = collect_logits(q_landmarks, key, mask, assigned)
@@ -123,8 +129,11 @@ def distribute(
 
     Source: Xiong et al. 2021, arXiv:2102.03902, Eq. 13–17.
     """
-    names = ("query", "k_landmarks", "landmark_values", "landmark_mask")
-    check_inputs(query, k_landmarks, landmark_values, landmark_mask, names, any_value_dim=True)
+    names = ("query", "k_landmarks", "landmark_values")
+    check_inputs(query, k_landmarks, landmark_values, None, names, any_value_dim=True)
+    check_mask(
+        "landmark_mask", landmark_mask, k_landmarks.shape[:2], "landmarks with tokens, [B M]"
+    )
     query, k_landmarks, landmark_values = (
         jnp.asarray(x) for x in (query, k_landmarks, landmark_values)
     )
@@ -137,11 +146,12 @@ def distribute(
         return output
     if value is None:
         raise ValueError("distribute needs `value` when `conv_kernel` is given.")
-    if value.shape != output.shape or (mask is not None and mask.shape != value.shape[:2]):
+    check_array("value", value, "batch, length, heads, head_dim")
+    if value.shape != output.shape:
         raise ValueError(
-            f"distribute with `conv_kernel` needs a value {output.shape} and a mask {output.shape[:2]} or"
-            f" None; got {value.shape} and {None if mask is None else mask.shape}."
+            f"distribute with `conv_kernel` needs a value of shape {output.shape}, got {value.shape}."
         )
+    check_mask("mask", mask, value.shape[:2], "real values, [B L]")
     value = zero_padding(value, mask)
     return output + depthwise_convolution(value, conv_kernel).astype(query.dtype)
 

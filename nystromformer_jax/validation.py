@@ -67,15 +67,15 @@ def check_inputs(
     key: Array,
     value: Array,
     mask: Array | None,
-    names: tuple[str, str, str, str] = ("query", "key", "value", "mask"),
+    names: tuple[str, str, str] = ("query", "key", "value"),
     *,
     any_value_dim: bool = False,
 ) -> None:
     """Raises ValueError unless query, key, value and key mask have suitable shapes and supported dtypes.
 
-    `names` are the argument names for messages. With `any_value_dim`, head_dim of values may differ.
+    `names` are the names of the arrays for messages. With `any_value_dim`, head_dim of values may differ.
     """
-    for name, x in zip(names, (query, key, value), strict=False):
+    for name, x in zip(names, (query, key, value), strict=True):
         check_array(name, x, "batch, length, heads, head_dim")
     axes, exception = (3, " but for head_dim") if any_value_dim else (4, "")
     if key.shape[:axes] != value.shape[:axes]:
@@ -88,8 +88,7 @@ def check_inputs(
             f"{names[0]} and {names[1]} may differ in length (axis 1) only: batch, heads and head_dim"
             f" must agree, got {query.shape} and {key.shape}."
         )
-    meaning = "real keys, [B T]" if names[3] == "mask" else "landmarks with tokens, [B M]"
-    check_mask(names[3], mask, key.shape[0], key.shape[1], meaning)
+    check_mask("mask", mask, key.shape[:2], "real keys, [B T]")
 
 
 def check_output(output: Any, query: Array) -> None:
@@ -128,7 +127,7 @@ def check_query_mask(
 ) -> Array | None:
     """Validates `query_mask` and returns the mask of the queries: `mask` if `query_mask` is None."""
     if query_mask is not None:
-        check_mask("query_mask", query_mask, query.shape[0], query.shape[1], "real queries, [B L]")
+        check_mask("query_mask", query_mask, query.shape[:2], "real queries, [B L]")
         return query_mask
     if mask is not None and query.shape[1] != key.shape[1]:
         raise ValueError(
@@ -147,8 +146,8 @@ def check_self_attention(name: str, query: Array, key: Array) -> None:
         )
 
 
-def check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: str) -> None:
-    """Raises ValueError unless `mask` is None or boolean `[batch, length]`."""
+def check_mask(name: str, mask: Array | None, shape: tuple[int, ...], meaning: str) -> None:
+    """Raises ValueError unless `mask` is None or a boolean array of this shape."""
     if mask is None:
         return
     if not hasattr(mask, "dtype"):
@@ -156,20 +155,27 @@ def check_mask(name: str, mask: Array | None, batch: int, length: int, meaning: 
             f"{name} must be a boolean array, True at {meaning}; got a {type(mask).__name__}. Pass"
             f" jnp.asarray({name})."
         )
-    if mask.ndim == 4:
-        raise ValueError(
-            f"{name} must have shape {(batch, length)} and be True at {meaning}; got shape {mask.shape}."
+    if mask.shape != shape:
+        hint = (
             " Only padding masks are supported, not causal or block masks [B 1 L T]. Use"
             " jax.nn.dot_product_attention with such masks."
         )
-    if mask.shape != (batch, length):
         raise ValueError(
-            f"{name} must have shape {(batch, length)} and be True at {meaning}; got shape {mask.shape}."
+            f"{name} must have shape {shape} and be True at {meaning}; got shape {mask.shape}."
+            + (hint if mask.ndim > len(shape) else "")
         )
     if mask.dtype != jnp.bool_:
         raise ValueError(
             f"{name} must be boolean, True at {meaning}; got {mask.dtype}. Pass {name} != 0 if"
             " non-zero means real."
+        )
+
+
+def check_conv_kernel_size(width: int) -> None:
+    """Raises ValueError unless `width` is odd, or 0."""
+    if not is_integer(width) or width < 0 or (width and width % 2 == 0):
+        raise ValueError(
+            f"conv_kernel_size must be odd (so that the kernel has a center), or 0 for none; got {width!r}."
         )
 
 

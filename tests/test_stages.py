@@ -80,6 +80,22 @@ def test_rejects_a_convolution_without_a_value(rngs):
         distribute(query, k_landmarks, values, landmark_mask=None, conv_kernel=jnp.ones((2, 3)))
 
 
+@pytest.mark.parametrize(
+    ("name", "argument", "message"),
+    [
+        ("value", [[1.0]], "value must be a JAX or NumPy array"),
+        ("value", jnp.ones((1, 12, 2, 3)), r"a value of shape \(1, 11, 2, 3\), got \(1, 12"),
+        ("mask", jnp.ones((1, 11), int), "mask must be boolean, True at real values"),
+        ("mask", jnp.ones((1, 12), bool), r"mask must have shape \(1, 11\)"),
+    ],
+)
+def test_rejects_invalid_inputs_of_the_convolution(rngs, no_annotations, name, argument, message):
+    query, k_landmarks, values = random_inputs(rngs, 1, 11, 2, 3, key_length=5)
+    arguments = {"value": query, "mask": None, "conv_kernel": jnp.ones((2, 3)), name: argument}
+    with pytest.raises(ValueError, match=message):
+        stages.distribute(query, k_landmarks, values, landmark_mask=None, **arguments)
+
+
 def test_accepts_numpy_arrays(rngs, no_annotations):
     arrays = random_inputs(rngs, 2, 23, 3, 5, key_length=7)
     float64 = [np.asarray(x, np.float64) for x in arrays]  # float32 without x64, and no warning

@@ -11,7 +11,13 @@ import jax.numpy as jnp
 from nystromformer_jax.attention import add_convolution
 from nystromformer_jax.cores.core import CoreInputs
 from nystromformer_jax.typing import Array, Float
-from nystromformer_jax.validation import check_choice, check_convolution, is_integer, zero_padding
+from nystromformer_jax.validation import (
+    check_choice,
+    check_conv_kernel_size,
+    check_convolution,
+    is_integer,
+    zero_padding,
+)
 
 ConvGroups = Literal["head", "channel"]
 
@@ -33,10 +39,7 @@ def conv_kernel_param(
     """
     width, groups = core.conv_kernel_size, core.conv_groups
     check_choice("conv_groups", groups, ConvGroups)
-    if not is_integer(width) or width < 0 or (width and width % 2 == 0):
-        raise ValueError(
-            f"conv_kernel_size must be odd (so that the kernel has a center), or 0 for none; got {width!r}."
-        )
+    check_conv_kernel_size(width)
     if width == 0:
         return None
     num_heads, head_dim = query.shape[2:]
@@ -65,8 +68,8 @@ def core_params(core: nn.Module, rng: Array, num_heads: int, head_dim: int) -> d
     Raises:
       ValueError: The sizes of the parameters depend on the length of the input.
     """
-    shapes = param_shapes(core, num_heads, head_dim)
-    if shapes != param_shapes(core, num_heads, head_dim, multiple=2):
+    shapes = core_param_shapes(core, num_heads, head_dim)
+    if shapes != core_param_shapes(core, num_heads, head_dim, multiple=2):
         raise ValueError(
             f"The parameters of {type(core).__name__} depend on the length of the input. Set its maximum in"
             " the factory, for example make_core('linformer', max_len=512)."
@@ -74,7 +77,7 @@ def core_params(core: nn.Module, rng: Array, num_heads: int, head_dim: int) -> d
     return _init(core, rng, _length(core), num_heads, head_dim) if shapes else {}
 
 
-def param_shapes(
+def core_param_shapes(
     core: nn.Module, num_heads: int, head_dim: int, *, multiple: int = 1
 ) -> dict[str, Any]:
     """Returns the shapes of a core's parameters for a short input; `multiple` makes it longer."""

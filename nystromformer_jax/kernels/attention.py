@@ -107,12 +107,13 @@ def _side(
     batch, length, num_heads, head_dim = x.shape
     masked = mask is not None
     packing = Packing(batch, num_heads, head_dim, num_landmarks, x.dtype, masked, interpret)
-    real = jnp.ones((1, length), bool) if mask is None else mask
-    ids = TokenRanks.create(real).segment_ids(num_landmarks)
-    count = jnp.full(batch, length) if mask is None else mask.sum(axis=1)
-    sizes = segment_sizes(count, num_landmarks)
+    # Without a mask, one row of segment ids serves all examples.
+    ranks = TokenRanks.create(jnp.ones((1, length), bool) if mask is None else mask)
+    counts = jnp.broadcast_to(ranks.counts, batch)
+    sizes = segment_sizes(counts, num_landmarks)
     sizes_f32 = jnp.maximum(sizes, 1).astype(jnp.float32)[..., None]
-    return _Side(packing, ids[:, None], sizes_f32, sizes > 0, count <= num_landmarks)
+    ids = ranks.segment_ids(num_landmarks)[:, None]
+    return _Side(packing, ids, sizes_f32, sizes > 0, counts <= num_landmarks)
 
 
 def _forward(inputs: Inputs, options: Options, interpret: bool) -> tuple[Array, Any]:

@@ -93,14 +93,14 @@ def read_authors_source(
     if output is not None:
         fields["num_labels"] = len(output)
     source = Source(
-        where,
-        "the authors' BERT",
-        family,
-        model.__name__ if model else "",
-        model,
-        fields,
-        offset,
-        fields["conv_kernel_size"],
+        where=where,
+        kind="the authors' BERT",
+        family=family,
+        architecture=model.__name__ if model else "",
+        model=model,
+        fields=fields,
+        position_offset=offset,
+        conv_kernel_size=fields["conv_kernel_size"],
         exact_by_equality=fields["attention"] == "softmax" and "num_landmarks" in fields,
     )
     return source, tensors

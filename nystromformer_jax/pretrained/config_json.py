@@ -132,7 +132,7 @@ class UpstreamMismatchWarning(UserWarning):
     """A saved model gives different outputs in transformers and in this package."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
     """Description of a checkpoint, read from config.json."""
 
@@ -221,17 +221,18 @@ def _read_bert(raw: Mapping[str, Any], kind: str, where: Path, fields: dict[str,
     fields.update(attention="softmax", conv_kernel_size=0)
     fields.update(classifier_activation="tanh", choice_activation="tanh")
     _read_section(raw, where, fields, BERT_SECTION_FIELDS)
+    # transformers copies the section to models with other heads, whose activation is always tanh.
     if model is NystromformerForSequenceClassification:
         fields["classifier_activation"] = "tanh"
     if model is NystromformerForMultipleChoice:
         fields["choice_activation"] = "tanh"
     return Source(
-        where,
-        kind,
-        FAMILIES[kind],
-        architecture,
-        model,
-        fields,
+        where=where,
+        kind=kind,
+        family=FAMILIES[kind],
+        architecture=architecture,
+        model=model,
+        fields=fields,
         position_offset=offset,
         conv_kernel_size=0,
     )
@@ -268,12 +269,12 @@ def _read_nystromformer(
             fields["pinv_start"] = "batch_max"  # the weights were trained with it
     has_kernels = not is_ours or has_convolution(fields["attention"], fields["conv_kernel_size"])
     return Source(
-        where,
-        "nystromformer_jax" if is_ours else "Hugging Face's Nyströmformer",
-        FAMILIES["nystromformer"],
-        architecture,
-        model,
-        fields,
+        where=where,
+        kind="nystromformer_jax" if is_ours else "Hugging Face's Nyströmformer",
+        family=FAMILIES["nystromformer"],
+        architecture=architecture,
+        model=model,
+        fields=fields,
         position_offset=POSITION_OFFSET,
         conv_kernel_size=fields["conv_kernel_size"] if has_kernels else 0,
         exact_by_equality=exact and not is_ours,

@@ -144,8 +144,9 @@ def save_pretrained(
     differences on unpadded input.
 
     Fields without a key in `transformers` are saved in the section "nystromformer_jax" of config.json.
-    `from_pretrained` then returns an equal config (except dtype and remat, and num_labels,
-    which is 2 for question answering) and identical parameters. For a Nyströmformer the section contains a
+    `from_pretrained` then returns an equal config (except dtype, remat, num_labels, which is 2 for question
+    answering, and a classifier_activation of None, which may become the equal value of `activation`) and
+    identical parameters. For a Nyströmformer the section contains a
     hash of the weights. If the weights were trained further in `transformers`, `from_pretrained` ignores the
     section with a warning.
 

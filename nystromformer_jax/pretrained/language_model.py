@@ -8,9 +8,7 @@ Texts are padded to a few lengths, so that few programs are compiled.
 
 import dataclasses
 import functools
-import importlib.util
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +29,8 @@ from nystromformer_jax.models import (
     hidden_states,
 )
 from nystromformer_jax.pretrained.folder import from_pretrained
+from nystromformer_jax.pretrained.hub import HUB_NAME, download
+from nystromformer_jax.pretrained.tokenizer import MASK_TOKENS, load_tokenizer
 from nystromformer_jax.spans import best_span
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import check_choice, check_size
@@ -38,10 +38,7 @@ from nystromformer_jax.validation import check_choice, check_size
 Pooling = Literal["mean", "first"]
 Row = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # ids and types of the real tokens
 Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], npt.NDArray[np.int32]]
-MASK_TOKENS = ("[MASK]", "<mask>")
 TOKEN_NAMES = ("input_ids", "attention_mask", "token_type_ids")
-_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_HUB_FILES = ["*.json", "*.txt", "*.model"]  # config and tokenizer
 
 
 class TruncationWarning(UserWarning):
@@ -391,88 +388,10 @@ def load(
       ImportError: A required package is not installed.
     """
     path = Path(folder)
-    if not path.is_dir() and _HUB_NAME.fullmatch(os.fspath(folder)):
-        path = _download(os.fspath(folder))
+    if not path.is_dir() and HUB_NAME.fullmatch(os.fspath(folder)):
+        path = download(os.fspath(folder))
     model, variables = from_pretrained(path, **options)
-    return LanguageModel(model, variables, _load_tokenizer(path), batch_size, base_len)
-
-
-class _FileTokenizer:
-    """A tokenizer.json with the interface of transformers' tokenizers that `LanguageModel` uses."""
-
-    def __init__(self, path: Path) -> None:
-        import tokenizers
-
-        try:
-            self.backend_tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
-        except Exception as error:  # the library raises nothing narrower
-            raise ValueError(f"{path} is not a tokenizer ({error}).") from None
-        self.backend_tokenizer.no_padding()
-        ids = {token: self.backend_tokenizer.token_to_id(token) for token in MASK_TOKENS}
-        self.mask_token = next((token for token, id in ids.items() if id is not None), None)
-        self.mask_token_id = ids.get(self.mask_token or "")
-
-    def __call__(
-        self,
-        texts: Sequence[str | tuple[str, str]],
-        *,
-        truncation: bool = False,
-        max_length: int = 0,
-    ) -> dict[str, list[list[int]]]:
-        if truncation:
-            self.backend_tokenizer.enable_truncation(max_length)
-        else:
-            self.backend_tokenizer.no_truncation()
-        found = self.backend_tokenizer.encode_batch(texts)
-        return {
-            "input_ids": [encoding.ids for encoding in found],
-            "attention_mask": [encoding.attention_mask for encoding in found],
-            "token_type_ids": [encoding.type_ids for encoding in found],
-        }
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str | None]:
-        """Returns the tokens of ids, and None for an id without a token."""
-        return [self.backend_tokenizer.id_to_token(id) for id in ids]
-
-
-def _load_tokenizer(folder: Path) -> Any:
-    """Returns the tokenizer of a model's folder."""
-    has_file = (folder / "tokenizer.json").is_file()
-    if has_file and importlib.util.find_spec("tokenizers") is not None:
-        return _FileTokenizer(folder / "tokenizer.json")
-    if importlib.util.find_spec("transformers") is None:
-        needed = "tokenizers" if has_file else "transformers"
-        raise ImportError(
-            f"Reading the tokenizer of {folder} needs the package {needed}: pip install {needed}."
-        )
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, verbose=False)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise FileNotFoundError(f"{folder} has no tokenizer: {reason}") from None
-
-
-def _download(name: str) -> Path:
-    """Returns the folder of a model of the Hugging Face Hub; downloads the model unless it is cached."""
-    command = f"hf download {name} --local-dir FOLDER"
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise FileNotFoundError(
-            f"{name} is not a folder, and the package huggingface_hub, which downloads models, is not"
-            f" installed: pip install huggingface_hub, or run {command} elsewhere and load FOLDER."
-        ) from None
-    try:
-        folder = Path(snapshot_download(name, allow_patterns=[*_HUB_FILES, "*.safetensors"]))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*_HUB_FILES, "pytorch_model*"]))
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(
-            f"{name} is not a folder, and {command} failed: {' '.join(str(error).split())}"
-        ) from None
-    return folder
+    return LanguageModel(model, variables, load_tokenizer(path), batch_size, base_len)
 
 
 def _read_tokens(

@@ -185,12 +185,12 @@ def _resolve_decoder(
 
     Raises ValueError if `model` ties its decoder to word embeddings that differ from it.
     """
-    names = weight_name, bias_name = [f"{source.family.decoder}.{x}" for x in ("weight", "bias")]
+    weight_name, bias_name = (f"{source.family.decoder}.{x}" for x in ("weight", "bias"))
     words_name = f"{source.family.prefix}embeddings.word_embeddings.weight"
     weight, words = tensors.get(weight_name), tensors.get(words_name)
     our_weight, our_bias = (tensor_name(f"mlm/{leaf}", modules) for leaf in ("decoder", "bias"))
     if type(model) not in TOKEN_HEADS or our_weight is None or our_bias is None:
-        return set(names)
+        return {weight_name, bias_name}
     if bias_name in tensors:
         tensors[our_bias] = tensors[bias_name]
     config: NystromformerConfig = model.config
@@ -205,7 +205,7 @@ def _resolve_decoder(
         tensors[our_weight] = weight
     elif words is not None and source.fields.get("tie_word_embeddings", True):
         tensors[our_weight] = words
-    return set(names)
+    return {weight_name, bias_name}
 
 
 def _check_sizes(source: Source, tensors: Tensors) -> None:

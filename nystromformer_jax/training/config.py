@@ -363,14 +363,21 @@ def _describe(annotation: Any) -> str:
         return f"one of {', '.join(map(repr, arguments))}"
     if origin in (Union, types.UnionType):
         return " or ".join(_describe(argument) for argument in arguments)
+    if origin is Annotated:
+        return _describe(arguments[1])
+    if origin is Sequence or (origin is tuple and arguments[1:] == (Ellipsis,)):
+        return f"a tuple, each item {_describe(arguments[0])}"
     if origin is tuple:
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return f"a tuple of {_describe(arguments[0]).split()[-1]}s"
-        inside = ", ".join(_describe(argument).split()[-1] for argument in arguments)
-        return f"a tuple ({inside})"
-    if origin is Sequence:
-        return f"a tuple of {_describe(arguments[0]).split()[-1]}s"
-    if annotation is type(None):
-        return "None"
-    names = {int: "an int", float: "a float", bool: "a bool", str: "a str", tuple: "a tuple"}
-    return names.get(annotation, str(annotation))
+        return f"a tuple ({', '.join(map(_describe, arguments))})"
+    return _NAMES.get(annotation, str(annotation))
+
+
+_NAMES = {
+    int: "an int",
+    float: "a float",
+    bool: "a bool",
+    str: "a str",
+    tuple: "a tuple",
+    Sequence: "a tuple",
+    type(None): "None",
+}

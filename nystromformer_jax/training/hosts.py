@@ -181,9 +181,10 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            alone = jax.process_count() == 1
             handlers = {signal.SIGTERM: self._receive, signal.SIGINT: self._receive}
-            for number, handler in handlers.items() if alone else [(signal.SIGINT, _send_sigterm)]:
+            if jax.process_count() > 1:  # jax itself handles SIGTERM
+                handlers = {signal.SIGINT: _send_sigterm}
+            for number, handler in handlers.items():
                 self._previous[number] = signal.signal(number, handler)
         return self
 

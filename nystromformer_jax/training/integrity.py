@@ -74,7 +74,7 @@ def require_intact(checkpoints: Path, step: int) -> None:
 
 def warn_if_damaged(checkpoints: Path, best_step: int) -> None:
     """Warns at the start if the best checkpoint is damaged, which is an error at the end of training."""
-    if best_step and is_primary() and (damage := _damage(checkpoints, best_step)):
+    if is_primary() and (damage := _damage(checkpoints, best_step)):
         _logger.warning(
             "The checkpoint of step %d, the best so far, is damaged (%s): unless a later step is"
             " better, this run will have no result.",

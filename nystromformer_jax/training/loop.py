@@ -93,14 +93,14 @@ def fit(
             state, metric_sums, record = checkpointer.restore(
                 step, state_shape, sums_shape, mesh, shardings
             )
-            warn_if_damaged(
-                workdir.checkpoints, record.best_step if record.best_step != step else 0
-            )
+            if record.best_step not in (0, step):
+                warn_if_damaged(workdir.checkpoints, record.best_step)
         else:
             if start_params is None:
                 state, metric_sums = jax.jit(start, out_shardings=(shardings, replicated(mesh)))()
             else:
-                given = jax.device_put(start_params, shardings.params)
+                # Not aliased, because the compiled program reuses the memory of its argument.
+                given = jax.device_put(start_params, shardings.params, may_alias=False)
                 make_state = jax.jit(spec.first_state, donate_argnums=0, out_shardings=shardings)
                 state = make_state(given)
                 del given, start_params
@@ -214,7 +214,7 @@ def fit(
     return FitResult(
         best_step=record.best_step,
         best_metrics=record.best_metrics,
-        best_examples=record.best_examples or config.eval.num_evaluated(validation.count),
+        best_examples=record.best_examples,
         train_seconds=record.train_seconds,
         speed=speed_of(*timed, batch_size) if record.timed_steps else {},
     )
@@ -314,7 +314,7 @@ def _update_best(
 
     Metrics of another number of `examples` do not count: `eval.max_examples` may change on a resume.
     """
-    is_comparable = record.best_examples in (0, examples)
+    is_comparable = record.best_examples == examples
     if _is_better(values, record.best_metrics if is_comparable else {}, select):
         record.best_step, record.best_metrics, record.best_examples = step, values, examples
 

@@ -45,8 +45,8 @@ def weighted(
     values: Float[Array, " B"] | Bool[Array, " B"], weights: Float[Array, " B"]
 ) -> tuple[Any, Any]:
     """Returns a metric of a batch: the sum of `values` over rows of weight 1, and the count of these rows."""
-    values = jnp.where(weights > 0, values.astype(jnp.float32), 0)  # where: 0 * NaN is NaN
-    return (values * weights).sum(), weights.sum()
+    total = jnp.where(weights > 0, values.astype(jnp.float32), 0).sum()  # where: 0 * NaN is NaN
+    return total, weights.sum()
 
 
 def zeros_like(sums: Any) -> Any:

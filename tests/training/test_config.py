@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -29,6 +29,8 @@ class Loose:
     scale: float = None
     sizes: Sequence[int] = (1, 2)
     names: Sequence = ()
+    precision: Annotated[Any, Literal["float32", "bfloat16"]] = "float32"
+    pairs: Sequence[tuple[int, int]] = ()
 
 
 def test_loose_annotations_of_other_packages_accept_their_defaults():
@@ -37,8 +39,14 @@ def test_loose_annotations_of_other_packages_accept_their_defaults():
     values = {"dtype": [1, "a"], "scale": 1, "sizes": (3,), "names": ["b"]}
     expected = Loose(dtype=(1, "a"), scale=1.0, sizes=(3,), names=("b",))
     assert from_mapping(Loose, values, "attention") == expected
-    with pytest.raises(ValueError, match=r"attention\.sizes: needs a tuple of ints, got 3"):
-        from_mapping(Loose, {"sizes": 3}, "attention")
+    for name, needed in (
+        ("sizes", "a tuple, each item an int"),
+        ("names", "a tuple"),
+        ("precision", "one of 'float32', 'bfloat16'"),
+        ("pairs", "a tuple, each item a tuple (an int, an int)"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"attention.{name}: needs {needed}, got 3")):
+            from_mapping(Loose, {name: 3}, "attention")
 
 
 def test_rejects_an_annotation_that_does_not_exist_at_run_time():
@@ -77,9 +85,9 @@ def test_values_have_the_annotated_types():
         ({"schedule": "linaer"}, "x.schedule: 'linaer' is not a choice; did you mean linear?"),
         ({"schedule": "zz"}, "x.schedule: 'zz' is not a choice; known: linear, one_cycle."),
         ({"schedule": 1}, "x.schedule: needs one of 'one_cycle', 'linear', got 1 (int)."),
-        ({"sizes": 3}, "x.sizes: needs a tuple of ints, got 3 (int)."),
+        ({"sizes": 3}, "x.sizes: needs a tuple, each item an int, got 3 (int)."),
         ({"sizes": (1, 2.5)}, "x.sizes[1]: needs an int, got 2.5 (float)."),
-        ({"pair": (1,)}, "x.pair: needs a tuple (int, float), got (1,) (tuple)."),
+        ({"pair": (1,)}, "x.pair: needs a tuple (an int, a float), got (1,) (tuple)."),
         ({"clip": "1"}, "x.clip: needs a float, got '1' (str)."),
         ({"items": 1}, "x.items: needs a tuple, got 1 (int)."),
     ],

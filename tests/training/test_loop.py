@@ -327,9 +327,10 @@ def test_clipping_bounds_the_update():
     np.testing.assert_allclose(updates["kernel"], [-0.3e-3, -0.4e-3], rtol=1e-3)
 
 
-def test_starts_from_given_parameters(tmp_path):
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_starts_from_given_parameters(tmp_path, array):
     """With a learning rate near zero the result equals them; a resumed run keeps its own parameters."""
-    given = {"kernel": np.full((tiny.FEATURES, tiny.CLASSES), 0.25, np.float32)}
+    given = {"kernel": array(np.full((tiny.FEATURES, tiny.CLASSES), 0.25, np.float32))}
     still = OptimizerConfig(learning_rate=1e-30, warmup_steps=0)
     short = dataclasses.replace(tiny.config(total_steps=10), optimizer=still)
     outcome = tiny.train(tmp_path, short, start_params=given)
