@@ -104,13 +104,13 @@ def run_all(
                     results[folder] = act(run, workdir)
         except training.LossNotFinite as error:
             if training.is_primary():
-                exit_with_error(f"{folder}: {error}")
+                print_error(f"{folder}: {error}")
             continue
         end = where(folder)
         if had_finished:
             end = f"It had finished before; nothing was trained. See {folder}."
         if training.is_primary():
-            print(f"{describe_result(results[folder])} {end}", flush=True)
+            print(f"{describe_result(results[folder])} {end}".rstrip(), flush=True)
     return results
 
 
@@ -119,7 +119,7 @@ def memory_advice(*, evaluates: bool) -> Iterator[None]:
     """Converts an error about too little memory to a ValueError that says what to change."""
     import jax
 
-    from nystromformer_jax.training.topology import is_out_of_memory
+    from nystromformer_jax.training.errors import is_out_of_memory
 
     try:
         yield
@@ -143,7 +143,7 @@ def run(main: Callable[[list[str]], int]) -> None:
     app.run(lambda argv: _run(main, argv), flags_parser=_parse)
 
 
-def exit_with_error(message: str, exit_code: int = 2) -> int:
+def print_error(message: str, exit_code: int = 2) -> int:
     """Prints an error message on one line; returns the exit code, so that `main` can return it."""
     print(f"{Path(sys.argv[0]).name}: {' '.join(message.split())}", file=sys.stderr)
     return exit_code
@@ -308,7 +308,7 @@ def _parse(argv: list[str]) -> list[str]:
         _check_config(argv)
         return flags.FLAGS(argv)
     except Exception as error:  # any error of ml-collections
-        sys.exit(exit_with_error(message_of(error)))
+        sys.exit(print_error(message_of(error)))
 
 
 def _check_config(argv: list[str]) -> None:
@@ -418,7 +418,7 @@ def _report(error: Exception) -> int:
     if code >= 128:  # stopped by a signal
         print(error, file=sys.stderr)
         return code
-    exit_with_error(message_of(error))
+    print_error(message_of(error))
     if isinstance(error, training.ProcessLost):  # waiting for the other processes would hang
         sys.stdout.flush()
         os._exit(code)
@@ -445,7 +445,7 @@ def _run(main: Callable[[list[str]], int], argv: list[str]) -> None:
     except BrokenPipeError:  # the reader, for example `head`, has exited
         code = 1
     except KeyboardInterrupt:
-        code = exit_with_error("stopped by Ctrl-C", exit_code=130)
+        code = print_error("stopped by Ctrl-C", exit_code=130)
         if _initialized:  # the other processes may run on, so a normal exit would wait for them
             from nystromformer_jax import training
 

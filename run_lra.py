@@ -5,7 +5,7 @@ from typing import Any
 from absl import flags
 
 import cli
-from cli import exit_with_error
+from cli import print_error
 
 CONFIG = cli.define_config(
     "configs/TASK.py, or configs/TASK.py:ATTENTION[,option=value …]",
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     own_config = evaluates and WORKDIR.value and CONFIG.value is None  # config of the run folder
     wrong = cli.check_arguments(argv, CONFIG, "configs/listops.py")
     if wrong and not (own_config and len(argv) == 1):
-        return exit_with_error(wrong)
+        return print_error(wrong)
     cli.initialize(HOSTS())
     from dataprep import cache
     from lra import data, train
@@ -48,11 +48,6 @@ def main(argv: list[str]) -> int:
     seeds, alone = range(first, first + SEEDS.value), SEEDS.value == 1
     folders = {cli.run_folder(WORKDIR.value, f"-seed{seed}", alone=alone): seed for seed in seeds}
     if evaluates:
-        for folder in folders:
-            if not folder.is_dir():
-                return exit_with_error(
-                    f"--mode=eval needs a finished run, but {folder} is not a folder: pass a run's --workdir"
-                )
         configs = {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
     else:
         configs = {

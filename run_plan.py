@@ -12,7 +12,7 @@ from typing import Any
 from absl import flags
 
 import cli
-from cli import exit_with_error
+from cli import print_error
 
 CONFIG = cli.define_config("any config, as for the training programs", lambda name: True)
 TOPOLOGY = flags.DEFINE_string(
@@ -32,7 +32,7 @@ LARGEST = flags.DEFINE_boolean("largest_batch", True, "Search for the largest ba
 def main(argv: list[str]) -> int:
     """Compiles the step and prints the plan; returns the exit code, which is 1 if memory is too small."""
     if wrong := cli.check_arguments(argv, CONFIG, "configs/listops.py"):
-        return exit_with_error(wrong)
+        return print_error(wrong)
     cli.start_logging()
     if TOPOLOGY.value:  # avoids locking a local TPU
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -41,9 +41,9 @@ def main(argv: list[str]) -> int:
 
     config = CONFIG.value.to_dict()
     if PRICE.value and not TOPOLOGY.value:
-        return exit_with_error("--price needs --topology: the time on local devices is unknown.")
+        return print_error("--price needs --topology: the time on local devices is unknown.")
     if EXAMPLES.value and not _is_finetuning(config):
-        return exit_with_error(
+        return print_error(
             "--examples is for fine-tuning; the length of this config is train.total_steps."
         )
     try:
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
             largest=LARGEST.value,
         )
     except (ValueError, ImportError) as error:
-        return exit_with_error(str(error))
+        return print_error(str(error))
     print(report.text)
     return 0 if report.fits else 1
 

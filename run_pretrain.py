@@ -3,7 +3,7 @@
 from absl import flags
 
 import cli
-from cli import exit_with_error
+from cli import print_error
 
 CONFIG = cli.define_config(
     "configs/pretrain.py[:SIZE[,attention=NAME][,option=value …]]", lambda name: name == "pretrain"
@@ -23,7 +23,7 @@ MODE = flags.DEFINE_enum(
 def main(argv: list[str]) -> int:
     """Trains or evaluates a model, or validates the config; returns the exit code."""
     if wrong := cli.check_arguments(argv, CONFIG, "configs/pretrain.py:small"):
-        return exit_with_error(wrong)
+        return print_error(wrong)
     cli.initialize(HOSTS())
     from dataprep import cache
     from language import corpus, pretrain
@@ -39,10 +39,6 @@ def main(argv: list[str]) -> int:
             print(cli.CHECKED)
         return 0
     evaluates = MODE.value == "eval"
-    if evaluates and not folder.is_dir():
-        return exit_with_error(
-            f"--mode=eval needs a finished run, but {folder} is not a folder: pass a run's --workdir"
-        )
     cli.check_folders({folder: run}, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import cli
 from command import run_to_end
 from dataprep.cache import user_path
-from lra.data import DataConfig, name_of
+from lra.data import DataConfig, check_task
 from lra.sweep import choice, cluster, jobs, local, status
 from nystromformer_jax.spelling import nearest
 from nystromformer_jax.training.config import SECTIONS, from_mapping
@@ -179,7 +179,7 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
     for key in ("data.task", "train.seed"):  # each job sets its seed
         if key not in keys:
             raise ValueError(f"{path}: {key} is missing.")
-    name_of(own.data.task)
+    check_task(own.data.task)
     for key in values:
         cli.require_settable(key, types, "--set=", "--attentions=ATTENTION")
         if "." not in key:

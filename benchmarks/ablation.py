@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from command import parser_of, run_to_end
-from dataprep.cache import user_path
 from lra.report.groups import task_rank
 from lra.report.labels import affecting_results
 from lra.report.published import title_of
@@ -22,6 +21,7 @@ from nystromformer_jax.durable import write_json
 from nystromformer_jax.spelling import split_commas
 from reporting.statistics import binomial_error
 from reporting.tables import NOTHING, markdown_table
+from reporting.writer import path_argument
 
 CHANGES = {
     "": "the whole recipe",
@@ -137,8 +137,8 @@ def _cell(row: Mapping[str, Any] | None, whole: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Reads the runs, writes the file, prints the table and returns the exit code."""
     parser = parser_of("benchmarks.ablation", __doc__)
-    parser.add_argument("folder", type=user_path, help="folder that contains the runs")
-    parser.add_argument("--out", type=user_path, required=True, help="output file, .json")
+    parser.add_argument("folder", type=path_argument, help="folder that contains the runs")
+    parser.add_argument("--out", type=path_argument, required=True, help="output file, .json")
     given = parser.parse_args(arguments)
     return run_to_end("benchmarks.ablation", lambda: _collect(given.folder, given.out))
 

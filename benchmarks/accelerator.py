@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from benchmarks import on_device
 from command import parser_of, run_to_end
-from dataprep.cache import user_path
 from nystromformer_jax.durable import read_json
+from reporting.writer import path_argument
 
 ROOT = Path(__file__).parent.parent
 TASKS = ("listops", "text", "image", "pathfinder")
@@ -46,10 +46,10 @@ class Job(NamedTuple):
 def main() -> int:
     """Runs a piece and returns the exit code, which is 1 if a check or a command failed."""
     parser = parser_of("benchmarks.accelerator", __doc__)
-    parser.add_argument("--out", type=user_path, required=True, help="the folder of all results")
+    parser.add_argument("--out", type=path_argument, required=True, help="folder of all results")
     parser.add_argument("--minutes", type=float, default=math.inf, help="time limit of this piece")
     parser.add_argument(
-        "--data_dir", type=user_path, help="folder with the files of Text and Image"
+        "--data_dir", type=path_argument, help="folder with the files of Text and Image"
     )
     parser.add_argument("--toy", action="store_true", help="tiny sizes, to try the program")
     given = parser.parse_args()

@@ -23,7 +23,6 @@ import numpy as np
 
 from benchmarks.stored import command_line
 from command import parser_of, run_to_end
-from dataprep.cache import user_path
 from lra import train
 from lra.figures.captured import Trained, open_run
 from lra.report.published import TITLES
@@ -34,6 +33,7 @@ from nystromformer_jax.training import config_sha256, describe_environment, writ
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Selection
 from reporting.tables import NOTHING, markdown_table
+from reporting.writer import path_argument
 
 LENGTH, HEADS, HEAD_DIM = 1024, 4, 32
 SHAPE = (1, LENGTH, HEADS, HEAD_DIM)
@@ -261,10 +261,10 @@ def _table(title: str, columns: Sequence[Column], rows: Mapping[str, Row]) -> st
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures one part, writes the file and returns the exit code."""
     parser = parser_of("benchmarks.approximation", __doc__)
-    parser.add_argument("--run", type=user_path, help="folder of a run; default: random inputs")
+    parser.add_argument("--run", type=path_argument, help="folder of a run; default: random inputs")
     parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
     parser.add_argument("--examples", type=int, default=8, help="number of examples of a run")
-    parser.add_argument("--out", type=user_path, default="results/approximation.json")
+    parser.add_argument("--out", type=path_argument, default="results/approximation.json")
     given = parser.parse_args(arguments)
     if given.examples < 1:
         parser.error(f"--examples must be 1 or more, got {given.examples}")

@@ -23,9 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from command import parser_of
+from benchmarks import cells, stored
 from reporting.tables import markdown_table
-from reporting.writer import output_path
 
 BATCH, HEADS, DIM, LANDMARKS, WIDTH = 8, 8, 64, 64, 33
 FORMS = ("kernels", "plain", "literal", "exact")
@@ -45,11 +44,7 @@ MIB = 2**20
 
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
-    parser = parser_of("benchmarks.budget", __doc__)
-    parser.add_argument(
-        "--out", type=output_path, required=True, help="output path without extension"
-    )
-    parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
+    parser = cells.parser_for("benchmarks.budget", __doc__, 4)
     parser.add_argument("--profile", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.profile:
@@ -63,23 +58,14 @@ def main() -> int:
         topology, form, mode, length = given.cell
         print(json.dumps(cell(topology, form, mode, int(length))))
         return 0
-    from benchmarks import cells, stored
-    from nystromformer_jax.training.topology import topology_devices
-
-    try:
-        for topology in LENGTHS:
-            topology_devices(topology)
-    except ValueError as error:
-        parser.error(str(error))
+    cells.require_topologies(parser, LENGTHS)
     return cells.collect(
         "benchmarks.budget",
         given.out,
         {"versions": stored.versions(*stored.COMPILERS)},
         ("topology", "form", "mode", "length"),
         cases(),
-        arguments=[],
         markdown=markdown,
-        line=str,
     )
 
 
@@ -195,7 +181,10 @@ def profiled(topology: str, mode: str, length: int) -> dict[str, int]:
     aliased operands and for some of XLA's own operations.
     """
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["LIBTPU_INIT_ARGS"] = f"--xla_jf_dump_static_llo_profile_to={folder}"
+        # Appended, because `import jax` also sets flags.
+        flags = os.environ.get("LIBTPU_INIT_ARGS", "")
+        profile = f"--xla_jf_dump_static_llo_profile_to={folder}"
+        os.environ["LIBTPU_INIT_ARGS"] = f"{flags} {profile}"
         import jax
 
         jax.config.update("jax_platforms", "cpu")

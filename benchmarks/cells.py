@@ -1,5 +1,6 @@
 """Measures tables cell by cell, each cell in its own process. The same command resumes."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -11,8 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stored import add_command, command_line, describe_source, open_results
-from command import run_to_end
+from command import parser_of, run_to_end
 from nystromformer_jax.durable import write_json
+from reporting.writer import output_path
+
+
+def parser_for(program: str, doc: str | None, num_axes: int) -> argparse.ArgumentParser:
+    """Returns the parser of a program that calls `collect`, with `--out` and the hidden `--cell`."""
+    parser = parser_of(program, doc)
+    parser.add_argument(
+        "--out", type=output_path, required=True, help="output path without extension"
+    )
+    parser.add_argument("--cell", nargs=num_axes, help=argparse.SUPPRESS)
+    return parser
+
+
+def require_topologies(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Ends the program with an error if a topology is unknown or its compiler is not installed."""
+    from nystromformer_jax.training.topology import topology_devices
+
+    try:
+        for name in names:
+            topology_devices(name)
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def collect(
@@ -22,10 +45,10 @@ def collect(
     axes: tuple[str, ...],
     cells: Iterable[tuple[str, ...]],
     *,
-    arguments: Iterable[str],
+    arguments: Iterable[str] = (),
     retry_arguments: Callable[[dict[str, Any]], list[str]] = lambda row: [],
     markdown: Callable[[dict[str, Any]], str],
-    line: Callable[[dict[str, Any]], str],
+    line: Callable[[dict[str, Any]], str] = str,
 ) -> int:
     """Measures the cells that `out`.json lacks, rewrites `out`.md, and returns the exit code.
 

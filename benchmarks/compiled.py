@@ -12,11 +12,8 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from nystromformer_jax.training.topology import (
-    compiler_options,
-    is_out_of_memory,
-    needed_temporaries,
-)
+from nystromformer_jax.training.errors import is_out_of_memory, needed_temporaries
+from nystromformer_jax.training.topology import compiler_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +40,17 @@ def compile_ahead(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), arguments
     )
     lowered = jax.jit(for_device(function, device)).lower(*shapes)
-    began = time.perf_counter()
     run: jax.stages.Compiled | None = None
     reason = None
     cost: Mapping[str, float] = {}
+    began = time.perf_counter()
     try:
         run = lowered.compile(compiler_options=compiler_options(device))
+        compile_seconds = time.perf_counter() - began
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        compile_seconds = time.perf_counter() - began
         memory = needed_memory(str(error), _nbytes(shapes), _nbytes(lowered.out_info))
         reason = str(error).splitlines()[0]
     else:
@@ -69,7 +68,7 @@ def compile_ahead(
             "flops": cost.get("flops"),
             "bytes_accessed": cost.get("bytes accessed"),
             "optimal_seconds": None if seconds is None else decoded_seconds(seconds),
-            "compile_seconds": round(time.perf_counter() - began, 3),
+            "compile_seconds": round(compile_seconds, 3),
             "fits": run is not None,
             "reason": reason,
         },

@@ -21,12 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from command import parser_of, run_to_end
-from dataprep.cache import user_path
 from launch import huge_pages
 from nystromformer_jax import Nystromformer, NystromformerConfig
 from nystromformer_jax.pretrained import LanguageModel
 from nystromformer_jax.training import describe_environment
 from reporting.tables import markdown_table
+from reporting.writer import path_argument
 
 SIZES: dict[str, Any] = {"num_layers": 4, "embed_dim": 128, "num_heads": 4, "mlp_dim": 512}
 VOCAB_SIZE = 8_192
@@ -36,7 +36,7 @@ BASE_LEN, BATCH_SIZE = 64, 8
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the table and returns the exit code."""
     parser = parser_of("benchmarks.embed", __doc__)
-    parser.add_argument("folders", nargs="+", type=user_path, help="folders of text files")
+    parser.add_argument("folders", nargs="+", type=path_argument, help="folders of text files")
     parser.add_argument("--documents", type=int, default=1_000)
     given = parser.parse_args(arguments)
     lists = [sorted(folder.glob("*.txt")) for folder in given.folders]

@@ -10,7 +10,6 @@ compiler cannot time variants of kernels; on a GPU it may choose other ones. The
 Needs the extra `plan-gpu`. The table is rewritten after every cell; the same command resumes.
 """
 
-import argparse
 import importlib
 import itertools
 import json
@@ -20,9 +19,7 @@ from typing import Any
 from benchmarks import budget, cells, stored
 from benchmarks.compiled import compile_ahead
 from benchmarks.gradient import with_gradient
-from command import parser_of
 from reporting.tables import Table
-from reporting.writer import output_path
 
 GPUS = ("h200", "a100")
 LENGTH = 4096
@@ -34,34 +31,22 @@ CASES = (
 
 def main() -> int:
     """Compiles the missing cells and returns the exit code."""
-    parser = parser_of("benchmarks.gpu_budget", __doc__)
-    parser.add_argument(
-        "--out", type=output_path, required=True, help="output path without extension"
-    )
-    parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
+    parser = cells.parser_for("benchmarks.gpu_budget", __doc__, 4)
     given = parser.parse_args()
     import jax
 
     jax.config.update("jax_platforms", "cpu")
-    from nystromformer_jax.training.topology import topology_devices
-
     if given.cell:
         print(json.dumps(cell(*given.cell)))
         return 0
-    try:
-        for gpu in GPUS:
-            topology_devices(f"{gpu}:1")
-    except ValueError as error:
-        parser.error(str(error))
+    cells.require_topologies(parser, (f"{gpu}:1" for gpu in GPUS))
     return cells.collect(
         "benchmarks.gpu_budget",
         given.out,
         {"versions": stored.versions(*stored.COMPILERS)},
         ("gpu", "dtype", "case", "mode"),
         ((gpu, *case) for gpu in GPUS for case in CASES),
-        arguments=[],
         markdown=markdown,
-        line=str,
     )
 
 

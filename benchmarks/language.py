@@ -10,7 +10,6 @@ not run. Memory is then the compiler's figure. It grows almost linearly with the
 be compiled to find the largest that fits. The table is rewritten after every cell; the same command resumes.
 """
 
-import argparse
 import itertools
 import json
 import os
@@ -19,10 +18,8 @@ from typing import Any
 
 from benchmarks import cells, stored
 from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
-from command import parser_of
 from launch import huge_pages
 from reporting.tables import markdown_table
-from reporting.writer import output_path
 
 LENGTHS = (512, 1024, 2048, 4096)
 ATTENTIONS = ("nystrom", "softmax")
@@ -33,24 +30,15 @@ GIB = 2**30
 
 def main() -> int:
     """Measures the missing cells and returns the exit code."""
-    parser = parser_of("benchmarks.language", __doc__)
+    parser = cells.parser_for("benchmarks.language", __doc__, 2)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
     parser.add_argument("--topology", default="", help="compile for a TPU such as v5e:1x1")
-    parser.add_argument(
-        "--out", type=output_path, required=True, help="output path without extension"
-    )
-    parser.add_argument("--cell", nargs=2, metavar=("LENGTH", "ATTENTION"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"  # also for the processes of the cells
     if given.topology:
-        from nystromformer_jax.training.topology import topology_devices
-
-        try:
-            topology_devices(given.topology)
-        except ValueError as error:
-            parser.error(str(error))
+        cells.require_topologies(parser, [given.topology])
     if given.cell:
         length, attention = int(given.cell[0]), given.cell[1]
         measured = (
@@ -75,7 +63,6 @@ def main() -> int:
         itertools.product(map(str, given.lengths), given.attentions),
         arguments=[f"--memory={given.memory}", f"--topology={given.topology}"],
         markdown=markdown,
-        line=str,
     )
 
 
@@ -130,7 +117,7 @@ def compiled_step(
     from language.masking import ObjectiveConfig, Vocabulary
     from language.pretrain import make_loss
     from nystromformer_jax import NystromformerConfig, NystromformerForPreTraining, training
-    from nystromformer_jax.training.topology import is_out_of_memory
+    from nystromformer_jax.training.errors import is_out_of_memory
 
     config = NystromformerConfig.preset(
         "base",
@@ -171,17 +158,17 @@ def compiled_step(
             for name, array in batch.items()
         },
     )
-    shapes = spec.shapes()
+    shapes = spec.argument_shapes()
     try:
-        compiled = spec.step().lower(*shapes).compile()
+        compiled = spec.make_train_step().lower(*shapes).compile()
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-        return None, None, needed_memory(str(error), held, 0)["peak_bytes"]
+        num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+        return None, None, needed_memory(str(error), num_bytes, 0)["peak_bytes"]
 
     def make() -> tuple[Any, ...]:
-        return *jax.jit(spec.start)(), training.shard_batch(
+        return *jax.jit(spec.init_state)(), training.shard_batch(
             {**batch, "weights": np.ones(batch_size, np.float32)}, spec.mesh
         )
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks import budget
 from command import parser_of, run_to_end
-from dataprep.cache import user_path
 from nystromformer_jax.durable import read_json, write_json
+from reporting.writer import path_argument
 
 CALLS = 10  # per timing, so that the device is not idle between calls
 LENGTHS = (4096, 1024, 16_384, 512, 2048, 8192)  # the most informative ones first
@@ -53,7 +53,7 @@ Measurement = tuple[str, dict[str, Any]]  # a part and the keys that identify it
 def main() -> int:
     """Measures what is missing and returns the exit code."""
     parser = parser_of("benchmarks.on_device", __doc__)
-    parser.add_argument("--out", type=user_path, required=True, help="folder of results.json")
+    parser.add_argument("--out", type=path_argument, required=True, help="folder of results.json")
     parser.add_argument("--toy", action="store_true", help="tiny sizes, to try the program")
     given = parser.parse_args()
     # Otherwise JAX reserves most of the memory, of which PyTorch needs some.

@@ -10,7 +10,6 @@ libtpu (extra `plan`), and for GPUs such as `--topologies h200:1` the extra `pla
 rewritten after every cell; the same command resumes.
 """
 
-import argparse
 import dataclasses
 import importlib
 import itertools
@@ -19,9 +18,7 @@ import sys
 from typing import Any
 
 from benchmarks import cells, stored
-from command import parser_of
 from reporting.tables import Table
-from reporting.writer import output_path
 
 CONFIGS = ("listops", "text", "retrieval", "image", "pathfinder", "pretrain:base")
 TOPOLOGIES = ("v5e:4x4", "v5p:2x2x2", "v6e:2x2")
@@ -44,16 +41,12 @@ TIMES = "step, ms: computing + communicating"
 
 def main() -> int:
     """Plans the missing cells and returns the exit code."""
-    parser = parser_of("benchmarks.plans", __doc__)
+    parser = cells.parser_for("benchmarks.plans", __doc__, 2)
     parser.add_argument(
         "--scaling", action="store_true", help="plan ListOps on 1 to 256 chips of a v5e"
     )
     parser.add_argument("--configs", nargs="+", default=CONFIGS)
     parser.add_argument("--topologies", nargs="+", default=TOPOLOGIES)
-    parser.add_argument(
-        "--out", type=output_path, required=True, help="output path without extension"
-    )
-    parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     import jax
 
@@ -65,13 +58,7 @@ def main() -> int:
             parser.error(str(error))
         print(json.dumps(planned))
         return 0
-    from nystromformer_jax.training.topology import topology_devices
-
-    try:
-        for topology in ["v5e:1x1"] if given.scaling else given.topologies:
-            topology_devices(topology)
-    except ValueError as error:
-        parser.error(str(error))
+    cells.require_topologies(parser, ["v5e:1x1"] if given.scaling else given.topologies)
     wanted = (
         itertools.product(FIXED, map(str, SCALES))
         if given.scaling
@@ -85,7 +72,6 @@ def main() -> int:
         wanted,
         arguments=["--scaling"] if given.scaling else [],
         markdown=scaling_markdown if given.scaling else markdown,
-        line=str,
     )
 
 

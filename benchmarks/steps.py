@@ -10,7 +10,7 @@ from typing import Any
 from jax.errors import JaxRuntimeError
 
 from nystromformer_jax.training import peak_bytes
-from nystromformer_jax.training.topology import is_out_of_memory
+from nystromformer_jax.training.errors import is_out_of_memory
 
 
 def prefer_oom_kill() -> None:
@@ -22,13 +22,13 @@ def prefer_oom_kill() -> None:
 def needed_bytes(compiled: Any) -> int:
     """Returns the bytes of arguments, results and temporaries; donated ones count once."""
     memory = compiled.memory_analysis()
-    taken: int = (
+    num_bytes: int = (
         memory.temp_size_in_bytes
         + memory.argument_size_in_bytes
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes
     )
-    return taken
+    return num_bytes
 
 
 def timed(

@@ -18,10 +18,8 @@ from typing import Any
 
 from benchmarks import cells, stored
 from benchmarks.steps import needed_bytes, prefer_oom_kill, timed
-from command import parser_of
 from launch import huge_pages
 from reporting.tables import markdown_table
-from reporting.writer import output_path
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx")
 ATTENTIONS = ("nystrom", "softmax", "reformer", "linformer", "performer", "longformer", "linear")
@@ -31,14 +29,10 @@ GIB = 2**30
 
 def main() -> int:
     """Measures the missing cells and returns the exit code."""
-    parser = parser_of("benchmarks.tasks", __doc__)
+    parser = cells.parser_for("benchmarks.tasks", __doc__, 2)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
-    parser.add_argument(
-        "--out", type=output_path, required=True, help="output path without extension"
-    )
-    parser.add_argument("--cell", nargs=2, metavar=("TASK", "ATTENTION"), help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"  # also for the processes of the cells
@@ -121,10 +115,10 @@ def _compiled_step(config: dict[str, Any]) -> tuple[Any, Any, int]:
     run = train.prepare(config)
     spec = train.make_spec(run)
     batch = random_batch(run)
-    compiled = spec.step().lower(*spec.shapes()).compile()
+    compiled = spec.make_train_step().lower(*spec.argument_shapes()).compile()
     return (
         compiled,
-        lambda: (*spec.start(), training.shard_batch(batch, run.mesh)),
+        lambda: (*spec.init_state(), training.shard_batch(batch, run.mesh)),
         needed_bytes(compiled),
     )
 

@@ -44,9 +44,11 @@ def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
 def our_step(run: train.Run, batch: dict[str, np.ndarray]) -> Any:
     """Returns a function without arguments that makes one update on a fixed batch."""
     spec = train.make_spec(run)
-    step = spec.step()
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, spec.shapes()[:2])
-    state, totals = jax.jit(spec.start, out_shardings=shardings)()  # else the second call compiles
+    step = spec.make_train_step()
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, spec.argument_shapes()[:2])
+    state, totals = jax.jit(
+        spec.init_state, out_shardings=shardings
+    )()  # else the second call compiles
     placed = training.shard_batch(
         {**batch, "weights": np.ones(len(batch["labels"]), np.float32)}, run.mesh
     )

@@ -52,7 +52,6 @@ def get_config(argument: str = "classification") -> ConfigDict:
         "truncation": "head",
         "group_by_length": True,
         "seed": 0,
-        "workers": 0,
     }
     config = language.finetuning(data, options)
     if kind == "question_answering":

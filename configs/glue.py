@@ -51,6 +51,5 @@ def get_config(argument: str = "sst2") -> ConfigDict:
         "truncation": "head",
         "group_by_length": False,
         "seed": 0,
-        "workers": 0,
     }
     return language.finetuning(data, options)

@@ -35,6 +35,7 @@ def in_order(make: Callable[[int], _T], num_processes: int) -> Generator[_T, Non
     """
     if num_processes == 1:
         yield from map(make, itertools.count())
+        return
     executor = ProcessPoolExecutor(
         num_processes, multiprocessing.get_context("spawn"), initializer=_start_worker
     )

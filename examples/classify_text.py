@@ -55,7 +55,7 @@ def find_files(folder):
     if folder is None:
         library = Path(sysconfig.get_path("stdlib"))
         return {name: sorted((library / name).rglob("*.py")) for name in PACKAGES}
-    files = {path.name: sorted(path.rglob("*.txt")) for path in sorted(folder.glob("*/"))}
+    files = {path.name: sorted(path.rglob("*.txt")) for path in sorted(folder.glob("[!.]*/"))}
     if len(files) < 2 or min(map(len, files.values())) < 2:
         raise SystemExit(
             f"{folder} needs a subfolder for each class, two or more, with two .txt files or more;"

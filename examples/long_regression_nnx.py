@@ -49,10 +49,10 @@ class Denoiser(nnx.Module):
 def recordings(rng, batch_size, length, *, stretches=4, noise=0.1):
     """Returns the sensor's readings with the reference channel [B L 2], and the true signal [B L]."""
     rngs = jax.random.split(rng, 4)
-    time = jnp.arange(length)[None] / length
+    times = jnp.arange(length)[None] / length
     level, offset = jax.random.normal(rngs[0], (2, batch_size, 1))
     waves, phase = jax.random.uniform(rngs[1], (2, 3, batch_size, 1))
-    true = level + 0.5 * jnp.sin(2 * jnp.pi * (4 * waves * time[None] + phase)).sum(axis=0)
+    true = level + 0.5 * jnp.sin(2 * jnp.pi * (4 * waves * times[None] + phase)).sum(axis=0)
     starts = jax.random.randint(rngs[2], (stretches, batch_size, 1), 0, length)
     since = jnp.arange(length)[None, None] - starts
     reference = ((since >= 0) & (since < 16)).any(axis=0)

@@ -70,13 +70,11 @@ def _span_losses(logits: tuple[Array, Array], labels: Array, mask: Array) -> Los
 
     Padding has no probability, so the loss does not depend on the padded length.
     """
-    masked = (jnp.where(mask, end, jnp.finfo(end.dtype).min) for end in logits)
-    first, last = (_classification_losses(end, labels[:, i], mask) for i, end in enumerate(masked))
-    assert first.num_correct is not None
-    assert last.num_correct is not None
-    return Losses(
-        (first.loss + last.loss) / 2, first.num_correct & last.num_correct, first.num_labels
-    )
+    ends = jnp.stack(logits, axis=1)  # [B 2 L]
+    masked = jnp.where(mask[:, None], ends, jnp.finfo(ends.dtype).min)
+    losses = optax.softmax_cross_entropy_with_integer_labels(masked, labels).mean(axis=1)
+    right = (masked.argmax(axis=-1) == labels).all(axis=1)
+    return Losses(losses, right, jnp.ones_like(losses))
 
 
 def _logits(logits: Array) -> dict[str, Array]:

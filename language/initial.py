@@ -80,11 +80,12 @@ class InitConfig:
 
     def weights_sha256(self) -> str:
         """Returns the SHA-256 of the weight files that the run starts from; empty if there are none."""
-        paths = weight_files(self.folder) if self.reads_weights else []
+        if not self.reads_weights:
+            return ""
         digest = hashlib.sha256()
-        for path in paths:
+        for path in weight_files(self.folder):
             digest.update(path.read_bytes())
-        return digest.hexdigest() if paths else ""
+        return digest.hexdigest()
 
 
 def require_packages() -> None:

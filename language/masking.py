@@ -163,15 +163,14 @@ def choose_positions(
     """
     length = tokens.shape[0]
     candidates = jnp.asarray(vocabulary.is_ordinary)[tokens] & mask
-    # A word begins at each token of `word_starts`, and after each token that cannot be predicted.
-    after_other = jnp.concatenate([jnp.ones(1, bool), ~candidates[:-1]])
-    starts = candidates & (jnp.asarray(vocabulary.word_starts)[tokens] | after_other)
+    starts = candidates
     if config.whole_words:
+        # A word begins at each token of `word_starts`, and after each token that cannot be predicted.
+        after_other = jnp.concatenate([jnp.ones(1, bool), ~candidates[:-1]])
+        starts = candidates & (jnp.asarray(vocabulary.word_starts)[tokens] | after_other)
         word = jnp.cumsum(starts) - 1
         word_len = jnp.zeros(length, jnp.int32).at[word].add(candidates.astype(jnp.int32))
         starts |= candidates & (word_len[word] > LONGEST_WORD)
-    else:
-        starts = candidates
     word = jnp.cumsum(starts) - 1
     priority = jax.random.uniform(jax.random.fold_in(rng, 0), (length,))[word]
     by_priority = jnp.argsort(jnp.where(candidates, priority, jnp.inf), stable=True)

@@ -140,9 +140,7 @@ def train(run: Run, corpus: Corpus, workdir: training.Workdir) -> dict[str, Any]
 def make_spec(run: Run, vocabulary: Vocabulary | None = None) -> training.TrainSpec:
     """Returns the `TrainSpec` of a run. To plan without data, omit `vocabulary` for a placeholder."""
     if vocabulary is None:
-        size = run.data.vocab_size
-        if run.init.checkpoint:
-            size = _model_config(run, size).vocab_size
+        size = _model_config(run, run.data.vocab_size).vocab_size
         starts = np.ones(size, bool)
         vocabulary = Vocabulary.create(mask_id=0, special_ids=(0,), word_starts=starts)
     model = NystromformerForPreTraining(_model_config(run, len(vocabulary.word_starts)))
@@ -266,14 +264,14 @@ def evaluate_checkpoint(run: Run, corpus: Corpus, workdir: training.Workdir) -> 
 
 def describe_result(result: Mapping[str, Any]) -> str:
     """Returns a sentence that describes a result."""
-    valid, least = result["valid"], result["baselines"]
+    valid, baselines = result["valid"], result["baselines"]
     order = ""
     if "order_accuracy" in valid:
         order = f", the order of {100 * valid['order_accuracy']:.2f} % of the pairs"
     return (
         f"Predicted {100 * valid['mlm_accuracy']:.2f} % of the masked tokens correctly (the most frequent"
-        f" one alone: {100 * least['mlm_accuracy']:.2f} %){order}; perplexity {valid['perplexity']:.1f}, on"
-        f" {result['valid_examples']:,} held-out pairs, at step {result['best_step']:,}."
+        f" one alone: {100 * baselines['mlm_accuracy']:.2f} %){order}; perplexity {valid['perplexity']:.1f},"
+        f" on {result['valid_examples']:,} held-out pairs, at step {result['best_step']:,}."
     )
 
 

@@ -1,14 +1,14 @@
 """The command line of fine-tuning. It is outside `language.finetune`, whose import loads jax."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 import cli
-from cli import exit_with_error
+from cli import print_error
 
 MODES = {
     "train": "trains, or resumes a run",
@@ -60,13 +60,13 @@ def define(name: str, argument: str, example: str) -> Callable[[list[str]], int]
         values = flags.FLAGS
         for flag in ("batch_sizes", "learning_rates"):
             if flags.FLAGS[flag].present and not values.search:
-                return exit_with_error(f"--{flag} needs --search")
+                return print_error(f"--{flag} needs --search")
         if values.mode == "predict":
             return _predict(argv, hosts())
         if values.input or values.output:
-            return exit_with_error("--input and --output need --mode=predict")
+            return print_error("--input and --output need --mode=predict")
         if wrong := cli.check_arguments(argv, config, f"configs/{name}.py:{example}"):
-            return exit_with_error(wrong)
+            return print_error(wrong)
         return _run(config.value, values.mode, hosts())
 
     return main
@@ -86,15 +86,19 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    if missing := [folder for folder in runs if mode != "train" and not folder.is_dir()]:
-        return exit_with_error(
-            f"--mode={mode} needs a finished run, but {missing[0]} is not a folder: pass a run's --workdir"
-        )
     evaluates = mode == "eval"
-    cli.check_folders(runs, paths=finetune.PATHS, finished=evaluates)
+    cli.check_folders(runs, paths=finetune.PATHS, finished=mode != "train")
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     if mode == "export":
-        return _export(runs)
+        exported = cli.run_all(
+            runs,
+            lambda run, workdir: {"file": finetune.write_export(run, workdir)},
+            lambda result: f"Wrote {result['file']}.",
+            paths=finetune.PATHS,
+            evaluates=True,
+            where=lambda folder: "",
+        )
+        return 0 if len(exported) == len(runs) else 1
     first = next(iter(runs.values()))  # runs differ only in seed, batch size and learning rate
     tokens = finetune.open_tokenizer(first)
     with training.sync_errors():
@@ -114,41 +118,18 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
     return 0 if len(results) == len(runs) else 1
 
 
-def _export(runs: Mapping[Path, Any]) -> int:
-    """Writes the model of each run as one file; returns the exit code."""
-    from language import finetune
-    from nystromformer_jax import training
-
-    code = 0
-    for folder, run in runs.items():
-        try:
-            with (
-                training.detect_lost_process(),
-                training.Workdir(folder, run.config, paths=finetune.PATHS) as workdir,
-            ):
-                file = finetune.write_export(run, workdir)
-        except training.LossNotFinite as error:
-            code = 1
-            if training.is_primary():
-                exit_with_error(f"{folder}: {error}")
-            continue
-        if training.is_primary():
-            print(f"Wrote {file}.", flush=True)
-    return code
-
-
 def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
     """Writes the predictions of a finished run."""
     values = flags.FLAGS
     if len(argv) > 1:
-        return exit_with_error(f"unexpected argument {argv[1]!r}")
+        return print_error(f"unexpected argument {argv[1]!r}")
     for name in ("config", "seeds", "search"):
         if flags.FLAGS[name].present:
-            return exit_with_error(
+            return print_error(
                 f"--mode=predict uses the model and the config in --workdir: leave --{name} out"
             )
     if not (values.workdir and values.input and values.output):
-        return exit_with_error(
+        return print_error(
             "--mode=predict needs --workdir=RUN of a finished run, --input=FILE and --output=FILE"
         )
     cli.initialize(hosts)

@@ -79,6 +79,8 @@ class ModelConfig:
         sizes = ("vocab_size", "max_len", "num_layers", "embed_dim", "num_heads", "head_dim")
         for name in (*sizes, "mlp_dim"):
             check_size(f"model.{name}", getattr(self, name))
+        if self.pair_features == "concatenation":  # one layer of the head has mlp_dim // 2 units
+            check_size("model.mlp_dim", self.mlp_dim, least=2)
         if self.num_layers > 1000:  # each layer is traced separately
             raise ValueError(f"model.num_layers: needs 1,000 or fewer, got {self.num_layers}.")
         check_size("model.ema_states", self.ema_states, least=0)

@@ -40,6 +40,7 @@ from nystromformer_jax.training import (
     train_to_result,
     weighted,
 )
+from nystromformer_jax.training.train_step import LossFn
 from nystromformer_jax.typing import Array
 from reporting.statistics import binomial_error, summarize
 
@@ -121,8 +122,8 @@ def _check_task(task: TaskInfo, config: DataConfig, model: ModelConfig, train: T
         )
     if config.curriculum and not task.has_curriculum:
         raise ValueError(
-            f"data.curriculum={config.curriculum}: {config.task} has no curriculum; only ListOps"
-            " and Pathfinder have one. Set data.curriculum=0."
+            f"data.curriculum={config.curriculum}: {config.task} has no curriculum; of the"
+            " benchmark's tasks, only ListOps and Pathfinder have one. Set data.curriculum=0."
         )
     length = config.padding.padded_len
     if length > model.max_len:
@@ -161,8 +162,8 @@ def make_spec(run: Run) -> TrainSpec:
     )
 
 
-def make_loss(model: Model) -> Any:
-    """Returns a `LossFn`: cross-entropy, with the metrics loss and accuracy."""
+def make_loss(model: Model) -> LossFn:
+    """Returns the loss: cross-entropy, with the metrics loss and accuracy."""
 
     def loss_fn(
         params: Any, batch: dict[str, Array], dropout_rng: Array | None
@@ -201,7 +202,12 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     training = _examples(run, task.splits["train"])
     files = {task.folder: task.sha256}
     is_unfinished = workdir.result is None and workdir.divergence is None
-    if is_unfinished and run.data.curriculum and task.open_curriculum:
+    if is_unfinished and run.data.curriculum:
+        if task.open_curriculum is None:
+            raise ValueError(
+                f"data.curriculum={run.data.curriculum}: the `lra.data.Task` {task.name} has no"
+                " open_curriculum. Set it, or set TaskInfo.has_curriculum=False."
+            )
         with sync_errors():  # each process generates or opens the easier examples
             easier, prepared = task.open_curriculum()
         workdir.require_same("curriculum_sha256", prepared.sha256, "a different curriculum")
@@ -212,18 +218,14 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
         for folder, sha256 in files.items():
             cache.require_unchanged(folder, sha256)
 
-    def on_test(params: Any) -> dict[str, Any]:
-        return {
-            "test_accuracy": _evaluate(run, spec, task, "test", params)["accuracy"],
-            "test_examples": _num_evaluated(run, task, "test"),
-            "baselines": baselines(task),
-        }
+    def evaluate_test(params: Any) -> dict[str, Any]:
+        return {**_evaluate_test(run, spec, task, params), "baselines": baselines(task)}
 
     def report(fit_result: FitResult, params: Any) -> dict[str, Any]:
         return {
             "task": task.name,
             "attention": run.attention,
-            **(on_test(params) if test else {"state": VALIDATED}),
+            **(evaluate_test(params) if test else {"state": VALIDATED}),
             "valid_accuracy": fit_result.best_metrics["accuracy"],
             "partial": is_partial(run, task)
             or fit_result.best_examples < len(task.splits["valid"]),
@@ -240,7 +242,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
     )
     if test and result.get("state") == VALIDATED:
         rest = {key: value for key, value in result.items() if key != "state"}
-        tested = on_test(load_best_params(workdir, spec))
+        tested = evaluate_test(load_best_params(workdir, spec))
         # `eval` may differ from that of the training.
         result = {**rest, **tested, "partial": result["partial"] or is_partial(run, task)}
         workdir.write_result(result)
@@ -268,10 +270,7 @@ def evaluate_checkpoint(
         "best_step": result["best_step"],
         "valid_accuracy": _evaluate(run, spec, task, "valid", params)["accuracy"],
     }
-    if test:
-        found["test_accuracy"] = _evaluate(run, spec, task, "test", params)["accuracy"]
-        found["test_examples"] = _num_evaluated(run, task, "test")
-    return found
+    return found | (_evaluate_test(run, spec, task, params) if test else {})
 
 
 def is_partial(run: Run, task: Task) -> bool:
@@ -336,7 +335,10 @@ def _check_variables(model: Model, params: Any, length: int, attention: str) -> 
 
 
 def _by_batch_key(model: Model, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the value of each batch key of the model; those of `inputs1` and `inputs2` are "inputs"."""
+    """Returns the values by batch key of the model.
+
+    For pairs, `inputs1` and `inputs2` have the value of "inputs", and the masks that of "mask".
+    """
     return {key: known[key.rstrip("12")] for key in model.batch_keys}
 
 
@@ -370,3 +372,11 @@ def _evaluate(run: Run, spec: TrainSpec, task: Task, split: str, params: Any) ->
     logging.getLogger(__name__).info("Evaluating the %s set.", split)
     metrics: dict[str, float] = evaluate_split(spec, params, _examples(run, task.splits[split]))
     return metrics
+
+
+def _evaluate_test(run: Run, spec: TrainSpec, task: Task, params: Any) -> dict[str, Any]:
+    """Returns the entries of `result.json` about the test set."""
+    return {
+        "test_accuracy": _evaluate(run, spec, task, "test", params)["accuracy"],
+        "test_examples": _num_evaluated(run, task, "test"),
+    }

@@ -18,6 +18,17 @@ _TYPES: Mapping[Kind, Any] = {
 }
 # Sections of a config that do not change results.
 NEUTRAL_SECTIONS = ("mesh", "checkpoint", "log", "command")
+# Keys of other sections that do not change results, except for the seed, which is not part of a setting.
+NEUTRAL_KEYS = {
+    "data.dir",
+    "data.source",
+    "data.workers",
+    "eval.batch_size",
+    "train.accumulation",  # depends on the device
+    "train.cpu_accumulation",
+    "train.remat",
+    "train.seed",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,10 +200,10 @@ def version_sentences(runs: Iterable[Run]) -> list[str]:
     ]
 
 
-def finite(value: Any) -> Any:
+def nonfinite_to_none(value: Any) -> Any:
     """Replaces NaN and infinity with None at any depth, because JSON does not support them."""
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: nonfinite_to_none(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [nonfinite_to_none(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

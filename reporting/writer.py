@@ -78,7 +78,7 @@ def main(
     """
     parser = parser_of(program, description)
     parser.add_argument(
-        "folders", nargs="+", type=user_path, help="runs, or folders that contain runs"
+        "folders", nargs="+", type=path_argument, help="runs, or folders that contain runs"
     )
     parser.add_argument(
         "--out",
@@ -115,12 +115,17 @@ def write(out: Path, make: Callable[[Path], Report], *, html: bool) -> str:
     return markdown
 
 
-def output_path(text: str) -> Path:
-    """Converts the value of `--out`, a path without extension, for argparse; "." and ".." are errors."""
+def path_argument(text: str) -> Path:
+    """Converts an argument to a path for argparse, with `~` expanded."""
     try:
-        out = user_path(text)
+        return user_path(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def output_path(text: str) -> Path:
+    """Converts the value of `--out`, a path without extension, for argparse; "." and ".." are errors."""
+    out = path_argument(text)
     if out.name in ("", ".."):
         raise argparse.ArgumentTypeError(
             f"needs a file name without extension, got {text!r}: pass a path such as {out / 'report'}"
@@ -229,9 +234,8 @@ def _mark_tables(tokens: Sequence[Any]) -> None:
             and "style" in token.attrs
             and re.search(r"\d", following.content)
         ):
-            for child in (
-                following.children or []
-            ):  # allows breaks before "(" and "of" and after a comma
+            # Allows breaks before "(" and "of" and after a comma.
+            for child in following.children or []:
                 child.content = re.sub(r"(?<!,) (?!\(|of )", "\u00a0", child.content)
         elif token.type == "th_open":
             for child in following.children or []:

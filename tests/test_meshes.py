@@ -82,10 +82,10 @@ def language_job(folder, devices, mesh, dropout_rate=0.0):
 def trained(job, batches):
     """Losses, and the parameters, after all steps."""
     shard = job.config.mesh.shard_params
-    state, totals = jax.eval_shape(job.start)
+    state, totals = jax.eval_shape(job.init_state)
     where = (state_sharding(job.mesh, state, shard=shard), replicated(job.mesh))
-    state, totals = jax.jit(job.start, out_shardings=where)()
-    step, losses = job.step(), []
+    state, totals = jax.jit(job.init_state, out_shardings=where)()
+    step, losses = job.make_train_step(), []
     for batch in batches:
         state, totals, loss = step(state, totals, shard_batch(batch, job.mesh))
         losses.append(float(loss))
@@ -239,10 +239,10 @@ def test_pretraining_rematerializes_if_configured(tmp_path, remat):
 def test_gradients_are_sharded_like_the_parameters(shard_params):
     """The step has an explicit constraint, because compilers may not infer this sharding."""
     job, _ = lra_job("listops", None, {"data": 8, "shard_params": shard_params})
-    shapes = job.shapes()
+    shapes = job.argument_shapes()
     split = sum(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(shapes[0].params))
     assert (split > 0) == shard_params
-    [step] = jax.make_jaxpr(job.step())(*shapes).eqns
+    [step] = jax.make_jaxpr(job.make_train_step())(*shapes).eqns
     constraints = [
         equation.params["sharding"]
         for equation in step.params["jaxpr"].eqns
@@ -256,7 +256,9 @@ def test_gradients_are_sharded_like_the_parameters(shard_params):
 def test_half_precision_works_with_sharding_remat_and_accumulation():
     mesh = {"data": 2, "sequence": 4, "shard_params": True}
     job, batches = lra_job("listops", None, mesh, 0.1, dtype="bfloat16", remat=True, accumulation=2)
-    products = re.findall(r"stablehlo.dot_general.*", job.step().lower(*job.shapes()).as_text())
+    products = re.findall(
+        r"stablehlo.dot_general.*", job.make_train_step().lower(*job.argument_shapes()).as_text()
+    )
     projections = [product for product in products if "tensor<4x64x8x" in product]
     assert projections
     assert not any("f32" in product for product in projections)
@@ -271,11 +273,11 @@ def test_plan_equals_the_memory_of_the_step(shape, shard_params):
     mesh = {"data": shape[0], "sequence": shape[1], "shard_params": shard_params}
     job, batches = lra_job("listops", None, mesh)
     plan = make_plan(job)
-    state, totals = jax.eval_shape(job.start)
+    state, totals = jax.eval_shape(job.init_state)
     where = (state_sharding(job.mesh, state, shard=shard_params), replicated(job.mesh))
-    state, totals = jax.jit(job.start, out_shardings=where)()
+    state, totals = jax.jit(job.init_state, out_shardings=where)()
     batch = shard_batch(batches[0], job.mesh)
-    step = job.step().lower(state, totals, batch).compile()
+    step = job.make_train_step().lower(state, totals, batch).compile()
     results = step(state, totals, batch), batch
     first = job.mesh.devices.flat[0]
     live = sum(

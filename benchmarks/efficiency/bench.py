@@ -19,7 +19,8 @@ from configs.common import core_arguments
 from nystromformer_jax import SelfAttention, make_core
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.spelling import nearest
-from nystromformer_jax.training.topology import is_out_of_memory, topology_devices
+from nystromformer_jax.training.errors import is_out_of_memory
+from nystromformer_jax.training.topology import topology_devices
 
 # Core and options of each attention of the tables; nystrom-M and module:Class,option=value are valid, too.
 ATTENTIONS: Mapping[str, dict[str, Any]] = {
@@ -177,9 +178,8 @@ class Bench:
                 inputs = inputs or self._inputs(row["length"], row["batch"], row["pass"])
                 case = functools.partial(run, self._params(attention, row["length"]), *inputs)
                 jax.block_until_ready(case())
-                if (
-                    self.device.memory_stats() is None
-                ):  # a CPU, where the process's memory is measured
+                # On a CPU, the process's memory is measured.
+                if self.device.memory_stats() is None:
                     added = [added_bytes(case) for _ in range(MEMORY_RUNS)]
                     row["measured_bytes"] = _sum(row["argument_bytes"], added)
             except JaxRuntimeError as error:

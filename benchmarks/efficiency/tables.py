@@ -238,10 +238,10 @@ def _ratio(
 
 
 def _memory(row: Row) -> str:
-    held = figure_of(row, "peak_bytes")
-    if held is None:
+    num_bytes = figure_of(row, "peak_bytes")
+    if num_bytes is None:
         return "unknown memory"
-    mebibytes = held / MIB
+    mebibytes = num_bytes / MIB
     return f"{mebibytes:.1f} MiB" if mebibytes < 99.95 else f"{mebibytes:,.0f} MiB"
 
 

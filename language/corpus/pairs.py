@@ -163,12 +163,12 @@ class Pairs:
         place = np.arange(max_len)[None, :]
         # [CLS] precedes A and [SEP] precedes B. The index is clipped, because rows end in padding.
         source = starts + place - 1 - (place > first)
-        taken = self.tokens[np.clip(source, 0, max(len(self.tokens) - 1, 0))]
+        taken = self.tokens[np.clip(source, 0, len(self.tokens) - 1)]
         inputs = np.where(place <= both + 1, taken.astype(np.int32), self.tokenizer.pad_id)
-        inputs[:, :1] = self.tokenizer.cls_id
+        inputs[:, 0] = self.tokenizer.cls_id
         inputs[(place == first + 1) | (place == both + 2)] = self.tokenizer.sep_id
         return {
-            "inputs": inputs.astype(np.int32),
+            "inputs": inputs,
             "first_len": first[:, 0].astype(np.int32),
             "second_len": (both - first)[:, 0].astype(np.int32),
             "example": indices.astype(np.int32),

@@ -62,8 +62,6 @@ class FilesConfig:
         the mesh splits the length, or if outputs depend on the padded length: if `landmark_layout` is not
         "real", `mask_conv` is False, or the attention is Reformer.
       seed: Seed of the sample and of the validation split; training uses `train.seed`.
-      workers: Number of concurrent tokenizer calls, each of which may use several threads; 0: one per core.
-        It does not change the data.
     """
 
     kind: Kind
@@ -83,7 +81,6 @@ class FilesConfig:
     truncation: Truncation = "head"
     group_by_length: bool = True
     seed: int = 0
-    workers: int = 0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -98,7 +95,7 @@ class FilesConfig:
                 f"data.max_len={self.max_len}: an example for {self.kind} needs at least {least} tokens,"
                 " the special ones and some of each text."
             )
-        for name, zero in (("examples", "all"), ("workers", "one per core"), ("overlap", "none")):
+        for name, zero in (("examples", "all"), ("overlap", "none")):
             if (value := getattr(self, name)) < 0:
                 raise ValueError(
                     f"data.{name}: needs 0 for {zero}, or a positive number, got {value}."

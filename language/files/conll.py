@@ -48,7 +48,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     columns = 0
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip(" \t\r")  # a no-break space is part of a word
-        cells = re.split("\t" if "\t" in line else " +", line)
+        cells = [cell.strip(" ") for cell in re.split("\t" if "\t" in line else " +", line)]
         if cells[0] in ("", DOCUMENT):
             is_new = True
             continue
@@ -71,7 +71,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
         words, tags = records[-1].sentence
         words.append(cells[0])
         if tags is not None:
-            tags.append(cells[-1].strip())
+            tags.append(cells[-1])
     if not records:
         raise ValueError(f"{path} has no sentences: it needs one word per line.")
     return records
@@ -105,7 +105,6 @@ def save(
     labels: Sequence[str],
     config: FilesConfig,
     tokenizer: Tokenizer,
-    threads: int,
 ) -> None:
     """Tokenizes the words of a split and writes them.
 
@@ -119,7 +118,7 @@ def save(
     sentences = [record.sentence for record in records]
     # Byte-level tokenizers mark a word by the space before it.
     words = [Example("", (f" {word}",), None) for own in sentences for word in own.words]
-    examples.save(folder, split, words, tokenizer, label_dtype=np.int32, threads=threads)
+    examples.save(folder, split, words, tokenizer, label_dtype=np.int32)
     tags = [numbers[tag] for own in sentences for tag in own.tags or [labels[0]] * len(own.words)]
     examples.save_arrays(folder, split, {"tags": np.array(tags, np.int32)})
     write_json(folder / f"{split}_sentences.json", {"sentences": sentences})
@@ -158,6 +157,6 @@ def open_split(
         ids=np.array([str(owner) for owner in owners]),
         tokenizer=tokenizer,
         tags=tags,
+        owners=np.array(owners, np.int64),
         sentences=sentences,
-        sentence_of=np.array(owners, np.int64),
     )

@@ -8,12 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from dataprep import cache
 from dataprep.archives import stamp
 from dataprep.holdout import held_out_share
-from dataprep.parallel import num_processes
 from language.files import conll, rows, squad
 from language.files.config import FilesConfig
 from language.tasks.answering import AnsweringTask
@@ -23,7 +20,7 @@ from language.tasks.task import Kind, Task
 from language.tokenizer import Tokenizer
 
 # Part of every fingerprint. Increase it when the same files and tokenizer give different data.
-FORMAT = 5
+FORMAT = 6
 
 NOTES = "notes.json"
 # Fields of the section "data" on which the stored data depend.
@@ -55,7 +52,6 @@ class FileFormat(Protocol):
         labels: Sequence[str],
         config: FilesConfig,
         tokenizer: Tokenizer,
-        threads: int,
     ) -> None:
         """Tokenizes and writes a split."""
 
@@ -110,8 +106,7 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
         if holds_out:
             records = _hold_out(file_format, config, records, files["train"])
         for split, found in records.items():
-            threads = num_processes(config.workers)
-            file_format.save(folder, split, found, labels, config, tokenizer, threads)
+            file_format.save(folder, split, found, labels, config, tokenizer)
         unanswerable = any(getattr(record, "answers", None) == [] for record in records["train"])
         notes = {"splits": list(records), "labels": labels, "has_unanswerable": unanswerable}
         (folder / NOTES).write_text(json.dumps(notes, indent=2) + "\n", encoding="utf-8")
@@ -125,10 +120,9 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
     }
     task = make_task(config, notes["labels"], notes["has_unanswerable"])
     is_sample = 0 < config.examples < len(splits["train"])
-    if config.examples:
-        splits["train"] = splits["train"].take(
-            sample(splits["train"], config.examples, config.seed)
-        )
+    if is_sample:
+        rows = sample(splits["train"], config.examples, config.seed)
+        splits["train"] = splits["train"].take(rows)
     _logger.info(
         "%s: %s; labels: %s.",
         config.kind,
@@ -149,9 +143,7 @@ def open_input(
             " training file."
         )
     records = file_format.read(path, config, labeled=False)
-    file_format.save(
-        folder, "input", records, task.labels, config, tokenizer, num_processes(config.workers)
-    )
+    file_format.save(folder, "input", records, task.labels, config, tokenizer)
     return file_format.open_split(folder, "input", task.labels, config, tokenizer)
 
 
@@ -189,9 +181,11 @@ def _hold_out(
     file_format: FileFormat, config: FilesConfig, records: Mapping[str, list[Any]], path: Path
 ) -> dict[str, list[Any]]:
     """Returns the records with a validation split, taken from the training split."""
-    every = records["train"]
+    examples = records["train"]
     try:
-        is_valid = held_out_share(map(file_format.content, every), config.valid_share, config.seed)
+        is_valid = held_out_share(
+            map(file_format.content, examples), config.valid_share, config.seed
+        )
     except ValueError as error:
         raise ValueError(
             f"{path}: a validation set is held out of it, which {error} Add examples, or set"
@@ -199,6 +193,6 @@ def _hold_out(
         ) from None
     return {
         **records,
-        "train": list(itertools.compress(every, ~is_valid)),
-        "valid": list(itertools.compress(every, np.asarray(is_valid))),
+        "train": list(itertools.compress(examples, ~is_valid)),
+        "valid": list(itertools.compress(examples, is_valid)),
     }

@@ -64,7 +64,7 @@ def labels_of(records: Sequence[Record], config: FilesConfig) -> list[str]:
     """Returns the different labels, in numerical order if all are integers, else in alphabetical order."""
     if config.kind == "regression":
         return []
-    found = {label for record in records for label in _several(record.label)}
+    found = {label for record in records for label in _as_list(record.label)}
     integers = all(label.removeprefix("-").isdecimal() for label in found)
     return sorted(found, key=lambda label: (Decimal(label), label)) if integers else sorted(found)
 
@@ -80,10 +80,8 @@ def make_task(config: FilesConfig, labels: Sequence[str]) -> SequenceTask:
     if config.kind == "classification":
         metrics = ("accuracy", "f1" if len(labels) == 2 else "macro_f1")
     elif config.kind == "regression":
-        metrics = (
-            *metrics,
-            "mse",
-        )  # reported only: lower is better, so it cannot select the checkpoint
+        # Reported only: lower is better, so it cannot select the checkpoint.
+        metrics = (*metrics, "mse")
     return SequenceTask(
         name=config.kind,
         title=config.kind,
@@ -101,7 +99,6 @@ def save(
     labels: Sequence[str],
     config: FilesConfig,
     tokenizer: Tokenizer,
-    threads: int,
 ) -> None:
     """Tokenizes a split and writes it; see `examples.save`.
 
@@ -113,7 +110,7 @@ def save(
     def encode(record: Record) -> Any:
         if record.label is None or config.kind == "regression":
             return record.label
-        own = _several(record.label)
+        own = _as_list(record.label)
         for label in own:
             require_known(label, labels, record.where)
         if config.kind == "classification":
@@ -122,7 +119,7 @@ def save(
 
     rows = [Example(str(i), row.texts, encode(row)) for i, row in enumerate(records)]
     dtype = np.float32 if config.kind == "regression" else np.int32
-    examples.save(folder, split, rows, tokenizer, label_dtype=dtype, threads=threads)
+    examples.save(folder, split, rows, tokenizer, label_dtype=dtype)
 
 
 def open_split(
@@ -150,7 +147,7 @@ def require_known(label: str, labels: Sequence[str], where: str) -> None:
         )
 
 
-def _several(label: Any) -> list[str]:
+def _as_list(label: Any) -> list[str]:
     return label if isinstance(label, list) else [label]
 
 
@@ -249,7 +246,7 @@ def _label(value: Any, config: FilesConfig, where: str) -> Any:
         return score
     if config.kind == "multi_label":
         return _label_list(value, config, where)
-    return _name(value, config.label, where)
+    return _label_name(value, config.label, where)
 
 
 def _label_list(value: Any, config: FilesConfig, where: str) -> list[str]:
@@ -263,12 +260,12 @@ def _label_list(value: Any, config: FilesConfig, where: str) -> list[str]:
             f"{where}: the column {config.label!r} needs a JSON list of labels, not {value!r}: write one,"
             " or set --config.data.separator."
         )
-    return [_name(item, config.label, where) for item in value]
+    return [_label_name(item, config.label, where) for item in value]
 
 
-def _name(value: Any, column: str, where: str) -> str:
+def _label_name(value: Any, column: str, where: str) -> str:
     is_missing = value is None or (isinstance(value, float) and math.isnan(value))
-    if is_missing or isinstance(value, (list, dict)) or (name := _shown(value)) == "":
+    if is_missing or isinstance(value, (list, dict)) or (name := _label_text(value)) == "":
         raise ValueError(
             f"{where}: the column {column!r} needs a label, not {value!r}: correct it, or leave the column"
             " out of a test file without labels."
@@ -280,7 +277,7 @@ def _name(value: Any, column: str, where: str) -> str:
     return name
 
 
-def _shown(value: Any) -> str:
+def _label_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # 1.0 and 1 are the same label
     return value.strip() if isinstance(value, str) else json.dumps(value)

@@ -73,7 +73,6 @@ def save(
     labels: Sequence[str],
     config: FilesConfig,
     tokenizer: Tokenizer,
-    threads: int,
 ) -> None:
     """Tokenizes contexts and questions of a split and writes them; each context is stored once."""
     contexts = list(dict.fromkeys(record.context for record in records))
@@ -137,8 +136,8 @@ def open_split(
         label_shape=(2,),
         ids=np.array([questions[owner].id for owner in owners]),
         tokenizer=tokenizer,
+        owners=np.array(owners, np.int64),
         questions=questions,
-        question_of=np.array(owners, np.int64),
         spans=spans,
     )
 

@@ -23,5 +23,5 @@ __all__ = [
     "write_export",
 ]
 
-# Config keys of file locations, which may change when a run resumes.
+# Config keys of file locations, which may change when a run resumes. Only older runs have data.workers.
 PATHS = ("data.dir", "data.workers", "data.train_file", "data.valid_file", "data.test_file")

@@ -83,9 +83,8 @@ class FinetuneEvalConfig:
         """Returns the `EvalConfig`; by default `every_steps` is `epoch_steps`."""
         values = dataclasses.asdict(self)
         del values["tune_threshold"]
-        return training.EvalConfig(
-            **{**values, "every_steps": self.every_steps or max(epoch_steps, 1)}
-        )
+        values["every_steps"] = self.every_steps or epoch_steps
+        return training.EvalConfig(**values)
 
 
 SECTIONS = training.SECTIONS | {

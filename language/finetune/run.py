@@ -126,9 +126,10 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     if isinstance(data, GlueConfig):
         task: Task = glue.TASKS[data.task]
     else:
-        # If the config lists no labels, these two are placeholders; `with_task` sets those of the files.
+        # If the config lists no labels, these are placeholders; `with_task` sets those of the files.
+        placeholder = () if data.kind == "regression" else ("0", "1")
         known = data if data.labels else dataclasses.replace(data, metric="")
-        task = files.make_task(known, data.known_labels or ("0", "1"))
+        task = files.make_task(known, data.known_labels or placeholder)
     mesh = training.make_mesh(sections["mesh"], devices)
     model = HEADS[task.kind].model_class(
         _model_config(

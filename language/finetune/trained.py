@@ -53,6 +53,7 @@ def open_trained(folder: Path) -> Trained:
             f"{folder} has no subfolder model/, because its run is not finished: resume the run with the"
             " command that started it."
         )
+    config["data"].pop("workers", None)  # a key of older runs
     config = {
         **config,
         "init": {"checkpoint": str(folder / "model")},

@@ -19,6 +19,8 @@ from nystromformer_jax import training
 from nystromformer_jax.pretrained import save_pretrained
 from reporting.tables import format_spread
 
+_logger = logging.getLogger(__name__)
+
 PROBLEM_TYPES = {
     "classification": "single_label_classification",
     "regression": "regression",
@@ -157,7 +159,7 @@ def _evaluate_valid(
 ) -> tuple[Task, Outputs]:
     """Returns the task, with its threshold, and the outputs for the validation split."""
     valid = data.splits["valid"]
-    logging.getLogger(__name__).info("Evaluating the validation set.")
+    _logger.info("Evaluating the validation set.")
     outputs, _ = training.evaluate_split(spec, params, run.examples(valid), collate)
     return tuned(run, valid, outputs), outputs
 
@@ -181,7 +183,7 @@ def _evaluate_splits(
         outputs = valid_outputs
         evaluated = spec.config.eval.num_evaluated(len(split))
         if not split.is_labeled and evaluated < len(split):
-            logging.getLogger(__name__).warning(
+            _logger.warning(
                 "Predictions for the %s set are not written, because eval.max_examples=%d leaves out some of"
                 " its %d examples.",
                 name,
@@ -190,7 +192,7 @@ def _evaluate_splits(
             )
             continue
         if name != "valid":
-            logging.getLogger(__name__).info("Evaluating the %s set.", name)
+            _logger.info("Evaluating the %s set.", name)
             outputs, _ = training.evaluate_split(spec, params, run.examples(split), collate)
         predicted = task.predict(split, outputs)
         if split.is_labeled:

@@ -27,11 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", default="", help="a tokenizer's file, or a model's folder")
     parser.add_argument("--max_len", type=int, default=128, help="tokens per example")
     parser.add_argument("--seed", type=int, default=0, help="seed of IMDb's validation split")
-    parser.add_argument("--workers", type=int, default=0, help="threads; 0: one per core")
     parser.add_argument("--show", type=int, default=2, help="number of training examples to print")
     args = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    keys = ("dir", "tokenizer", "max_len", "seed", "workers")
+    keys = ("dir", "tokenizer", "max_len", "seed")
     return run_to_end(
         "language.glue", lambda: _report(args), {f"data.{key}": f"--{key}" for key in keys}
     )
@@ -45,7 +44,7 @@ def _report(args: argparse.Namespace) -> None:
     if args.tokenizer:
         from language.tokenizer import load_tokenizer
 
-        names = ("task", "dir", "max_len", "seed", "workers")
+        names = ("task", "dir", "max_len", "seed")
         config = GlueConfig(**{name: getattr(args, name) for name in names})
         data = load(config, load_tokenizer(args.tokenizer))
         num_bytes = cache.check(data.folder)

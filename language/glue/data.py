@@ -11,7 +11,6 @@ import numpy as np
 
 from dataprep import cache
 from dataprep.archives import RawFiles
-from dataprep.parallel import num_processes
 from language.glue import reviews, tables
 from language.glue.tables import TaskSplits
 from language.glue.tasks import GlueTask, describe
@@ -43,7 +42,6 @@ class GlueConfig:
         382).
       group_by_length: See `FilesConfig`; False as in the authors' code.
       seed: Seed of the sample and of IMDb's validation split; training uses `train.seed`.
-      workers: See `FilesConfig`.
     """
 
     task: str
@@ -53,7 +51,6 @@ class GlueConfig:
     truncation: Truncation = "head"
     group_by_length: bool = False
     seed: int = 0
-    workers: int = 0
 
     def __post_init__(self) -> None:
         task = describe(self.task)
@@ -63,11 +60,10 @@ class GlueConfig:
                 f"data.max_len={self.max_len}: an example of {task.title} needs at least {least} tokens,"
                 " the special ones and one of each text."
             )
-        for name, zero in (("examples", "all"), ("workers", "one per core")):
-            if (value := getattr(self, name)) < 0:
-                raise ValueError(
-                    f"data.{name}: needs 0 for {zero}, or a positive number, got {value}."
-                )
+        if self.examples < 0:
+            raise ValueError(
+                f"data.examples: needs 0 for all, or a positive number, got {self.examples}."
+            )
 
 
 def find_files(task: GlueTask, folder: Path) -> RawFiles:
@@ -105,8 +101,7 @@ def load(config: GlueConfig, tokenizer: Tokenizer) -> TaskData:
     def build(folder: Path) -> None:
         found = read_files(task, source, config.seed)
         for split, examples in found.splits.items():
-            threads = num_processes(config.workers)
-            save(folder, split, examples, tokenizer, label_dtype=label_dtype, threads=threads)
+            save(folder, split, examples, tokenizer, label_dtype=label_dtype)
         (folder / NOTES).write_text(json.dumps(notes_of(found), indent=2) + "\n", encoding="utf-8")
 
     prepared = cache.prepared(name, fingerprint, build, f"{task.title} from {source.path}")

@@ -82,8 +82,8 @@ def read(task: GlueTask, source: RawFiles) -> TaskSplits:
 def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example], list[int]]:
     """Returns the examples of a table, and the line numbers of skipped rows.
 
-    See `GlueTask.max_malformed_rows`.
-    Test splits have no labels, and no rows of test splits are skipped.
+    Up to `GlueTask.max_malformed_rows` malformed rows of a labeled split are skipped. In test splits of tasks
+    that allow such rows, an empty text is kept, because a submission needs every row.
     """
     is_test = split.startswith("test")
     lines = _lines(table)
@@ -100,17 +100,16 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
     skipped: list[int] = []
     for line, cells in lines:
         where = f"{table.path}, line {line}"
-        is_whole = len(cells) == len(columns)
-        texts = tuple(cells[place].strip() for place in text_places) if is_whole else ()
-        # A submission needs every row.
-        is_needed = is_whole and is_test and task.max_malformed_rows > 0
-        if not (is_whole and all(texts)) and not is_needed:
+        has_all_columns = len(cells) == len(columns)
+        texts = tuple(cells[place].strip() for place in text_places) if has_all_columns else ()
+        keeps_empty_text = is_test and task.max_malformed_rows > 0
+        if not (has_all_columns and (all(texts) or keeps_empty_text)):
             if not is_test and len(skipped) < task.max_malformed_rows:
                 skipped.append(line)
                 continue
-            flaw = (
-                "an empty text" if is_whole else f"{len(cells)} columns instead of {len(columns)}"
-            )
+            flaw = f"{len(cells)} columns instead of {len(columns)}"
+            if has_all_columns:
+                flaw = "an empty text"
             raise ValueError(f"{where}, has {flaw}: correct it, or unpack {task.title} again.")
         label = None if is_test else _label(task, cells[columns.index(task.label)], where)
         id = str(len(examples)) if index_place is None else cells[index_place]

@@ -158,7 +158,6 @@ TASKS: Mapping[str, GlueTask] = {
             files={},
             texts=("review",),
             labels=("neg", "pos"),
-            submissions={},
             sizes=_sizes(22_500, 2_500, 25_000),
         ),
     )

@@ -9,8 +9,20 @@ from language.report import gains, plots, tables
 from language.report.groups import Group
 from language.report.published import COLUMNS, REMARK, SOURCE, TABLE_2, URL
 from language.report.results import Run
-from reporting.runs import finite, version_sentences
+from reporting.runs import nonfinite_to_none, version_sentences
 from reporting.writer import Report, bullets, join, picture
+
+# Keys of a run's result that are copied to the JSON file.
+RUN_KEYS = (
+    "best_step",
+    "total_steps",
+    "parameters",
+    "step_seconds",
+    "examples_per_second",
+    "peak_bytes",
+    "config_sha256",
+    "data_sha256",
+)
 
 
 def make(groups: Sequence[Group], left_out: Sequence[str], path: Path) -> Report:
@@ -78,7 +90,7 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
     for model, own in tables.by_model(groups).items():
         row: dict[str, Any] = {"model": model}
         for column in COLUMNS:
-            if found := tables.of_column(own, *column[1:]):
+            if found := tables.of_column(own, column):
                 group, cell, settings = found
                 row[column.title] = {
                     **cell._asdict(),
@@ -88,7 +100,7 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
                 }
         rows.append(row)
     titles = [column.title for column in COLUMNS]
-    every = {
+    results = {
         "table2": rows,
         "published_percent": {
             model: dict(zip(titles, values, strict=True)) for model, values in TABLE_2.items()
@@ -96,11 +108,11 @@ def numbers(groups: Sequence[Group]) -> dict[str, Any]:
         "gains": [gains.numbers(gain) for gain in gains.find_gains(groups)],
         "settings": [_setting(group) for group in groups],
     }
-    return dict(finite(every))
+    return dict(nonfinite_to_none(results))
 
 
 def _setting(group: Group) -> dict[str, Any]:
-    metrics = TASKS[group.task].metrics if group.task else tables.PRETRAINING
+    metrics = TASKS[group.task].metrics if group.task else tables.PRETRAINING_METRICS
     cells = {
         split: {metric: cell._asdict() for metric in metrics if (cell := group.cell(split, metric))}
         for split in tables.SPLIT_TITLES
@@ -119,11 +131,10 @@ def _setting(group: Group) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    keys = "best_step total_steps parameters step_seconds examples_per_second peak_bytes"
     return {
         "run": run.name,
         "seed": run.seed,
         "device": run.device,
         "scores": {split: scores._asdict() for split, scores in run.scores.items()},
-        **{key: run.result.get(key) for key in f"{keys} config_sha256 data_sha256".split()},
+        **{key: run.result.get(key) for key in RUN_KEYS},
     }

@@ -24,21 +24,10 @@ OPTIONAL: Mapping[str, Kind] = {
     **dict.fromkeys(("baselines", "device", "versions"), "an object"),
     **dict.fromkeys((f"{split}_standard_error" for split in SPLITS), "an object"),
 }
-PRETRAINING = ("mlm_accuracy", "mlm_loss")  # required in a result of pretraining
+REQUIRED_METRICS = ("mlm_accuracy", "mlm_loss")  # in a result of pretraining
 
 # Config keys that do not affect results, like all keys in NEUTRAL_SECTIONS.
-NEUTRAL = (
-    "data.dir",
-    "data.source",
-    "data.tokenizer",
-    "data.workers",
-    "eval.batch_size",
-    "init.checkpoint",
-    "train.accumulation",
-    "train.cpu_accumulation",
-    "train.remat",
-    "train.seed",
-)
+NEUTRAL = reporting.runs.NEUTRAL_KEYS | {"data.tokenizer", "init.checkpoint"}
 
 
 class Scores(NamedTuple):
@@ -102,7 +91,7 @@ def read_run(folder: Path) -> Run | None:
     known = {key: value for key, value in result.items() if value is not None}
     check_kinds(file, known, OPTIONAL)
     scores = {split: _scores(file, result, split) for split in SPLITS if result.get(split)}
-    for metric in TASKS[task].metrics if task else PRETRAINING:
+    for metric in TASKS[task].metrics if task else REQUIRED_METRICS:
         if "valid" not in scores or metric not in scores["valid"].values:
             raise ValueError(f"{file} is not a run's result: valid.{metric} must be a number.")
     config_file = folder / "config.json"
@@ -158,4 +147,6 @@ def _flat(config: Mapping[str, Any]) -> dict[str, str]:
 def _origin(checkpoint: str) -> str:
     """Returns the name of the checkpoint's folder, or of the run that exported the checkpoint."""
     path = Path(checkpoint)
-    return path.parent.name or path.name if path.name == "model" else path.name
+    if path.name == "model" and path.parent.name:
+        return path.parent.name
+    return path.name

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from language.glue.tasks import TASKS
 from language.report.groups import Cell, Group, best
-from language.report.published import COLUMNS, SOURCE, TABLE_2
+from language.report.published import COLUMNS, SOURCE, TABLE_2, Column
 from language.report.results import Run
 from reporting.tables import NOT_RUN, NOTHING, OURS, Table, format_3sf, format_spread
 
@@ -21,13 +21,13 @@ TITLES = {
     "perplexity": "perplexity",
 }
 SPLIT_TITLES = {"valid": "", "valid_mismatched": "mismatched ", "test": "test "}
-PRETRAINING = ("mlm_accuracy", "order_accuracy", "mlm_loss", "perplexity")
+PRETRAINING_METRICS = ("mlm_accuracy", "order_accuracy", "mlm_loss", "perplexity")
 
 
 def table_2(groups: Sequence[Group]) -> Table:
     """Returns Table 2 of the paper: one row per model of this report, and the published rows."""
     ours = [
-        [model, *(cell_words(of_column(own, *column[1:])) for column in COLUMNS)]
+        [model, *(format_cell(of_column(own, column)) for column in COLUMNS)]
         for model, own in by_model(groups).items()
         if any(group.task in {column.task for column in COLUMNS} for group in own)
     ]
@@ -37,13 +37,14 @@ def table_2(groups: Sequence[Group]) -> Table:
     return Table(columns, [*sections, (SOURCE, paper)])
 
 
-def of_column(
-    groups: Sequence[Group], task: str, split: str, metric: str
-) -> tuple[Group, Cell, int] | None:
+def of_column(groups: Sequence[Group], column: Column) -> tuple[Group, Cell, int] | None:
     """Returns a task's best setting, its metric and the number of settings compared; None without runs."""
-    own = [group for group in groups if group.task == task]
-    cell = best(own).cell(split, metric) if own else None
-    return (best(own), cell, len(own)) if cell else None
+    own = [group for group in groups if group.task == column.task]
+    if not own:
+        return None
+    group = best(own)
+    cell = group.cell(column.split, column.metric)
+    return (group, cell, len(own)) if cell else None
 
 
 def by_model(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -107,7 +108,8 @@ def pretraining_table(groups: Sequence[Group]) -> Table:
                 "model": _label(group),
                 "seeds": _seeds(group),
                 **{
-                    TITLES[name]: _of_seeds(group.cell("valid", name), name) for name in PRETRAINING
+                    TITLES[name]: _of_seeds(group.cell("valid", name), name)
+                    for name in PRETRAINING_METRICS
                 },
                 "parameters, M": f"{parameters / 1e6:,.1f}" if parameters else NOTHING,
                 "steps": _distinct(run.result["total_steps"] for run in group.runs),
@@ -115,7 +117,9 @@ def pretraining_table(groups: Sequence[Group]) -> Table:
             }
         )
     known = baselines(groups)
-    trivial = {TITLES[name]: _plain(known[name], name) for name in PRETRAINING if name in known}
+    trivial = {
+        TITLES[name]: _plain(known[name], name) for name in PRETRAINING_METRICS if name in known
+    }
     label = {
         "model": "baselines: most frequent token and constant order (accuracies), unigram frequencies (loss)"
     }
@@ -124,16 +128,16 @@ def pretraining_table(groups: Sequence[Group]) -> Table:
 
 def baselines(groups: Sequence[Group]) -> Mapping[str, float]:
     """Returns the metrics of context-free baselines, if all runs with baselines agree."""
-    said = [
+    known = [
         run.result["baselines"]
         for group in groups
         for run in group.runs
         if run.result.get("baselines")
     ]
-    return said[0] if said and all(one == said[0] for one in said) else {}
+    return known[0] if known and all(one == known[0] for one in known) else {}
 
 
-def cell_words(found: tuple[Group, Cell, int] | None) -> str:
+def format_cell(found: tuple[Group, Cell, int] | None) -> str:
     """Returns a cell of Table 2: mean and deviation over seeds; for one seed, the error over examples."""
     if found is None:
         return NOT_RUN

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from language.tasks.examples import EncodedSplit, count_complete
+from language.tasks.examples import EncodedSplit
 from language.tasks.task import Outputs, Scores, Task, ratio_error
 from nystromformer_jax.durable import write_bytes
 from nystromformer_jax.spans import best_span
@@ -43,19 +43,13 @@ class AnswerSplit(EncodedSplit):
     """
 
     questions: Sequence[Question]
-    question_of: npt.NDArray[np.int64]  # [N], index of the question of each row
-    spans: npt.NDArray[
-        np.int32
-    ]  # [total, 2], start and end of each token in characters of its text
+    # [total, 2], start and end of each token in characters of its text
+    spans: npt.NDArray[np.int32]
 
     @property
     def is_labeled(self) -> bool:
         """Returns True if the questions have answers."""
         return self.questions[0].answers is not None
-
-    def count_complete(self, rows: int) -> int:
-        """Returns how many questions have all their rows among the first `rows`; see `EncodedSplit`."""
-        return count_complete(self.question_of, rows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,11 +70,12 @@ class AnsweringTask(Task):
     def predict(self, split: EncodedSplit, outputs: Outputs) -> list[str]:
         """Returns the answer to each question: the best span over all windows, or an empty text."""
         assert isinstance(split, AnswerSplit)
+        assert split.owners is not None
         rows = len(outputs["start"])
         count = split.count_complete(rows)
         answers, best = [""] * count, np.full(count, -np.inf)
         empty = np.full(count, np.inf)
-        for row, question in enumerate(split.question_of[:rows].tolist()):
+        for row, question in enumerate(split.owners[:rows].tolist()):
             if question >= count:
                 continue
             start_logits, end_logits = outputs["start"][row], outputs["end"][row]

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -42,6 +41,8 @@ class EncodedSplit:
     ids: npt.NDArray[np.str_]  # [N], as in a file of predictions
     tokenizer: Tokenizer
     truncation: Truncation = "head"
+    # [N], index of the example of each row, sorted except in a sample; None: each example has one row.
+    owners: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -52,8 +53,20 @@ class EncodedSplit:
         return self.labels is not None
 
     def count_complete(self, rows: int) -> int:
-        """Returns how many examples have all their rows among the first `rows`; here each has one row."""
-        return rows
+        """Returns how many examples have all their rows among the first `rows`.
+
+        Raises:
+          ValueError: No example is complete.
+        """
+        if self.owners is None:
+            return rows
+        count = int(self.owners[rows] if rows < len(self) else self.owners[-1] + 1)
+        if not count:
+            raise ValueError(
+                f"eval.max_examples={rows}: the first example is longer than data.max_len and is split into"
+                " more rows: raise eval.max_examples, or set it to 0 for all."
+            )
+        return count
 
     @property
     def num_special(self) -> int:
@@ -109,6 +122,7 @@ class EncodedSplit:
             lengths=self.lengths[rows],
             labels=None if self.labels is None else self.labels[rows],
             ids=self.ids[rows],
+            owners=None if self.owners is None else self.owners[rows],
         )
 
 
@@ -156,23 +170,6 @@ def sample(split: EncodedSplit, count: int, seed: int) -> npt.NDArray[np.int64]:
     return np.lexsort((keys, rank))[:count]
 
 
-def count_complete(owners: npt.NDArray[np.integer], rows: int) -> int:
-    """Returns how many examples have all their rows among the first `rows`.
-
-    `owners` has the index of the example of each row, sorted.
-
-    Raises:
-      ValueError: No example is complete.
-    """
-    count = int(owners[rows]) if rows < len(owners) else int(owners[-1]) + 1
-    if not count:
-        raise ValueError(
-            f"eval.max_examples={rows}: the first example is longer than data.max_len and is split into"
-            " more rows: raise eval.max_examples, or set it to 0 for all."
-        )
-    return count
-
-
 def save(
     folder: Path,
     split: str,
@@ -180,13 +177,11 @@ def save(
     tokenizer: Tokenizer,
     *,
     label_dtype: npt.DTypeLike,
-    threads: int,
 ) -> None:
     """Tokenizes a split and writes `<split>_tokens.npy`, `_offsets`, `_ids` and, with labels, `_labels`."""
     texts = list(itertools.chain.from_iterable(example.texts for example in examples))
     calls = [texts[i : i + TEXTS_PER_CALL] for i in range(0, len(texts), TEXTS_PER_CALL)]
-    with ThreadPoolExecutor(threads) as pool:
-        encoded = list(pool.map(lambda call: _encode(tokenizer, call), calls))
+    encoded = [_encode(tokenizer, call) for call in calls]
     arrays = {
         "tokens": np.concatenate([tokens for tokens, _ in encoded]),
         "offsets": np.cumsum(np.concatenate([[0], *(lengths for _, lengths in encoded)])),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from language.tasks.examples import Batch, EncodedSplit, count_complete
+from language.tasks.examples import Batch, EncodedSplit
 from language.tasks.task import Outputs, Scores, Task, ratio_error
 from nystromformer_jax.durable import write_bytes
 
@@ -41,16 +41,11 @@ class TaggedSplit(EncodedSplit):
 
     tags: npt.NDArray[np.int32]  # [total], `IGNORED` at tokens that continue a word
     sentences: Sequence[Sentence]
-    sentence_of: npt.NDArray[np.int64]  # [N], index of the sentence of each row
 
     @property
     def is_labeled(self) -> bool:
         """Returns True if the sentences have tags."""
         return self.sentences[0].tags is not None
-
-    def count_complete(self, rows: int) -> int:
-        """Returns how many sentences have all their rows among the first `rows`; see `EncodedSplit`."""
-        return count_complete(self.sentence_of, rows)
 
     def batch(self, indices: npt.NDArray[np.integer], max_len: int) -> Batch:
         """Returns a batch with the labels [B, L], `IGNORED` except at the first token of each word."""
@@ -73,10 +68,11 @@ class TaggingTask(Task):
     def predict(self, split: EncodedSplit, outputs: Outputs) -> list[list[str]]:
         """Returns the tag of each word of each sentence."""
         assert isinstance(split, TaggedSplit)
+        assert split.owners is not None
         classes = outputs["classes"]
         count = split.count_complete(len(classes))
         tags: list[list[str]] = [[] for _ in range(count)]
-        for row, sentence in enumerate(split.sentence_of[: len(classes)].tolist()):
+        for row, sentence in enumerate(split.owners[: len(classes)].tolist()):
             if sentence < count:
                 start, length = int(split.starts[row, 0]), int(split.lengths[row, 0])
                 firsts = np.flatnonzero(split.tags[start : start + length] != IGNORED)

@@ -97,7 +97,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def write(self, file: Path, split: EncodedSplit, predicted: Any) -> None:
-        """Writes predictions, with the labels of `split` if it has labels; replaces the file atomically."""
+        """Writes predictions, and labels where split and format have them; replaces the file atomically."""
 
 
 def ratio_error(numerators: npt.NDArray[Any], denominators: npt.NDArray[Any]) -> float:

@@ -17,9 +17,9 @@ __all__ = [
     "Split",
     "Task",
     "TaskInfo",
+    "check_task",
     "describe",
     "load",
-    "name_of",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -81,25 +81,21 @@ TASKS: Mapping[str, TaskInfo] = {
     },
 }
 
-_ALIASES = {"pathfinder": "pathfinder32", "pathx": "pathfinder128"}
 
+def check_task(task: str) -> None:
+    """Raises ValueError unless `task` is in `TASKS` or is `mqar-LENGTH-PAIRS` or `module:name`.
 
-def name_of(task: str) -> str:
-    """Returns the name of a task in `TASKS`, given a name or an alias; raises ValueError if unknown.
-
-    `mqar-LENGTH-PAIRS` and `module:name` are returned unchanged, and the module is not imported.
+    The module is not imported.
     """
-    name = _ALIASES.get(task, task)
-    if name not in TASKS and not is_plugin(name) and not mqar.size_of(name):
-        raise ValueError(f"Unknown task {name!r}{nearest(name, TASKS)}")
-    return name
+    if task not in TASKS and not is_plugin(task) and not mqar.size_of(task):
+        raise ValueError(f"Unknown task {task!r}{nearest(task, TASKS)}")
 
 
 def describe(task: str) -> TaskInfo:
     """Returns the properties of a task; needs no data.
 
     Args:
-      task: A name in `TASKS`, an alias, `mqar-LENGTH-PAIRS`, or `module:name` of a `TaskInfo` of another
+      task: A name in `TASKS`, `mqar-LENGTH-PAIRS`, or `module:name` of a `TaskInfo` of another
         package.
 
     Raises:
@@ -120,22 +116,18 @@ def describe(task: str) -> TaskInfo:
             targets=pairs,
             min_len=length,
         )
-    return TASKS[name_of(task)]
+    check_task(task)
+    return TASKS[task]
 
 
 def load(config: DataConfig) -> Task:
     """Opens the task of a config; prepares the data if they are missing.
 
     Raises:
-      ValueError: `curriculum` is positive, and the task has none.
       Any exception of `TaskInfo.load`.
     """
     info = describe(config.task)
     task = info.load(config)
-    if config.curriculum and task.open_curriculum is None:
-        raise ValueError(
-            f"data.curriculum={config.curriculum}: {task.name} has no curriculum. Set data.curriculum=0."
-        )
     if not info.has_all(task) and not config.examples:
         _logger.warning(
             "%s has %s examples here and %s in the benchmark: accuracies are not comparable.",

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(given: argparse.Namespace) -> None:
-    name = data.name_of(given.task)
+    name = given.task
     info = data.describe(name)
     sheet = _sheet_path(given.contact_sheet, name) if given.contact_sheet else None
     export_dir = cache.user_path(given.export_tfds) if given.export_tfds else None

@@ -30,12 +30,12 @@ class DataConfig:
       zero_is_padding: Masks tokens of id 0. In the authors' code, black pixels are padding.
       curriculum: Number of easier examples that a run trains on first, once, from the easiest to the
         hardest; at most `examples`, if that is set. They are generated, in addition to the benchmark's
-        training set. Only ListOps and Pathfinder have them.
+        training set. Of the benchmark's tasks, only ListOps and Pathfinder have them.
       workers: Number of processes that prepare data; 0 for one per usable core. The data do not
         depend on it.
     """
 
-    task: str  # in `lra.data.TASKS`, an alias, or `module:name` of a `TaskInfo`
+    task: str  # in `lra.data.TASKS`, `mqar-LENGTH-PAIRS`, or `module:name` of a `TaskInfo`
     source: Literal["auto", "files", "generated", "tfds"] = "auto"
     dir: str = ""  # folder of the raw files
     examples: int = 0  # maximum per split; 0 for all. A run on fewer examples is partial

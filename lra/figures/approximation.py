@@ -88,7 +88,7 @@ def head_maps(layer: CoreCall, nystrom: Options, *, max_pixels: int = 512) -> li
     found = []
     for head in range(heads):
         query, key, value = (x[0, :, head] for x in tokens)
-        kernel_1 = _product(factors.kernel_1[0, head][real], factors.inverse[0, head])
+        left_factor = _product(factors.kernel_1[0, head][real], factors.inverse[0, head])
         kernel_3 = factors.kernel_3[0, head][:, real]
         pictures: tuple[list[Floats], list[Floats]] = ([], [])
         squares = np.zeros(4)
@@ -96,7 +96,7 @@ def head_maps(layer: CoreCall, nystrom: Options, *, max_pixels: int = 512) -> li
             own = edges[first : first + step + 1]
             rows = slice(own[0], own[-1])
             *maps, part = _rows_of_maps(
-                query[rows], key, value, kernel_1[rows], kernel_3, nystrom.normalize_rows
+                query[rows], key, value, left_factor[rows], kernel_3, nystrom.normalize_rows
             )
             squares += np.asarray(part)
             for picture, weights in zip(pictures, maps, strict=True):
@@ -113,17 +113,17 @@ def _rows_of_maps(
     query: Float[Array, "R D"],
     key: Float[Array, "T D"],
     value: Float[Array, "T D"],
-    kernel_1: Float[Array, "R M"],
+    left_factor: Float[Array, "R M"],  # kernel_1 · inverse
     kernel_3: Float[Array, "M T"],
     normalize_rows: bool,
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"], Float[Array, "4"]]:
     """Returns rows of the exact and the approximate attention map of a head, and four sums of squares.
 
     The squares are those of the difference between the maps, of the exact map, of the difference between
-    the outputs, and of the exact output. `kernel_1` must already be multiplied by the pseudoinverse.
+    the outputs, and of the exact output.
     """
     exact = softmax_weights(query[None, :, None], key[None, :, None], None)[0, 0]
-    approximate = _product(kernel_1, kernel_3)
+    approximate = _product(left_factor, kernel_3)
     if normalize_rows:
         approximate /= approximate.sum(axis=1, keepdims=True)
     difference = approximate - exact

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from command import parser_of
-from dataprep.cache import user_path
 from lra import data, train
 from lra.models import Model
 from nystromformer_jax import GatedEmaBlock, MultiHeadAttention
@@ -24,19 +23,18 @@ from nystromformer_jax.training import config_sha256, describe_environment, load
 from nystromformer_jax.training.integrity import saved_steps
 from nystromformer_jax.typing import Array, Bool, Float
 from reporting.runs import check_kinds
-from reporting.writer import output_path
+from reporting.writer import output_path, path_argument
 
 CANDIDATES = 64  # number of test examples that `Trained.longest` considers
 
 
 class CoreCall(NamedTuple):
-    """Inputs and output of a layer's attention core; `mask` is True at real tokens."""
+    """Inputs of a layer's attention core; `mask` is True at real tokens."""
 
     query: Float[Array, "B L H D"]
     key: Float[Array, "B L H D"]
     value: Float[Array, "B L H D"]
     mask: Bool[Array, "B L"]
-    output: Float[Array, "B L H D"]
 
 
 class QKV(NamedTuple):
@@ -60,14 +58,12 @@ def capture_cores(model: Model, params: Any, inputs: Sequence[Array]) -> tuple[C
     calls = []
 
     def capture(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        output = call(*args, **kwargs)
         module = context.module
         layers = (MultiHeadAttention, GatedEmaBlock)
         is_core = isinstance(module.parent, layers) and module.name == "core"
         if is_core and context.method_name == "__call__":
-            query, key, value, mask = args[:4]
-            calls.append(CoreCall(query, key, value, mask, output))
-        return output
+            calls.append(CoreCall(*args[:4]))
+        return call(*args, **kwargs)
 
     with nn.intercept_methods(capture):
         model.apply({"params": params}, *inputs, deterministic=True)
@@ -143,7 +139,7 @@ class Trained:
 def new_parser(module: str, description: str | None) -> argparse.ArgumentParser:
     """Returns a parser with the arguments of all commands that draw figures of a run."""
     parser = parser_of(module, description)
-    parser.add_argument("run", type=user_path, help="folder of a run")
+    parser.add_argument("run", type=path_argument, help="folder of a run")
     parser.add_argument("--data_dir", default="", help="folder of the run's data, if moved")
     parser.add_argument(
         "--out", type=output_path, help="prefix of the files; default results/figures/<run>"

@@ -26,13 +26,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dataprep.cache import user_path
 from lra.report.groups import read_groups
 from lra.report.page import make
 from reporting import writer
 
 FLAGS: Mapping[str, Mapping[str, Any]] = {
-    "published": {"type": user_path, "help": "CSV or JSON file with other rows of Table 3"},
+    "published": {
+        "type": writer.path_argument,
+        "help": "CSV or JSON file with other rows of Table 3",
+    },
     "include_partial": {
         "action": "store_true",
         "help": "show partial runs in Table 3: fewer steps or examples than their recipe",

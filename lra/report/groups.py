@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import statistics
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 
 from lra.report.labels import Setting, label_settings, setting_of, track_of
@@ -38,7 +38,10 @@ class Group:
 
     @property
     def state(self) -> str:
-        """State of the best run, see `Run.state`; `diverged` only if all runs diverged."""
+        """State of the group.
+
+        `complete` or `partial` if a run is scored, `diverged` if all runs diverged, otherwise `unfinished`.
+        """
         if self.scored:
             return self.scored[0].state
         return "diverged" if self.diverged == len(self.runs) else "unfinished"
@@ -165,9 +168,8 @@ def read_groups(folders: Iterable[Path]) -> tuple[list[Group], list[str]]:
       ValueError: A file of a run is invalid.
     """
     runs = find_runs(folders)
-    known = _known_data(runs)
     settings = {
-        run.folder: setting_of(run.config, run.task, known[run.folder], run.config_argument)
+        run.folder: setting_of(run.config, run.task, run.data_sha256, run.config_argument)
         for run in runs
     }
     order = {"complete": 0, "partial": 1, "validated": 2, "diverged": 3, "unfinished": 4}
@@ -213,16 +215,3 @@ def tasks_of(groups: Iterable[Group]) -> list[str]:
 def task_rank(task: str) -> tuple[int, str]:
     """Returns a sort key of tasks: tasks of the benchmark in the order of `TITLES`, then others by name."""
     return (list(TITLES).index(task) if task in TITLES else len(TITLES), task)
-
-
-def _known_data(runs: Sequence[Run]) -> dict[Path, str]:
-    """Returns the data hash of each run; if unknown, that of other runs with its setting, if they agree."""
-    keys = {run.folder: frozenset(setting_of(run.config, run.task).items()) for run in runs}
-    hashes: dict[Hashable, set[str]] = {key: set() for key in keys.values()}
-    for run in runs:
-        hashes[keys[run.folder]] |= {run.data_sha256} - {""}
-    return {
-        run.folder: run.data_sha256 or (min(found) if len(found) == 1 else "")
-        for run in runs
-        for found in [hashes[keys[run.folder]]]
-    }

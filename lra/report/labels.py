@@ -14,7 +14,7 @@ from typing import Any
 from lra.data import mqar
 from nystromformer_jax.plugins import is_plugin, short_name
 from nystromformer_jax.spelling import split_commas
-from reporting.runs import NEUTRAL_SECTIONS
+from reporting.runs import NEUTRAL_KEYS, NEUTRAL_SECTIONS
 
 Setting = Mapping[str, Hashable]
 
@@ -22,17 +22,6 @@ PRESET = "preset"  # key of a setting: the recipe or the quirks of the config ar
 RECIPES = ("paper", "fast", "open", "open_small")  # values of `recipe=`; the first is the default
 _BY_PRESET = {"" if recipe == "paper" else f"recipe={recipe}": recipe for recipe in RECIPES}
 PRESETS = (*_BY_PRESET, "quirks=mlpen", "quirks=google")  # the first is the paper's recipe
-# Keys that are not part of a setting, like all keys of NEUTRAL_SECTIONS.
-NEUTRAL = {
-    "data.dir",
-    "data.source",
-    "data.workers",
-    "eval.batch_size",
-    "train.accumulation",  # depends on the device
-    "train.cpu_accumulation",
-    "train.remat",
-    "train.seed",
-}
 
 # Options whose value follows the name of the attention in a label: nystrom-64.
 SIZES: Mapping[str, str] = {
@@ -149,9 +138,9 @@ def label_differences(setting: Setting) -> dict[str, Hashable]:
     found = differences(setting)
     steps, budget = found.get("train.total_steps"), defaults_of(setting).get("train.total_steps")
     is_shorter = isinstance(steps, int) and (not isinstance(budget, int) or steps < budget)
-    omitted = SECONDARY | {"train.total_steps"}
-    if not is_shorter:
-        omitted -= {"train.total_steps", "optimizer.warmup_steps"}
+    omitted = {"eval.every_steps"}
+    if is_shorter:
+        omitted |= {"train.total_steps", "optimizer.warmup_steps"}
     return {key: value for key, value in found.items() if key not in omitted}
 
 
@@ -230,7 +219,8 @@ def config_values(file: str, argument: str) -> Setting:
         return {}
     try:
         get_config = importlib.import_module(f"configs.{file}").get_config
-        return flat(get_config(*[argument] * bool(argument)).to_dict())
+        config = get_config(argument) if argument else get_config()
+        return flat(config.to_dict())
     except Exception:  # a user's config file may raise anything
         return {}
 
@@ -276,7 +266,7 @@ def affecting_results(values: Mapping[str, Any]) -> dict[str, Hashable]:
     return {
         key: hashable(value)
         for key, value in sorted(values.items())
-        if key.partition(".")[0] not in NEUTRAL_SECTIONS and key not in NEUTRAL
+        if key.partition(".")[0] not in NEUTRAL_SECTIONS and key not in NEUTRAL_KEYS
     }
 
 

@@ -12,7 +12,7 @@ from lra.report.groups import Group, tasks_of
 from lra.report.labels import PRESET
 from lra.report.published import COLUMNS, FAILED, PATH_X, TABLE, TITLES, Published, Source
 from lra.report.results import Run
-from reporting.runs import finite
+from reporting.runs import nonfinite_to_none
 from reporting.statistics import binomial_error
 from reporting.tables import OURS
 
@@ -101,7 +101,9 @@ def numbers(
                 for grid in grids(own)
             ],
         }
-    found: dict[str, Any] = finite({"table3": rows, "published": published, "tasks": by_task})
+    found: dict[str, Any] = nonfinite_to_none(
+        {"table3": rows, "published": published, "tasks": by_task}
+    )
     return found
 
 

@@ -34,7 +34,6 @@ from lra.report.published import (
     title_of,
 )
 from lra.report.results import Run
-from nystromformer_jax.plugins import short_name
 from reporting.plotting import COLORS, colors_of
 from reporting.runs import version_sentences
 from reporting.tables import NOTHING, Table
@@ -118,13 +117,13 @@ def _benchmark(groups: Sequence[Group], table3: Table, include_partial: bool) ->
         table3.markdown(),
     ]
     short = tables.shortfalls([group for group in groups if group.task in TITLES])
-    return [*parts, "Partial runs:", bullets(short)] if short else parts
+    return [*parts, "Incomplete runs:", bullets(short)] if short else parts
 
 
 def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
     """Returns Markdown about what a recipe changes for those tasks and attentions that use it."""
     # Attentions by change and task; empty unless the change is an option of the attention.
-    having: dict[str, dict[str, list[str]]] = {}
+    having: dict[str, dict[str, set[str]]] = {}
     for group in groups:
         if group.setting[PRESET] != f"recipe={recipe}":
             continue
@@ -133,10 +132,11 @@ def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
             default_setting(group.task, name, preset) for preset in ("", f"recipe={recipe}")
         )
         own = having.setdefault(title_of(group.task), {})
-        for key in own_values:
-            if own_values[key] != paper[key]:
-                names = own.setdefault(f"{key} {paper[key]} → {own_values[key]}", [])
-                names += [short_name(name)] * (is_option(key) and name not in names)
+        for key, value in own_values.items():
+            if value != paper[key]:
+                names = own.setdefault(f"{key} {paper[key]} → {value}", set())
+                if is_option(key):
+                    names.add(name)
     changes = {
         title: {
             f"{change} ({', '.join(sorted(names))})" if names else change
@@ -144,6 +144,8 @@ def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
         }
         for title, own in having.items()
     }
+    if not having:
+        return []
     shared = set.intersection(*changes.values()) if len(changes) > 1 else set()
     named = [("Every task", shared), *((title, own - shared) for title, own in changes.items())]
     return [
@@ -154,7 +156,7 @@ def _recipe(recipe: str, groups: Sequence[Group]) -> list[str]:
         " attentions with each other, not with the published rows. The following values differ"
         " (paper's recipe → this recipe):",
         bullets(f"{title}: {', '.join(sorted(own))}." for title, own in named if own),
-    ] * bool(having)
+    ]
 
 
 def _tradeoff(groups: Sequence[Group], file: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """Published results on the Long Range Arena, also from a file, and accuracies of trivial predictors."""
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -134,7 +135,7 @@ def read_published(file: Path) -> dict[Source, tuple[Published, ...]]:
         try:
             rows: Any = [
                 {key: value for key, value in row.items() if value not in ("", None)}
-                for row in csv.DictReader(text.splitlines())
+                for row in csv.DictReader(io.StringIO(text, newline=""))
             ]
         except csv.Error as error:
             raise ValueError(f"{file} cannot be read as CSV: {error}.") from None

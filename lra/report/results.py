@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import reporting.runs
-from lra.data import describe, name_of
+from lra.data import check_task, describe
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.plugins import is_plugin
 from reporting.runs import Kind, check_kinds, curve_of, format_device, read_metrics
@@ -53,9 +53,8 @@ class Run(reporting.runs.Run):
     """A run of the benchmark."""
 
     speed: Sequence[Mapping[str, float]]  # lines of speed.jsonl
-    result: (
-        Result | None
-    )  # None if the run is unfinished, diverged or not evaluated on the test set
+    # None if the run is unfinished, diverged or not evaluated on the test set.
+    result: Result | None
     valid_accuracy: float | None  # of the best step, if the run is finished
     diverged_step: int | None  # step at which the loss was found to be not finite
     config_sha256: str  # empty if unknown
@@ -204,7 +203,7 @@ def read_run(folder: Path) -> Run | None:
     whole_numbers = ("seed", "batch_size", "total_steps", "budget_steps")
     check_kinds(file, config["train"], dict.fromkeys(whole_numbers, "a whole number"))
     try:
-        task = name_of(config["data"]["task"])
+        check_task(config["data"]["task"])
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     values, environment, data = (
@@ -215,7 +214,7 @@ def read_run(folder: Path) -> Run | None:
     }
     run = Run(
         folder=folder.resolve(),
-        task=task,
+        task=config["data"]["task"],
         seed=config["train"]["seed"],
         config=config,
         metrics=read_metrics(folder / "metrics.jsonl"),

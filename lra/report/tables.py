@@ -70,7 +70,7 @@ def benchmark_table(
         group = cells.get(task)
         if group is None:
             return NOT_RUN
-        return PARTIAL if _is_hidden(group, include_partial) else _accuracy(group, _of_group)
+        return PARTIAL if _is_hidden(group, include_partial) else _accuracy(group, _format_group)
 
     ours: dict[str, list[list[str]]] = {track: [] for track in TRACKS}
     for label, cells in benchmark_rows(groups, include_partial=include_partial).items():
@@ -212,7 +212,7 @@ def grid_table(grid: Grid) -> Table:
         [
             f"{row:,}",
             *(
-                _of_group(grid.cells[row, column]) if (row, column) in grid.cells else NOT_RUN
+                _format_group(grid.cells[row, column]) if (row, column) in grid.cells else NOT_RUN
                 for column in grid.columns
             ),
         ]
@@ -258,12 +258,14 @@ def _number(value: float | str | None) -> str:
     return value if isinstance(value, str) else f"{value:.2f}"
 
 
-def _spread(group: Group) -> str:
+def _format_mean(group: Group) -> str:
+    """Returns "mean ± deviation" of the accuracies."""
     return format_spread(group.summary.mean, group.summary.deviation)
 
 
-def _of_group(group: Group) -> str:
-    return _of_seeds(group.summary, len(group.runs), group.diverged)
+def _format_group(group: Group) -> str:
+    """Returns "mean ± deviation (n = N)" of the accuracies; see `_of_total`."""
+    return _format_mean_with_n(group.summary, len(group.runs), group.diverged)
 
 
 def _mean(tasks: Collection[str], cells: Mapping[str, Group]) -> str:
@@ -273,15 +275,16 @@ def _mean(tasks: Collection[str], cells: Mapping[str, Group]) -> str:
     fewest = min(
         (cells[task] for task in tasks), key=lambda group: (len(group.scored), -len(group.runs))
     )
-    return _of_seeds(mean, len(fewest.runs), fewest.diverged)
+    return _format_mean_with_n(mean, len(fewest.runs), fewest.diverged)
 
 
-def _of_seeds(summary: Summary, num_runs: int, diverged: int) -> str:
+def _format_mean_with_n(summary: Summary, num_runs: int, diverged: int) -> str:
+    """Returns "mean ± deviation (n = N)"; see `_of_total`."""
     spread = format_spread(summary.mean, summary.deviation)
-    return f"{spread} (n = {summary.n}{_of_all(summary.n, num_runs, diverged)})"
+    return f"{spread} (n = {summary.n}{_of_total(summary.n, num_runs, diverged)})"
 
 
-def _of_all(scored: int, num_runs: int, diverged: int) -> str:
+def _of_total(scored: int, num_runs: int, diverged: int) -> str:
     """Returns " of N", and the number of diverged runs, if some of the N runs are not scored."""
     if num_runs <= scored:
         return ""
@@ -290,11 +293,11 @@ def _of_all(scored: int, num_runs: int, diverged: int) -> str:
 
 def _seeds(group: Group) -> str:
     scored = group.scored or group.runs
-    of_all = _of_all(len(scored), len(group.runs), group.diverged)
-    return ", ".join(str(run.seed) for run in scored) + of_all
+    of_total = _of_total(len(scored), len(group.runs), group.diverged)
+    return ", ".join(str(run.seed) for run in scored) + of_total
 
 
-def _accuracy(group: Group, format: Callable[[Group], str] = _spread) -> str:
+def _accuracy(group: Group, format: Callable[[Group], str] = _format_mean) -> str:
     if not group.scored:
         return DIVERGED if group.state == "diverged" else NOT_FINISHED
     if group.state != "partial":

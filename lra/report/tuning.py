@@ -78,12 +78,14 @@ def markdown(groups: Sequence[Group]) -> list[str]:
             " attention:",
             tuning.table().markdown(),
         ]
+    if not parts:
+        return []
     return [
         "## Choice of values by validation",
         "Mean ± standard deviation over seeds, at the best step of each run. The test set was evaluated only"
         " for the values that are marked as tested.",
         *parts,
-    ] * bool(parts)
+    ]
 
 
 def _natural(group: Group) -> list[tuple[float, str]]:

@@ -24,7 +24,7 @@ class Batch:
     def __call__(self, jobs: Sequence[Job]) -> int:
         """Runs the jobs that are not finished; returns the exit code of `Queue.run`."""
         self._queue = Queue(self.folder, read_jobs(self.folder), self.workers)
-        return self._queue.run([job for job in jobs if not job.is_finished])
+        return self._queue.run(jobs)
 
     def checkpoint(self, jobs: Sequence[Job]) -> Any:
         """Stops the runs, which save, before submitit requeues the batch."""
@@ -45,9 +45,8 @@ def submit(
     Raises:
       ValueError: submitit is not installed, or the cluster or a parameter is invalid.
     """
-    os.environ.setdefault(
-        "SUBMITIT_LOG_LEVEL", "NOCONFIG"
-    )  # otherwise it replaces all log handlers
+    # Otherwise submitit replaces all log handlers.
+    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
     try:
         import submitit
     except ModuleNotFoundError:

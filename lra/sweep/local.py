@@ -80,7 +80,9 @@ class Queue:
         """Returns `due_tests`, also with the values that another sweep has added to the file."""
         with contextlib.suppress(OSError, ValueError):  # no file, or one that is being edited
             self._jobs = read_jobs(self._folder)
-        return due_tests(self._jobs)
+        with contextlib.suppress(OSError, ValueError):  # an invalid result, reported with its job
+            return due_tests(self._jobs)
+        return []
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._signals.append(number)
@@ -103,7 +105,7 @@ class Queue:
                     if self._signals:  # received while the process was started
                         process.terminate()
                     return
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._end(job, f"failed: {message_of(error)}")
             if log is not None:
                 log.close()
@@ -131,14 +133,17 @@ class Queue:
             except OSError as full:
                 error = f"{log.name} cannot be written ({full.strerror}): free some space, then start again"
             log.close()
-            result = job.result
-            if job.is_finished and (code == 0 or (result and is_diverged(result))):
-                _say(job, " ".join(state_of(self._folder, job)[:2]))
-            elif code in STOPPED:
-                self._end(job, "stopped; the same command resumes it")
-            else:
-                error = error or failure(log_of(self._folder, job))
-                self._end(job, f"failed: {error or 'ended without a result'}")
+            try:
+                result = job.result
+                if job.is_finished and (code == 0 or (result and is_diverged(result))):
+                    _say(job, " ".join(state_of(self._folder, job)[:2]))
+                elif code in STOPPED:
+                    self._end(job, "stopped; the same command resumes it")
+                else:
+                    error = error or failure(log_of(self._folder, job))
+                    self._end(job, f"failed: {error or 'ended without a result'}")
+            except (OSError, ValueError) as unreadable:
+                self._end(job, f"failed: {message_of(unreadable)}")
         return bool(ended)
 
     def _end(self, job: Job, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Exceptions that end a run, their exit codes, and the conversion of write errors."""
+"""Exceptions that end a run, their exit codes, write errors, and out-of-memory errors of JAX."""
 
 import contextlib
 import errno
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nystromformer_jax.durable import CANNOT_WRITE
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class CannotWrite(OSError):
@@ -137,3 +139,14 @@ def _write_error(error: Exception, folder: Path) -> int | None:
     # Orbax's storage layer raises ValueErrors with the errno in the message.
     found = re.search(r"os_error_code='(\d+)'", str(error))
     return int(found[1]) if found and int(found[1]) in _WRITE_ERRORS else None
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Returns True if the compiler, a device or the CPU's YNNPACK library ran out of memory."""
+    return any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "YNNPACK operation failed"))
+
+
+def needed_temporaries(message: str) -> int | None:
+    """Returns the bytes of temporaries stated in an out-of-memory message, or None."""
+    found = re.search(r"HLO temporaries \(([\d.]+)([KMGT]?)\)", message)
+    return round(float(found[1]) * _UNITS[found[2]]) if found else None

@@ -78,8 +78,8 @@ def fit(
 
         # ---- 1. Build the training step and the shapes of the saved state -----------------------
         schedule = make_schedule(config.optimizer, total_steps)
-        train_step = spec.step()
-        start = spec.start  # one function object for shapes and values: traced only once
+        train_step = spec.make_train_step()
+        start = spec.init_state  # one function object for shapes and values: traced only once
         state_shape, sums_shape = jax.eval_shape(start)
         shardings = state_sharding(mesh, state_shape, shard=config.mesh.shard_params)
         zero_sums = jax.jit(lambda: zeros_like(sums_shape), out_shardings=replicated(mesh))
@@ -101,7 +101,9 @@ def fit(
             else:
                 # Not aliased, because the compiled program reuses the memory of its argument.
                 given = jax.device_put(start_params, shardings.params, may_alias=False)
-                make_state = jax.jit(spec.first_state, donate_argnums=0, out_shardings=shardings)
+                make_state = jax.jit(
+                    spec.init_state_from, donate_argnums=0, out_shardings=shardings
+                )
                 state = make_state(given)
                 del given, start_params
                 metric_sums = zero_sums()

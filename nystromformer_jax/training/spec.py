@@ -61,7 +61,7 @@ class TrainSpec:
         """Compiled evaluation step, cached for validation and test set."""
         return self.eval_step or make_eval_step(self.loss_fn, self.mesh)
 
-    def step(self) -> Any:
+    def make_train_step(self) -> Any:
         """Returns the jitted training step; see `make_train_step`."""
         return make_train_step(
             self.loss_fn,
@@ -72,17 +72,17 @@ class TrainSpec:
             shard_params=self.config.mesh.shard_params,
         )
 
-    def start(self) -> tuple[TrainState, Sums]:
-        """Returns the initial state, and metric sums of zero; to be compiled, as `jax.jit(spec.start)()`."""
+    def init_state(self) -> tuple[TrainState, Sums]:
+        """Returns the initial state and metric sums of zero, to be compiled: `jax.jit(spec.init_state)()`."""
         params = self.make_params()
-        sums = metric_sums_shape(self.loss_fn, params, self.batch(), self.mesh)
-        return self.first_state(params), zeros_like(sums)
+        sums = metric_sums_shape(self.loss_fn, params, self.batch_shapes(), self.mesh)
+        return self.init_state_from(params), zeros_like(sums)
 
-    def first_state(self, params: Any) -> TrainState:
+    def init_state_from(self, params: Any) -> TrainState:
         """Returns the initial training state for `params`."""
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
 
-    def batch(self, batch_size: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns the shapes of a global batch; `batch_size` 0: from the config."""
         rows = batch_size or self.config.train.batch_size
         weight = jax.ShapeDtypeStruct((), jnp.float32)
@@ -91,12 +91,12 @@ class TrainSpec:
             for name, leaf in {**self.row, "weights": weight}.items()
         }
 
-    def shapes(self, batch_size: int = 0) -> tuple[Any, Any, Any]:
-        """Returns shapes and shardings of the arguments of `step`, for ahead-of-time compilation."""
+    def argument_shapes(self, batch_size: int = 0) -> tuple[Any, Any, Any]:
+        """Returns shapes and shardings of the training step's arguments, for ahead-of-time compilation."""
         mesh = self.mesh
-        state, metric_sums = jax.eval_shape(self.start)
+        state, metric_sums = jax.eval_shape(self.init_state)
         shardings = state_sharding(mesh, state, shard=self.config.mesh.shard_params)
-        batch = self.batch(batch_size)
+        batch = self.batch_shapes(batch_size)
         batch_shardings = {name: batch_sharding(mesh, leaf.shape) for name, leaf in batch.items()}
         return (
             with_sharding(state, shardings),

@@ -1,4 +1,4 @@
-"""Topologies for compilation without a device, specifications of chips, and out-of-memory errors."""
+"""Topologies for compilation without a device, and specifications of chips."""
 
 import importlib.util
 import math
@@ -12,7 +12,6 @@ from jax.errors import JaxRuntimeError
 
 from nystromformer_jax.spelling import nearest
 
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 # libtpu requires the metadata of a TPU machine. No TPU is used, so the values have no effect.
 NO_TPU_HERE = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -185,14 +184,3 @@ def _host_bounds(name: str) -> tuple[int, int, int]:
     """
     x, y, *_ = [*map(int, name.partition(":")[2].split("x")), 1]
     return math.gcd(x, 2), math.gcd(y, 2), 1
-
-
-def is_out_of_memory(error: JaxRuntimeError) -> bool:
-    """Returns True if the compiler, a device or the CPU's YNNPACK library ran out of memory."""
-    return any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "YNNPACK operation failed"))
-
-
-def needed_temporaries(message: str) -> int | None:
-    """Returns the bytes of temporaries stated in an out-of-memory message, or None."""
-    found = re.search(r"HLO temporaries \(([\d.]+)([KMGT]?)\)", message)
-    return round(float(found[1]) * UNITS[found[2]]) if found else None

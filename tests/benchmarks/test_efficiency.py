@@ -8,7 +8,7 @@ from benchmarks.efficiency import __main__ as efficiency
 from benchmarks.efficiency import averages, plot, tables
 from benchmarks.efficiency.bench import ATTENTIONS, PASSES, Bench, core_options
 from nystromformer_jax.cores import make_core
-from nystromformer_jax.training.topology import is_out_of_memory
+from nystromformer_jax.training.errors import is_out_of_memory
 
 TINY = ["--heads", "2", "--head_dim", "4", "--batch", "1", "--repeats", "3"]
 

@@ -48,6 +48,11 @@ def test_pieces_contain_every_word_once_and_in_order():
     assert labels.tolist() == [0, 0, 1]
 
 
+def test_hidden_folders_are_no_classes(folder):
+    (folder / ".cache").mkdir()
+    assert list(script.find_files(folder)) == ["cats", "dogs"]
+
+
 def test_python_itself_has_files_of_every_class():
     assert min(len(files) for files in script.find_files(None).values()) > script.HOLD_OUT
 

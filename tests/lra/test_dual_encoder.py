@@ -210,6 +210,12 @@ def test_concatenation_has_another_layer(rngs):
     assert_close(actual, head(variables, features), REFERENCE)
 
 
+def test_the_second_layer_of_concatenation_needs_two_units():
+    assert dataclasses.replace(SIZES, mlp_dim=1).mlp_dim == 1
+    with pytest.raises(ValueError, match=r"model\.mlp_dim.* got 1"):
+        dataclasses.replace(SIZES, mlp_dim=1, pair_features="concatenation")
+
+
 @pytest.mark.slow(minutes=0.2)
 def test_pairs_support_stem_and_ends_pooling(rngs):
     sizes = dataclasses.replace(SIZES, stem=(3,), pooling="ends")

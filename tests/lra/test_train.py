@@ -312,6 +312,17 @@ def test_batches_decode_to_the_generated_trees(tmp_path):
     assert listops.evaluate(text) == batch["labels"][0]
 
 
+def test_rejects_a_task_that_lacks_the_curriculum_of_its_description(tmp_path):
+    config = small_config(data__curriculum=16)
+    prepared = train.prepare(config)
+    task = dataclasses.replace(data.load(prepared.data), open_curriculum=None)
+    with (
+        Workdir(tmp_path / "run", config) as workdir,
+        pytest.raises(ValueError, match=r"data\.curriculum=16: .* listops has no open_curriculum"),
+    ):
+        train.train(prepared, task, workdir)
+
+
 def test_a_run_reads_its_curriculum_first_and_checks_its_files(tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(train, "train_to_result", lambda *_, **options: given.update(options) or {})

@@ -9,8 +9,8 @@ from reporting.runs import (
     Run,
     curve_of,
     display_path,
-    finite,
     format_device,
+    nonfinite_to_none,
     read_metrics,
     unique_names,
     version_sentences,
@@ -46,7 +46,7 @@ def test_error_names_another_invalid_line(line, tmp_path):
 
 def test_non_finite_numbers_become_none():
     values = {"a": math.nan, "b": [1.5, -math.inf, {"c": (math.inf, 2, True, "nan")}]}
-    assert finite(values) == {"a": None, "b": [1.5, None, {"c": [None, 2, True, "nan"]}]}
+    assert nonfinite_to_none(values) == {"a": None, "b": [1.5, None, {"c": [None, 2, True, "nan"]}]}
 
 
 def test_display_path_is_relative_below_the_working_directory(tmp_path, monkeypatch):

@@ -109,6 +109,15 @@ def test_home_is_expanded(monkeypatch, tmp_path):
     assert (tmp_path / "report.md").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments", [["~nobody_here/x", "--out=o"], ["x", "--out=~nobody_here/o"]]
+)
+def test_an_unknown_user_in_a_path_is_named(arguments, capsys):
+    with pytest.raises(SystemExit):
+        main("test", None, lambda folders: ((), ()), Report, arguments)
+    assert "this user does not exist" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", [".", "..", "/", "runs/.."])
 def test_an_output_path_needs_a_name(text, capsys):
     with pytest.raises(SystemExit):

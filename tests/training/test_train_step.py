@@ -116,7 +116,9 @@ def first_loss(seed):
         loss_fn=tiny.loss_fn,
         row=row,
     )
-    return float(spec.step()(*jax.jit(spec.start)(), shard_batch(batch, spec.mesh))[2])
+    return float(
+        spec.make_train_step()(*jax.jit(spec.init_state)(), shard_batch(batch, spec.mesh))[2]
+    )
 
 
 def test_dropout_depends_on_the_seed_of_the_config():

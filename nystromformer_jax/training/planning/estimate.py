@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
+from nystromformer_jax.training.errors import is_out_of_memory, needed_temporaries
 from nystromformer_jax.training.planning.hlo import (
     Collectives,
     Launches,
@@ -18,12 +19,7 @@ from nystromformer_jax.training.planning.hlo import (
     kernel_costs,
 )
 from nystromformer_jax.training.spec import TrainSpec
-from nystromformer_jax.training.topology import (
-    Chip,
-    compiler_options,
-    is_out_of_memory,
-    needed_temporaries,
-)
+from nystromformer_jax.training.topology import Chip, compiler_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +87,7 @@ def make_plan(spec: TrainSpec, limit_bytes: int | float = math.inf, batch_size: 
 
     `limit_bytes` is the memory per device. `batch_size` is the global batch size; 0: from the config.
     """
-    shapes = spec.shapes(batch_size)
+    shapes = spec.argument_shapes(batch_size)
     state, metric_sums, batch = shapes
 
     def memory_with(rest: int, temporaries: int, code: int) -> Memory:
@@ -106,7 +102,9 @@ def make_plan(spec: TrainSpec, limit_bytes: int | float = math.inf, batch_size: 
 
     try:
         device = spec.mesh.devices.flat[0]
-        compiled = spec.step().lower(*shapes).compile(compiler_options=compiler_options(device))
+        compiled = (
+            spec.make_train_step().lower(*shapes).compile(compiler_options=compiler_options(device))
+        )
     except JaxRuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -150,7 +148,7 @@ def largest_batch(
         return None if plan.memory is None else plan.memory.total
 
     first = max(1, spec.config.train.batch_size // parts)
-    state, _, _ = spec.shapes(parts)
+    state, _, _ = spec.argument_shapes(parts)
     base = _device_bytes(state)
     found = parts * largest_that_fits(needed, limit_bytes, first=first, base=base)
     # A known batch need not be a multiple of `parts`: it may have fewer parts, see `num_parts`.

@@ -227,6 +227,22 @@ def test_too_few_rows_for_one_example_are_an_error_before_training(tmp_path, che
     assert list((tmp_path / "run").glob("*.json*")) == []
 
 
+def test_older_runs_with_data_workers_resume_and_predict(tmp_path, checkpoint, no_annotations):
+    result = train_with(tmp_path, checkpoint, "regression")
+    file = tmp_path / "run/config.json"
+    config = json.loads(file.read_text())
+    config["data"]["workers"] = 0
+    file.write_text(json.dumps(config))
+    assert train_with(tmp_path, checkpoint, "regression") == result
+    assert finetune.open_trained(tmp_path / "run").run.task.is_regression
+
+
+@pytest.mark.parametrize(("kind", "outputs"), [("regression", 1), ("classification", 2)])
+def test_a_config_without_labels_has_placeholders(checkpoint, kind, outputs):
+    run = finetune.prepare(fakes.sections(kind, "none.csv", checkpoint))
+    assert run.model.config.num_labels == outputs
+
+
 def test_metrics_with_and_without_a_tuned_threshold_are_not_compared(
     tmp_path, checkpoint, no_annotations
 ):
@@ -261,6 +277,8 @@ def test_a_run_on_a_sample_of_a_file_is_partial(tmp_path, checkpoint, examples, 
     run = finetune.prepare(config, jax.devices()[:1])
     data = finetune.load_data(run, finetune.open_tokenizer(run))
     assert finetune.is_partial(run, data) == is_partial
+    rows = data.splits["train"].ids.astype(int).tolist()
+    assert (rows == sorted(rows)) == (not is_partial)  # only a sample is in random order
 
 
 def test_positions_are_repeated_only_for_a_named_attention(tmp_path, checkpoint):

@@ -57,7 +57,7 @@ def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
     data = load(tokenizer, "token_classification", file, max_len=6, valid_file=str(file))
     assert data.task.labels == ("O", "B-A", "I-A")
     split = data.splits["train"]
-    assert split.sentence_of.tolist() == [0, 1]
+    assert split.owners.tolist() == [0, 1]
     batch = split.batch(np.arange(2), 6)
     words = [[tokenizer.backend.id_to_token(id) for id in row] for row in batch["inputs"]]
     none = IGNORED
@@ -73,7 +73,7 @@ def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
 
 def test_no_break_spaces_are_parts_of_words(tmp_path):
     file = tmp_path / "x.conll"
-    file.write_text("10\u00a0000  X O\r\n\u00a0\tX\tO\n \nrome B-LOC \n")
+    file.write_text("10\u00a0000  X O\r\n\u00a0\tX\tO\n \nrome \t B-LOC \n")
     records = conll.read(file, FilesConfig(kind="token_classification"), labeled=True)
     assert [record.sentence for record in records] == [
         (["10\u00a0000", "\u00a0"], ["O", "O"]),
@@ -125,9 +125,9 @@ def test_labels_of_windows_are_inside_them(tmp_path, tokenizer, separators):
     found = set()
     for row, (first, last) in enumerate(batch["labels"].tolist()):
         if first:
-            answer = answers[split.question_of[row]]
+            answer = answers[split.owners[row]]
             assert batch["inputs"][row, first : last + 1].tolist() == tokenizer.encode([answer])[0]
-            found.add(int(split.question_of[row]))
+            found.add(int(split.owners[row]))
     assert found == set(range(38))
 
 
@@ -148,7 +148,7 @@ def test_windows_have_the_answer_at_their_labels(tmp_path, tokenizer, separators
         if first:
             token = tokenizer.backend.id_to_token(batch["inputs"][row, first])
             assert (token, first) == ("rome", last)
-            answered.add(split.questions[split.question_of[row]].id)
+            answered.add(split.questions[split.owners[row]].id)
     assert answered == {f"q{i}" for i in range(fakes.COUNT // 2)}
     predicted = data.task.predict(split, outputs)
     assert predicted == ["rome" if q.answers else "" for q in split.questions]

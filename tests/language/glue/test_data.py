@@ -64,11 +64,11 @@ def test_reviews_have_labels_in_all_splits(tmp_path):
             assert index.split("/")[1] == ("neg", "pos")[label]
 
 
-def test_the_archive_and_any_number_of_threads_give_the_same_hash(tmp_path):
+def test_the_archive_gives_the_same_hash(tmp_path):
     folder = write_reviews(tmp_path / "raw")
     packed = archive(folder, tmp_path / "aclImdb_v1.tar.gz")
-    one = load_task("imdb", folder, workers=1)
-    other = load_task("imdb", packed, workers=5)
+    one = load_task("imdb", folder)
+    other = load_task("imdb", packed)
     assert one.folder != other.folder
     assert one.sha256 == other.sha256
 
@@ -79,7 +79,7 @@ def test_prepares_data_once_and_again_for_other_inputs(tmp_path, monkeypatch):
     original = glue_data.read_files
     monkeypatch.setattr(glue_data, "read_files", lambda *given: reads.append(1) or original(*given))
     first = load_task("rte", tmp_path)
-    assert load_task("rte", folder, max_len=7, examples=3, seed=5, workers=2).sha256 == first.sha256
+    assert load_task("rte", folder, max_len=7, examples=3, seed=5).sha256 == first.sha256
     assert len(reads) == 1
     load_task("rte", folder, dataclasses.replace(Words(), sha256="others"))
     assert len(reads) == 2
@@ -145,7 +145,6 @@ def test_invalid_file_leaves_no_prepared_data(tmp_path):
         ({"max_len": 4}, "data.max_len=4: an example of RTE needs at least 5 tokens"),
         ({"task": "sst2", "max_len": 2}, "an example of SST-2 needs at least 3 tokens"),
         ({"examples": -1}, "data.examples: needs 0 for all, or a positive number, got -1"),
-        ({"workers": -2}, "data.workers: needs 0 for one per core, or a positive number, got -2"),
         ({"truncation": "tail"}, "data.truncation: 'tail' is not a choice"),
         ({"path": "x"}, "data.path: no such key"),
     ],

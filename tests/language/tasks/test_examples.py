@@ -8,7 +8,6 @@ import pytest
 from language.tasks.examples import (
     EncodedSplit,
     Example,
-    count_complete,
     open_split,
     sample,
     save,
@@ -126,13 +125,16 @@ def test_rejects_short_rows_and_indices_out_of_range(pairs):
         split_of(pairs).batch(np.array([3, 61]), 13)
 
 
-def test_examples_are_complete_with_all_their_rows():
-    owners = np.array([0, 0, 0, 1, 2, 2])
-    assert [count_complete(owners, rows) for rows in (3, 4, 5, 6)] == [1, 2, 2, 3]
+def test_examples_are_complete_with_all_their_rows(pairs):
+    split = split_of(pairs)
+    assert split.count_complete(3) == 3
+    owned = dataclasses.replace(split.take(np.arange(6)), owners=np.array([0, 0, 0, 1, 2, 2]))
+    assert [owned.count_complete(rows) for rows in (3, 4, 5, 6)] == [1, 2, 2, 3]
+    assert owned.take(np.array([5, 1])).owners.tolist() == [2, 0]
     with pytest.raises(
         ValueError, match=r"eval.max_examples=2: the first example .* raise eval.max_examples"
     ):
-        count_complete(owners, 2)
+        owned.count_complete(2)
 
 
 def test_sample_is_stratified_by_label(pairs):
@@ -176,7 +178,7 @@ def test_saved_split_can_be_opened(tmp_path, vocab_size, dtype):
         Example("é", ("", "e f"), 0.0),
         Example("12", ("g", "h i j k"), 5.0),
     ]
-    save(tmp_path, "valid", examples, tokenizer, label_dtype=np.float32, threads=3)
+    save(tmp_path, "valid", examples, tokenizer, label_dtype=np.float32)
     split = open_split(tmp_path, "valid", 2, TOKENIZER, truncation="head", label_dtype=np.float32)
     assert split.tokens.dtype == dtype
     assert split.ids.tolist() == ["x7", "é", "12"]

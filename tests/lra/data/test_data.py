@@ -19,12 +19,6 @@ def test_error_lists_all_tasks_if_none_is_near():
         data.load(data.DataConfig(task="#", max_len=7))
 
 
-def test_rejects_a_curriculum_that_the_task_does_not_have():
-    config = data.DataConfig(task="mqar-16-2", examples=3, curriculum=8, max_len=16)
-    with pytest.raises(ValueError, match=r"data\.curriculum=8: mqar-16-2 has no curriculum\. Set"):
-        data.load(config)
-
-
 def test_model_size_is_known_before_the_data_are_prepared():
     info = data.describe("listops")
     assert (info.vocab_size, info.num_classes) == (16, 10)
@@ -62,7 +56,7 @@ def test_one_folder_serves_every_task(tmp_path, upstream_files, place):
 
     assert len(data.load(config("listops")).splits["train"]) == 1
     assert len(data.load(config("retrieval")).splits["train"]) == 1
-    assert len(data.load(config("pathfinder")).splits["train"]) == 8
+    assert len(data.load(config("pathfinder32")).splits["train"]) == 8
     reviews = text.load(config("text"), per_class=fakes.REVIEWS_PER_CLASS)
     assert len(reviews.splits["test"]) == 2 * fakes.REVIEWS_PER_CLASS
     images = image.load(config("image"), images_per_file=fakes.IMAGES_PER_FILE)

@@ -113,7 +113,10 @@ def test_rejects_impossible_outputs_before_preparing_data(tmp_path, monkeypatch,
     for arguments, sentence in (
         (["listops-short", "--contact_sheet=x.png"], "listops-short has no images"),
         (["retrieval", "--contact_sheet=x.png"], "retrieval has no images"),
-        (["pathx", f"--export_tfds={tmp_path}"], f"{tmp_path}/pathfinder128 exists already"),
+        (
+            ["pathfinder128", f"--export_tfds={tmp_path}"],
+            f"{tmp_path}/pathfinder128 exists already",
+        ),
     ):
         assert command.main(arguments) == 2
         assert sentence in capsys.readouterr().err

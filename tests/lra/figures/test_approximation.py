@@ -26,9 +26,9 @@ from tests.helpers import (
 
 
 def random_layer(rngs, real, *, heads=2, dim=3):
-    """Inputs of a core, without its output; `real` is a mask [L]."""
+    """Inputs of a core; `real` is a mask [L]."""
     query, key, value = random_inputs(rngs, 1, len(real), heads, dim)
-    return CoreCall(query, key, value, jnp.asarray(real)[None], value)
+    return CoreCall(query, key, value, jnp.asarray(real)[None])
 
 
 def tokens_of(rngs, batch, length):

@@ -69,12 +69,6 @@ def test_runs_on_other_data_are_a_separate_group(tmp_path):
     assert [len(group.runs) for group in groups_in(tmp_path)] == [1, 1]
 
 
-def test_a_run_without_data_hash_joins_the_only_group(tmp_path):
-    write_run(tmp_path / "a", seed=0)
-    write_run(tmp_path / "b", seed=1, finished=False)
-    assert [len(group.runs) for group in groups_in(tmp_path)] == [2]
-
-
 def test_groups_are_sorted_by_task_then_by_steps(tmp_path):
     for landmarks in (128, 16):
         attention = {"name": "nystrom", "num_landmarks": landmarks}

@@ -60,6 +60,13 @@ def test_rows_of_a_file_have_means_if_they_are_complete(tmp_path):
     assert read_published(tmp_path / "rows.json") == {("Ours", "", ""): (mine,)}
 
 
+def test_quoted_cells_keep_their_line_breaks(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_bytes('model,source,remark,text\r\nS\u20284,Gu,"One\ntwo\x0cthree",70\r\n'.encode())
+    ((source, (row,)),) = read_published(file).items()
+    assert (row.model, source.remark) == ("S\u20284", "One\ntwo\x0cthree")
+
+
 def test_encoding_of_a_file_is_utf_8_with_or_without_a_byte_order_mark(tmp_path):
     file, rows = tmp_path / "rows.csv", "model,source,text\nNyströmformer,B,1\n"
     for encoding in ("utf-8", "utf-8-sig"):

@@ -169,10 +169,6 @@ def test_state_and_progress_of_a_run(tmp_path):
     assert own.progress == "20 of 40"
 
 
-def test_old_task_names_are_translated(tmp_path):
-    assert read_run(write_run(tmp_path / "run", task="pathfinder")).task == "pathfinder32"
-
-
 def test_reads_a_run_that_has_just_started(tmp_path):
     folder = write_run(tmp_path / "run", finished=False)
     (folder / "metrics.jsonl").write_text("")

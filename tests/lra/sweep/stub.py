@@ -60,6 +60,9 @@ if act == "full log" and first:
 if act == "diverge":
     write("result", {"state": "diverged", "step": 3})
     sys.exit("stub.py: loss became NaN or infinite")
+if act == "garble":
+    (folder / "result.json").write_text("{")
+    sys.exit()
 result = {"task": "listops", "valid_accuracy": valid, "train_seconds": 3600}
 tested = {"state": "validated"} if "notest" in flags else {"test_accuracy": valid + 0.01}
 write("result", result | tested)

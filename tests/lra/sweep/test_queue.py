@@ -60,6 +60,23 @@ def test_one_failure_of_any_kind_does_not_stop_the_rest_and_is_retried(tmp_path,
     assert table(tmp_path, jobs[:5])[1] == 0
 
 
+def test_an_unreadable_result_does_not_stop_the_rest(tmp_path, capfd):
+    waiting = job(tmp_path, "waiting")
+    waiting.folder.mkdir()
+    (waiting.folder / "result.json").write_text("{")
+    garbled = job(tmp_path, "garbled", "--act=garble", "--notest")
+    jobs = [garbled, waiting, job(tmp_path, "plain")]
+    assert Queue(tmp_path, jobs, 1).run(jobs) == 1
+    said = capfd.readouterr().out
+    for own in jobs[:2]:
+        assert f"{own.name}: failed: {own.folder}/result.json cannot be read as JSON" in said
+    assert "plain: done test accuracy 41.00 %" in said
+    jobs.append(job(tmp_path, "another"))
+    write_jobs(tmp_path, jobs)
+    assert Batch(tmp_path, 1)(jobs) == 1
+    assert [starts(own) for own in jobs if own != waiting] == [1, 1, 1]
+
+
 def test_the_best_setting_is_tested_by_the_queue(tmp_path):
     jobs = [
         job(tmp_path, f"rate{rate}-seed{seed}", "--notest", f"--rate={rate}", f"--valid={valid}")
