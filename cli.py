@@ -81,11 +81,11 @@ def run_all(
     evaluates: bool,
     where: Callable[[Path], str] = lambda folder: f"Everything is in {folder}.",
 ) -> dict[Path, dict[str, Any]]:
-    """Trains or evaluates runs one after the other, and prints a sentence about each.
+    """Trains, evaluates or exports runs one after the other, and prints a sentence about each.
 
-    `act` trains or evaluates a run in a `Workdir` and returns its result; `describe_result` describes it,
-    and `where` the folder. `paths` are dotted keys of locations, which may change when a run is resumed.
-    If `evaluates` is True, the runs must be finished and are only evaluated.
+    `act` handles a run in its `Workdir` and returns a result; `describe_result` describes it, and `where` the
+    folder. `paths` are dotted keys of locations, which may change when a run is resumed. If `evaluates` is
+    True, the runs must be finished, and their folders are only read.
 
     Returns:
       The results by folder, without runs that diverged; their errors are printed.

@@ -46,9 +46,8 @@ def our_step(run: train.Run, batch: dict[str, np.ndarray]) -> Any:
     spec = train.make_spec(run)
     step = spec.make_train_step()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, spec.argument_shapes()[:2])
-    state, totals = jax.jit(
-        spec.init_state, out_shardings=shardings
-    )()  # else the second call compiles
+    # Without the shardings, the second call of the step would compile again.
+    state, totals = jax.jit(spec.init_state, out_shardings=shardings)()
     placed = training.shard_batch(
         {**batch, "weights": np.ones(len(batch["labels"]), np.float32)}, run.mesh
     )

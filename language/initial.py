@@ -80,12 +80,11 @@ class InitConfig:
 
     def weights_sha256(self) -> str:
         """Returns the SHA-256 of the weight files that the run starts from; empty if there are none."""
-        if not self.reads_weights:
-            return ""
+        paths = weight_files(self.folder) if self.reads_weights else []
         digest = hashlib.sha256()
-        for path in weight_files(self.folder):
+        for path in paths:
             digest.update(path.read_bytes())
-        return digest.hexdigest()
+        return digest.hexdigest() if paths else ""
 
 
 def require_packages() -> None:
@@ -181,7 +180,7 @@ def record_weights(init: InitConfig, workdir: Workdir) -> str:
         return workdir.record("init_sha256", init.weights_sha256)
     with sync_errors():
         sha256 = init.weights_sha256()
-    workdir.require_same("init_sha256", sha256, f"different weights of {init.checkpoint}")
+    workdir.require_same("init_sha256", sha256, f"weights in {init.checkpoint}")
     return sha256
 
 

@@ -210,7 +210,7 @@ def train(run: Run, task: Task, workdir: Workdir, *, test: bool = True) -> dict[
             )
         with sync_errors():  # each process generates or opens the easier examples
             easier, prepared = task.open_curriculum()
-        workdir.require_same("curriculum_sha256", prepared.sha256, "a different curriculum")
+        workdir.require_same("curriculum_sha256", prepared.sha256, "curriculum")
         training = dataclasses.replace(training, curriculum=_examples(run, easier))
         files[prepared.folder] = prepared.sha256
 

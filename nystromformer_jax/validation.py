@@ -162,7 +162,7 @@ def check_mask(name: str, mask: Array | None, shape: tuple[int, ...], meaning: s
         )
         raise ValueError(
             f"{name} must have shape {shape} and be True at {meaning}; got shape {mask.shape}."
-            + (hint if mask.ndim > len(shape) else "")
+            + (hint if mask.ndim == len(shape) + 2 else "")
         )
     if mask.dtype != jnp.bool_:
         raise ValueError(

@@ -18,7 +18,7 @@ _TYPES: Mapping[Kind, Any] = {
 }
 # Sections of a config that do not change results.
 NEUTRAL_SECTIONS = ("mesh", "checkpoint", "log", "command")
-# Keys of other sections that do not change results, except for the seed, which is not part of a setting.
+# Keys of other sections that are not part of a setting. All but the seed leave results unchanged.
 NEUTRAL_KEYS = {
     "data.dir",
     "data.source",

@@ -71,7 +71,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
         words, tags = records[-1].sentence
         words.append(cells[0])
         if tags is not None:
-            tags.append(cells[-1])
+            tags.append(cells[-1].strip())
     if not records:
         raise ValueError(f"{path} has no sentences: it needs one word per line.")
     return records

@@ -121,8 +121,8 @@ def load(config: FilesConfig, tokenizer: Tokenizer) -> TaskData:
     task = make_task(config, notes["labels"], notes["has_unanswerable"])
     is_sample = 0 < config.examples < len(splits["train"])
     if is_sample:
-        rows = sample(splits["train"], config.examples, config.seed)
-        splits["train"] = splits["train"].take(rows)
+        indices = sample(splits["train"], config.examples, config.seed)
+        splits["train"] = splits["train"].take(indices)
     _logger.info(
         "%s: %s; labels: %s.",
         config.kind,

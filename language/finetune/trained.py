@@ -53,9 +53,10 @@ def open_trained(folder: Path) -> Trained:
             f"{folder} has no subfolder model/, because its run is not finished: resume the run with the"
             " command that started it."
         )
-    config["data"].pop("workers", None)  # a key of older runs
     config = {
         **config,
+        # Only older runs have the key workers.
+        "data": {key: value for key, value in config["data"].items() if key != "workers"},
         "init": {"checkpoint": str(folder / "model")},
         "attention": {"name": ""},
         "mesh": {"data": 1},

@@ -134,7 +134,7 @@ def best_of(results: Mapping[Path, Mapping[str, Any]]) -> str:
 def _require_same_tuning(run: Run, workdir: training.Workdir) -> None:
     """Raises ConfigDiffers if `eval.tune_threshold`, with which metrics are compared, has changed."""
     value = str(run.sections["eval"].tune_threshold)
-    workdir.require_same("tune_threshold", value, "a different eval.tune_threshold")
+    workdir.require_same("tune_threshold", value, "eval.tune_threshold")
 
 
 def _description(task: Task) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nystromformer_jax.durable import read_json
 from nystromformer_jax.modules import projections
 from nystromformer_jax.training import config_sha256, describe_environment, load_params
 from nystromformer_jax.training.integrity import saved_steps
+from nystromformer_jax.training.workdir import CHANGED
 from nystromformer_jax.typing import Array, Bool, Float
 from reporting.runs import check_kinds
 from reporting.writer import output_path, path_argument
@@ -221,10 +222,11 @@ def _load(checkpoints: Path, step: int, run: train.Run) -> Any:
 
 def _require_data(folder: Path, sha256: str) -> None:
     file = folder / "data.json"
-    trained_on = read_json(file).get("sha256") if file.is_file() else sha256
-    if not isinstance(trained_on, str):
+    recorded = read_json(file) if file.is_file() else {"sha256": sha256}
+    trained_on = recorded.get("sha256")
+    if not isinstance(trained_on, str) or CHANGED in recorded:
         raise ValueError(
-            f"{file} has no hash of the data: the data changed during training, or the file is corrupt."
+            f"{file} has no valid hash of the data: they changed during training, or the file is corrupt."
             " Pass another run."
         )
     if trained_on != sha256:

@@ -80,9 +80,17 @@ class Queue:
         """Returns `due_tests`, also with the values that another sweep has added to the file."""
         with contextlib.suppress(OSError, ValueError):  # no file, or one that is being edited
             self._jobs = read_jobs(self._folder)
-        with contextlib.suppress(OSError, ValueError):  # an invalid result, reported with its job
-            return due_tests(self._jobs)
-        return []
+        due = []
+        for config in dict.fromkeys(job.config for job in self._jobs):
+            try:
+                due += due_tests([job for job in self._jobs if job.config == config])
+            except (
+                OSError,
+                ValueError,
+            ) as error:  # a result, perhaps of a job of another queue, is invalid
+                self._all_done = False
+                _print(f"The test set of {config} is not evaluated: {message_of(error)}")
+        return due
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._signals.append(number)
@@ -155,8 +163,12 @@ _STOP = (signal.SIGINT, signal.SIGTERM)
 
 
 def _say(job: Job, text: str) -> None:
+    _print(f"{job.name}: {text}")
+
+
+def _print(text: str) -> None:
     with contextlib.suppress(OSError):  # the output is closed, or on a full disk
-        print(f"{job.name}: {text}", flush=True)
+        print(text, flush=True)
 
 
 def environments(workers: int) -> list[dict[str, str]]:

@@ -80,7 +80,7 @@ def core_params(core: nn.Module, rng: Array, num_heads: int, head_dim: int) -> d
 def core_param_shapes(
     core: nn.Module, num_heads: int, head_dim: int, *, multiple: int = 1
 ) -> dict[str, Any]:
-    """Returns the shapes of a core's parameters for a short input; `multiple` makes it longer."""
+    """Returns the parameters of `core_params` as shapes, for an input of `multiple` times its length."""
     length = multiple * _length(core)
     init = functools.partial(_init, core, length=length, num_heads=num_heads, head_dim=head_dim)
     shapes: dict[str, Any] = jax.eval_shape(init, jax.random.key(0))

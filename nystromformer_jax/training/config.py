@@ -326,7 +326,7 @@ def _convert(value: Any, annotation: Any, where: str) -> Any:
         if isinstance(value, str):
             hint = nearest(value, [choice for choice in arguments if isinstance(choice, str)])
             raise ValueError(f"{where}: {value!r} is not a choice{hint}")
-    elif annotation in (tuple, Sequence) and isinstance(value, (tuple, list)):
+    elif _is_any_tuple(annotation) and isinstance(value, (tuple, list)):
         return _as_tuple(value)
     elif origin in (tuple, Sequence) and isinstance(value, (tuple, list)):
         if origin is Sequence or arguments[1:] == (Ellipsis,):
@@ -365,19 +365,17 @@ def _describe(annotation: Any) -> str:
         return " or ".join(_describe(argument) for argument in arguments)
     if origin is Annotated:
         return _describe(arguments[1])
+    if _is_any_tuple(annotation):
+        return "a tuple"
     if origin is Sequence or (origin is tuple and arguments[1:] == (Ellipsis,)):
         return f"a tuple, each item {_describe(arguments[0])}"
     if origin is tuple:
         return f"a tuple ({', '.join(map(_describe, arguments))})"
-    return _NAMES.get(annotation, str(annotation))
+    names = {int: "an int", float: "a float", bool: "a bool", str: "a str", type(None): "None"}
+    return names.get(annotation, str(annotation))
 
 
-_NAMES = {
-    int: "an int",
-    float: "a float",
-    bool: "a bool",
-    str: "a str",
-    tuple: "a tuple",
-    Sequence: "a tuple",
-    type(None): "None",
-}
+def _is_any_tuple(annotation: Any) -> bool:
+    """Returns True for an annotation of a tuple or a sequence without the types of its items."""
+    origin = typing.get_origin(annotation) or annotation
+    return origin in (tuple, Sequence) and not typing.get_args(annotation)

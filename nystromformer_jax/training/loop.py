@@ -99,13 +99,14 @@ def fit(
             if start_params is None:
                 state, metric_sums = jax.jit(start, out_shardings=(shardings, replicated(mesh)))()
             else:
-                # Not aliased, because the compiled program reuses the memory of its argument.
-                given = jax.device_put(start_params, shardings.params, may_alias=False)
+                # Copied, because the compiled program reuses the memory of its argument.
+                copies = jax.tree.map(lambda x: x.copy(), start_params)
+                given = jax.device_put(copies, shardings.params)
                 make_state = jax.jit(
                     spec.init_state_from, donate_argnums=0, out_shardings=shardings
                 )
                 state = make_state(given)
-                del given, start_params
+                del given, copies, start_params
                 metric_sums = zero_sums()
             record = Record()
 
@@ -216,7 +217,7 @@ def fit(
     return FitResult(
         best_step=record.best_step,
         best_metrics=record.best_metrics,
-        best_examples=record.best_examples,
+        best_examples=record.best_examples or config.eval.num_evaluated(validation.count),
         train_seconds=record.train_seconds,
         speed=speed_of(*timed, batch_size) if record.timed_steps else {},
     )
@@ -316,7 +317,7 @@ def _update_best(
 
     Metrics of another number of `examples` do not count: `eval.max_examples` may change on a resume.
     """
-    is_comparable = record.best_examples == examples
+    is_comparable = record.best_examples in (0, examples)
     if _is_better(values, record.best_metrics if is_comparable else {}, select):
         record.best_step, record.best_metrics, record.best_examples = step, values, examples
 

@@ -151,7 +151,7 @@ class Workdir:
                     f"The data of {self.path} changed during the run, so it will have no result:"
                     " train again in another --workdir."
                 )
-        self.require_same("sha256", sha256, "different data")
+        self.require_same("sha256", sha256, "data")
         with sync_errors():
             if not self._writes or self.result is not None or self.divergence is not None:
                 return
@@ -163,17 +163,16 @@ class Workdir:
     def require_same(self, name: str, value: str, what: str) -> None:
         """Records `value` as `name` in `data.json` for a new run; compares it when a run resumes.
 
-        `what` names the difference in the error, such as "different data".
-
         Raises:
-          ConfigDiffers: Another value is recorded.
+          ConfigDiffers: Another value is recorded; `what` is the noun of the message, such as "data".
         """
         recorded = self.record(name, lambda: value)
         with sync_errors():
             if recorded != value:
                 raise ConfigDiffers(
-                    f"{self.path} contains a run with {what} ({name} {recorded:.12}, now {value:.12}): pass"
-                    " another --workdir for a new run, or what the run was started with to resume it."
+                    f"{self.path} contains a run with different {what}: {name} was {_shorten(recorded)}, is"
+                    f" now {_shorten(value)}. Pass another --workdir for a new run, or the original {what}"
+                    " for this run."
                 )
 
     def record(self, name: str, make: Callable[[], str]) -> str:
@@ -184,8 +183,7 @@ class Workdir:
                 return
             if not self._writes:  # the primary process has written it
                 raise _not_shared(self.path / "data.json")
-            file = self.path / "data.json"
-            write_json(file, {**(read_json(file) if file.exists() else {}), name: make()})
+            write_json(self.path / "data.json", {**self._read_data(), name: make()})
 
         if not self._read_only:
             self._primary_first(write)
@@ -194,9 +192,14 @@ class Workdir:
 
     def _recorded(self, name: str) -> str | None:
         """Returns the value `name` in `data.json`, or None if there is none."""
-        file = self.path / "data.json"
-        found = read_json(file).get(name) if file.exists() else None
+        found = self._read_data().get(name)
         return None if found is None else str(found)
+
+    def _read_data(self) -> dict[str, Any]:
+        """Returns the content of `data.json`; empty if it is missing."""
+        file = self.path / "data.json"
+        content: dict[str, Any] = read_json(file) if file.exists() else {}
+        return content
 
     def _primary_first(self, act: Callable[[], None]) -> None:
         """Calls `act` in the primary process, which may write, then in all others, which only read."""
@@ -247,7 +250,7 @@ class Workdir:
             except ValueError as error:
                 # It is unknown which data each step read, so no checkpoint can be used.
                 with writing_to(self.path):
-                    write_json(self.path / "data.json", {CHANGED: True})
+                    write_json(self.path / "data.json", {**self._read_data(), CHANGED: True})
                 raise ConfigDiffers(
                     f"The data of {self.path} changed during the run, so it has no result:"
                     f" {error} Then train again in another --workdir."
@@ -264,6 +267,7 @@ class Workdir:
             "state": DIVERGED,
             "step": step,
             "reason": reason,
+            "data_sha256": self._recorded("sha256"),
             **self.environment,
             "config_sha256": self.config_sha256,
         }
@@ -313,6 +317,11 @@ def config_sha256(config: Mapping[str, Any], paths: Iterable[str] = PATHS) -> st
     """Returns the hash that identifies a run: SHA-256 of the sections `IDENTITY` without `paths`."""
     identity = json.dumps(_identity(config, paths), sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _shorten(value: str) -> str:
+    """Returns a hash cut to 12 characters, and shorter values unchanged."""
+    return value if len(value) <= 12 else f"{value[:12]}…"
 
 
 def _not_shared(file: Path) -> ValueError:

@@ -48,7 +48,7 @@ def test_pieces_contain_every_word_once_and_in_order():
     assert labels.tolist() == [0, 0, 1]
 
 
-def test_hidden_folders_are_no_classes(folder):
+def test_hidden_folders_are_not_classes(folder):
     (folder / ".cache").mkdir()
     assert list(script.find_files(folder)) == ["cats", "dogs"]
 

@@ -67,9 +67,8 @@ def test_full_disk_ends_the_run_with_an_error_and_it_resumes_later(
 @pytest.mark.slow_except("3000")
 @pytest.mark.parametrize("size", [1000, 3000])  # too small for Orbax's files, for the hashes
 def test_unfinished_checkpoint_is_not_renamed(tmp_path_factory, tmp_path, size):
-    tiny.train(
-        tmp_path_factory.mktemp("before")
-    )  # compiles: JAX's cache of programs has files, too
+    # Compiles, because JAX's cache of programs has files, too.
+    tiny.train(tmp_path_factory.mktemp("before"))
     with files_of_at_most(size), pytest.raises(CannotWrite) as stopped:
         tiny.train(tmp_path)
     assert_one_sentence(stopped, tmp_path)

@@ -348,7 +348,7 @@ def test_a_run_reads_its_curriculum_first_and_checks_its_files(tmp_path, monkeyp
             given["check_data"]()
             write_json(workdir.path / "data.json", {"curriculum_sha256": "0" * 64})
             with pytest.raises(
-                ConfigDiffers, match=r"a different curriculum \(curriculum_sha256 0{12}, now"
+                ConfigDiffers, match=r"different curriculum: curriculum_sha256 was 0{12}…, is now"
             ):
                 train.train(prepared, task, workdir)
             (labels,) = task.folder.parent.glob("listops-curriculum-*/train_labels.npy")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import typing
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -29,6 +30,7 @@ class Loose:
     scale: float = None
     sizes: Sequence[int] = (1, 2)
     names: Sequence = ()
+    others: typing.Sequence = ()
     precision: Annotated[Any, Literal["float32", "bfloat16"]] = "float32"
     pairs: Sequence[tuple[int, int]] = ()
 
@@ -42,6 +44,7 @@ def test_loose_annotations_of_other_packages_accept_their_defaults():
     for name, needed in (
         ("sizes", "a tuple, each item an int"),
         ("names", "a tuple"),
+        ("others", "a tuple"),
         ("precision", "one of 'float32', 'bfloat16'"),
         ("pairs", "a tuple, each item a tuple (an int, an int)"),
     ):

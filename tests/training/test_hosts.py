@@ -246,7 +246,7 @@ except Exception as error:
     assert done.code == 1, done.output
     sentences = (
         "train.seed: 0 in the run, 1 now",
-        "different data (sha256 000000000000, now 1111",
+        "different data: sha256 was 000000000000…, is now 1111",
         "is full",
     )
     for words in sentences:

@@ -327,13 +327,16 @@ def test_clipping_bounds_the_update():
     np.testing.assert_allclose(updates["kernel"], [-0.3e-3, -0.4e-3], rtol=1e-3)
 
 
-@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
-def test_starts_from_given_parameters(tmp_path, array):
+@pytest.mark.parametrize(
+    ("array", "devices"), [(np.asarray, 1), (jnp.asarray, 1), (jnp.asarray, 8)]
+)
+def test_starts_from_given_parameters(tmp_path, array, devices):
     """With a learning rate near zero the result equals them; a resumed run keeps its own parameters."""
     given = {"kernel": array(np.full((tiny.FEATURES, tiny.CLASSES), 0.25, np.float32))}
     still = OptimizerConfig(learning_rate=1e-30, warmup_steps=0)
     short = dataclasses.replace(tiny.config(total_steps=10), optimizer=still)
-    outcome = tiny.train(tmp_path, short, start_params=given)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+    outcome = tiny.train(tmp_path, short, start_params=given, mesh=mesh)
     assert (tiny.last_params(tmp_path, outcome.best_step) == given["kernel"]).all()
     assert (given["kernel"] == 0.25).all()  # the caller's arrays are unchanged
     tiny.train(tmp_path, short, start_params={"kernel": 0 * given["kernel"]})

@@ -73,7 +73,7 @@ def test_first_pieces_of_words_have_their_tags(tmp_path, tokenizer):
 
 def test_no_break_spaces_are_parts_of_words(tmp_path):
     file = tmp_path / "x.conll"
-    file.write_text("10\u00a0000  X O\r\n\u00a0\tX\tO\n \nrome \t B-LOC \n")
+    file.write_text("10\u00a0000  X O\r\n\u00a0\tX\tO\u00a0\n \nrome \t B-LOC \n")
     records = conll.read(file, FilesConfig(kind="token_classification"), labeled=True)
     assert [record.sentence for record in records] == [
         (["10\u00a0000", "\u00a0"], ["O", "O"]),

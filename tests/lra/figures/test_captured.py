@@ -159,12 +159,20 @@ def test_listops_tokens_have_names(tmp_path):
 def test_rejects_data_other_than_those_of_the_run(tmp_path):
     folder = write_run(tmp_path / "run", small_config(), bind_data=True)
     assert open_run(folder, max_len=100).step == BEST
+    recorded = json.loads((folder / "data.json").read_text())
     (folder / "data.json").write_text(json.dumps({"sha256": "0" * 64}))
     with pytest.raises(ValueError, match="on other data"):
         open_run(folder, max_len=100)
-    (folder / "data.json").write_text(json.dumps({"changed_under_the_run": True}))
-    with pytest.raises(ValueError, match=r"data.json has no hash of the data: the data changed"):
-        open_run(folder, max_len=100)
+    for changed in (
+        {},
+        {"changed_under_the_run": True},
+        {**recorded, "changed_under_the_run": True},
+    ):
+        (folder / "data.json").write_text(json.dumps(changed))
+        with pytest.raises(
+            ValueError, match=r"data.json has no valid hash of the data: they changed"
+        ):
+            open_run(folder, max_len=100)
 
 
 def test_error_names_a_malformed_file(tmp_path):
