@@ -39,6 +39,12 @@ def uninterrupted(tmp_path_factory):
     return workdir
 
 
+@pytest.fixture(scope="module")
+def cached_programs(tmp_path_factory):
+    """Compiles the programs of `tiny.train`, because the files of JAX's cache are limited, too."""
+    tiny.train(tmp_path_factory.mktemp("cached"))
+
+
 def assert_one_sentence(stopped, workdir):
     assert str(stopped.value).startswith(f"{workdir} cannot be written (File too large): free")
     assert "the same command resumes from there" in str(stopped.value)
@@ -66,9 +72,8 @@ def test_full_disk_ends_the_run_with_an_error_and_it_resumes_later(
 
 @pytest.mark.slow_except("3000")
 @pytest.mark.parametrize("size", [1000, 3000])  # too small for Orbax's files, for the hashes
-def test_unfinished_checkpoint_is_not_renamed(tmp_path_factory, tmp_path, size):
-    # Compiles, because JAX's cache of programs has files, too.
-    tiny.train(tmp_path_factory.mktemp("before"))
+@pytest.mark.usefixtures("cached_programs")
+def test_unfinished_checkpoint_is_not_renamed(tmp_path, size):
     with files_of_at_most(size), pytest.raises(CannotWrite) as stopped:
         tiny.train(tmp_path)
     assert_one_sentence(stopped, tmp_path)
