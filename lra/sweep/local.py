@@ -38,6 +38,7 @@ class Queue:
         self._environments = environments(workers)
         self._running: dict[int, _Running] = {}  # by worker
         self._all_done = True
+        self._untested: set[str] = set()  # configs with an unreadable result
         self._signals: list[int] = []
 
     def run(self, todo: Sequence[Job]) -> int:
@@ -84,12 +85,11 @@ class Queue:
         for config in dict.fromkeys(job.config for job in self._jobs):
             try:
                 due += due_tests([job for job in self._jobs if job.config == config])
-            except (
-                OSError,
-                ValueError,
-            ) as error:  # a result, perhaps of a job of another queue, is invalid
+            except (OSError, ValueError) as error:  # an invalid result, perhaps of another queue
+                if config not in self._untested:
+                    _print(f"The test set of {config} is not evaluated: {message_of(error)}")
+                self._untested.add(config)
                 self._all_done = False
-                _print(f"The test set of {config} is not evaluated: {message_of(error)}")
         return due
 
     def _on_signal(self, number: int, frame: object) -> None:
