@@ -218,7 +218,7 @@ def attention(length: int, mode: str, toy: bool = False) -> Rows:
         row = rows[form] = {"form": form, "mode": mode, "batch": batch, "length": length}
         try:
             if form == "Hugging Face":
-                case = _huggingface(batch, length, mode)
+                case = huggingface_calls(batch, length, mode)
             else:
                 inputs = arguments
                 if form == "our module":
@@ -259,7 +259,7 @@ def _compiled(
 
 
 def _module() -> Any:
-    """Returns our module with its projections, with the sizes and dtypes of Hugging Face's."""
+    """Returns our module with its projections, with the sizes of Hugging Face's, in bfloat16."""
     import jax.numpy as jnp
 
     from nystromformer_jax import SelfAttention, make_core
@@ -298,26 +298,35 @@ def _forward(form: str) -> Callable[..., Any]:
     return forward
 
 
-def _huggingface(batch: int, length: int, mode: str) -> Callable[[], Any]:
-    """Returns calls of Hugging Face's module with its projections."""
+def huggingface_calls(
+    batch: int, length: int, mode: str, device: str = "cuda"
+) -> Callable[[], Any]:
+    """Returns calls of Hugging Face's module with its projections, in mixed precision.
+
+    The module raises an error if its parameters are bfloat16, because its pseudoinverse mixes dtypes.
+    """
     import torch
 
     from benchmarks import peers
 
     width = budget.HEADS * budget.DIM
     module = peers.huggingface(width, budget.HEADS, length, budget.LANDMARKS, budget.WIDTH)
-    module = module.to("cuda", torch.bfloat16)
+    module = module.to(device)
     x = torch.randn(
-        batch, length, width, device="cuda", dtype=torch.bfloat16, requires_grad=mode == "gradient"
+        batch, length, width, device=device, dtype=torch.bfloat16, requires_grad=mode == "gradient"
     )
 
     def run() -> None:
         for _ in range(CALLS):
-            with torch.set_grad_enabled(mode == "gradient"):
+            with (
+                torch.set_grad_enabled(mode == "gradient"),
+                torch.autocast(device, torch.bfloat16),
+            ):
                 output = module(x, None)
             if mode == "gradient":
                 torch.autograd.grad(output, [x, *module.parameters()], x, allow_unused=True)
-        torch.cuda.synchronize()
+        if x.is_cuda:
+            torch.cuda.synchronize()
 
     return run
 

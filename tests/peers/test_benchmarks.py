@@ -1,0 +1,13 @@
+"""What the benchmarks call of the peers."""
+
+import pytest
+
+from benchmarks import on_device
+
+pytest.importorskip("benchmarks.peers", reason="needs the extra `peers`", exc_type=ImportError)
+pytestmark = pytest.mark.peers
+
+
+@pytest.mark.parametrize("mode", ["forward", "gradient"])
+def test_module_of_hugging_face_runs_in_mixed_precision(mode):
+    on_device.huggingface_calls(1, 64, mode, device="cpu")()
