@@ -15,8 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
-from ml_collections import ConfigDict, config_flags
+try:
+    from absl import app, flags
+    from ml_collections import ConfigDict, config_flags
+except ModuleNotFoundError as error:
+    print(
+        f"{Path(sys.argv[0]).name} needs {error.name}, not installed here. Install the extra:"
+        " pip install -e '.[lra]'.",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 from command import ends_on_sigterm, flushed_stdout, message_of
 from launch import huge_pages

@@ -369,7 +369,8 @@ def _num_evaluated(run: Run, task: Task, split: str) -> int:
 
 
 def _evaluate(run: Run, spec: TrainSpec, task: Task, split: str, params: Any) -> dict[str, float]:
-    logging.getLogger(__name__).info("Evaluating the %s set.", split)
+    name = "validation" if split == "valid" else split
+    logging.getLogger(__name__).info("Evaluating the %s set.", name)
     metrics: dict[str, float] = evaluate_split(spec, params, _examples(run, task.splits[split]))
     return metrics
 

@@ -5,12 +5,19 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Returns "; did you mean a or b?", or "; known: a, b, c." if no known name is similar."""
+    """Returns "; did you mean a or b?", or "; known: a, b, c." if no known name is similar.
+
+    If known names begin with the section of `name`, as in `optimizer.lr`, only these are considered.
+    """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
+    section = name[: name.rfind(".") + 1]
+    if not any(known.startswith(section) for known in names):
+        section = ""
+    keys = [known.removeprefix(section) for known in names if known.startswith(section)]
+    close = difflib.get_close_matches(name.removeprefix(section), keys, n=2, cutoff=0.6)
     if close:
-        return f"; did you mean {' or '.join(prefix + near for near in close)}?"
-    return f"; known: {', '.join(names)}." if names else "; there are none."
+        return f"; did you mean {' or '.join(prefix + section + near for near in close)}?"
+    return f"; known: {', '.join(section + key for key in keys)}." if keys else "; there are none."
 
 
 def split_commas(text: str) -> list[str]:

@@ -66,7 +66,7 @@ def find_runs(
     found: dict[Path, R] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise FileNotFoundError(f"folder {folder} does not exist")
+            raise FileNotFoundError(f"The folder {folder} does not exist: pass a folder of runs.")
         runs = []
         for place, below, _ in os.walk(folder):
             if run := read(Path(place)):

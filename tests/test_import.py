@@ -1,5 +1,7 @@
 """Importing the library needs jax, flax and jaxtyping, and initializes no device."""
 
+import pytest
+
 from tests.programs import finish, start
 
 HEAVY = [
@@ -52,15 +54,28 @@ def test_all_public_names_exist():
     assert not hasattr(nystromformer_jax, "jax")  # what its modules import
 
 
-def test_training_names_the_extra_that_it_needs():
-    program = """
+@pytest.mark.parametrize(
+    ("package", "missing"), [("nystromformer_jax.training", "orbax"), ("lra.report", "tqdm")]
+)
+def test_package_names_the_extra_that_it_needs(package, missing):
+    program = f"""
 import sys
-sys.modules["orbax"] = None  # as if it were not installed
+sys.modules["{missing}"] = None  # as if it were not installed
 import importlib.util
 found = importlib.util.find_spec
-importlib.util.find_spec = lambda name: None if name == "orbax" else found(name)
-import nystromformer_jax.training
+importlib.util.find_spec = lambda name: None if name == "{missing}" else found(name)
+import {package}
 """
     answer = finish(start("-c", program))
-    assert "needs orbax, not installed here" in answer.errors
-    assert "nystromformer-jax[lra]" in answer.errors
+    assert f"needs {missing}, not installed here" in answer.errors
+    assert "[lra]" in answer.errors
+
+
+@pytest.mark.parametrize("program", ["run_lra", "run_glue", "run_plan", "run_sweep"])
+def test_program_names_the_extra_that_it_needs(program):
+    code = "import sys; sys.modules['ml_collections'] = None; sys.argv = ['it']; import " + program
+    answer = finish(start("-c", code))
+    assert (answer.code, answer.output) == (2, "")
+    assert answer.errors == (
+        "it needs ml_collections, not installed here. Install the extra: pip install -e '.[lra]'.\n"
+    )

@@ -133,12 +133,13 @@ def load(config: CorpusConfig) -> Corpus:
         (folder / _STATISTICS).write_text(json.dumps(plain, indent=2), encoding="utf-8")
         # A tokenizer.json would depend on the version of the library.
         (folder / _VOCABULARY).write_text(json.dumps(tokenizer.vocabulary), encoding="utf-8")
-        counts = statistics.values()
-        _logger.info(
-            "%s of %s documents have fewer than two sentences, so they give no pairs.",
-            f"{sum(split.left_out for split in counts):,}",
-            f"{sum(split.documents for split in counts):,}",
-        )
+        left_out = sum(split.left_out for split in statistics.values())
+        if left_out:
+            _logger.info(
+                "%s of %s documents have fewer than two sentences, so they give no pairs.",
+                f"{left_out:,}",
+                f"{sum(split.documents for split in statistics.values()):,}",
+            )
 
     prepared = cache.prepared(
         "corpus", fingerprint, build, f"the corpus {config.dir}, documents by {stamp['documents']}"
@@ -198,12 +199,12 @@ def _require_pairs(
             f"{config.dir} yields no pairs: each of its {documents:,} documents has only one sentence."
             f" They were separated by {separator}: set data.documents if that is wrong."
         )
-    for split, change in (("train", "Lower"), ("valid", "Raise")):
+    for split, change in (("train", "lower"), ("valid", "raise")):
         if not statistics[split].pairs:
             raise ValueError(
                 f"{config.dir} yields no pairs for the split {split}, which has"
                 f" {statistics[split].documents:,} of {documents:,} documents: {change}"
-                f" data.held_out={config.held_out}, or add text."
+                f" data.held_out, which is {config.held_out}, or add text."
             )
 
 

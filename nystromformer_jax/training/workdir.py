@@ -34,6 +34,7 @@ CHANGED = "changed_under_the_run"  # in data.json
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
 # The first changes results only by rounding, and the second takes effect through train.accumulation.
 NOT_COMPARED = ("train.remat", "train.cpu_accumulation")
+MAX_DIFFERENCES = 5  # number of differing keys that an error shows
 
 
 class Workdir:
@@ -370,6 +371,8 @@ def _require_same_config(
         and (key in before or now[key])
     ]
     if differences:
+        if more := differences[MAX_DIFFERENCES:]:
+            differences = [*differences[:MAX_DIFFERENCES], f"{len(more)} more keys differ"]
         raise ConfigDiffers(
             f"{path} contains a run with a different config. {'. '.join(differences)}."
             " Pass another --workdir for a new run, or the run's own values to resume it."

@@ -112,6 +112,17 @@ def test_rejects_another_config_and_shows_the_difference(tmp_path, config, diffe
         pass
 
 
+def test_shows_only_the_first_of_many_differences(tmp_path):
+    with Workdir(tmp_path, CONFIG):
+        pass
+    other = changed("model", a=1, b=2, c=3, d=4, e=5, f=6, g=7)
+    with pytest.raises(
+        ConfigDiffers, match=r"model\.e: .* now\. 2 more keys differ\. Pass"
+    ) as refused:
+        Workdir(tmp_path, other)
+    assert "model.f" not in str(refused.value)
+
+
 def open_elsewhere(path, answer):
     try:
         with Workdir(path, CONFIG):

@@ -371,12 +371,12 @@ def test_rejects_documents_of_one_sentence(tmp_path):
 
 def test_rejects_a_split_without_pairs(path):
     with failing(
-        r"no pairs for the split valid, which has 0 of 211 documents: Raise data\.held_out"
+        r"no pairs for the split valid, which has 0 of 211 documents: raise data\.held_out"
     ):
         load(path, held_out=1e-9)
     with failing(r"leaves no text for training: data\.held_out=0\.99.* its 211 documents\. Lower"):
         load(path, held_out=0.9999999)
-    with failing(r"no pairs for the split train, .*: Lower data\.held_out=0\.99"):
+    with failing(r"no pairs for the split train, .*: lower data\.held_out, which is 0\.99"):
         load(path, held_out=0.9999999, tokenizer=str(write_vocabulary(path.parent)))
     assert left_behind() == []
 

@@ -85,7 +85,7 @@ def test_rejects_changed_data(path, capsys):
             ["PATH", "--held_out=1e-9"],
             "/data.seed/heading/all.txt yields no pairs for the split valid",
         ),
-        (["PATH", "--held_out=1e-9"], "Raise --held_out=1e-09"),
+        (["PATH", "--held_out=1e-9"], "raise --held_out, which is 1e-09"),
         (
             ["PATH", "--tokenizer=nowhere"],
             "The tokenizer nowhere does not exist: set --tokenizer to tokenizer.json",
