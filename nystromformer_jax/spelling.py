@@ -14,7 +14,8 @@ def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     if not any(known.startswith(section) for known in names):
         section = ""
     keys = [known.removeprefix(section) for known in names if known.startswith(section)]
-    close = difflib.get_close_matches(name.removeprefix(section), keys, n=2, cutoff=0.6)
+    cutoff = 0.5 if section else 0.6  # a section has few keys
+    close = difflib.get_close_matches(name.removeprefix(section), keys, n=2, cutoff=cutoff)
     if close:
         return f"; did you mean {' or '.join(prefix + section + near for near in close)}?"
     return f"; known: {', '.join(section + key for key in keys)}." if keys else "; there are none."

@@ -18,5 +18,6 @@ def test_suggests_the_nearest_names_or_all_or_none():
 def test_suggests_names_of_the_same_section():
     known = ["data", "data.dir", "optimizer", "optimizer.eps", "optimizer.learning_rate"]
     assert nearest("optimizer.lr", known) == "; known: optimizer.eps, optimizer.learning_rate."
+    assert nearest("train.step", ["train.total_steps"]) == "; did you mean train.total_steps?"
     assert nearest("optimizer.learn_rate", known) == "; did you mean optimizer.learning_rate?"
     assert nearest("optimiser.eps", known) == "; did you mean optimizer.eps or optimizer?"
