@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     # isort: off
