@@ -21,7 +21,7 @@ try:
 except ModuleNotFoundError as error:
     print(
         f"{Path(sys.argv[0]).name} needs {error.name}, not installed here. Install the extra:"
-        " pip install -e '.[lra]'.",
+        " pip install -e '.[lra]', or '.[language]' for language models.",
         file=sys.stderr,
     )
     sys.exit(2)

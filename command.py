@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -30,7 +29,6 @@ def run_to_end(
       act: Returns the exit code; None for 0.
       flags: The command's flag for each config key, such as {"data.dir": "--dir"}, for error messages.
     """
-    logging.getLogger("absl").setLevel(logging.ERROR)  # Orbax warns when a folder is read-only
     try:
         with ends_on_sigterm(), flushed_stdout():
             return act() or 0

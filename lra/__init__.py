@@ -2,8 +2,8 @@
 
 import importlib.util
 
-if not importlib.util.find_spec("tqdm"):
+if _missing := [n for n in ("matplotlib", "numba", "tqdm") if not importlib.util.find_spec(n)]:
     raise ModuleNotFoundError(
-        "lra needs tqdm, not installed here. Install the extra: pip install -e '.[lra]'.",
-        name="tqdm",
+        f"lra needs {', '.join(_missing)}, not installed here. Install the extra: pip install -e '.[lra]'.",
+        name=_missing[0],
     )

@@ -7,18 +7,25 @@ from collections.abc import Iterable
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Returns "; did you mean a or b?", or "; known: a, b, c." if no known name is similar.
 
-    If known names begin with the section of `name`, as in `optimizer.lr`, only these are considered.
+    For a key such as `optimizer.lr`, names with the same last part are suggested first, then names of the
+    same section. If there are such names, no others are considered.
     """
     names = sorted(known)
-    section = name[: name.rfind(".") + 1]
-    if not any(known.startswith(section) for known in names):
-        section = ""
-    keys = [known.removeprefix(section) for known in names if known.startswith(section)]
-    cutoff = 0.5 if section else 0.6  # a section has few keys
-    close = difflib.get_close_matches(name.removeprefix(section), keys, n=2, cutoff=cutoff)
+    section, dot, key = ("", "", name) if "/" in name else name.rpartition(".")
+    close = [other for other in names if dot and other.rpartition(".")[2] == key]
+    start = section + dot
+    if not any(other.startswith(start) for other in names):
+        start = ""
+    keys = [other.removeprefix(start) for other in names if other.startswith(start)]
+    if not close:
+        cutoff = 0.5 if start else 0.6  # a section has few keys
+        similar = difflib.get_close_matches(name.removeprefix(start), keys, cutoff=cutoff)
+        close = [start + other for other in similar]
     if close:
-        return f"; did you mean {' or '.join(prefix + section + near for near in close)}?"
-    return f"; known: {', '.join(section + key for key in keys)}." if keys else "; there are none."
+        return f"; did you mean {' or '.join(prefix + other for other in close[:2])}?"
+    return (
+        f"; known: {', '.join(start + other for other in keys)}." if keys else "; there are none."
+    )
 
 
 def split_commas(text: str) -> list[str]:

@@ -9,7 +9,6 @@ import pytest
 
 from command import run_to_end
 from nystromformer_jax.training import CannotWrite, CheckpointDamaged
-from nystromformer_jax.training.checkpoint import Checkpointer
 
 DEV_FULL = pathlib.Path("/dev/full")
 COMMAND = "import sys, command; sys.exit(command.run_to_end('name', lambda: print('text')))"
@@ -138,12 +137,3 @@ def test_sigterm_returns_143():
 def test_internal_errors_are_raised():
     with pytest.raises(AssertionError):
         run_to_end("name", raising(AssertionError()))
-
-
-def test_command_that_reads_checkpoints_logs_no_warning(tmp_path, caplog):
-    def read():
-        with Checkpointer(tmp_path, read_only=True) as checkpointer:
-            return len(checkpointer.steps())
-
-    assert run_to_end("name", read) == 0
-    assert not caplog.records

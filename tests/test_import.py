@@ -77,5 +77,6 @@ def test_program_names_the_extra_that_it_needs(program):
     answer = finish(start("-c", code))
     assert (answer.code, answer.output) == (2, "")
     assert answer.errors == (
-        "it needs ml_collections, not installed here. Install the extra: pip install -e '.[lra]'.\n"
+        "it needs ml_collections, not installed here. Install the extra: pip install -e '.[lra]',"
+        " or '.[language]' for language models.\n"
     )

@@ -15,9 +15,16 @@ def test_suggests_the_nearest_names_or_all_or_none():
     assert nearest("zebra", {}) == "; there are none."
 
 
-def test_suggests_names_of_the_same_section():
+def test_suggests_keys_with_the_same_last_part_or_of_the_same_section():
     known = ["data", "data.dir", "optimizer", "optimizer.eps", "optimizer.learning_rate"]
     assert nearest("optimizer.lr", known) == "; known: optimizer.eps, optimizer.learning_rate."
-    assert nearest("train.step", ["train.total_steps"]) == "; did you mean train.total_steps?"
     assert nearest("optimizer.learn_rate", known) == "; did you mean optimizer.learning_rate?"
-    assert nearest("optimiser.eps", known) == "; did you mean optimizer.eps or optimizer?"
+    assert nearest("data.learning_rate", known) == "; did you mean optimizer.learning_rate?"
+    assert nearest("optimiser.eps", known) == "; did you mean optimizer.eps?"
+    assert nearest("train.step", ["train.total_steps"]) == "; did you mean train.total_steps?"
+
+
+def test_paths_have_no_sections():
+    known = ["configs/image.py", "configs/listops.py"]
+    assert nearest("configs/listop.py", known).startswith("; did you mean configs/listops.py")
+    assert nearest("configs/listops.yaml", known).startswith("; did you mean configs/listops.py")

@@ -164,8 +164,8 @@ def open_run(folder: Path, *, data_dir: str = "", max_len: int | None = None) ->
         )
     config = read_json(folder / "config.json")
     check_kinds(folder / "config.json", config, dict.fromkeys(config, "an object"))
-    if "init" in config or "objective" in config:
-        raise ValueError(f"{folder} is a run of a language model: pass one of run_lra.py.")
+    if "init" in config:
+        raise ValueError(f"{folder} is a run of a language model: pass a run of run_lra.py.")
     run = train.prepare(_portable_config(config))
     if max_len is not None:
         _check_comparable(folder, run, max_len)

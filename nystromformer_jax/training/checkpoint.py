@@ -6,9 +6,11 @@ so a killed run always has an intact checkpoint. Checksums detect a damaged chec
 resumes from an earlier one.
 """
 
+import contextlib
 import dataclasses
+import logging
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +54,21 @@ class Checkpointer:
         self._saving = 0  # the step that is being written
         self._last: set[int] = set()  # the latest step, and the best step at that time
         self._kept: set[int] = set()  # `_last`, and its value at the previous save
-        self._manager = ocp.CheckpointManager(
-            self._folder,
-            item_names=("params", "optimizer", "totals", "record"),
-            options=ocp.CheckpointManagerOptions(read_only=True)
-            if read_only
-            else ocp.CheckpointManagerOptions(
-                preservation_policy=_Keep(lambda: self._kept),
-                cleanup_tmp_directories=True,
-                enable_async_checkpointing=True,
-                async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
-            ),
-        )
+        with _without_warnings() if read_only else contextlib.nullcontext():
+            self._manager = ocp.CheckpointManager(
+                self._folder,
+                item_names=("params", "optimizer", "totals", "record"),
+                options=ocp.CheckpointManagerOptions(read_only=True)
+                if read_only
+                else ocp.CheckpointManagerOptions(
+                    preservation_policy=_Keep(lambda: self._kept),
+                    cleanup_tmp_directories=True,
+                    enable_async_checkpointing=True,
+                    async_options=ocp.AsyncOptions(
+                        post_finalization_callback=self._write_checksums
+                    ),
+                ),
+            )
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -158,6 +163,18 @@ def load_params(folder: Path, step: int, make_params: Callable[[], Any], mesh: M
             )
         require_intact(folder, step)
         return checkpointer.restore_params(step, jax.eval_shape(make_params), mesh)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hides warnings of absl; Orbax warns three times that a folder is read-only."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _one_replica(tree: Any) -> Any:

@@ -66,7 +66,8 @@ class Workdir:
         Raises:
           NotADirectoryError: `path` or one of its parents is a file.
           WorkdirBusy: Another process holds the lock.
-          ConfigDiffers: The folder was created with a different config; the message lists all differences.
+          ConfigDiffers: The folder was created with a different config; the message shows up to five
+            differences.
           CannotWrite: The disk is full or the folder is read-only.
           RemoteError: Another process of the run raised one of these errors.
         """
@@ -372,7 +373,8 @@ def _require_same_config(
     ]
     if differences:
         if more := differences[MAX_DIFFERENCES:]:
-            differences = [*differences[:MAX_DIFFERENCES], f"{len(more)} more keys differ"]
+            differ = "key differs" if len(more) == 1 else "keys differ"
+            differences = [*differences[:MAX_DIFFERENCES], f"{len(more)} more {differ}"]
         raise ConfigDiffers(
             f"{path} contains a run with a different config. {'. '.join(differences)}."
             " Pass another --workdir for a new run, or the run's own values to resume it."

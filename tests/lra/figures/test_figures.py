@@ -124,7 +124,7 @@ def test_invalid_runs_print_one_line_and_write_nothing(tmp_path, capsys, monkeyp
     (folder / "config.json").write_text("{")
     assert_refused(folder, [], "cannot be read as JSON", tmp_path, capsys)
     (folder / "config.json").write_text('{"data": {}, "init": {}}')
-    assert_refused(folder, [], "is a run of a language model: pass one of", tmp_path, capsys)
+    assert_refused(folder, [], "is a run of a language model: pass a run of", tmp_path, capsys)
 
 
 @pytest.mark.parametrize("name", ["reformer", "none"])
