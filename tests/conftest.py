@@ -7,6 +7,7 @@ import logging
 import os
 import pathlib
 import re
+import signal
 import sys
 import tempfile
 
@@ -27,6 +28,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = programs.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
+# A program that a script starts in the background ignores Ctrl-C, and so would the programs of the tests.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 from jaxtyping import install_import_hook
 
 install_import_hook(["nystromformer_jax", "lra.models", "language.masking"], "beartype.beartype")
@@ -37,6 +41,16 @@ import pytest
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 NUMBERS = itertools.count()  # of the tests of this process
+
+# Not errors under `-W error`, which contributors and CI pass.
+ALLOWED_WARNINGS = [
+    # Most models of the tests have landmarks, about which save_pretrained warns.
+    pytest.mark.filterwarnings("ignore:transformers reads .*, but:UserWarning"),
+    # Another process is writing the entry; JAX then compiles the program itself.
+    pytest.mark.filterwarnings(
+        "ignore:Error reading persistent compilation cache entry:UserWarning"
+    ),
+]
 
 
 def pytest_addoption(parser):
@@ -150,6 +164,8 @@ def pytest_collection_modifyitems(config, items):
         return
     kept = {}
     for item in items:
+        for mark in ALLOWED_WARNINGS:
+            item.add_marker(mark)
         if marker := item.get_closest_marker("slow_except"):
             keep = item.callspec.id in marker.args
             function = item.nodeid.partition("[")[0]

@@ -332,20 +332,17 @@ def test_parts_shorter_than_half_the_convolution_are_not_split(rngs, per_channel
     assert_close(actual, nystrom_attention(*inputs, **options), SAME_ARITHMETIC)
 
 
-class TestCore:
-    CORE = functools.partial(NystromAttention, num_landmarks=M, conv_kernel_size=5)
-
-    def test_result_is_the_same_under_a_mesh(self, rngs):
-        mesh, mask = mesh_of(2, 4), masks_of_all_kinds(61)
-        inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
-        core, init_rng = self.CORE(), next(rngs)
-        params = core.init(init_rng, *inputs, mask, deterministic=True)
-        expected = core.apply(params, *inputs, mask, deterministic=True)
-        with jax.set_mesh(mesh):
-            again = core.init(init_rng, *inputs, mask, deterministic=True)
-            actual = core.apply(params, *inputs, mask, deterministic=True)
-        assert_close(again, params, SAME_ARITHMETIC)
-        assert_close(actual, expected, REFERENCE, where=mask)
+def test_the_core_returns_the_same_under_a_mesh(rngs):
+    mesh, mask = mesh_of(2, 4), masks_of_all_kinds(61)
+    inputs = random_inputs(rngs, BATCH, 61, HEADS, DIM)
+    core, init_rng = NystromAttention(num_landmarks=M, conv_kernel_size=5), next(rngs)
+    params = core.init(init_rng, *inputs, mask, deterministic=True)
+    expected = core.apply(params, *inputs, mask, deterministic=True)
+    with jax.set_mesh(mesh):
+        again = core.init(init_rng, *inputs, mask, deterministic=True)
+        actual = core.apply(params, *inputs, mask, deterministic=True)
+    assert_close(again, params, SAME_ARITHMETIC)
+    assert_close(actual, expected, REFERENCE, where=mask)
 
 
 @pytest.mark.parametrize(
