@@ -192,10 +192,7 @@ def check_config(config: str, values: Mapping[str, Sequence[str]]) -> None:
             except TypeError as error:
                 raise ValueError(f"--set={key}={item}: {error}.") from None
         for section in sorted({key.partition(".")[0] for key in values} & SCHEMAS.keys()):
-            given = own[section].to_dict()
-            if given.get("accumulation") == 0:  # chosen by device
-                given["accumulation"] = 1
-            from_mapping(SCHEMAS[section], given, section)
+            from_mapping(SCHEMAS[section], own[section].to_dict(), section)
 
 
 def _value(text: str, old: Any) -> Any:

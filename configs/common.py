@@ -53,12 +53,15 @@ MLPEN: dict[str, Any] = {
     "model.pooling": "padded_mean",
     "optimizer.cycle_beta1": True,
 }
+# Parts of the authors' batches (`gpu_memory` in lra_config.py). The start of the inverse depends
+# on which examples are computed together.
+MLPEN_PARTS = {"image": 2, "pathfinder32": 2, "retrieval": 2}
 
 
 def _mlpen(task: str) -> Mapping[str, Any]:
     if task.startswith("mqar-"):  # its blanks, which are 0, would be padding
         raise ValueError(f"quirks=mlpen: the authors' code has no {task}; leave this option out.")
-    return MLPEN
+    return {**MLPEN, "train.accumulation": MLPEN_PARTS.get(task.partition("-")[0], 1)}
 
 
 QUIRKS: dict[str, Callable[[str], Mapping[str, Any]]] = {
@@ -175,7 +178,6 @@ def base(argument: str) -> ConfigDict:
         }
     )
     config.optimizer.learning_rate = 1e-4
-    config.train.accumulation = 0  # 1 on an accelerator, train.cpu_accumulation on a CPU
     return config
 
 

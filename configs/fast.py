@@ -13,8 +13,6 @@ Differences from the paper's recipe, on all tasks unless the config of the task 
 - Budget: fewer tokens, smaller batches, ten evaluations; examples of similar length are batched together
   on ListOps, Text and Retrieval.
 
-On a CPU, gradients are accumulated over parts of two examples, which fit in its cache.
-
 The config file of each task lists further differences. The test sets, the test protocol and the
 one-dimensional input follow the benchmark. The validation sets are those of the paper's recipe. The
 benchmark's rules do not allow two parts: the generated, easier examples of ListOps and Pathfinder, and
@@ -24,7 +22,6 @@ Pathfinder's dilated convolutions, which read columns of the image.
 from typing import Any
 
 EVALUATIONS = 10
-PART = 2  # examples per part of a batch on a CPU, see `train.cpu_accumulation`
 
 SHARED: dict[str, Any] = {
     "attention.conv_groups": "channel",
@@ -117,7 +114,6 @@ def recipe(task: str, name: str) -> dict[str, Any]:
 def complete(values: dict[str, Any]) -> dict[str, Any]:
     """Adds the values that follow from batch size and number of steps."""
     return values | {
-        "train.cpu_accumulation": values["train.batch_size"] // PART,
         "eval.every_steps": values["train.total_steps"] // EVALUATIONS,
         "optimizer.warmup_steps": values["train.total_steps"] // 20,
         "train.budget_steps": values["train.total_steps"],

@@ -33,5 +33,4 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.optimizer.warmup_steps = 175
     config.train.batch_size = 256
     config.train.total_steps = 35_000
-    config.train.cpu_accumulation = 2  # parts of 128, as in the authors' code; half the memory
     return common.finish(config, argument)

@@ -107,7 +107,7 @@ def finetuning(data: dict[str, Any], options: dict[str, str]) -> ConfigDict:
         "total_steps": 0,
         "batch_size": 32,
         "seed": 0,
-        "accumulation": 1,
+        "accumulation": 0,
         "remat": False,
     }
     config.eval = {"every_steps": 0, "max_examples": 0, "batch_size": 0, "tune_threshold": False}

@@ -29,8 +29,6 @@ from ml_collections import ConfigDict
 from configs import common
 
 BATCH_SIZES = {32: 256, 64: 128, 128: 64, 256: 16}
-# Parts of a batch on a CPU, to save memory; the authors use 2 at 32 × 32.
-PARTS = {32: 2, 64: 4, 128: 8, 256: 4}
 EPOCHS = 99.84  # 62,400 steps of 256 on 160,000 training images, as in the paper
 
 
@@ -45,7 +43,6 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.model.vocab_size = 512  # 256 are used; the authors' embedding has 512 rows
     config.model.max_len = resolution**2
     config.train.batch_size = BATCH_SIZES[resolution]
-    config.train.cpu_accumulation = PARTS[resolution]
     config.train.total_steps = round(EPOCHS * 160_000 / config.train.batch_size)
     config.optimizer.warmup_steps = config.train.total_steps // 200
     config.eval.every_steps = 1000

@@ -32,6 +32,5 @@ def get_config(argument: str = "nystrom") -> ConfigDict:
     config.optimizer.warmup_steps = 800
     config.train.batch_size = 32
     config.train.total_steps = 30_000
-    config.train.cpu_accumulation = 2  # parts of 16 pairs, which need half the memory
     config.eval.every_steps = 1000
     return common.finish(config, argument)

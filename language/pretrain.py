@@ -17,6 +17,7 @@ from language.initial import (
     InitConfig,
     check_same_vocabulary,
     check_tokenizer,
+    example_bytes,
     model_config,
     read_params,
     record_weights,
@@ -55,16 +56,19 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
       ImportError: A package of the extra `language` is not installed.
     """
     require_packages()
-    config = training.choose_accumulation(config, devices)
     own = {"data": CorpusConfig, "objective": ObjectiveConfig, "init": InitConfig}
     sections = training.read_sections(config, own | training.SECTIONS, plain=["model", "attention"])
     data, init = sections["data"], sections["init"]
     if init.checkpoint and not data.tokenizer:
         data = dataclasses.replace(data, tokenizer=init.checkpoint)
     mesh = training.make_mesh(sections["mesh"], devices)
+    training.check_length(mesh, data.max_len, "data.max_len")
+    sizes = model_config(config, init, vocab_size=data.vocab_size, max_len=data.max_len)
+    config, sections = training.choose_accumulation(
+        config, sections, mesh, example_bytes(sizes, data.max_len)
+    )
     fit_config = training.FitConfig.from_sections(sections)
     fit_config.check_batches(mesh)
-    training.check_length(mesh, data.max_len, "data.max_len")
     run = Run(config, data, sections["objective"], init, fit_config, mesh)
     # Validate the model; the size of an existing tokenizer is not known yet.
     model = NystromformerForPreTraining(_model_config(run, data.vocab_size))

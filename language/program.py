@@ -79,7 +79,10 @@ def _run(config: Any, mode: str, hosts: dict[str, Any]) -> int:
     from language import finetune
     from nystromformer_jax import training
 
-    runs = {folder: finetune.prepare(config) for folder, config in _configs(config).items()}
+    runs = {
+        folder: finetune.prepare(training.keep_accumulation(config, folder))
+        for folder, config in _configs(config).items()
+    }
     if mode == "check":
         for run in runs.values():
             finetune.open_tokenizer(run)

@@ -1,10 +1,8 @@
-"""Huge pages for malloc, which reduce the time of a training step on a CPU by a third.
+"""Huge pages for malloc, which make training steps on a CPU faster.
 
 XLA's CPU backend allocates temporary memory in each step. By default, Linux maps it in pages of 4 KiB, with
-a page fault and zeroing for each. Huge pages reduce the page faults of a ListOps step from 350,000 to 2,000.
-Allocating a huge page in fragmented memory can take milliseconds, so malloc also keeps freed memory, in one
-heap; then there are no page faults. glibc reads the tunables for both when a process starts, so the program
-restarts itself in the same process. Losses are identical to the last bit.
+a page fault and zeroing for each. Huge pages have a fraction of the page faults. glibc reads the tunable when
+a process starts, so the program restarts itself in the same process. Losses are identical to the last bit.
 
 If the user has set the tunable for huge pages, for example GLIBC_TUNABLES=glibc.malloc.hugetlb=0, it is kept.
 Source: glibc manual, "Memory Allocation Tunables"; Linux, admin-guide/mm/transhuge.
@@ -16,7 +14,6 @@ import sys
 from pathlib import Path
 
 TUNABLE = "glibc.malloc.hugetlb"
-KEEP = f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={2**48}:glibc.malloc.arena_max=1"
 SINCE = (2, 35)  # first version of glibc with the tunable
 KERNEL_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -29,7 +26,7 @@ def restart() -> None:
     if TUNABLE in os.environ.get("GLIBC_TUNABLES", "") or not _available():
         return
     others = os.environ.get("GLIBC_TUNABLES")
-    ours = f"{KEEP}:{TUNABLE}=1"
+    ours = f"{TUNABLE}=1"
     os.environ["GLIBC_TUNABLES"] = f"{ours}:{others}" if others else ours
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 

@@ -18,7 +18,7 @@ from lra.data import DataConfig, Split, Task, TaskInfo
 from lra.data.baselines import baselines
 from lra.models import Classifier, DualEncoder, Model, ModelConfig, Tagger
 from nystromformer_jax import make_core
-from nystromformer_jax.cores import CoreFactory, core_class, option_fields
+from nystromformer_jax.cores import CoreFactory, SoftmaxAttention, core_class, option_fields
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.training import (
     SECTIONS,
@@ -39,6 +39,7 @@ from nystromformer_jax.training import (
     sync_errors,
     train_to_result,
     weighted,
+    widest_array,
 )
 from nystromformer_jax.training.train_step import LossFn
 from nystromformer_jax.typing import Array
@@ -68,15 +69,18 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     Raises:
       ValueError: A value is invalid; the message names its section and key.
     """
-    config = choose_accumulation(config, devices)
     own = {"data": DataConfig, "model": ModelConfig}
     sections = read_sections(config, own | SECTIONS, plain=["attention"])
     data_config, model_config = sections["data"], sections["model"]
-    fit_config = FitConfig.from_sections(sections)
     task = data.describe(data_config.task)
-    _check_task(task, data_config, model_config, fit_config.train)
-    make = _core_factory(config["attention"], fit_config.train.seed)
+    _check_task(task, data_config, model_config, sections["train"])
+    make = _core_factory(config["attention"], sections["train"].seed)
     mesh = make_mesh(sections["mesh"], devices)
+    example_bytes = _example_bytes(data_config, model_config, make, task)
+    config, sections = choose_accumulation(
+        config, sections, mesh, example_bytes, sequences=2 if task.pairs else 1
+    )
+    fit_config = FitConfig.from_sections(sections)
     kind = DualEncoder if task.pairs else Tagger if task.targets else Classifier
     model = kind(model_config, make, task.num_classes, remat=fit_config.train.remat)
     fit_config.check_batches(mesh)
@@ -92,6 +96,26 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     if is_plugin(attention):
         _check_variables(model, params, shortest, attention)
     return Run(config, data_config, fit_config, mesh, attention, model)
+
+
+def _example_bytes(
+    config: DataConfig, model: ModelConfig, make: CoreFactory, task: TaskInfo
+) -> int:
+    """Returns the bytes of the widest array of an example or pair, for `choose_accumulation`."""
+    core, length = make(), config.padding.padded_len
+    if (
+        getattr(core, "pinv_start", "exact") == "batch_max"
+    ):  # depends on the other examples of a part
+        return 0
+    is_softmax = isinstance(core, SoftmaxAttention)
+    nbytes = widest_array(
+        length,
+        embed_dim=model.embed_dim,
+        mlp_dim=model.mlp_dim,
+        num_heads=model.num_heads,
+        columns=length if is_softmax else getattr(core, "num_landmarks", 1),
+    )
+    return nbytes * (2 if task.pairs else 1)
 
 
 def _core_factory(section: Mapping[str, Any], seed: int) -> CoreFactory:

@@ -15,7 +15,7 @@ class FinetuneTrainConfig:
     batch_size: int
     total_steps: int = 0  # if not 0, replaces `epochs`; a run with fewer steps is partial
     seed: int = 0
-    accumulation: int = 1
+    accumulation: int = 0
     remat: bool = False
 
     def __post_init__(self) -> None:

@@ -16,7 +16,13 @@ from language.files import FilesConfig
 from language.finetune.config import SECTIONS
 from language.glue import GlueConfig
 from language.heads import HEADS, Head
-from language.initial import InitConfig, check_tokenizer, model_config, require_packages
+from language.initial import (
+    InitConfig,
+    check_tokenizer,
+    example_bytes,
+    model_config,
+    require_packages,
+)
 from language.tasks.data import TaskData
 from language.tasks.examples import EncodedSplit
 from language.tasks.sequences import SequenceTask
@@ -139,6 +145,9 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
             num_labels=task.num_labels,
             remat=sections["train"].remat,
         )
+    )
+    config, sections = training.choose_accumulation(
+        config, sections, mesh, example_bytes(model.config, data.max_len)
     )
     run = Run(config, data, init, sections, mesh, task, model)
     run.fit_config(1).check_batches(mesh)

@@ -61,7 +61,7 @@ def open_trained(folder: Path) -> Trained:
         "attention": {"name": ""},
         "mesh": {"data": 1},
         "eval": {"batch_size": config.get("eval", {}).get("batch_size", 0)},
-        "train": {**config["train"], "remat": False, "accumulation": 1},
+        "train": {**config["train"], "remat": False, "accumulation": 0},
     }
     run = prepare(config, jax.local_devices()[:1])
     metadata = run.model.config.metadata

@@ -20,15 +20,14 @@ class TrainConfig:
     total_steps: int
     batch_size: int  # global batch size: examples per update on all devices
     seed: int = 0
-    # Gradient accumulation in parts. In a config, 0 is replaced by `choose_accumulation`.
-    accumulation: int = 1
-    cpu_accumulation: int = 1  # for CPUs and small accelerators if `accumulation` is 0
+    # Gradient accumulation in parts. 0: the programs replace it (`choose_accumulation`), and `fit` uses 1.
+    accumulation: int = 0
     remat: bool = False  # rematerialization: recompute activations in the backward pass
     budget_steps: int = 0  # a run of fewer steps is partial; 0: the default of the task
 
     def __post_init__(self) -> None:
-        _at_least("train", self, total_steps=1, batch_size=1, seed=0, accumulation=1)
-        _at_least("train", self, cpu_accumulation=1, budget_steps=0)
+        _at_least("train", self, total_steps=1, batch_size=1, seed=0, accumulation=0)
+        _at_least("train", self, budget_steps=0)
         if self.seed >= 2**32:  # jax.random.key would truncate it
             raise ValueError(f"train.seed: needs a number below 2**32, got {self.seed}.")
 
@@ -170,11 +169,11 @@ class FitConfig:
     def check_batches(self, mesh: Any) -> None:
         """Raises ValueError unless the batch sizes are divisible by the data axis of `mesh` and the parts."""
         train, shards = self.train, mesh.shape["data"]
-        if train.batch_size % train.accumulation:
+        if train.batch_size % (train.accumulation or 1):
             raise ValueError(
                 f"train.batch_size={train.batch_size} is not divisible by {train.accumulation} parts"
                 f" (train.accumulation): pass a multiple of {train.accumulation}, or"
-                " train.accumulation=1."
+                " train.accumulation=0 to leave the number to the program."
             )
         for name, rows in (("train", train.batch_size), ("eval", self.eval.batch_size)):
             if rows % shards:
@@ -187,13 +186,17 @@ class FitConfig:
 def num_parts(accumulation: int, batch_size: int, num_shards: int) -> int:
     """Returns the number of sequential parts of a batch that is split over `num_shards` devices.
 
-    It is the largest divisor of `accumulation` with which all devices have equally many examples of a part.
+    It is the largest divisor of `accumulation` (0: 1) with which all devices have equally many examples of a
+    part.
     A device processes at most as many examples at once as a single device would.
     """
-    return math.gcd(accumulation, batch_size // num_shards)
+    return math.gcd(accumulation or 1, batch_size // num_shards)
 
 
 SECTIONS: dict[str, type] = typing.get_type_hints(FitConfig)
+REMOVED = {
+    ("train", "cpu_accumulation")
+}  # keys in configs of runs of version 0.2.0, without effect now
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -292,6 +295,12 @@ def read_sections(
       ValueError: A section is unknown, missing or invalid.
     """
     known = [*kinds, *plain]
+    config = {
+        name: {key: value for key, value in section.items() if (name, key) not in REMOVED}
+        if isinstance(section, Mapping)
+        else section
+        for name, section in config.items()
+    }
     for name in config:
         if name not in known and name != "command":  # records how the run was started
             raise ValueError(f"{name}: no such section{nearest(name, known)}")

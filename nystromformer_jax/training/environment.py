@@ -23,7 +23,7 @@ def describe_environment() -> dict[str, Any]:
         },
         "device": {"kind": devices[0].device_kind, "count": len(devices)},
         "processor": processor(),
-        "cpu_threads": _cpu_threads(),
+        "cpu_threads": cpu_threads(),
     }
 
 
@@ -60,7 +60,7 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _cpu_threads() -> int:
+def cpu_threads() -> int:
     """Returns the size of XLA's CPU thread pool, which affects the rounding of sums."""
     if os.environ.get("NPROC", "").isdigit():
         return int(os.environ["NPROC"])

@@ -32,7 +32,7 @@ IDENTITY = ("data", "model", "attention", "objective", "init", "optimizer", "tra
 PATHS = ("data.dir",)
 CHANGED = "changed_under_the_run"  # in data.json
 DIVERGED = "diverged"  # value of "state" in `result.json` if the loss was not finite
-# The first changes results only by rounding, and the second takes effect through train.accumulation.
+# The first changes results only by rounding. Runs of version 0.2.0 have the second.
 NOT_COMPARED = ("train.remat", "train.cpu_accumulation")
 MAX_DIFFERENCES = 5  # number of differing keys that an error shows
 

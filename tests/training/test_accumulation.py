@@ -1,43 +1,26 @@
-"""Gradient accumulation that follows the device, and evaluation batches that follow it."""
+"""Parts of a batch that follow the device, and evaluation batches that follow them."""
 
 import json
+import math
 
 import hypothesis
 import jax
 import pytest
 from hypothesis import strategies as st
 
-from configs import image
+from configs import image, listops, pathfinder, retrieval, text
 from lra import train
 from nystromformer_jax.training import ConfigDiffers, Workdir, accumulation, keep_accumulation
 from nystromformer_jax.training.config import num_parts
 
 
-@pytest.mark.parametrize(
-    ("platform", "memory", "expected"),
-    [
-        ("cpu", None, False),
-        ("cpu", {"bytes_limit": 10**12}, False),
-        ("gpu", {"bytes_limit": 6 * 10**9}, False),
-        ("gpu", {"bytes_limit": 12 * 10**9}, True),
-        ("tpu", {"bytes_in_use": 0}, True),
-        ("tpu", None, True),
-    ],
-)
-def test_devices_that_take_a_whole_batch(platform, memory, expected):
-    assert accumulation.is_large(platform, memory) == expected
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setenv("NPROC", "2")
 
 
-@pytest.mark.parametrize(("large", "given", "parts"), [(True, 0, 1), (False, 0, 2), (True, 4, 4)])
-def test_accumulation_follows_the_device_unless_it_is_set(monkeypatch, large, given, parts):
-    monkeypatch.setattr(accumulation, "is_large", lambda platform, memory: large)
-    assert train.prepare(config(accumulation=given)).fit.train.accumulation == parts
-
-
-@pytest.mark.parametrize(("batch_size", "parts"), [(16, 8), (20, 4), (17, 1)])
-def test_the_accumulation_of_a_cpu_divides_any_batch(batch_size, parts):
-    values = config(batch_size=batch_size, cpu_accumulation=8)
-    assert train.prepare(values, jax.devices()[:1]).fit.train.accumulation == parts
+def prepare(config):
+    return train.prepare(config, jax.devices()[:1])
 
 
 def config(**train):
@@ -45,20 +28,69 @@ def config(**train):
     return {**values, "train": {**values["train"], **train}}
 
 
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        (listops.get_config(), 16),
+        (text.get_config(), 16),
+        (image.get_config(), 64),
+        (retrieval.get_config(), 32),  # a pair has two sequences
+        (pathfinder.get_config(), 64),
+        (listops.get_config("softmax"), 16),
+        (listops.get_config("nystrom,quirks=mlpen"), 1),
+        (image.get_config("nystrom,quirks=mlpen"), 2),  # the authors' parts
+        (listops.get_config("nystrom,pinv_start=batch_max"), 1),
+    ],
+)
+def test_parts_on_two_cores(values, parts):
+    assert prepare(values.to_dict()).fit.train.accumulation == parts
+
+
+@pytest.mark.parametrize(("cores", "parts"), [(1, 64), (2, 64), (8, 16), (64, 2), (1024, 1)])
+def test_more_cores_get_larger_parts(monkeypatch, cores, parts):
+    monkeypatch.setenv("NPROC", str(cores))
+    assert prepare(config()).fit.train.accumulation == parts
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit"),
+    [
+        ({"bytes_limit": 6 * 10**9}, 64 * 2**20),
+        ({"bytes_limit": 12 * 10**9}, math.inf),
+        ({"bytes_in_use": 0}, math.inf),
+        (None, math.inf),
+    ],
+)
+def test_only_small_accelerators_have_a_limit(memory, limit):
+    assert accumulation.part_bytes(memory) == limit
+
+
+@hypothesis.given(
+    st.integers(1, 96), st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 8)
+)
+def test_parts_divide_the_batch_and_are_as_large_as_the_limit_allows(rows, size, limit, at_least):
+    parts = accumulation.smallest_parts(rows, size, limit, at_least)
+    assert rows % parts == 0
+    assert rows // parts >= min(at_least, rows)
+    fewer = [p for p in range(1, parts) if rows % p == 0]
+    assert all(rows // p * size > limit for p in fewer)
+
+
+def test_a_given_number_is_kept():
+    assert prepare(config(accumulation=4)).fit.train.accumulation == 4
+
+
 def test_runs_of_other_devices_resume_with_their_accumulation(tmp_path):
-    elsewhere = train.prepare(config(accumulation=1)).config
+    elsewhere = prepare(config(accumulation=1)).config
     with Workdir(tmp_path, elsewhere) as run:
         known = run.config_sha256
-    # A run of an older version has no cpu_accumulation.
-    older = {k: v for k, v in elsewhere["train"].items() if k != "cpu_accumulation"}
-    (tmp_path / "config.json").write_text(json.dumps({**elsewhere, "train": older}))
-    kept = train.prepare(keep_accumulation(config(), tmp_path))
+    kept = prepare(keep_accumulation(config(), tmp_path))
     assert kept.fit.train.accumulation == 1
     with Workdir(tmp_path, kept.config) as run:
         assert run.config_sha256 == known
     with Workdir(tmp_path, config()):  # not prepared, so it is still 0
         pass
-    smaller = train.prepare(keep_accumulation(config(batch_size=8), tmp_path)).config
+    smaller = prepare(keep_accumulation(config(batch_size=8), tmp_path)).config
     with pytest.raises(ConfigDiffers, match=r"train.batch_size: .* in the run, 8 now"):
         Workdir(tmp_path, smaller)
     changed = keep_accumulation(config(accumulation=4), tmp_path)
@@ -66,9 +98,20 @@ def test_runs_of_other_devices_resume_with_their_accumulation(tmp_path):
         Workdir(tmp_path, changed)
 
 
-def test_new_runs_record_the_accumulation_of_their_device(tmp_path):
-    run = train.prepare(keep_accumulation(config(), tmp_path))
-    assert run.config["train"]["accumulation"] == run.fit.train.accumulation == 2
+def test_runs_of_0_2_0_resume_with_their_parts(tmp_path):
+    older = prepare(config(accumulation=2)).config
+    older = {**older, "train": {**older["train"], "cpu_accumulation": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    assert prepare(older).fit.train.accumulation == 2  # for --mode=eval
+    resumed = prepare(keep_accumulation(config(), tmp_path))
+    assert resumed.fit.train.accumulation == 2
+    with Workdir(tmp_path, resumed.config):
+        pass
+
+
+def test_new_runs_record_their_parts(tmp_path):
+    run = prepare(keep_accumulation(config(), tmp_path))
+    assert run.config["train"]["accumulation"] == run.fit.train.accumulation == 64
 
 
 def test_accumulation_is_kept_only_if_both_configs_have_it(tmp_path):
@@ -86,7 +129,7 @@ def test_accumulation_is_kept_only_if_both_configs_have_it(tmp_path):
 def test_evaluation_batches_have_four_parts(batch, accumulation, given, shards, rows):
     values = config(batch_size=batch, accumulation=accumulation)
     values["eval"]["batch_size"] = given
-    assert train.prepare(values, jax.devices()[:1]).fit.eval_batch_size(shards) == rows
+    assert prepare(values).fit.eval_batch_size(shards) == rows
 
 
 @hypothesis.given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.booleans())

@@ -286,7 +286,7 @@ def test_trains_for_a_single_step(tmp_path):
         ),
         (
             {"batch_size": 8, "accumulation": 3},
-            r"train.batch_size=8 is not divisible by 3 parts .* multiple of 3, or train.accumulation=1\.$",
+            r"train.batch_size=8 is not divisible by 3 parts .* multiple of 3, or train.accumulation=0 ",
         ),
     ],
 )

@@ -141,7 +141,7 @@ def largest_batch(
 
     `known` holds existing plans by batch size.
     """
-    parts = spec.mesh.shape["data"] * spec.config.train.accumulation
+    parts = spec.mesh.shape["data"] * (spec.config.train.accumulation or 1)
 
     def needed(multiple: int) -> int | float | None:
         plan = (known or {}).get(multiple * parts) or make_plan(spec, limit_bytes, multiple * parts)

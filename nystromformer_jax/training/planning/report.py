@@ -59,7 +59,7 @@ def make_report(
         lines.append(f"what would fit     {_what_would_fit(config, make_spec, spec, limit)}")
     if largest and chip is not None:
         batch = largest_batch(spec, limit, {spec.config.train.batch_size: plan})
-        least = spec.mesh.shape["data"] * spec.config.train.accumulation
+        least = spec.mesh.shape["data"] * (spec.config.train.accumulation or 1)
         most = f"{batch} examples, {batch / spec.mesh.size:g} per chip"
         lines.append(
             f"largest batch      {most if batch else f'none, not even {least} example(s)'}"
