@@ -21,7 +21,7 @@ from nystromformer_jax.training.mesh import (
     state_sharding,
 )
 from nystromformer_jax.training.pipeline import Batch
-from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.typing import Array, Bool, Float, Int
 
 # {"loss": (sum, count), …}: two float32 scalars per metric, to average over batches of different sizes.
 Sums = dict[str, tuple[Any, Any]]
@@ -42,7 +42,7 @@ class TrainState:
 
 
 def weighted(
-    values: Float[Array, " B"] | Bool[Array, " B"], weights: Float[Array, " B"]
+    values: Float[Array, " B"] | Int[Array, " B"] | Bool[Array, " B"], weights: Float[Array, " B"]
 ) -> tuple[Any, Any]:
     """Returns a metric of a batch: the sum of `values` over rows of weight 1, and the count of these rows."""
     total = jnp.where(weights > 0, values.astype(jnp.float32), 0).sum()  # where: 0 * NaN is NaN
