@@ -23,7 +23,10 @@ def main() -> int:
     parser.add_argument("--only", choices=["attention", "step"], help="run only one of the two")
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 8192])
     parser.add_argument(
-        "--repeats", type=int, default=9, help="timed rounds; each runs every implementation once"
+        "--rounds",
+        type=int,
+        default=5,
+        help="timed rounds; each runs a block of every implementation",
     )
     parser.add_argument(
         "--config", default="listops", choices=CONFIGS, help="configs/NAME.py of the training step"
@@ -33,8 +36,8 @@ def main() -> int:
     )
     parser.add_argument("--out", type=output_path, help="output path without extension")
     given = parser.parse_args()
-    if given.repeats < 1 or any(length < 1 or length % LANDMARKS for length in given.lengths):
-        parser.error(f"--repeats must be 1 or more, and --lengths must be multiples of {LANDMARKS}")
+    if given.rounds < 1 or any(length < 1 or length % LANDMARKS for length in given.lengths):
+        parser.error(f"--rounds must be 1 or more, and --lengths must be multiples of {LANDMARKS}")
     return run_to_end("benchmarks", lambda: _compare(given))
 
 
@@ -63,11 +66,11 @@ def _compare(given: argparse.Namespace) -> None:
     if given.only != "attention":
         config = importlib.import_module(f"configs.{given.config}").get_config().to_dict()
         config["data"]["dir"] = given.data_dir
-        results["training_step"] = training_step.run(config, given.repeats)
+        results["training_step"] = training_step.run(config, given.rounds)
         save()
     if given.only != "step":
         results["attention"] = []
-        for row in attention.rows(given.lengths, given.repeats):
+        for row in attention.rows(given.lengths, given.rounds):
             results["attention"].append(row)
             save()
 

@@ -15,14 +15,14 @@ import torch
 
 from benchmarks import peers
 from benchmarks.gradient import with_gradient
-from benchmarks.timing import interleaved
+from benchmarks.timing import in_blocks
 from nystromformer_jax import SelfAttention, make_core, nystrom_attention
 
 BATCH, HEADS, DIM, LANDMARKS, CONV = 1, 8, 64, 64, 33
 EMBED = HEADS * DIM
 
 
-def rows(lengths: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
+def rows(lengths: Sequence[int], rounds: int) -> Iterator[dict[str, Any]]:
     """Yields a row of times for each comparison, length and variant."""
     for length in lengths:
         for conv in (0, CONV):
@@ -33,7 +33,7 @@ def rows(lengths: Sequence[int], repeats: int) -> Iterator[dict[str, Any]]:
                 ):
                     row = {"comparison": name, "length": length, "conv": conv, "masked": masked}
                     for kind in ("forward", "gradient"):
-                        row[kind] = interleaved(cases[kind], repeats=repeats)
+                        row[kind] = in_blocks(cases[kind], rounds=rounds)
                     print(_line(row), flush=True)
                     yield row
 

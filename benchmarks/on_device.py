@@ -202,7 +202,7 @@ def attention(length: int, mode: str, toy: bool = False) -> Rows:
     import jax.numpy as jnp
     import numpy as np
 
-    from benchmarks.timing import interleaved
+    from benchmarks.timing import in_blocks
 
     random = np.random.default_rng(0)
     batch, repeats = (1, 1) if toy else (budget.BATCH, 9)
@@ -232,7 +232,7 @@ def attention(length: int, mode: str, toy: bool = False) -> Rows:
             row["error"] = _line(error)
         else:
             cases[form] = case
-    for form, times in interleaved(cases, repeats=repeats).items():
+    for form, times in in_blocks(cases, rounds=repeats).items():
         rows[form]["seconds"] = times["median"] / CALLS
     return list(rows.values())
 
@@ -334,7 +334,7 @@ def huggingface_calls(
 def step(config: str, toy: bool = False) -> Rows:
     """Times a config's training step, and that of Hugging Face's modules if PyTorch has a GPU."""
     from benchmarks import tasks, training_step
-    from benchmarks.timing import interleaved
+    from benchmarks.timing import in_blocks
     from lra import train
 
     values = importlib.import_module(f"configs.{config}").get_config().to_dict()
@@ -360,7 +360,7 @@ def step(config: str, toy: bool = False) -> Rows:
             row["Hugging Face, error"] = _line(error)
         else:
             cases["Hugging Face"] = peer
-    times = interleaved(cases, repeats=1 if toy else 9)
+    times = in_blocks(cases, rounds=1 if toy else 9)
     return [row | {case: found["median"] for case, found in times.items()}]
 
 

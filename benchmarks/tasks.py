@@ -3,8 +3,9 @@
     python -m benchmarks.tasks --out results/tasks/cpu
 
 Each cell is a process with `--memory` GiB. It takes the config's batch, or the largest half, quarter and so
-on whose step fits, trains five steps on random tokens of that shape, and reports the time per step and the
-peak memory of the process, on a CPU. "does not fit" means that not even a batch of 1 fits.
+on whose step fits, in the parts that the programs choose, or in `--parts`. It trains five steps on random
+tokens of that shape, and reports the time per step and the peak memory of the process, on a CPU. "does not
+fit" means that not even a batch of 1 fits.
 The table is written after every cell; the same command resumes.
 """
 
@@ -33,29 +34,34 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, default=ATTENTIONS)
     parser.add_argument("--memory", type=float, default=16.0, help="GiB for a step")
+    parser.add_argument(
+        "--parts", type=int, default=0, help="parts of a batch; 0: chosen, 1: whole"
+    )
     parser.add_argument("--batch", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
     os.environ["JAX_PLATFORMS"] = "cpu"  # also for the processes of the cells
     if given.cell:
         task, attention = given.cell
-        print(json.dumps(measure(task, attention, given.memory * GIB, given.batch)))
+        print(json.dumps(measure(task, attention, given.memory * GIB, given.batch, given.parts)))
         return 0
-    if given.memory <= 0:
-        parser.error(f"--memory must be a positive number of GiB, got {given.memory}")
+    if given.memory <= 0 or given.parts < 0:
+        parser.error("--memory must be a positive number of GiB, and --parts 0 or more")
     return cells.collect(
         "benchmarks.tasks",
         given.out,
-        {**stored.this_machine(), "memory_gib": given.memory},
+        {**stored.this_machine(), "memory_gib": given.memory, "parts": given.parts},
         ("task", "attention"),
         itertools.product(given.tasks, given.attentions),
-        arguments=[f"--memory={given.memory}"],
+        arguments=[f"--memory={given.memory}", f"--parts={given.parts}"],
         retry_arguments=_halved_batch,
         markdown=markdown,
         line=_line,
     )
 
 
-def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dict[str, Any]:
+def measure(
+    task: str, attention: str, limit: float, batch_size: int = 0, parts: int = 0
+) -> dict[str, Any]:
     """Returns the row of a cell: batch, median seconds per step, compiled and peak memory.
 
     The batch is the largest that fits according to the compiler, starting from `batch_size` (0: the
@@ -63,7 +69,7 @@ def measure(task: str, attention: str, limit: float, batch_size: int = 0) -> dic
     compiler's figure.
     """
     prefer_oom_kill()
-    config = _config(task, attention)
+    config = _config(task, attention, parts)
     asked = config["train"]["batch_size"]
     batch_size = batch_size or asked
     while True:
@@ -93,15 +99,15 @@ def _halved_batch(row: dict[str, Any]) -> list[str]:
     return [f"--batch={row['batch_size'] // 2}"]
 
 
-def _config(task: str, attention: str) -> dict[str, Any]:
-    """Returns the task's config without accumulation, which would make larger batches fit.
+def _config(task: str, attention: str, parts: int) -> dict[str, Any]:
+    """Returns the task's config for a batch in `parts`.
 
     The curriculum is turned off, because with a smaller batch it would need more steps than the run has.
     """
     config: dict[str, Any] = (
         importlib.import_module(f"configs.{task}").get_config(attention).to_dict()
     )
-    config["train"]["accumulation"] = 1
+    config["train"]["accumulation"] = parts
     config["data"]["curriculum"] = 0
     config["eval"]["batch_size"] = 0
     return config

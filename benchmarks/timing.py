@@ -1,4 +1,4 @@
-"""Timing of several functions in turn, so that other load on the machine affects all of them."""
+"""Timing of several functions in blocks of calls, in turn, so that other load affects all of them."""
 
 import ctypes
 import os
@@ -13,35 +13,45 @@ import jax
 from nystromformer_jax.training import describe_environment
 
 
-def interleaved(
-    cases: Mapping[str, Callable[[], Any]], *, repeats: int, budget_seconds: float = 60.0
+def in_blocks(
+    cases: Mapping[str, Callable[[], Any]], *, rounds: int, budget_seconds: float = 60.0
 ) -> dict[str, dict[str, float]]:
-    """Returns the median, minimum and maximum seconds of each case, and its number of runs.
+    """Returns the median, minimum and maximum seconds of each case, and its number of timed runs.
 
-    Every case runs once to warm up, then `repeats` times in turn with the others. A case that has used its
-    share of `budget_seconds` is stopped after at least three runs. On a CPU with one thread, the seconds are
-    processor time, which other load on the core hardly changes.
+    In each round, every case runs in a block of six calls, of which the first two are not timed: threads of
+    another runtime keep spinning after its last call and would slow down the calls that follow. A call that
+    takes a fifth of a second or more is timed once per block, after an untimed one. A case that has used
+    its share of `budget_seconds` is stopped after at least three rounds. On a CPU with one thread, the seconds
+    are processor time, which other load on the core hardly changes.
     """
     is_single = jax.default_backend() == "cpu" and describe_environment()["cpu_threads"] == 1
     clock = time.process_time if is_single else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for case in cases.values():
+
+    def call(case: Callable[[], Any]) -> float:
+        began = clock()
         jax.block_until_ready(case())
-    for _ in range(repeats):
+        return clock() - began
+
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    used = dict.fromkeys(cases, 0.0)
+    for case in cases.values():
+        call(case)  # compiles
+    for number in range(rounds):
         for name, case in cases.items():
-            if len(seconds[name]) >= 3 and sum(seconds[name]) > budget_seconds / len(cases):
+            if number >= 3 and used[name] > budget_seconds / len(cases):
                 continue
-            began = clock()
-            jax.block_until_ready(case())
-            seconds[name].append(clock() - began)
+            first = call(case)
+            block = [call(case)] if first >= 0.2 else [call(case) for _ in range(5)][1:]
+            used[name] += first + sum(block)
+            seconds[name] += block
     return {
         name: {
-            "median": statistics.median(runs),
-            "min": min(runs),
-            "max": max(runs),
-            "runs": len(runs),
+            "median": statistics.median(timed),
+            "min": min(timed),
+            "max": max(timed),
+            "runs": len(timed),
         }
-        for name, runs in seconds.items()
+        for name, timed in seconds.items()
     }
 
 

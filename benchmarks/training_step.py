@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.timing import interleaved
+from benchmarks.timing import in_blocks
 from lra import data, train
 from nystromformer_jax import training
 
 
-def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
+def run(config: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Returns the times of both implementations on the same batch."""
     from benchmarks import peers  # needs torch, unlike `our_step`
 
@@ -28,7 +28,7 @@ def run(config: dict[str, Any], repeats: int) -> dict[str, Any]:
         "ours": our_step(run, batch),
         "Hugging Face": peers.training_step(theirs, batch),
     }
-    times = interleaved(cases, repeats=repeats, budget_seconds=300.0)
+    times = in_blocks(cases, rounds=rounds, budget_seconds=300.0)
     row = {
         "task": config["data"]["task"],
         "batch_size": run.fit.train.batch_size,

@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--heads", type=int, default=12)
     add("--head_dim", type=int, default=64)
     add("--dtype", choices=["float32", "bfloat16"], default="float32", help="dtype of activations")
-    add("--repeats", type=int, default=9, help="timed rounds; each runs every attention once")
+    add("--repeats", type=int, default=9, help="timed rounds; each runs a block of every attention")
     add("--memory_limit", type=float, help="GiB; programs that need more are not run")
     add("--topology", help="compile for a TPU such as v5e:1x1 without running; needs libtpu")
     add("--out", type=output_path, help="output path without extension")

@@ -14,7 +14,7 @@ from jax.errors import JaxRuntimeError
 from benchmarks import stored
 from benchmarks.compiled import Compiled, compile_ahead
 from benchmarks.efficiency import averages
-from benchmarks.timing import added_bytes, available_bytes, interleaved
+from benchmarks.timing import added_bytes, available_bytes, in_blocks
 from configs.common import core_arguments
 from nystromformer_jax import SelfAttention, make_core
 from nystromformer_jax.plugins import is_plugin
@@ -78,7 +78,7 @@ class Bench:
           heads: Number of heads, H.
           head_dim: Width of a head, D; the module has width H · D.
           dtype: Dtype of the activations; parameters are float32.
-          repeats: Number of timed rounds; each runs every attention once.
+          repeats: Number of timed rounds; each runs a block of every attention.
           memory_limit: Limit in GiB; programs that need more are not run. None: the memory reserved on the
             device, or three quarters of the machine's free memory.
           topology: Compiles for this TPU topology and runs nothing.
@@ -189,7 +189,7 @@ class Bench:
                 row |= {"fits": False, "reason": str(error).splitlines()[0], "peak_bytes": None}
             else:
                 cases[attention] = case
-        for attention, seconds in interleaved(cases, repeats=self.repeats).items():
+        for attention, seconds in in_blocks(cases, rounds=self.repeats).items():
             rows[attention]["seconds"] = seconds
 
     def _inputs(self, length: int, batch: int, kind: str) -> list[jax.Array]:

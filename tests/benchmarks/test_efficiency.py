@@ -82,7 +82,7 @@ def test_every_case_has_a_row_and_only_softmax_is_quadratic(tmp_path, capsys):
         assert row["peak_bytes"] == sum(sizes)
         assert row["argument_bytes"] >= 4 * 8 * row["length"]
         assert row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
-        assert row["seconds"]["runs"] == 3
+        assert row["seconds"]["runs"] >= 3
         assert row["measured_bytes"] is None or row["measured_bytes"] >= row["argument_bytes"]
         assert row["fits"]
         assert row["compile_seconds"] > 0

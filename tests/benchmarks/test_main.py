@@ -18,13 +18,13 @@ def test_rejects_a_config_without_another_implementation(config, monkeypatch, ca
     assert f"invalid choice: '{config}' (choose from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argument", ["--repeats=0", "--lengths=0", "--lengths=1000"])
+@pytest.mark.parametrize("argument", ["--rounds=0", "--lengths=0", "--lengths=1000"])
 def test_rejects_impossible_numbers(argument, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["benchmarks", argument])
     with pytest.raises(SystemExit) as stop:
         benchmarks.main()
     assert stop.value.code == 2
-    said = "--repeats must be 1 or more, and --lengths must be multiples of 64"
+    said = "--rounds must be 1 or more, and --lengths must be multiples of 64"
     assert said in capsys.readouterr().err
 
 
@@ -42,7 +42,7 @@ def test_rows_are_saved_as_they_are_measured(results, tmp_path, monkeypatch):
     attention = pytest.importorskip("benchmarks.attention", reason=reason, exc_type=ImportError)
     row, *_ = json.loads((results / "benchmarks/cpu.json").read_text())["attention"]
 
-    def rows(lengths, repeats):
+    def rows(lengths, rounds):
         yield row
         raise OSError("interrupted")
 

@@ -40,7 +40,7 @@ def test_cell_has_speed_memory_and_the_reduced_batch():
 
 def test_rejects_results_of_another_machine(tmp_path, monkeypatch, capsys):
     out = tmp_path / "cpu"
-    settings = {**this_machine(), "processor": "Abacus", "memory_gib": 16.0}
+    settings = {**this_machine(), "processor": "Abacus", "memory_gib": 16.0, "parts": 0}
     results = {"settings": settings, "commands": [], "rows": []}
     out.with_suffix(".json").write_text(json.dumps(results))
     monkeypatch.setattr("sys.argv", ["tasks", "--out", str(out)])
@@ -68,7 +68,9 @@ def compile_to(monkeypatch, held, example=30e6):
 
     monkeypatch.setattr(tasks, "prefer_oom_kill", lambda: None)
     monkeypatch.setattr(tasks, "_compiled_step", compiled_step)
-    monkeypatch.setattr(tasks, "_config", lambda task, attention: {"train": {"batch_size": 8}})
+    monkeypatch.setattr(
+        tasks, "_config", lambda task, attention, parts: {"train": {"batch_size": 8}}
+    )
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1e15, 8), (120e9, 4), (1.0, 1)])
@@ -79,7 +81,7 @@ def test_batch_is_halved_until_the_compiled_step_fits(limit, expected, monkeypat
 
 
 def test_a_recipe_with_a_curriculum_has_smaller_batches():
-    config = tasks._config("pathfinder", "nystrom,recipe=fast")
+    config = tasks._config("pathfinder", "nystrom,recipe=fast", 1)
     config["train"]["batch_size"] = 1
     train.prepare(config, jax.devices()[:1])
 

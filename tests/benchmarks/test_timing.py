@@ -26,5 +26,5 @@ def test_counts_memory_that_a_call_frees_again():
 @pytest.mark.parametrize(("threads", "low", "high"), [(1, 0, 0.01), (2, 0.02, 1)])
 def test_processor_time_is_measured_on_one_thread(monkeypatch, threads, low, high):
     monkeypatch.setattr(timing, "describe_environment", lambda: {"cpu_threads": threads})
-    times = timing.interleaved({"sleep": lambda: time.sleep(0.02)}, repeats=3)
+    times = timing.in_blocks({"sleep": lambda: time.sleep(0.02)}, rounds=3)
     assert low <= times["sleep"]["min"] <= high
