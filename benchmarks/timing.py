@@ -21,8 +21,8 @@ def in_blocks(
     In each round, every case runs in a block of six calls, of which the first two are not timed: threads of
     another runtime keep spinning after its last call and would slow down the calls that follow. A call that
     takes a fifth of a second or more is timed once per block, after an untimed one. A case that has used
-    its share of `budget_seconds` is stopped after at least three rounds. On a CPU with one thread, the seconds
-    are processor time, which other load on the core hardly changes.
+    its share of `budget_seconds` is stopped after at least three rounds. On a CPU with one thread, the
+    seconds are processor time, which other load on the core hardly changes.
     """
     is_single = jax.default_backend() == "cpu" and describe_environment()["cpu_threads"] == 1
     clock = time.process_time if is_single else time.perf_counter
