@@ -162,6 +162,17 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "budget": lambda: budget.markdown(_json("budget/tpu")),
     "gpu-budget": lambda: gpu_budget.markdown(_json("budget/gpu")),
     "iterations": lambda: _by_iteration(_json("figures/listops-nystrom")),
+    "parts": lambda: tasks.parts_markdown(
+        {
+            f"{batch}, {pages}": _json(f"tasks/{file}")
+            for batch, pages, file in (
+                ("whole", "defaults", "whole"),
+                ("parts", "defaults", "parts"),
+                ("whole", "huge pages", "whole-huge-pages"),
+                ("parts", "huge pages", "parts-huge-pages"),
+            )
+        }
+    ),
     "tasks": lambda: tasks.markdown(_json("tasks/cpu")),
 }
 

@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import cells, stored
@@ -159,6 +160,25 @@ def markdown(results: dict[str, Any]) -> str:
         batch = next(row["config_batch_size"] for key, row in rows.items() if key[0] == task)
         table.append([f"{task}, batch {batch}", *cells])
     return markdown_table(["steps/s · GiB", *attentions], table)
+
+
+def parts_markdown(tables: Mapping[str, dict[str, Any]]) -> str:
+    """Returns seconds per step and memory with Nyström attention: tasks in rows, `tables` in columns."""
+    columns = [
+        {row["task"]: row for row in results["rows"] if row["attention"] == "nystrom"}
+        for results in tables.values()
+    ]
+    rows = [
+        [
+            f"{task}, batch {columns[0][task]['batch_size']}",
+            *(
+                f"{c[task]['step_seconds']:.2f} · {c[task]['peak_bytes'] / GIB:.1f}"
+                for c in columns
+            ),
+        ]
+        for task in columns[0]
+    ]
+    return markdown_table(["s per step · GiB", *tables], rows)
 
 
 def _cell(row: dict[str, Any] | None) -> str:
