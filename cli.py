@@ -37,6 +37,8 @@ LANGUAGE_CONFIGS = {name: f"run_{name}.py" for name in ("finetune", "glue", "pre
 # The output of --mode=check for a valid config.
 CHECKED = "Config is valid; no data loaded, nothing trained."
 
+HELP = frozenset(("--help", "-help", "-h", "-?", "--helpshort", "--helpfull"))
+
 # True for names of config files that the program supports.
 _is_supported: Callable[[str], bool] = bool  # any name, until `define_config` sets it
 _initialized = False  # True after `initialize`, which loads jax and the library
@@ -148,7 +150,12 @@ def memory_advice(*, evaluates: bool) -> Iterator[None]:
 def run(main: Callable[[list[str]], int]) -> None:
     """Parses the flags, calls `main` with the remaining arguments, and exits with the code it returns."""
     huge_pages.restart()  # on Linux, executes the program again, once, with huge pages of malloc
-    app.run(lambda argv: _run(main, argv), flags_parser=_parse)
+    try:
+        app.run(lambda argv: _run(main, argv), flags_parser=_parse)
+    except SystemExit:
+        if HELP.isdisjoint(sys.argv[1:]):
+            raise
+        sys.exit(0)  # absl ends with 1 after it has printed the help
 
 
 def print_error(message: str, exit_code: int = 2) -> int:
@@ -157,13 +164,18 @@ def print_error(message: str, exit_code: int = 2) -> int:
     return exit_code
 
 
-def check_arguments(argv: list[str], config: Any, example: str) -> str | None:
+def check_arguments(
+    argv: list[str], config: Any, example: str, *, own_config: bool = False
+) -> str | None:
     """Returns an error message for an extra argument, a missing or unsupported `--config` or an invalid key.
 
-    The result is None if all are valid; `example` is a value of `--config` for the messages.
+    The result is None if all are valid; `example` is a value of `--config` for the messages. With
+    `own_config`, `--config` may be missing, because the run's folder has it.
     """
     if len(argv) > 1:
         return f"unexpected argument {argv[1]!r}; flags look like --config.train.seed=1"
+    if config.value is None and own_config:
+        return None
     if config.value is None:
         return f"pass --config={example}, or another file under configs/"
     path, _, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
@@ -212,7 +224,8 @@ def config_of_run(folder: Path, seed: int) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():
         raise ValueError(
-            f"--mode=eval needs a finished run, and {file} does not exist: pass the run's --workdir."
+            f"--mode={flags.FLAGS.mode} needs a finished run, and {file} does not exist: pass the run's"
+            " --workdir."
         )
     own = read_json(file)
     given = flags.FLAGS["config"].value

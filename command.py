@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import os
 import re
 import signal
@@ -55,7 +56,12 @@ def rename_keys(message: str, flags: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def flushed_stdout() -> Iterator[None]:
-    """Flushes stdout after the block; if that fails, the output is discarded, and exit does not retry it."""
+    """Flushes stdout after the block; if that fails, the output is discarded, and exit does not retry it.
+
+    A character that the encoding of stdout lacks, such as ± in ASCII, is printed as a question mark.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
     try:
         yield
     finally:

@@ -35,9 +35,8 @@ TEST = flags.DEFINE_bool(
 def main(argv: list[str]) -> int:
     """Trains or evaluates models, or validates the config; returns the exit code."""
     evaluates = MODE.value == "eval"
-    own_config = evaluates and WORKDIR.value and CONFIG.value is None  # config of the run folder
-    wrong = cli.check_arguments(argv, CONFIG, "configs/listops.py")
-    if wrong and not (own_config and len(argv) == 1):
+    own_config = evaluates and bool(WORKDIR.value) and CONFIG.value is None
+    if wrong := cli.check_arguments(argv, CONFIG, "configs/listops.py", own_config=own_config):
         return print_error(wrong)
     cli.initialize(HOSTS())
     from dataprep import cache

@@ -16,29 +16,36 @@ MODE = flags.DEFINE_enum(
     "mode",
     "train",
     ["train", "eval", "check"],
-    "eval evaluates a finished run's best checkpoint; check only validates the config.",
+    "eval evaluates a finished run's best checkpoint, and needs only --workdir, which has its config;"
+    " check only validates the config.",
 )
 
 
 def main(argv: list[str]) -> int:
     """Trains or evaluates a model, or validates the config; returns the exit code."""
-    if wrong := cli.check_arguments(argv, CONFIG, "configs/pretrain.py:small"):
+    evaluates = MODE.value == "eval"
+    own_config = evaluates and bool(WORKDIR.value) and CONFIG.value is None
+    if wrong := cli.check_arguments(
+        argv, CONFIG, "configs/pretrain.py:small", own_config=own_config
+    ):
         return print_error(wrong)
     cli.initialize(HOSTS())
     from dataprep import cache
     from language import corpus, pretrain
     from nystromformer_jax import training
 
-    seed = cli.first_seed(CONFIG.value)
-    config = cli.with_seed(CONFIG.value, seed)
+    seed = 0 if own_config else cli.first_seed(CONFIG.value)
     folder = cli.run_folder(WORKDIR.value, f"-seed{seed}", alone=True)
-    run = pretrain.prepare(training.keep_accumulation(config, folder))
+    if own_config:
+        config = cli.config_of_run(folder, seed)
+    else:
+        config = training.keep_accumulation(cli.with_seed(CONFIG.value, seed), folder)
+    run = pretrain.prepare(config)
     if MODE.value == "check":
         pretrain.open_tokenizer(run)
         if training.is_primary():
             print(cli.CHECKED)
         return 0
-    evaluates = MODE.value == "eval"
     cli.check_folders({folder: run}, paths=pretrain.PATHS, finished=evaluates)
     training.enable_compilation_cache(cache.cache_dir() / "xla")
     pretrain.open_tokenizer(run)  # validates the tokenizer before the corpus is prepared

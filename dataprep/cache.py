@@ -44,8 +44,20 @@ class Prepared:
 
 
 def cache_dir() -> Path:
-    """Returns `$NYSTROMFORMER_JAX_CACHE`, or `~/.cache/nystromformer_jax` if it is not set."""
-    return user_path(os.environ.get("NYSTROMFORMER_JAX_CACHE") or "~/.cache/nystromformer_jax")
+    """Returns `$NYSTROMFORMER_JAX_CACHE`, or `~/.cache/nystromformer_jax` if it is not set.
+
+    Raises:
+      ValueError: The variable is not set and there is no home folder, or its user does not exist.
+    """
+    if folder := os.environ.get("NYSTROMFORMER_JAX_CACHE"):
+        return user_path(folder)
+    try:
+        return Path("~/.cache/nystromformer_jax").expanduser()
+    except RuntimeError:
+        raise ValueError(
+            "This user has no home folder for the cache of prepared data: set the environment variable"
+            " NYSTROMFORMER_JAX_CACHE to a folder."
+        ) from None
 
 
 def user_path(text: str) -> Path:

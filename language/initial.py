@@ -202,18 +202,26 @@ def record_weights(init: InitConfig, workdir: Workdir) -> str:
 def check_tokenizer(tokenizer: Tokenizer, config: NystromformerConfig, init: InitConfig) -> None:
     """Validates that a tokenizer matches the initial weights of a run.
 
+    Logs a warning if the embedding has more rows than the tokenizer has tokens, unless the number of tokens
+    is rounded up to a multiple of 8, 64 or 128.
+
     Raises:
       ValueError: The tokenizer has more tokens than the embedding has rows. If the run uses the weights
-        of the checkpoint, the error is also raised if the number of rows is neither the number of tokens
-        nor this number rounded up to a multiple of 8, 64 or 128, or if a special token has a different id
-        in the checkpoint's config.json.
+        of the checkpoint, the error is also raised if a special token has a different id in the
+        checkpoint's config.json.
     """
     size, rows = tokenizer.vocab_size, config.vocab_size
-    rounded = [multiple * math.ceil(size / multiple) for multiple in (1, 8, 64, 128)]
-    if size > rows or (init.reads_weights and rows not in rounded):
+    if size > rows:
         raise _mismatch(f"The tokenizer has {size:,} tokens and the model {rows:,}")
     if not init.reads_weights:
         return
+    if rows not in (multiple * math.ceil(size / multiple) for multiple in (1, 8, 64, 128)):
+        _logger.warning(
+            "The tokenizer has %d tokens, and the embedding of %s has %d rows: the others stay unused.",
+            size,
+            init.checkpoint,
+            rows,
+        )
     is_roberta = config.metadata.get("model_type") in ROBERTAS
     for key, (attribute, placeholder) in SPECIAL_IDS.items():
         theirs, ours = config.metadata.get(key), getattr(tokenizer, attribute)

@@ -12,7 +12,7 @@ from cli import print_error
 
 MODES = {
     "train": "trains, or resumes a run",
-    "eval": "evaluates a finished run's best checkpoint",
+    "eval": "evaluates a finished run's best checkpoint, and needs only --workdir, which has its config",
     "predict": "writes to --output the predictions of a finished run for the examples in --input",
     "export": "writes the model as one file that needs only jax and flatbuffers",
     "check": "only validates the config",
@@ -65,7 +65,12 @@ def define(name: str, argument: str, example: str) -> Callable[[list[str]], int]
             return _predict(argv, hosts())
         if values.input or values.output:
             return print_error("--input and --output need --mode=predict")
-        if wrong := cli.check_arguments(argv, config, f"configs/{name}.py:{example}"):
+        own_config = (
+            values.mode in ("eval", "export") and bool(values.workdir) and config.value is None
+        )
+        if wrong := cli.check_arguments(
+            argv, config, f"configs/{name}.py:{example}", own_config=own_config
+        ):
             return print_error(wrong)
         return _run(config.value, values.mode, hosts())
 
@@ -148,8 +153,20 @@ def _predict(argv: list[str], hosts: dict[str, Any]) -> int:
 
 
 def _configs(given: Any) -> dict[Path, dict[str, Any]]:
-    """Returns the configs by run folder: one run, one per seed, or one per batch size and learning rate."""
-    values, first = flags.FLAGS, cli.first_seed(given)
+    """Returns the configs by run folder: one run, one per seed, or one per batch size and learning rate.
+
+    If `given` is None, the config is that of the run in `--workdir`, or of its seeds.
+    """
+    values, alone = flags.FLAGS, flags.FLAGS.seeds == 1
+    if given is None:
+        if values.search:
+            raise ValueError("--search needs --config: pass that of the search.")
+        folders = {
+            cli.run_folder(values.workdir, f"-seed{seed}", alone=alone): seed
+            for seed in range(values.seeds)
+        }
+        return {folder: cli.config_of_run(folder, seed) for folder, seed in folders.items()}
+    first = cli.first_seed(given)
     config = cli.with_seed(given, first)
     if values.search:
         if values.seeds > 1:
@@ -175,7 +192,6 @@ def _configs(given: Any) -> dict[Path, dict[str, Any]]:
             }
             for batch_size, rate in itertools.product(values.batch_sizes, values.learning_rates)
         }
-    alone = values.seeds == 1
     return {
         cli.run_folder(values.workdir, f"-seed{seed}", alone=alone): cli.with_seed(given, seed)
         for seed in range(first, first + values.seeds)

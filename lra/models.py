@@ -320,7 +320,7 @@ def pool(x: Float[Array, "B L E"], mask: Bool[Array, "B L"], pooling: str) -> Fl
     if pooling == "ends":
         return jnp.concatenate([*first_and_last(x, mask), mean], axis=-1)
     if pooling == "padded_mean":
-        return mean * (mask.sum(axis=1) / mask.shape[1])[:, None]
+        return mean * (mask.sum(axis=1, dtype=jnp.float32) / mask.shape[1])[:, None]
     return mean
 
 
@@ -365,4 +365,4 @@ def _fourier_init(rng: Array, shape: tuple[int, int], dtype: Any = jnp.float32) 
 def masked_mean(x: Float[Array, "B L E"], mask: Bool[Array, "B L"]) -> Float[Array, "B E"]:
     """Averages `x` over real tokens, in float32; an all-padding row averages to zero."""
     total = zero_padding(x, mask).sum(axis=1, dtype=jnp.float32)
-    return total / jnp.maximum(mask.sum(axis=1), 1)[:, None]
+    return total / jnp.maximum(mask.sum(axis=1, dtype=jnp.float32), 1)[:, None]

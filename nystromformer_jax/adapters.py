@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
@@ -13,7 +14,7 @@ from nystromformer_jax.modules import projections
 from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import check_output, mask_or_ones
 
-MASK = "a boolean or integer mask [..., 1, 1, T] that is True at real keys"
+MASK = "a boolean mask [..., 1, 1, T] that is True at real keys"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +105,7 @@ def attention_fn(
         nnx.MultiHeadAttention(8, 512, attention_fn=attention_fn("nystrom"), decode=False, rngs=rngs)
 
     The parameters of the Flax model do not change. Only padding masks `[..., 1, 1, T]` are supported,
-    boolean or integer. Random features are the same in every layer and never redrawn.
+    boolean, or zeros and ones of any dtype. Random features are the same in every layer and never redrawn.
 
     Args:
       name: Name of an attention, as in `make_core`.
@@ -148,9 +149,14 @@ def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "*b
     if mask is None:
         return None
     mask = jnp.asarray(mask)
-    kind, shape = mask.dtype, mask.shape
-    if not (kind == jnp.bool_ or jnp.issubdtype(kind, jnp.integer)):
-        raise ValueError(f"mask must be {MASK}; got {kind}. Pass mask.astype(bool).")
+    shape = mask.shape
+    # In decode mode, Flax itself makes a float32 mask. A traced mask cannot be validated.
+    can_check = mask.dtype != jnp.bool_ and not isinstance(mask, jax.core.Tracer)
+    if can_check and not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(
+            f"mask must be {MASK}, or zeros and ones; got {mask.dtype} with other values. Additive masks"
+            " are not supported."
+        )
     fits = shape[-3:] == (1, 1, length) and len(shape) - 3 <= len(batch)
     pairs = zip(reversed(shape[:-3]), reversed(batch), strict=False)
     if not fits or any(axis not in (1, size) for axis, size in pairs):

@@ -12,8 +12,8 @@ from nystromformer_jax.clusters import cluster_landmarks
 from nystromformer_jax.convolution import depthwise_convolution
 from nystromformer_jax.kernels.choice import interpret_mode, run_kernels, use_kernels
 from nystromformer_jax.landmarks import LandmarkMeans, TokenRanks, segment_means
-from nystromformer_jax.pinv import safe_denominator
 from nystromformer_jax.stages import (
+    MIN_ROW_SUM,
     Assignment,
     Landmarks,
     assign_landmarks,
@@ -141,7 +141,8 @@ def nystrom_attention(
       mask_conv: If True, the convolution reads zeros at padding. If False, it reads the values of
         padding up to W // 2 positions away from real tokens, as in Hugging Face's code.
       normalize_rows: If True, each row of the attention map is divided by its sum, so a constant value is
-        unchanged. After six iterations the sum is near one. Other implementations do not normalize.
+        unchanged. If the sum is less than 1/2, the row is divided by 1/2: for sharp attention, six iterations
+        are far from the inverse, and sums can be zero or negative. Other implementations do not normalize.
       implementation: `"pallas_tpu"` uses TPU kernels, in O(M D) memory besides the arguments; on other
         devices they run slowly, in interpret mode. `"xla"` uses jnp operations. `"auto"` uses the kernels
         on TPUs. Unsupported arguments fall back to XLA, with one warning. The kernels support first-order
@@ -250,7 +251,7 @@ def nystrom(inputs: Inputs, options: Options, operations: Operations) -> Float[A
         assigned=assignment.of_queries,
     )
     if options.normalize_rows:
-        output = output[..., :-1] / safe_denominator(output[..., -1:])
+        output = output[..., :-1] / jnp.maximum(output[..., -1:], MIN_ROW_SUM)
     return add_convolution(output, conv_value, inputs.conv_kernel, operations.convolve)
 
 

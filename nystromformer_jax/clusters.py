@@ -28,9 +28,9 @@ def cluster_landmarks(
     """Returns the landmarks of queries and keys for `landmark_selection="kmeans"`.
 
     One Lloyd step per head assigns each token to the nearest of M initial centers. Each landmark is the
-    mean of the tokens assigned to it. The initial centers are the segment means or M sampled tokens that
-    are far apart, whichever are closer to a sample of 8 M tokens. No gradient flows through the initial
-    centers or the assignment.
+    mean of the tokens assigned to it, or its initial center if it has none. The initial centers are the
+    segment means or M sampled tokens that are far apart, whichever are closer to a sample of 8 M tokens. The
+    assignment and the choice of the tokens have no gradient.
 
     The clusters of a head are used only if the landmarks represent their tokens well. Otherwise the
     approximation can be worse than the mean value, so the head keeps its segment means. The criterion is
@@ -70,8 +70,8 @@ class _Clusters(NamedTuple):
 def _cluster(x: Float[Array, "B L H D"], segments: LandmarkMeans, psum: Psum) -> _Clusters:
     """Returns the clusters after one Lloyd step."""
     ranks, dtype = segments.ranks, accum_dtype(x.dtype)
-    initial = jax.lax.stop_gradient(_initial_centers(x, segments, psum))
-    assigned = _nearest(_closeness(x, initial))
+    initial = _initial_centers(x, segments, psum)
+    assigned = _nearest(jax.lax.stop_gradient(_closeness(x, initial)))
     if ranks is not None:
         assigned = jnp.where(ranks.mask[:, None, :], assigned, -1)
     index = jnp.arange(initial.shape[1])[None, None, :, None]
@@ -116,9 +116,12 @@ def _initial_centers(
     """Returns the segment means or tokens that are far apart, whichever are closer to sampled tokens."""
     num_landmarks = segments.means.shape[1]
     tokens = _sample(x, SAMPLES_PER_LANDMARK * num_landmarks, segments, psum)
-    means, apart = segments.means.astype(tokens.dtype), _far_apart(tokens, num_landmarks)
+    chosen = _far_apart(jax.lax.stop_gradient(tokens), num_landmarks)
+    apart = jnp.take_along_axis(tokens, chosen[..., None], axis=1)
+    means = segments.means.astype(tokens.dtype)
     means_fit, apart_fit = (
-        _closeness(tokens, centers).max(axis=2).mean(axis=2) for centers in (means, apart)
+        jax.lax.stop_gradient(_closeness(tokens, centers).max(axis=2).mean(axis=2))
+        for centers in (means, apart)
     )
     return jnp.where((means_fit >= apart_fit)[:, None, :, None], means, apart)
 
@@ -134,24 +137,27 @@ def _sample(
     wanted = ranks.counts[:, None] - first_ranks(ranks.counts, size)[:, :0:-1]
     position = (ranks.rank[:, None, :] < wanted[:, :, None]).sum(axis=2)
     # If devices share the length, one device has the token, and the others add zeros.
+    position = jnp.minimum(
+        position, x.shape[1] - 1
+    )  # after the last token if another device has it
     here = jnp.take_along_axis(jnp.where(ranks.mask, ranks.rank, -1), position, axis=1) == wanted
     tokens = jnp.take_along_axis(x.astype(dtype), position[:, :, None, None], axis=1)
     return psum(jnp.where(here[:, :, None, None], tokens, 0))
 
 
-def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Float[Array, "B M H D"]:
-    """Returns M tokens per head: the farthest from the mean, then each the farthest from earlier ones."""
+def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Int[Array, "B M H"]:
+    """Returns the indices of M tokens per head: farthest from the mean, then from all earlier ones."""
 
     def next_token(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
         center, distance = carry  # [B 1 H D] and [B R H]
         distance = jnp.minimum(distance, jnp.square(tokens - center).sum(axis=3))
         farthest = distance.argmax(axis=1, keepdims=True)
         center = jnp.take_along_axis(tokens, farthest[..., None], axis=1)
-        return (center, distance), center[:, 0]
+        return (center, distance), farthest[:, 0]
 
     carry = tokens.mean(axis=1, keepdims=True), jnp.full_like(tokens[..., 0], jnp.inf)
-    _, centers = jax.lax.scan(next_token, carry, length=num_landmarks)
-    return centers.swapaxes(0, 1)
+    _, chosen = jax.lax.scan(next_token, carry, length=num_landmarks)
+    return chosen.swapaxes(0, 1)
 
 
 def _choose(

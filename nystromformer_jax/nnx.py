@@ -527,12 +527,24 @@ def _as_nnx(params: Any) -> Any:
     return nnx.Param(params)
 
 
+class _LayerNorm(nnx.LayerNorm):
+    """A layer norm that rounds its output to `dtype`, as in linen; `nnx.LayerNorm` rounds its input first."""
+
+    def __init__(self, features: int, *, dtype: Any = None, **options: Any) -> None:
+        super().__init__(features, **options)
+        self.output_dtype = dtype
+
+    def __call__(self, x: Float[Array, "*batch E"], **options: Any) -> Float[Array, "*batch E"]:
+        output = super().__call__(x, **options)
+        return output if self.output_dtype is None else output.astype(self.output_dtype)
+
+
 def _layer_norm(features: int, dense_options: DenseOptions, **options: Any) -> nnx.LayerNorm:
     """Returns a layer norm with the dtypes of `dense_options`."""
     types: Any = {
         name: dense_options[name] for name in ("dtype", "param_dtype") if name in dense_options
     }
-    return nnx.LayerNorm(features, **types, **options)
+    return _LayerNorm(features, **types, **options)
 
 
 def _linear(name: str, layer: nnx.Linear, x: Float[Array, "B L E"]) -> Float[Array, "B L F"]:

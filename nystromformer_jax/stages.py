@@ -30,6 +30,9 @@ MASKED_LOGIT = -1e30
 # The two products of attention.
 LOGITS, OUTPUT = "BLHD,BTHD->BHLT", "BHLT,BTHD->BLHD"
 
+# Smallest divisor of `normalize_rows`. Sums of rows can be zero or negative after a few iterations.
+MIN_ROW_SUM = 0.5
+
 
 def collect(
     q_landmarks: Float[Array, "B M H D"],

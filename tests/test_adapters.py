@@ -25,7 +25,7 @@ def masked_sum(output):
     return (output * MASK[..., None] * jnp.arange(1.0, E + 1)[None, None]).sum()
 
 
-@pytest.mark.parametrize("dtype", [bool, jnp.int32])
+@pytest.mark.parametrize("dtype", [bool, jnp.int32, jnp.float32])
 @pytest.mark.slow_except("bool")
 def test_softmax_in_linen_equals_flax_forward_and_gradient(rngs, dtype):
     x = normal(next(rngs), (B, L, E))
@@ -48,6 +48,24 @@ def test_softmax_in_nnx_equals_flax(rngs):
         module = nnx.MultiHeadAttention(H, E, decode=False, rngs=nnx.Rngs(0), **options)
         outputs.append(nnx.jit(lambda module, x: module(x, mask=MASK[:, None, None]))(module, x))
     assert_close(outputs[1][MASK], outputs[0][MASK], REFERENCE)
+
+
+def test_decode_mode_of_flax_equals_flax(rngs):
+    """Flax's cache is masked by an array of float32."""
+    x = normal(next(rngs), (B, L, E))
+    outputs = []
+    for options in ({}, {"attention_fn": attention_fn("softmax")}):
+        module = nn.MultiHeadDotProductAttention(H, decode=True, **options)
+        variables = module.init(jax.random.key(0), x)
+        cache, found = variables["cache"], []
+        for i in range(3):
+            output, changed = module.apply(
+                {**variables, "cache": cache}, x[:, i : i + 1], mutable=["cache"]
+            )
+            cache = changed["cache"]
+            found.append(output)
+        outputs.append(found)
+    assert_close(outputs[1], outputs[0], REFERENCE)
 
 
 def test_grouped_heads_of_nnx_equal_flax(rngs):
@@ -136,7 +154,7 @@ def test_equal_functions_are_not_retraced(rngs):
         ({"mask": jnp.ones((B, H, 1, L), bool)}, r"got shape \(3, 2, 1, 23\)"),
         ({"mask": jnp.ones((B, L), bool)}, r"mask\[:, None, None, :\]"),
         ({"mask": jnp.ones((1, B, 1, 1, L), bool)}, r"got shape \(1, 3, 1, 1, 23\)"),
-        ({"mask": jnp.ones((B, 1, 1, L))}, r"boolean or integer .* got float32"),
+        ({"mask": jnp.full((B, 1, 1, L), -1e9)}, r"zeros and ones; got float32"),
         ({"bias": jnp.zeros((B, 1, 1, L))}, "does not support bias"),
         ({"dropout_rate": 0.1}, r"dropout of attention weights, got dropout_rate=0\.1"),
         ({"mask": jnp.ones((B + 1, 1, 1, L), bool)}, r"got shape \(4, 1, 1, 23\)"),

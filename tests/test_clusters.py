@@ -145,6 +145,26 @@ def test_gradient_equals_finite_differences(rngs):
         assert jax.jit(jax.grad(loss))(0.0) == pytest.approx(difference, rel=1e-6)
 
 
+@pytest.mark.parametrize("kinds", [3, 40])
+def test_gradient_of_empty_clusters_equals_finite_differences(rngs, kinds):
+    """With fewer kinds of tokens than landmarks, a cluster without tokens keeps its initial center."""
+    with jax.enable_x64(True):
+        kind, direction = normal(next(rngs), (2, 3, kinds, H, D), jnp.float64)
+        tokens = np.random.default_rng(5).integers(0, kinds, (2, 300))
+        holes = np.random.default_rng(6).random((2, 300)) < 0.9
+        for mask in (None, mask_of_lengths([300, 211], 300), jnp.asarray(holes)):
+            weights = 1 if mask is None else mask[..., None, None]
+
+            @jax.jit
+            def loss(size, mask=mask, weights=weights):
+                inputs = (kind + size * direction)[:, tokens]
+                output = nystrom_attention(*inputs, mask=mask, num_landmarks=64, **KMEANS)
+                return (jnp.sin(output) * weights).sum()
+
+            difference = float(loss(1e-6) - loss(-1e-6)) / 2e-6
+            assert float(jax.grad(loss)(0.0)) == pytest.approx(difference, rel=1e-5)
+
+
 def test_half_precision_is_close_to_single(rngs):
     tokens = normal(next(rngs), (3, B, L, H, D)).astype(jnp.bfloat16)
     output = attend(*tokens)

@@ -13,7 +13,14 @@ from nystromformer_jax import Encoder, EncoderBlock, MultiHeadAttention, make_co
 from nystromformer_jax.cores import CORES
 from tests import helpers
 from tests.cores.test_contract import OPTIONS
-from tests.helpers import REFERENCE, SAME_ARITHMETIC, assert_close, mask_of_lengths, normal
+from tests.helpers import (
+    HALF,
+    REFERENCE,
+    SAME_ARITHMETIC,
+    assert_close,
+    mask_of_lengths,
+    normal,
+)
 
 B, L, H, E, F = 2, 23, 2, 6, 7
 MASK = mask_of_lengths([L, 11], L)
@@ -77,6 +84,19 @@ def test_a_block_with_other_options_equals_linen(rngs):
         return as_function(block)(variables, x), linen.apply(variables, x, deterministic=True)
 
     assert_close(*both(variables, x), SAME_ARITHMETIC)
+
+
+def test_a_block_in_half_precision_on_a_float32_stream_equals_linen(rngs):
+    """Layer norms read the stream in float32; rounded first, tokens with a large mean would be equal."""
+    make, options = make_core("softmax"), {"dtype": jnp.bfloat16}
+    linen = EncoderBlock(H, make, F, **options)
+    block = native.EncoderBlock(H, E, make, F, **options, rngs=nnx.Rngs(0))
+    x = 100 + normal(next(rngs), (B, L, E))
+    variables = random_variables(linen, x)
+    native.load_linen(block, variables)
+    actual, expected = block(x, deterministic=True), linen.apply(variables, x, deterministic=True)
+    assert actual.dtype == expected.dtype
+    assert_close(actual - 100, expected - 100, HALF)
 
 
 def test_a_block_passes_its_rates_and_dtype_to_its_layers():

@@ -1,7 +1,8 @@
 """Token classification from CoNLL files: a word per line, its tag last, an empty line after a sentence."""
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from language.tokenizer import Tokenizer
 from nystromformer_jax.durable import read_json, write_json
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL-2003; the line is skipped
+ENTITY_TAG = re.compile(r"O|[BIESLUM]-.+")
 
 
 class Record(NamedTuple):
@@ -37,20 +39,23 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     """Returns the sentences of a file. Columns are separated by tabs, or else by spaces.
 
     If `labeled` is None, tags are read if the lines have two or more columns; if it is False, they are not.
+    Comments, such as `# sent_id = 1`, are skipped before the first word of a sentence.
 
     Raises:
       ValueError: The file is not UTF-8 or has no sentence, a line has no tag, or the lines of a sentence have
         different numbers of columns.
     """
-    text = read_text(path)
+    lines = read_text(path).split("\n")
+    is_comment = _comment_test(lines)
     records: list[Record] = []
     is_new = True
     columns = 0
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.strip(" \t\r")  # a no-break space is part of a word
-        cells = [cell.strip(" ") for cell in re.split("\t" if "\t" in line else " +", line)]
+    for number, line in enumerate(lines, 1):
+        cells = _cells(line)
         if cells[0] in ("", DOCUMENT):
             is_new = True
+            continue
+        if is_new and is_comment(line):
             continue
         if labeled is None:
             labeled = len(cells) > 1
@@ -66,7 +71,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
         if len(cells) != columns:
             raise ValueError(
                 f"{where}: has {len(cells)} columns, but the first line of its sentence has {columns}."
-                " Comments are not supported: remove them."
+                " Comments are supported only before the first word of a sentence."
             )
         words, tags = records[-1].sentence
         words.append(cells[0])
@@ -75,6 +80,40 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     if not records:
         raise ValueError(f"{path} has no sentences: it needs one word per line.")
     return records
+
+
+def _cells(line: str) -> list[str]:
+    """Returns the columns of a line."""
+    line = line.strip(" \t\r")  # a no-break space is part of a word
+    return [cell.strip(" ") for cell in re.split("\t" if "\t" in line else " +", line)]
+
+
+def _comment_test(lines: Sequence[str]) -> Callable[[str], bool]:
+    """Returns a function that tells comments from words that begin with "#", such as "#" or a hashtag.
+
+    A comment begins with "# " or contains "=". It has another number of columns than most lines, or, if its
+    columns are separated by spaces, a value that no other line has in its column and that is not the tag of
+    an entity.
+    """
+    rows = map(_cells, lines)
+    words = [cells for cells in rows if cells[0] and cells[0][0] != "#" and cells[0] != DOCUMENT]
+    counts = Counter(len(cells) for cells in words)
+    columns = counts.most_common(1)[0][0] if words else 0
+    known = [set(column) for column in zip(*(w for w in words if len(w) == columns), strict=True)]
+
+    def is_comment(line: str) -> bool:
+        cells = _cells(line)
+        is_hashtag = cells[0].split(" ")[0] != "#" and not any("=" in cell for cell in cells)
+        if cells[0][0] != "#" or is_hashtag or not words:
+            return False
+        if len(cells) != columns:
+            return True
+        if cells[0] == "#" and "\t" in line:
+            return False
+        pairs = zip(cells[1:], known[1:], strict=True)
+        return not all(cell in seen or ENTITY_TAG.fullmatch(cell) for cell, seen in pairs)
+
+    return is_comment
 
 
 def labels_of(records: Sequence[Record], config: FilesConfig) -> list[str]:

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +22,7 @@ from language.tokenizer import Tokenizer
 from nystromformer_jax.spelling import nearest
 
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")  # the labels 1.0 and 1 are equal, as numbers and as texts
 
 
 class Record(NamedTuple):
@@ -279,5 +281,6 @@ def _label_name(value: Any, column: str, where: str) -> str:
 
 def _label_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # 1.0 and 1 are the same label
-    return value.strip() if isinstance(value, str) else json.dumps(value)
+        value = int(value)
+    text = value.strip() if isinstance(value, str) else json.dumps(value)
+    return whole[1] if (whole := WHOLE_NUMBER.fullmatch(text)) else text

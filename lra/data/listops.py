@@ -183,10 +183,24 @@ def evaluate(expression: str) -> int:
       ValueError: The expression is malformed. The message gives the token's position; parentheses
         are not counted.
     """
+    value = _value(encode(expression).tolist())
+    _check_parentheses(expression)
+    return value
+
+
+def _check_parentheses(expression: str) -> None:
+    """Raises ValueError unless the parentheses are balanced and none of them is empty."""
     opened, closed = expression.count("("), expression.count(")")
     if opened != closed:
         raise ValueError(f"The expression has {opened} '(' but {closed} ')'.")
-    return _value(encode(expression).tolist())
+    depth, is_empty = 0, False
+    for mark in re.findall(r"[()]|[^()\s]+", expression):
+        depth += (mark == "(") - (mark == ")")
+        if depth < 0:
+            raise ValueError("The expression has a ')' before its '('.")
+        if mark == ")" and is_empty:
+            raise ValueError("The expression has an empty pair of parentheses.")
+        is_empty = mark == "("
 
 
 def _tokenize(expression: str) -> Iterator[int]:
@@ -294,7 +308,7 @@ def _row(line: bytes) -> tuple[str, int]:
 
 def _official_paths(below: Path) -> dict[str, Path]:
     names = OFFICIAL_FILES.values()
-    folders = release_folders(below, "listops-1000")
+    folders = release_folders(below, "listops-1000", "listops")
     holding = (folder for folder in folders if any((folder / name).is_file() for name in names))
     folder = next(holding, below)
     paths = {split: folder / file for split, file in OFFICIAL_FILES.items()}

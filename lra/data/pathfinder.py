@@ -292,7 +292,7 @@ class Release(NamedTuple):
           FileNotFoundError: The folder does not exist.
         """
         size, level = f"pathfinder{resolution}", RELEASE_FOLDERS[difficulty]
-        for folder in release_folders(below, size):
+        for folder in release_folders(below, size, f"pathfinder/{size}"):
             if (folder / level / "metadata").is_dir():
                 return cls(folder / level, resolution)
         if below.resolve().name == level and (below / "metadata").is_dir():
@@ -304,13 +304,14 @@ class Release(NamedTuple):
         )
 
     def metadata(self) -> dict[str, Path]:
-        """Returns the metadata files by name, sorted by number.
+        """Returns the metadata files by name, sorted by number, without hidden ones such as macOS's ._1.npy.
 
         Raises:
           FileNotFoundError: There are no metadata files.
         """
         paths = sorted(
-            (self.folder / "metadata").glob("*.npy"), key=lambda path: (len(path.name), path.name)
+            (self.folder / "metadata").glob("[!.]*.npy"),
+            key=lambda path: (len(path.name), path.name),
         )
         if not paths:
             raise FileNotFoundError(
@@ -334,6 +335,11 @@ class Release(NamedTuple):
                 content = path.read_bytes()
             if not content:
                 raise ValueError(f"{path} is empty; {_ADVICE}.")
+            if content.startswith(b"\x93NUMPY"):
+                raise ValueError(
+                    f"{path} is an array in NumPy's binary format, as the original generator writes it; the"
+                    " metadata of the LRA release are text, with one image per line."
+                )
             for number, line in enumerate(content.splitlines(), start=1):
                 columns = line.split()
                 num_columns = num_columns or len(columns)

@@ -140,7 +140,7 @@ def _text(column: str, text: bytes) -> bytes:
 def _official_paths(config: DataConfig) -> dict[str, Path]:
     archive = "https://storage.googleapis.com/long-range-arena/lra_release.gz"
     config.choose_source("Retrieval", None, f"the tsv files of {archive} (tar -xf)")
-    folders = release_folders(cache.user_path(config.dir), "tsv_data")
+    folders = release_folders(cache.user_path(config.dir), "tsv_data", "aan")
 
     def missing(folder: Path) -> list[str]:
         return [file for file in OFFICIAL_FILES.values() if not (folder / file).is_file()]

@@ -110,14 +110,17 @@ class DataConfig:
         return "files"
 
 
-def release_folders(below: Path, name: str) -> list[Path]:
+def release_folders(below: Path, name: str, other_name: str = "") -> list[Path]:
     """Returns the folders that may hold the files of a task: `below`, and `name` in the unpacked release.
 
     `below` may also be the folder into which lra_release.gz was unpacked. The archive has a folder
-    lra_release in a folder of the same name.
+    lra_release in a folder of the same name, and both may have a copy of a task. As in the official script,
+    which deletes the outer one, the inner one comes first. `other_name` is the folder of the task in the data
+    folder of that script.
     """
-    places = ("", "lra_release", "lra_release/lra_release")
-    return [below, *(below / place / name for place in places)]
+    places = ("lra_release/lra_release", "lra_release", "")
+    names = [name, other_name] if other_name else [name]
+    return [below, *(below / place / own for place in places for own in names)]
 
 
 class Padding(NamedTuple):

@@ -23,6 +23,7 @@ from nystromformer_jax import (
 from nystromformer_jax.approximation import relative_error
 from nystromformer_jax.arguments import Options
 from nystromformer_jax.attention import find_landmarks, softmax_weights
+from nystromformer_jax.stages import MIN_ROW_SUM
 from nystromformer_jax.typing import Array, Float
 from nystromformer_jax.validation import Start
 
@@ -125,7 +126,7 @@ def _rows_of_maps(
     exact = softmax_weights(query[None, :, None], key[None, :, None], None)[0, 0]
     approximate = _product(left_factor, kernel_3)
     if normalize_rows:
-        approximate /= approximate.sum(axis=1, keepdims=True)
+        approximate /= jnp.maximum(approximate.sum(axis=1, keepdims=True), MIN_ROW_SUM)
     difference = approximate - exact
     parts = (difference, exact, _product(difference, value), _product(exact, value))
     return exact, approximate, jnp.stack([(part**2).sum() for part in parts])
@@ -209,7 +210,8 @@ def _distribute(
 ) -> Float[Array, "B L H D"]:
     output = _product(kernel_1, _product(inverse, collected.swapaxes(1, 2)))
     if normalize_rows:  # the rows of kernel_3 sum to 1
-        output /= _product(kernel_1, inverse.sum(axis=-1, keepdims=True))
+        sums = _product(kernel_1, inverse.sum(axis=-1, keepdims=True))
+        output /= jnp.maximum(sums, MIN_ROW_SUM)
     return output.swapaxes(1, 2)
 
 

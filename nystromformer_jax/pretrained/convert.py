@@ -109,6 +109,7 @@ def _only_pickle(folder: Path) -> Path:
     """Returns the only file in a folder that PyTorch pickled; raises an error if there is none or several."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in TORCH_SUFFIXES)
     paths = [path for path in paths if path.is_file() and path.name not in TOKENIZER_FILES]
+    paths = [path for path in paths if not path.name.startswith(".")]
     if not paths:
         raise FileNotFoundError(
             f"{folder} contains no weights: neither {files.WEIGHTS} nor {files.TORCH_WEIGHTS} nor"

@@ -264,6 +264,8 @@ class LanguageModel:
             raise ValueError("input_ids is missing; pass **tokenizer(texts).")
         config = self.model.config
         rows = _read_tokens(**(tokens if texts is None else self._tokenize(list(texts))))
+        if config.num_types == 1:  # as in RoBERTa, both texts of a pair have type 0
+            rows = [(ids, np.zeros_like(ids)) for ids, _ in rows]
         for ids, types in rows:
             if len(ids) > self._max_len:
                 raise ValueError(
@@ -438,7 +440,7 @@ def _embed(
     hidden = hidden_states(model, variables, inputs, mask, types)[layer]
     real = mask if pooling == "mean" else mask & (jnp.arange(mask.shape[1])[None] == 0)
     total = jnp.where(real[..., None], hidden, 0).sum(axis=1, dtype=jnp.float32)
-    return total / jnp.maximum(real.sum(axis=1), 1)[:, None]
+    return total / jnp.maximum(real.sum(axis=1, dtype=jnp.float32), 1)[:, None]
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -11,9 +11,20 @@ from typing import Any
 
 import jax
 
+# Settings of JAX that change random numbers or rounding.
+NUMERICS = (
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_default_matmul_precision",
+    "jax_enable_x64",
+)
+
 
 def describe_environment() -> dict[str, Any]:
-    """Returns versions, device, processor and CPU threads, on which the rounding of a run depends."""
+    """Returns what the numbers of a run depend on besides its config and its data.
+
+    These are versions, device, processor, CPU threads, and JAX's settings for random numbers and precision.
+    """
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     devices = jax.devices()
     return {
@@ -24,6 +35,10 @@ def describe_environment() -> dict[str, Any]:
         "device": {"kind": devices[0].device_kind, "count": len(devices)},
         "processor": processor(),
         "cpu_threads": cpu_threads(),
+        "numerics": {
+            **{name: getattr(jax.config, name) for name in NUMERICS},
+            "XLA_FLAGS": " ".join(sorted(os.environ.get("XLA_FLAGS", "").split())),
+        },
     }
 
 

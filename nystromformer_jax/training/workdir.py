@@ -282,7 +282,7 @@ class Workdir:
                     write_json(self.path / "result.json", result)
 
     def _check_environment(self) -> dict[str, Any]:
-        """Records the environment of a new run; warns if a resumed run may not be bitwise identical."""
+        """Records the environment of a new run; warns if a resumed run may have other numbers."""
         now, file = describe_environment(), self.path / "environment.json"
         if not file.exists():
             if self._writes:
@@ -292,12 +292,15 @@ class Workdir:
         changes = [
             f"{key} was {then.get(key)!r}, is {value!r}"
             for key, value in _flat(now).items()
-            if then.get(key, value) != value  # runs of earlier versions lack the processor
+            if then.get(key, value) != value  # runs of earlier versions lack some keys
         ]
         if changes and self._writes:
             logging.getLogger(__name__).warning(
-                "%s was started in another environment, so its numbers may differ in their last bits: %s.",
+                "%s was started in another environment, so its numbers may differ%s: %s.",
                 self.path,
+                ""
+                if any(key.startswith("numerics.") for key in changes)
+                else " in their last bits",
                 "; ".join(changes),
             )
         return now

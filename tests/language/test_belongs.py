@@ -40,7 +40,6 @@ def test_accepts_a_matching_tokenizer(tmp_path):
     ("tokens", "changes", "sentence"),
     [
         ([*SPECIAL, *WORDS, "more"], {}, "has 12 tokens and the model 11"),
-        ([*SPECIAL, *WORDS[:-1]], {}, "has 10 tokens and the model 11"),
         (["[UNK]", "[PAD]", *SPECIAL[2:], *WORDS], {}, r"pad_token_id = 0 .* tokenizer has 1"),
         ([*SPECIAL, *WORDS], {"mask_token_id": 9}, r"mask_token_id = 9 .* tokenizer has 4"),
     ],
@@ -52,13 +51,17 @@ def test_rejects_a_tokenizer_of_another_checkpoint(tmp_path, tokens, changes, se
     assert "do not match" in str(error.value)
 
 
-def test_accepts_rows_that_round_the_vocabulary_up(tmp_path):
-    folder = checkpoint(tmp_path, [*SPECIAL, *WORDS], vocab_size=16)
+@pytest.mark.parametrize(("rows", "warns"), [(16, False), (17, True)])
+def test_accepts_spare_rows_and_warns_unless_they_round_the_vocabulary_up(
+    tmp_path, caplog, rows, warns
+):
+    folder = checkpoint(tmp_path, [*SPECIAL, *WORDS], vocab_size=rows)
     tensors = tiny.tensors_of("bert", "ForMaskedLM")
     for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
-        tensors[name] = np.resize(tensors[name], (16, *tensors[name].shape[1:]))
-    tiny.write(folder, tiny.config_of("bert", "ForMaskedLM", vocab_size=16), tensors)
+        tensors[name] = np.resize(tensors[name], (rows, *tensors[name].shape[1:]))
+    tiny.write(folder, tiny.config_of("bert", "ForMaskedLM", vocab_size=rows), tensors)
     assert finetune.open_tokenizer(prepared(folder)).vocab_size == 11
+    assert ("11 tokens, and the embedding" in caplog.text) == warns
 
 
 def test_from_scratch_accepts_another_tokenizer(tmp_path):

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from pathlib import Path
 
+import jax
 import pytest
 
 from nystromformer_jax.training import (
@@ -185,6 +186,32 @@ def test_warns_of_another_thread_count(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("NPROC", "31")
     with caplog.at_level(logging.WARNING), Workdir(tmp_path, CONFIG):
         assert "cpu_threads was 32, is 31" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_threefry_partitionable", False),
+        ("jax_default_matmul_precision", "float32"),
+        ("jax_enable_x64", True),
+        ("XLA_FLAGS", "--xla_cpu_enable_fast_math=true"),
+    ],
+)
+def test_warns_of_another_setting_of_jax(tmp_path, monkeypatch, caplog, setting, value):
+    with Workdir(tmp_path, CONFIG):
+        pass
+    before = getattr(jax.config, setting, None)
+    try:
+        if setting == "XLA_FLAGS":
+            monkeypatch.setenv(setting, value)
+        else:
+            jax.config.update(setting, value)
+        with caplog.at_level(logging.WARNING), Workdir(tmp_path, CONFIG):
+            assert f"numerics.{setting} was" in caplog.text
+    finally:
+        if setting != "XLA_FLAGS":
+            jax.config.update(setting, before)
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, ImportError])

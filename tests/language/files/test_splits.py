@@ -81,14 +81,43 @@ def test_no_break_spaces_are_parts_of_words(tmp_path):
     ]
 
 
-def test_comments_and_other_lines_with_more_or_fewer_columns_are_an_error(tmp_path):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# id 12\tdomain=train\nrome\t_\t_\tB-LOC\n\n#\tNN\tX\tO\n",
+        "# sent_id = 1\n# text = rome\nrome _ _ B-LOC\n\n# _ _ O\n",
+        "#sent_id=1\nrome B-LOC\n\n# 2\n# 17\n# O\n",  # two comments, then a word
+        "# text = O\nrome A B B-LOC\n\n# B A O\nrome B A O\n",
+        "# newdoc\n\n# text\trome\n# id = 1\nrome\tB-LOC\n\n#\tO\n",
+    ],
+)
+def test_comments_before_a_sentence_are_skipped_and_number_signs_are_words(tmp_path, text):
     file = tmp_path / "x.conll"
-    file.write_text("# id 12\tdomain=train\nrome\t_\t_\tB-LOC\n")
-    for labeled in (True, False):
-        with pytest.raises(
-            ValueError, match=r"line 2: has 4 columns, but the first line of its sentence"
-        ):
-            conll.read(file, FilesConfig(kind="token_classification"), labeled=labeled)
+    file.write_text(text)
+    records = conll.read(file, FilesConfig(kind="token_classification"), labeled=None)
+    first, second = (record.sentence for record in records)
+    assert first == (["rome"], ["B-LOC"])
+    assert (second.words[0], second.tags[0]) == ("#", "O")
+
+
+def test_hashtags_are_words_and_lines_with_fewer_columns_are_an_error(tmp_path):
+    file, config = tmp_path / "x.conll", FilesConfig(kind="token_classification")
+    file.write_text("#rome B-LOC\nis O\n\n#nice X\n")
+    records = conll.read(file, config, labeled=True)
+    assert [record.sentence.words for record in records] == [["#rome", "is"], ["#nice"]]
+    file.write_text("rome B-LOC\n# id 12\n\n#nice\n")
+    with pytest.raises(ValueError, match="line 2: has 3 columns"):
+        conll.read(file, config, labeled=True)
+    file.write_text("rome B-LOC\n\n#nice\n")
+    with pytest.raises(ValueError, match="line 3: needs a word and its tag"):
+        conll.read(file, config, labeled=True)
+
+
+def test_a_file_of_words_without_tags_may_have_comments(tmp_path):
+    file = tmp_path / "x.conll"
+    file.write_text("# sent_id = 1\nrome\n#\n\n# 17\n#1\n")
+    records = conll.read(file, FilesConfig(kind="token_classification"), labeled=None)
+    assert [record.sentence for record in records] == [(["rome", "#"], None), (["#1"], None)]
 
 
 def test_sentences_longer_than_a_row_have_several(tmp_path, tokenizer):
@@ -337,12 +366,21 @@ def test_labels_of_equal_numbers_have_a_fixed_order():
     assert rows.labels_of(records, FilesConfig(kind="classification")) == ["-5", *labels]
 
 
-def test_equal_numbers_are_one_label(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (
+            "x.jsonl",
+            '{"text": "a", "label": 1}\n{"text": "b", "label": 1.0}\n{"text": "c", "label": 0.5}\n',
+        ),
+        ("x.csv", "text,label\na,1\nb,1.0\nc,0.5\n"),
+        ("x.tsv", "text\tlabel\na\t1.00\nb\t1\nc\t0.5\n"),
+    ],
+)
+def test_equal_numbers_are_one_label(tmp_path, name, content):
     config = FilesConfig(kind="classification")
-    file = tmp_path / "x.jsonl"
-    file.write_text(
-        '{"text": "a", "label": 1}\n{"text": "b", "label": 1.0}\n{"text": "c", "label": 0.5}\n'
-    )
+    file = tmp_path / name
+    file.write_text(content)
     records = rows.read(file, config, labeled=True)
     assert rows.labels_of(records, config) == ["0.5", "1"]
 

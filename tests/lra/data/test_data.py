@@ -45,6 +45,38 @@ def upstream_files():
     }
 
 
+@pytest.mark.parametrize("outer", ["a complete copy", "an incomplete copy"])
+def test_the_inner_copy_of_the_release_is_read(tmp_path, upstream_files, outer):
+    """As in the official script, which deletes the outer copy."""
+    fakes.write_folder(tmp_path / "lra_release" / "lra_release", upstream_files)
+    copy = dict(upstream_files)
+    for name in listops.OFFICIAL_FILES.values():
+        copy[f"listops-1000/{name}"] = b"Source\tTarget\n1\t1\n2\t2\n"
+    if outer == "an incomplete copy":
+        copy = {name: copy[name] for name in sorted(copy) if "test" not in name}
+    fakes.write_folder(tmp_path / "lra_release", copy)
+    for folder in (tmp_path, tmp_path / "lra_release", tmp_path / "lra_release" / "lra_release"):
+        config = data.DataConfig(task="listops", dir=str(folder), max_len=7)
+        assert len(data.load(config).splits["train"]) == 1
+    config = data.DataConfig(task="retrieval", dir=str(tmp_path), max_len=7)
+    assert len(data.load(config).splits["train"]) == 1
+
+
+def test_the_data_folder_of_the_official_script_serves_every_task(tmp_path, upstream_files):
+    names = {
+        "listops-1000": "listops",
+        "tsv_data": "aan",
+        "pathfinder32": "pathfinder/pathfinder32",
+    }
+    renamed = {
+        "/".join([names[name.split("/")[0]], *name.split("/")[1:]]): content
+        for name, content in upstream_files.items()
+    }
+    fakes.write_folder(tmp_path, renamed)
+    for task in ("listops", "retrieval", "pathfinder32"):
+        data.load(data.DataConfig(task=task, dir=str(tmp_path), max_len=7))
+
+
 @pytest.mark.parametrize("place", [".", "lra_release", "lra_release/lra_release"])
 def test_one_folder_serves_every_task(tmp_path, upstream_files, place):
     fakes.write_folder(tmp_path / place, upstream_files)

@@ -73,6 +73,9 @@ def test_accepts_other_spellings_and_white_space(text):
         ("[MAX <pad> ]", "Token 2 is '<pad>'"),
         ("[max 1 ]", r"Token 1 is '\[max'"),
         ("( ( [MAX 1 ) ]", r"has 2 '\(' but 1 '\)'"),
+        (") [MAX 1 2 ] (", r"'\)' before its '\('"),
+        ("( ) [MAX 1 2 ]", "empty pair"),
+        ("[MAX 1 2 ] ()", "empty pair"),
     ],
 )
 def test_rejects_a_malformed_expression(text, sentence):

@@ -148,6 +148,15 @@ def load_release(folder, **changes):
     return data.load(dataclasses.replace(CONFIG, dir=str(folder), **{"examples": 0, **changes}))
 
 
+def test_hidden_metadata_is_ignored_and_binary_metadata_is_an_error(release):
+    expected = load_release(release).sha256
+    (release / "metadata" / "._2.npy").write_bytes(b"\0\5\26\7")  # as macOS writes them
+    assert load_release(release).sha256 == expected
+    np.save(release / "metadata" / "2.npy", np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"2\.npy is an array in NumPy's binary format.*text"):
+        load_release(release)
+
+
 def test_every_image_of_the_release_is_in_one_split(release):
     task = load_release(release.parents[1])
     assert [len(split) for split in task.splits.values()] == [18, 2, 3]
