@@ -359,21 +359,12 @@ class TestNormalizedRows:
 
     def test_sharp_attention_is_bounded(self, rngs):
         """After six iterations, sums of rows can be near zero or negative."""
-        query, key, value = random_inputs(rngs, 2, 300, HEADS, 16)
-        value = jnp.clip(value, -3, 3)
-        for scale in (1, 4, 16, 64):
+        query, key, value = random_inputs(rngs, 2, 300, HEADS, 8)
+        for scale in (16, 64, 256):
             sharp = scale**0.5 * query, scale**0.5 * key, value
-            plain = jit_nystrom(*sharp, num_landmarks=M)
-            normal = jit_nystrom(*sharp, num_landmarks=M, normalize_rows=True)
-            assert float(jnp.abs(normal).max()) <= 2 * float(jnp.abs(plain).max())
-
-        def loss(size):
-            query, key, value = (x + size * x[:, ::-1] for x in sharp)
-            return jnp.sin(
-                jit_nystrom(query, key, value, num_landmarks=M, normalize_rows=True)
-            ).sum()
-
-        assert abs(float(jax.grad(loss)(0.0))) < 1e6
+            plain = jit_nystrom(*sharp, num_landmarks=32)
+            normal = jit_nystrom(*sharp, num_landmarks=32, normalize_rows=True)
+            assert float(jnp.abs(normal / plain).max()) < 2.001
 
     def test_divides_by_the_row_sums(self, rngs):
         query, key, value = random_inputs(rngs, 2, 50, HEADS, DIM, key_length=59)
