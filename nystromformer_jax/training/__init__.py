@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from nystromformer_jax.training.optimizer import make_optimizer, make_schedule
     from nystromformer_jax.training.pipeline import Examples, evaluation_batches, training_batches
     from nystromformer_jax.training.spec import TrainSpec
+    from nystromformer_jax.training.topology import topology_devices
     from nystromformer_jax.training.train_step import (
         EvalStep,
         TrainState,
@@ -162,6 +163,7 @@ __all__ = [
     "shutdown",
     "state_sharding",
     "sync_errors",
+    "topology_devices",
     "train_to_result",
     "training_batches",
     "weighted",
@@ -185,6 +187,7 @@ if not TYPE_CHECKING:  # otherwise a type checker would accept every name
             "optimizer",
             "pipeline",
             "spec",
+            "topology",
             "train_step",
             "loop",
         ),
