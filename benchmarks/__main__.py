@@ -55,7 +55,8 @@ def _compare(given: argparse.Namespace) -> None:
     jax.config.update("jax_platforms", "cpu")  # as PyTorch; benchmarks.on_device is for GPUs
     peers.use_the_cores_of_xla()
     results: dict[str, Any] = {
-        "settings": this_machine(*PACKAGES) | {"torch_threads": torch.get_num_threads()},
+        "settings": this_machine(*PACKAGES)
+        | {"torch_threads": torch.get_num_threads(), "timed": "in blocks of calls, in turn,"},
         "commands": [command_line("benchmarks")],
     }
 

@@ -10,8 +10,8 @@ def markdown(results: dict[str, Any]) -> str:
     """Returns tables of medians; ratios above 1 mean that ours is faster."""
     parts = [
         f"{describe_source(results)}\n"
-        "Medians in float32, timed in blocks of calls, in turn, in one process;"
-        " × is the other's time divided by ours.\n"
+        f"Medians in float32, timed {results['settings'].get('timed', 'in turn')} in one process; × is the"
+        " other's time divided by ours.\n"
     ]
     if "training_step" in results:
         row = results["training_step"]

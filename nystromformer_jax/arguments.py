@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from nystromformer_jax.typing import Array, Bool, Float
+from nystromformer_jax.typing import Array, Bool, Float, Shaped
 from nystromformer_jax.validation import (
     Implementation,
     Layout,
@@ -82,7 +82,7 @@ def fold_axes(
                 "The number of query heads must be a multiple of the number of key and value heads, got"
                 f" {heads} and {groups}."
             )
-        key, value = (jnp.repeat(x, heads // groups, axis=-2) for x in (key, value))
+        key, value = (_repeat_heads(x, heads // groups) for x in (key, value))
     if len(batch) == 1:
         return (query, key, value, mask, query_mask), batch
     for name, x, length in (
@@ -94,6 +94,12 @@ def fold_axes(
     folded = (x.reshape(size, *x.shape[-3:]) for x in (query, key, value))
     masks = (None if x is None else x.reshape(size, x.shape[-1]) for x in (mask, query_mask))
     return (*folded, *masks), batch
+
+
+def _repeat_heads(x: Shaped[Array, "*batch T G D"], times: int) -> Shaped[Array, "*batch T H D"]:
+    """Repeats each head, sharded over explicit mesh axes as before."""
+    repeated = jnp.broadcast_to(x[..., None, :], (*x.shape[:-1], times, x.shape[-1]))
+    return repeated.reshape(*x.shape[:-2], -1, x.shape[-1])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,10 +138,12 @@ class Options:
         return set(lengths) == {self.num_landmarks}
 
 
-def check_arguments(inputs: Inputs, options: Options, implementation: str) -> None:
+def check_arguments(
+    inputs: Inputs, options: Options, implementation: str, *, split_length: bool = False
+) -> None:
     """Raises ValueError unless the arguments of `nystrom_attention` are valid."""
     query, key, value, mask, explicit_query_mask, conv_kernel = inputs
-    check_inputs(query, key, value, mask)
+    check_inputs(query, key, value, mask, split_length=split_length)
     check_query_mask(query, key, mask, explicit_query_mask)
     options.check(query, key)
     check_convolution(query, key, conv_kernel)

@@ -83,7 +83,7 @@ def sharded_nystrom_attention(
         mask_conv=mask_conv,
         normalize_rows=normalize_rows,
     )
-    check_arguments(inputs, options, implementation)
+    check_arguments(inputs, options, implementation, split_length=True)
     devices = devices_along(mesh, axis)
     key_length = inputs.key.shape[1]
     halo = 0 if inputs.conv_kernel is None else inputs.conv_kernel.shape[-1] // 2
@@ -228,7 +228,11 @@ def _ranks(
     if mask is None:
         # The batch is sharded like that of `x`.
         own = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
-        rank = index * x.shape[1] + own + jnp.zeros_like(x[..., 0, 0], jnp.int32)
+        rank = (
+            index * x.shape[1]
+            + own
+            + jnp.zeros_like(x, jnp.int32).sum(axis=(2, 3), dtype=jnp.int32)
+        )
         return TokenRanks(rank, rank < length, jnp.full(len(x), length, jnp.int32))
     others = jnp.arange(devices, dtype=jnp.int32)[None]
     device_counts = jnp.where(others == index, mask.sum(axis=1, dtype=jnp.int32)[:, None], 0)

@@ -42,8 +42,14 @@ def zero_padding(
 def mask_or_ones(
     mask: Bool[Array, "B L"] | None, x: Shaped[Array, "B L H D"]
 ) -> Bool[Array, "B L"]:
-    """Returns `mask`, or True everywhere, sharded like `x`, if it is None."""
-    return jnp.ones_like(x[..., 0, 0], bool) if mask is None else mask
+    """Returns `mask`, or True everywhere if it is None, sharded like the tokens of `x`."""
+    ones = jnp.ones_like(x, bool).all(axis=(2, 3))
+    if mask is None:
+        return ones
+    sharding = jax.typeof(ones).sharding
+    if jax.sharding.AxisType.Explicit not in sharding.mesh.axis_types:
+        return mask
+    return jax.sharding.reshard(mask, sharding.spec)
 
 
 def pad_length(x: Shaped[Array, "B L *rest"], multiple: int) -> Shaped[Array, "B T *rest"]:
@@ -70,13 +76,21 @@ def check_inputs(
     names: tuple[str, str, str] = ("query", "key", "value"),
     *,
     any_value_dim: bool = False,
+    split_length: bool = False,
 ) -> None:
     """Raises ValueError unless query, key, value and key mask have suitable shapes and supported dtypes.
 
     `names` are the names of the arrays for messages. With `any_value_dim`, head_dim of values may differ.
+    With `split_length`, the length may be sharded over an explicit mesh axis.
     """
     for name, x in zip(names, (query, key, value), strict=True):
         check_array(name, x, "batch, length, heads, head_dim")
+        axis = jax.typeof(x).sharding.spec[1:2] if isinstance(x, jax.Array) else ()
+        if not split_length and axis and axis[0] is not None:
+            raise ValueError(
+                f"{name} has its length sharded over the explicit mesh axis {axis[0]!r}: use"
+                " sharded_nystrom_attention, or make the axis Auto."
+            )
     axes, exception = (3, " but for head_dim") if any_value_dim else (4, "")
     if key.shape[:axes] != value.shape[:axes]:
         raise ValueError(

@@ -82,7 +82,11 @@ def test_product_of_the_factors_equals_the_output_with_other_landmarks(
 @pytest.mark.parametrize(("queries", "keys"), [(5, 33), (33, 5)])
 def test_factors_are_exact_for_short_inputs_without_masks(rngs, monkeypatch, queries, keys):
     """Clusters that start at tokens far apart are not in the order of the tokens."""
-    monkeypatch.setattr(clusters, "_initial_centers", lambda x, *_: clusters._far_apart(x, 16))
+
+    def far_apart(x, *_):
+        return jnp.take_along_axis(x, clusters._far_apart(x, 16)[..., None], axis=1)
+
+    monkeypatch.setattr(clusters, "_initial_centers", far_apart)
     query, key = (normal(next(rngs), (11, length, HEADS, DIM)) for length in (queries, keys))
     for selection in ("segments", "kmeans"):
         factors = nystrom_factors(query, key, num_landmarks=16, landmark_selection=selection)

@@ -100,6 +100,7 @@ class Bench:
         if self.runs:
             self.settings |= stored.this_machine("nystromformer-jax")
             self.settings |= {"repeats": repeats, "memory_limit_gib": memory_limit}
+            self.settings["timed"] = "rounds of blocks of calls"
             own = (self.device.memory_stats() or {}).get("bytes_limit")
             free = own or available_bytes() * 3 // 4
             self.limit_bytes = int(memory_limit * 2**30) if memory_limit else free

@@ -170,7 +170,7 @@ def _definitions(settings: Mapping[str, Any]) -> str:
     time = "Processor time" if is_single else "Time"
     return (
         f", or the peak of the process if it is larger. {time} is the median of up to"
-        f" {settings['repeats']} rounds, timed in turn."
+        f" {settings['repeats']} {settings.get('timed', 'runs')}, timed in turn."
     )
 
 

@@ -133,7 +133,7 @@ def window_attention(
 
     near = jnp.abs(jnp.arange(rows)[:, None] + rows - jnp.arange(3 * rows)[None, :]) <= halo
     band = jnp.pad(near, ((0, 0), (0, global_key.shape[1])), constant_values=True)
-    always = jnp.ones_like(global_key[..., 0, 0], jnp.bool_)
+    always = mask_or_ones(None, global_key)
     logits = scaled_logits(flat(blocks(query)), reached(key, global_key), reached(mask, always))
     weights = jax.nn.softmax(jnp.where(band[None, None], logits, MASKED_LOGIT), axis=-1)
     output = weighted_values(weights, reached(value, global_value))

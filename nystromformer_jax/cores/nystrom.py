@@ -52,7 +52,7 @@ class NystromAttention(AttentionCore):
     implementation: Implementation = "auto"
 
     def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Array:
-        check_inputs(*inputs[:4])
+        check_inputs(*inputs[:4], split_length=True)
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Options)}
         # At initialization, the inputs can be split already only if the axis is Explicit.
         mesh = sequence_mesh(explicit_only=self.is_initializing())
