@@ -1,5 +1,6 @@
 """Loads, trains and saves tokenizers with the library `tokenizers`, without downloads."""
 
+import copy
 import dataclasses
 import hashlib
 import itertools
@@ -15,7 +16,9 @@ import numpy.typing as npt
 
 from dataprep import cache
 from language import wordpiece
-from nystromformer_jax.durable import read_json, write_bytes
+from nystromformer_jax.durable import write_bytes
+from nystromformer_jax.tokenizer import import_transformers, read_options
+from nystromformer_jax.tokenizer import load_tokenizer as load_of_folder
 
 # Special tokens of BERT and RoBERTa; ALBERT uses some of both.
 SPECIAL_TOKENS = {
@@ -46,6 +49,8 @@ class Tokenizer:
     special_ids: tuple[int, ...]  # sorted
     word_mark: str  # "##" continues a word, "Ġ" and "▁" begin one; "" if every token begins one
     sha256: str
+    truncation_side: str = "right"  # the end at which a text that is too long loses tokens
+    has_types: bool = True  # if False, both texts of a pair have type 0
 
     @classmethod
     def from_backend(cls, backend: Any, origin: str) -> "Tokenizer":
@@ -164,7 +169,12 @@ class Tokenizer:
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "model_input_names": [
+                "input_ids",
+                *(["token_type_ids"] if self.has_types else []),
+                "attention_mask",
+            ],
+            "truncation_side": self.truncation_side,
             **({} if max_len is None else {"model_max_length": max_len}),
             **{
                 f"{name}_token": self.backend.id_to_token(getattr(self, f"{name}_id"))
@@ -181,18 +191,19 @@ class Tokenizer:
 
 
 def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> Tokenizer:
-    """Loads a tokenizer from a file or folder.
+    """Loads a tokenizer from a folder or a file.
 
     Args:
-      path: A `tokenizer.json`, BERT's `vocab.txt`, RoBERTa's `vocab.json` or `merges.txt` (both files in
-        one folder), or a folder with one of these, such as the folder of a Hugging Face model.
+      path: A folder with `tokenizer.json`, BERT's `vocab.txt`, or RoBERTa's `vocab.json` beside `merges.txt`,
+        such as the folder of a Hugging Face model. It is read as by transformers, with its
+        `tokenizer_config.json` and its added tokens. Or a `tokenizer.json` or `vocab.txt` by itself.
       lowercase: Convert text to lower case for a `vocab.txt`, unless `do_lower_case` is set in
-        `tokenizer_config.json` of the same folder. `strip_accents` and `tokenize_chinese_chars` are read
-        from this file, too.
+        `tokenizer_config.json` of the same folder.
 
     Raises:
       FileNotFoundError: The tokenizer is missing.
       ValueError: The file is not a tokenizer, or a special token is missing.
+      ImportError: transformers is not installed.
     """
     origin = cache.user_path(os.fspath(path))
     if not origin.exists():
@@ -201,11 +212,33 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
             " with one, or leave it empty to train one."
         )
     try:
-        return Tokenizer.from_backend(_open_backend(origin, lowercase), str(origin))
+        if origin.is_dir():
+            return _from_folder(origin, lowercase)
+        return Tokenizer.from_backend(_open_file(origin, lowercase), str(origin))
     except OSError as error:
         if error.strerror is None:  # raised by this package
             raise
         raise OSError(f"The tokenizer {origin} cannot be read ({error.strerror}).") from error
+
+
+def _from_folder(folder: Path, lowercase: bool) -> Tokenizer:
+    """Returns the tokenizer of a folder, as transformers reads it."""
+    options, vocabulary = read_options(folder), folder / "vocab.txt"
+    own = {}
+    if vocabulary.is_file() and not (folder / FILE).is_file():
+        _check_vocabulary(vocabulary)
+        own = {"do_lower_case": options.get("do_lower_case", lowercase)}
+    tokenizer = load_of_folder(folder, **own)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(
+            f"The tokenizer of {folder} is not one of the library tokenizers: convert it to tokenizer.json."
+        )
+    return dataclasses.replace(
+        Tokenizer.from_backend(copy.deepcopy(backend), str(folder)),
+        truncation_side=tokenizer.truncation_side,
+        has_types="token_type_ids" in tokenizer.model_input_names,
+    )
 
 
 def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:
@@ -234,25 +267,43 @@ def train_tokenizer(counts: Mapping[str, int], vocab_size: int, lowercase: bool)
     return Tokenizer.from_backend(backend, "that was trained")
 
 
-def _open_backend(path: Path, lowercase: bool) -> Any:
-    """Returns the `tokenizers.Tokenizer` in a file or folder; see `load_tokenizer`."""
+def _open_file(path: Path, lowercase: bool) -> Any:
+    """Returns the `tokenizers.Tokenizer` in a file that is not in a model's folder."""
     import tokenizers
 
-    if path.is_dir():
-        names = [n for n in (FILE, "vocab.txt", "vocab.json") if (path / n).is_file()]
-        if not names:
-            raise FileNotFoundError(f"{path} contains no tokenizer: it needs {KNOWN_FILES}.")
-        path = path / names[0]
-    for name in ("vocab.json", "merges.txt"):
-        if path.name.endswith(name):
-            return _roberta(path.parent, path.name.removesuffix(name))
-    if path.name.endswith(".txt"):
-        return _bert(_bert_vocabulary(path), **_normalizer_options(path.parent, lowercase))
-    content = path.read_bytes()
     try:
-        return tokenizers.Tokenizer.from_buffer(content)
-    except Exception as error:  # the library raises nothing narrower
-        raise _invalid(path, str(error)) from None
+        for ending in ("vocab.json", "merges.txt"):
+            if path.name.endswith(ending):
+                prefix = str(path).removesuffix(ending)
+                files = {"vocab": f"{prefix}vocab.json", "merges": f"{prefix}merges.txt"}
+                return import_transformers().RobertaTokenizer(**files).backend_tokenizer
+        if path.suffix == ".txt":
+            _check_vocabulary(path)
+            names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+            given = {k: v for k, v in read_options(path.parent).items() if k in names}
+            options = {"do_lower_case": lowercase, **given}
+            own = import_transformers().BertTokenizer(vocab=str(path), **options)
+            return own.backend_tokenizer
+        return tokenizers.Tokenizer.from_buffer(path.read_bytes())
+    except (OSError, ImportError):
+        raise
+    except Exception as error:  # the libraries raise nothing narrower
+        raise ValueError(
+            f"{path} is not a tokenizer ({error}): it needs to be {KNOWN_FILES}."
+        ) from None
+
+
+def _check_vocabulary(path: Path) -> None:
+    """Raises ValueError unless a vocab.txt has BERT's special tokens, which transformers would add."""
+    try:
+        tokens = set(path.read_text(encoding="utf-8").split("\n"))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a tokenizer (it is not UTF-8 text).") from None
+    names = [bert for bert, _ in SPECIAL_TOKENS.values()]
+    if missing := [name for name in names if name not in {token.rstrip("\r") for token in tokens}]:
+        raise ValueError(
+            f"{path} is not a tokenizer of a BERT-style model: it has no token {', '.join(missing)}."
+        )
 
 
 def _bert(vocabulary: dict[str, int], **options: Any) -> Any:
@@ -270,27 +321,6 @@ def _bert(vocabulary: dict[str, int], **options: Any) -> Any:
     _add_special_tokens(
         backend, vocabulary, single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1"
     )
-    return backend
-
-
-def _roberta(folder: Path, prefix: str) -> Any:
-    """Returns RoBERTa's byte-level BPE tokenizer from two files with names that start with `prefix`."""
-    import tokenizers
-    from tokenizers import decoders, models, pre_tokenizers
-
-    vocabulary, merges = folder / f"{prefix}vocab.json", folder / f"{prefix}merges.txt"
-    if not (vocabulary.is_file() and merges.is_file()):
-        raise FileNotFoundError(
-            f"{folder} needs both {merges.name} and {vocabulary.name} of a byte-level tokenizer."
-        )
-    try:
-        backend = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
-    except Exception as error:  # the library raises nothing narrower
-        raise _invalid(vocabulary, str(error)) from None
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    single, pair = "<s> $A </s>", "<s> $A </s> </s> $B </s>"
-    _add_special_tokens(backend, backend.get_vocab(), single=single, pair=pair)
     return backend
 
 
@@ -347,44 +377,3 @@ def _word_mark(description: Mapping[str, Any], origin: str) -> str:
         f"The tokenizer {origin} does not mark where words begin: it needs WordPiece with"
         f" {wordpiece.PREFIX}, byte-level BPE with Ġ, or a model with ▁."
     )
-
-
-def _bert_vocabulary(path: Path) -> dict[str, int]:
-    """Returns token ids from a vocab.txt, which has one token per line."""
-    try:
-        tokens = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    except UnicodeDecodeError:
-        raise _invalid(path, "it is not UTF-8 text") from None
-    vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
-    if "[UNK]" not in vocabulary or len(vocabulary) != len(tokens):
-        raise _invalid(path, "a vocab.txt needs one token per line without repeats, and [UNK]")
-    return vocabulary
-
-
-def _normalizer_options(folder: Path, lowercase: bool) -> dict[str, Any]:
-    """Returns options of BERT's normalizer from tokenizer_config.json in `folder`, or the defaults.
-
-    Raises:
-      ValueError: The file is not a JSON object, or an option is not a boolean.
-    """
-    try:
-        config = read_json(folder / CONFIG)
-    except FileNotFoundError:
-        config = {}
-    options = {
-        "do_lower_case": config.get("do_lower_case", lowercase),
-        "tokenize_chinese_chars": config.get("tokenize_chinese_chars", True),
-        "strip_accents": config.get("strip_accents"),  # None: if lowercase
-    }
-    for name, value in options.items():
-        if not isinstance(value, bool) and (name, value) != ("strip_accents", None):
-            raise ValueError(f"{folder / CONFIG}: {name} must be true or false, got {value!r}.")
-    return {
-        "lowercase": options["do_lower_case"],
-        "handle_chinese_chars": options["tokenize_chinese_chars"],
-        "strip_accents": options["strip_accents"],
-    }
-
-
-def _invalid(path: Path, reason: str) -> ValueError:
-    return ValueError(f"{path} is not a tokenizer ({reason}): it needs to be {KNOWN_FILES}.")

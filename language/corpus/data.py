@@ -185,7 +185,8 @@ def _train_tokenizer(config: CorpusConfig, source: Source) -> Tokenizer:
         train_tokenizer(words, config.vocab_size, config.lowercase).save(folder)
 
     description = f"a tokenizer of {config.dir}, documents by {stamp['documents']}"
-    return load_tokenizer(cache.prepared("tokenizer", fingerprint, build, description).folder)
+    folder = cache.prepared("tokenizer", fingerprint, build, description).folder
+    return load_tokenizer(folder / "tokenizer.json")  # by itself, without importing transformers
 
 
 def _require_pairs(

@@ -100,7 +100,9 @@ class EncodedSplit:
         for text in range(lengths.shape[1]):
             length, room = lengths[:, text, None], kept[:, text, None]
             rank = positions - begin  # index among the kept tokens of the text
-            from_head = room // 4 if self.truncation == "head_tail" else room
+            from_head = room if self.tokenizer.truncation_side == "right" else 0
+            if self.truncation == "head_tail":
+                from_head = room // 4
             skipped = np.where(rank < from_head, 0, length - room)
             source = self.starts[indices, text, None] + rank + skipped
             inside = (rank >= 0) & (rank < room)
@@ -108,7 +110,8 @@ class EncodedSplit:
             is_last = text + 1 == lengths.shape[1]
             end = room + (1 if is_last else self.tokenizer.pair_separators)
             inputs[(rank >= room) & (rank < end)] = self.tokenizer.sep_id
-            types[(rank >= 0) & (rank < end)] = text
+            if self.tokenizer.has_types:
+                types[(rank >= 0) & (rank < end)] = text
             begin = begin + end
         no_labels = np.zeros((len(indices), *self.label_shape), self.label_dtype)
         labels = no_labels if self.labels is None else self.labels[indices]

@@ -30,8 +30,8 @@ from nystromformer_jax.models import (
 )
 from nystromformer_jax.pretrained.folder import from_pretrained
 from nystromformer_jax.pretrained.hub import HUB_NAME, download
-from nystromformer_jax.pretrained.tokenizer import MASK_TOKENS, load_tokenizer
 from nystromformer_jax.spans import best_span
+from nystromformer_jax.tokenizer import MASK_TOKENS, load_tokenizer
 from nystromformer_jax.typing import Array, Bool, Float, Int
 from nystromformer_jax.validation import check_choice, check_size
 
@@ -374,9 +374,8 @@ def load(
 ) -> LanguageModel:
     """Loads a model and its tokenizer from a folder in Hugging Face's layout.
 
-    The tokenizer is read from tokenizer.json by the package tokenizers, or else by transformers. If
-    no folder has the name OWNER/MODEL, the model is downloaded from the Hugging Face Hub by the package
-    huggingface_hub.
+    The tokenizer is read by the package transformers. If no folder has the name OWNER/MODEL, the model is
+    downloaded from the Hugging Face Hub by the package huggingface_hub.
 
     Args:
       folder: A folder, or the name of a model on the Hub.

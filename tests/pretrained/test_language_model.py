@@ -315,7 +315,7 @@ def test_errors_say_what_to_do(make, tmp_path, no_annotations):
     with pytest.raises(ValueError, match="answer needs a NystromformerForQuestionAnswering"):
         language_model.answer("who", "a cat")
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
+    with pytest.raises(ValueError, match=r"The tokenizer of .* cannot be read"):
         load(tmp_path)
 
 

@@ -67,6 +67,8 @@ class Words:
     cls_id: int = 2
     sep_id: int = 3
     pair_separators: int = 1
+    truncation_side: str = "right"
+    has_types: bool = True
     sha256: str = "words"
 
     def encode(self, texts):

@@ -84,6 +84,13 @@ def test_a_batch_of_single_texts_keeps_their_heads():
     assert not batch["types"].any()
 
 
+def test_the_tokenizer_sets_the_side_of_truncation_and_whether_there_are_types():
+    tokenizer = dataclasses.replace(TOKENIZER, truncation_side="left", has_types=False)
+    batch = split_of([[[1, 2, 3, 4, 5], [6, 7, 8, 9]]], tokenizer=tokenizer).batch(np.arange(1), 8)
+    assert batch["inputs"].tolist() == [[CLS, 3, 4, 5, SEP, 8, 9, SEP]]
+    assert not batch["types"].any()
+
+
 def test_head_tail_keeps_a_quarter_of_the_head():
     texts = [[list(range(10, 29))], [list(range(30, 43))], [[50, 51, 52]]]
     batch = split_of(texts, truncation="head_tail").batch(np.arange(3), 15)
