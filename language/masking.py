@@ -117,7 +117,8 @@ def mask_pairs(
         if config.order_weight > 0:
             order = jax.random.bernoulli(swap_rng).astype(jnp.int32)
         tokens, mask, types = swap_sentences(tokens, first_len, second_len, order)
-        num_targets = jnp.maximum(1, jnp.round(config.mask_rate * mask.sum())).astype(jnp.int32)
+        share = config.mask_rate * mask.sum(dtype=jnp.float32)
+        num_targets = jnp.maximum(1, jnp.round(share)).astype(jnp.int32)
         positions, weights = choose_positions(
             mask_rng, tokens, mask, num_targets, vocabulary, config
         )

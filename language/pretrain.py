@@ -204,7 +204,7 @@ def make_loss(
             "mlm_accuracy": training.weighted(right.ravel(), weights.ravel()),
         }
         loss_sum = mlm_loss[0]
-        num_targets = batch["weights"] * masked.num_targets
+        num_targets = batch["weights"] * masked.num_targets.astype(jnp.float32)
         if objective.order_weight > 0:
             order_loss = training.weighted(order_losses, batch["weights"])
             guessed = order_logits.argmax(axis=-1) == masked.order

@@ -112,7 +112,8 @@ def make_train_step(
         gradient_sum = constrain(gradient_sum, shard=shard_params)
         loss_sum, count = sums["loss"]
         gradient = jax.tree.map(lambda leaf: leaf / count, gradient_sum)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        with jax.numpy_dtype_promotion("standard"):  # which optax needs
+            updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         sums = {**sums, "grad_norm": (optax.tree.norm(gradient), jnp.float32(1))}
         new_state = TrainState(step=state.step + 1, params=params, opt_state=opt_state)
