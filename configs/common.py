@@ -53,8 +53,8 @@ MLPEN: dict[str, Any] = {
     "model.pooling": "padded_mean",
     "optimizer.cycle_beta1": True,
 }
-# Parts of the authors' batches, from `gpu_memory` in LRA/code/lra_config.py at 2bcc280: 128 of 256 images. The
-# start of the inverse depends on which examples are computed together.
+# Parts of the authors' batches, from `gpu_memory` in LRA/code/lra_config.py at 2bcc280: 128 of 256 images.
+# The start of the inverse depends on which examples are computed together.
 MLPEN_PARTS = {"image": 2, "pathfinder32": 2}
 
 

@@ -1,9 +1,11 @@
 """Loads attentions and tasks of other packages, named `module:name`. Does not import jax."""
 
+import hashlib
 import importlib
 import pkgutil
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from nystromformer_jax.spelling import nearest
@@ -46,6 +48,17 @@ def load_plugin(name: str, kind: type, description: str) -> Any:
     if not isinstance(found, kind):
         raise ValueError(f"{name} must be {description}, not {found!r}.")
     return found
+
+
+def source_sha256(name: str) -> str:
+    """Returns a hash of the source of the plug-in `module:name`: all imported modules of its package."""
+    top = name.partition(":")[0].partition(".")[0]
+    digest = hashlib.sha256()
+    for path, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if path.partition(".")[0] == top and file and Path(file).is_file():
+            digest.update(path.encode() + Path(file).read_bytes())
+    return digest.hexdigest()
 
 
 def _import(path: str) -> Any:

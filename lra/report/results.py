@@ -27,7 +27,7 @@ NEEDED: Mapping[str, Kind] = {
 OPTIONAL: Mapping[str, Kind] = {
     **dict.fromkeys(("step_seconds", "peak_bytes"), "a number"),
     "parameters": "a whole number",
-    **dict.fromkeys(("baselines", "device", "versions"), "an object"),
+    **dict.fromkeys(("baselines", "code", "device", "versions"), "an object"),
     **dict.fromkeys(("config_sha256", "data_sha256", "sha256"), "a text"),
 }
 
@@ -210,7 +210,7 @@ def read_run(folder: Path) -> Run | None:
         _read_optional(folder / f"{name}.json") for name in ("result", "environment", "data")
     )
     environment |= {
-        key: values[key] for key in ("device", "versions", "cpu_threads") if key in values
+        key: values[key] for key in ("device", "versions", "cpu_threads", "code") if key in values
     }
     run = Run(
         folder=folder.resolve(),
@@ -223,7 +223,8 @@ def read_run(folder: Path) -> Run | None:
         valid_accuracy=None,
         diverged_step=None,
         device=format_device(environment),
-        versions=environment.get("versions") or {},
+        # Runs of other code of a plug-in are named beside the versions.
+        versions=(environment.get("versions") or {}) | _plugins(environment.get("code") or {}),
         config_sha256=values.get("config_sha256") or "",
         data_sha256=values.get("data_sha256") or data.get("sha256") or "",
     )
@@ -239,6 +240,11 @@ def read_run(folder: Path) -> Run | None:
         return dataclasses.replace(run, valid_accuracy=values["valid_accuracy"])
     result = _read_result(file, values)
     return dataclasses.replace(run, result=result, valid_accuracy=result.valid_accuracy)
+
+
+def _plugins(code: Mapping[str, str]) -> dict[str, str]:
+    """Returns the hashes of plug-ins in `code` of environment.json."""
+    return {name: sha256 for name, sha256 in code.items() if is_plugin(name)}
 
 
 def _read_optional(file: Path) -> dict[str, Any]:

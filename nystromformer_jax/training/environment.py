@@ -1,15 +1,21 @@
 """Software versions, hardware and peak memory of a run, and the compilation cache."""
 
+import functools
 import importlib.metadata
 import logging
 import os
 import platform
 import resource
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+
+import nystromformer_jax
+from nystromformer_jax.plugins import is_plugin, source_sha256
 
 # Settings of JAX that change random numbers or rounding.
 NUMERICS = (
@@ -20,10 +26,11 @@ NUMERICS = (
 )
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment(config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Returns what the numbers of a run depend on besides its config and its data.
 
-    These are versions, device, processor, CPU threads, and JAX's settings for random numbers and precision.
+    These are versions, device, processor, CPU threads, JAX's settings for random numbers and precision, the
+    commit of this package, and hashes of the plug-ins in `config`.
     """
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     devices = jax.devices()
@@ -39,7 +46,39 @@ def describe_environment() -> dict[str, Any]:
             **{name: getattr(jax.config, name) for name in NUMERICS},
             "XLA_FLAGS": " ".join(sorted(os.environ.get("XLA_FLAGS", "").split())),
         },
+        "code": {
+            "nystromformer-jax": package_version(),
+            **{name: source_sha256(name)[:12] for name in _plugins(config or {})},
+        },
     }
+
+
+@functools.cache
+def package_version() -> str:
+    """Returns the version of this package and, in a clone, its commit: `0.2.0 (1a2b3c4, modified)`."""
+    folder = Path(nystromformer_jax.__file__).parents[1]
+    if not (folder / ".git").exists():
+        return nystromformer_jax.__version__
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "--short", "HEAD")
+        modified = ", modified" if git("status", "--porcelain", "-uno") else ""
+    except (OSError, subprocess.SubprocessError):  # git is missing, or does not trust the folder
+        return nystromformer_jax.__version__
+    return f"{nystromformer_jax.__version__} ({commit}{modified})"
+
+
+def _plugins(config: Mapping[str, Any]) -> list[str]:
+    """Returns the plug-ins of a config: its attention and its task."""
+    names = (
+        config.get(section, {}).get(key)
+        for section, key in (("attention", "name"), ("data", "task"))
+    )
+    return [name for name in names if is_plugin(name)]
 
 
 def processor() -> str:

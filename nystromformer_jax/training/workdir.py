@@ -103,7 +103,9 @@ class Workdir:
             self._config = _merge_configs(recorded, config, paths)
         elif self._writes:
             write_json(config_file, config)
-        self.environment = describe_environment() if self._read_only else self._check_environment()
+        self.environment = (
+            describe_environment(config) if self._read_only else self._check_environment(config)
+        )
         result_file = self.path / "result.json"
         result: dict[str, Any] | None = read_json(result_file) if result_file.exists() else None
         diverged = result is not None and result.get("state") == DIVERGED
@@ -281,9 +283,9 @@ class Workdir:
                 with writing_to(self.path):
                     write_json(self.path / "result.json", result)
 
-    def _check_environment(self) -> dict[str, Any]:
+    def _check_environment(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Records the environment of a new run; warns if a resumed run may have other numbers."""
-        now, file = describe_environment(), self.path / "environment.json"
+        now, file = describe_environment(config), self.path / "environment.json"
         if not file.exists():
             if self._writes:
                 write_json(file, now)
@@ -299,7 +301,7 @@ class Workdir:
                 "%s was started in another environment, so its numbers may differ%s: %s.",
                 self.path,
                 ""
-                if any(key.startswith("numerics.") for key in changes)
+                if any(key.startswith(("numerics.", "code.")) for key in changes)
                 else " in their last bits",
                 "; ".join(changes),
             )

@@ -1,5 +1,6 @@
 """A run's folder: one process, one config, one result."""
 
+import importlib
 import json
 import logging
 import multiprocessing
@@ -9,6 +10,7 @@ from pathlib import Path
 import jax
 import pytest
 
+import nystromformer_jax
 from nystromformer_jax.training import (
     ConfigDiffers,
     Workdir,
@@ -212,6 +214,21 @@ def test_warns_of_another_setting_of_jax(tmp_path, monkeypatch, caplog, setting,
     finally:
         if setting != "XLA_FLAGS":
             jax.config.update(setting, before)
+
+
+def test_warns_of_changed_code_of_a_plugin(tmp_path, my_project, caplog):
+    config = {**CONFIG, "attention": {"name": "my_package.attention:Hydra"}}
+    importlib.import_module("my_package.attention")
+    with Workdir(tmp_path / "run", config) as run:
+        assert run.environment["code"]["nystromformer-jax"].startswith(
+            nystromformer_jax.__version__
+        )
+    with caplog.at_level(logging.WARNING), Workdir(tmp_path / "run", config):
+        assert not caplog.records
+    with (my_project / "my_package" / "attention.py").open("a") as file:
+        file.write("\nSCALE = 2\n")
+    with caplog.at_level(logging.WARNING), Workdir(tmp_path / "run", config):
+        assert "code.my_package.attention:Hydra was" in caplog.text
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, ImportError])
