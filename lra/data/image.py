@@ -116,7 +116,7 @@ def to_gray(rgb: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _find_source(config: DataConfig) -> RawFiles | PreparedByTfds:
-    if config.choose_source("Image", "tfds", "the binary version of CIFAR-10") == "tfds":
+    if config.choose_source("Image", "tfds", f"the binary version of CIFAR-10, {URL}") == "tfds":
         return PreparedByTfds.find(config.dir, TFDS_NAME, task="Image")
     folder = cache.user_path(config.dir)
     name = r"(data_batch_[1-5]|test_batch)\.bin"

@@ -90,7 +90,7 @@ def decode(ids: npt.NDArray[np.integer]) -> str:
 
 
 def _find_source(config: DataConfig) -> RawFiles | PreparedByTfds:
-    if config.choose_source("Text", "tfds", "the IMDb reviews") == "tfds":
+    if config.choose_source("Text", "tfds", f"the IMDb reviews, {URL}") == "tfds":
         return PreparedByTfds.find(config.dir, TFDS_NAME, task="Text")
     folder = cache.user_path(config.dir)
     if source := RawFiles.find(folder, ROOT, ARCHIVE, _SUBFOLDERS, r"\d+_\d+\.txt"):

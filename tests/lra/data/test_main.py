@@ -90,7 +90,7 @@ def test_rejects_changed_data(capsys):
         ([*EASY, "--data_dir=~no such user/x"], "this user does not exist: write the full path"),
         (
             ["text"],
-            "Text needs the IMDb reviews: set --data_dir to the folder that contains them, or set --source",
+            "aclImdb_v1.tar.gz: set --data_dir to the folder that contains them, or set --source",
         ),
         (["image", "--data_dir=nowhere"], "Image needs "),
         (["retrieval"], "Retrieval needs "),

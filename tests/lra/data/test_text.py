@@ -159,7 +159,7 @@ def test_rejects_a_missing_folder(tmp_path):
 
 
 def test_rejects_an_empty_data_dir():
-    with pytest.raises(ValueError, match=r"Text needs the IMDb reviews: set --config\.data\.dir"):
+    with pytest.raises(ValueError, match=r"aclImdb_v1\.tar\.gz: set --config\.data\.dir"):
         load("")
 
 
