@@ -191,6 +191,16 @@ def test_pairs_of_texts_are_passed_through_the_tokenizer(make):
     assert_close(found, expected, REFERENCE)
 
 
+def test_pairs_have_one_type_in_a_model_of_one_type(make):
+    """A RoBERTa model may have a tokenizer that gives the second text type 1."""
+    language_model = make("NystromformerForQuestionAnswering", num_types=1)
+    assert language_model.answer("a cat", "dog sat on mat")[0]
+    pair = language_model.tokenizer([("a cat", "dog")])
+    assert pair["token_type_ids"][0][-1] == 1
+    zeros = {**pair, "token_type_ids": [[0] * 6]}
+    assert_close(language_model.embed(**pair), language_model.embed(**zeros), REFERENCE)
+
+
 def test_masks_are_filled_as_by_a_direct_call(make):
     language_model = make()
     text = "a [MASK] sat on a [MASK] [MASK]"
