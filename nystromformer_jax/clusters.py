@@ -13,7 +13,7 @@ from nystromformer_jax.typing import Array, Float, Int
 from nystromformer_jax.validation import accum_dtype
 
 SAMPLES_PER_LANDMARK = 8
-MAX_LOGIT_VARIANCE = 1.0  # within a cluster; clusters with a larger variance are not used
+MAX_LOGIT_VARIANCE = 1.5  # within a cluster; clusters with a larger variance are not used
 
 Psum = Callable[[Array], Array]  # sums an array over the devices that share the length
 
@@ -34,9 +34,10 @@ def cluster_landmarks(
 
     The clusters of a head are used only if the landmarks represent their tokens well. Otherwise the
     approximation can be worse than the mean value, so the head keeps its segment means. The criterion is
-    the variance of a logit within a cluster, which must be at most 1. For keys it is the variance of keys
-    around their landmarks times the variance of all queries. For queries it is the variance of queries
-    around their landmarks times the variance of all keys.
+    the variance of a logit within a cluster, which must be at most 1.5. For clusters of keys it is
+    tr(Σ_within Σ_query) / D, where Σ_within is the covariance of keys around the nearest landmark and Σ_query
+    that of all queries. For clusters of queries it is the same with the roles exchanged. The covariances
+    are those of a sample of 8 M tokens.
 
     If the segments have `ranks`, examples with at most M real tokens also keep their segment means, which are
     the tokens themselves.
@@ -54,23 +55,24 @@ def cluster_landmarks(
     queries = _cluster(query, q_segments, psum)
     keys = _cluster(key, k_segments, psum)
     return (
-        _choose(queries, q_segments, queries.variance_within * keys.variance),
-        _choose(keys, k_segments, keys.variance_within * queries.variance),
+        _choose(queries, q_segments, keys.covariance),
+        _choose(keys, k_segments, queries.covariance),
     )
 
 
 class _Clusters(NamedTuple):
-    """Clusters of tokens, and variances of the tokens per dimension, in at least float32."""
+    """Clusters of tokens, and covariances of a sample of the tokens, in at least float32."""
 
     means: Float[Array, "B M H D"]
-    variance: Float[Array, "B H"]  # around the mean of all tokens
-    variance_within: Float[Array, "B H"]  # around the mean of the cluster
+    covariance: Float[Array, "B H D D"]  # around the mean of the sample
+    covariance_within: Float[Array, "B H D D"]  # around the nearest landmark
 
 
 def _cluster(x: Float[Array, "B L H D"], segments: LandmarkMeans, psum: Psum) -> _Clusters:
     """Returns the clusters after one Lloyd step."""
     ranks, dtype = segments.ranks, accum_dtype(x.dtype)
-    initial = _initial_centers(x, segments, psum)
+    sample = _sample(x, SAMPLES_PER_LANDMARK * segments.means.shape[1], segments, psum)
+    initial = _initial_centers(sample, segments)
     assigned = _nearest(jax.lax.stop_gradient(_closeness(x, initial)))
     if ranks is not None:
         assigned = jnp.where(ranks.mask[:, None, :], assigned, -1)
@@ -79,16 +81,17 @@ def _cluster(x: Float[Array, "B L H D"], segments: LandmarkMeans, psum: Psum) ->
     sizes = psum(members.sum(axis=3, dtype=dtype)).mT[..., None]
     sums = psum(weighted_values(members, x))
     means = jnp.where(sizes > 0, sums / jnp.maximum(sizes, 1), initial)
-    count = jnp.maximum(sizes.sum(axis=1, keepdims=True), 1)
-    mean = sums.sum(axis=1, keepdims=True) / count
-    # Σ ‖x − center‖² = Σ ‖x‖² − Σ center · (sum of its tokens), if each center is the mean of its tokens
-    squares = psum(jnp.square(x.astype(dtype)).sum(axis=(1, 3)))
-    variance, variance_within = (
-        jnp.maximum(squares - (center * sums).sum(axis=(1, 3)), 0)
-        / (count[:, 0, :, 0] * x.shape[3])
-        for center in (mean, means)
+    nearest = _nearest(_closeness(sample, means)).mT[..., None]  # [B R H 1]
+    landmarks = jnp.take_along_axis(means, nearest, axis=1)
+    covariance, covariance_within = (
+        _covariance(jax.lax.stop_gradient(sample - center))
+        for center in (sample.mean(axis=1, keepdims=True), landmarks)
     )
-    return _Clusters(means, variance, variance_within)
+    return _Clusters(means, covariance, covariance_within)
+
+
+def _covariance(x: Float[Array, "B R H D"]) -> Float[Array, "B H D D"]:
+    return jnp.einsum("BRHD,BRHE->BHDE", x, x) / x.shape[1]
 
 
 def _nearest(closeness: Float[Array, "B H M L"]) -> Int[Array, "B H L"]:
@@ -111,11 +114,10 @@ def _closeness(
 
 
 def _initial_centers(
-    x: Float[Array, "B L H D"], segments: LandmarkMeans, psum: Psum
+    tokens: Float[Array, "B R H D"], segments: LandmarkMeans
 ) -> Float[Array, "B M H D"]:
-    """Returns the segment means or tokens that are far apart, whichever are closer to sampled tokens."""
+    """Returns the segment means or tokens that are far apart, whichever are closer to sampled `tokens`."""
     num_landmarks = segments.means.shape[1]
-    tokens = _sample(x, SAMPLES_PER_LANDMARK * num_landmarks, segments, psum)
     chosen = _far_apart(jax.lax.stop_gradient(tokens), num_landmarks)
     apart = jnp.take_along_axis(tokens, chosen[..., None], axis=1)
     means = segments.means.astype(tokens.dtype)
@@ -161,13 +163,16 @@ def _far_apart(tokens: Float[Array, "B R H D"], num_landmarks: int) -> Int[Array
 
 
 def _choose(
-    clusters: _Clusters, segments: LandmarkMeans, logit_variance: Float[Array, "B H"]
+    clusters: _Clusters, segments: LandmarkMeans, other_covariance: Float[Array, "B H D D"]
 ) -> LandmarkMeans:
     """Returns the cluster means where they represent the tokens well, else the segment means.
 
-    Examples with at most M real tokens keep their segment means if the segments have `ranks`.
+    `other_covariance` is that of the keys for clusters of queries, and that of the queries for clusters of
+    keys. Examples with at most M real tokens keep their segment means if the segments have `ranks`.
     """
-    is_chosen = (logit_variance <= MAX_LOGIT_VARIANCE)[:, None, :, None]
+    trace = (clusters.covariance_within * other_covariance).sum(axis=(2, 3))  # both are symmetric
+    is_chosen = trace <= MAX_LOGIT_VARIANCE * clusters.means.shape[3]
+    is_chosen = is_chosen[:, None, :, None]
     if segments.ranks is not None:
         is_chosen &= (segments.ranks.counts > segments.means.shape[1])[:, None, None, None]
     means = clusters.means.astype(segments.means.dtype)

@@ -84,6 +84,18 @@ def test_clusters_reduce_the_error_and_are_not_used_for_sharp_attention():
     assert error(2 * query, 2 * key, 64) < 1.05  # clusters: 1.36
 
 
+@pytest.mark.parametrize(("rank", "num_landmarks"), [(4, 32), (8, 64), (32, 64)])
+def test_clusters_are_not_used_for_sharp_attention_of_any_rank(rank, num_landmarks):
+    """Queries and keys of 64 dimensions vary in `rank` of them; the logits have a deviation of 6."""
+    rngs = jax.random.split(jax.random.key(0), 3)
+    basis = jnp.linalg.qr(normal(rngs[0], (64, 64)))[0][:rank]
+    tokens = (36 * 64 / rank) ** 0.25 * normal(rngs[1], (2, 1, 1024, 2, rank)) @ basis
+    value = normal(rngs[2], (1, 1024, 2, 64))
+    expected = nystrom_attention(*tokens, value, num_landmarks=num_landmarks)
+    output = nystrom_attention(*tokens, value, num_landmarks=num_landmarks, **KMEANS)
+    assert_close(output, expected, SAME_ARITHMETIC)
+
+
 @pytest.mark.parametrize("num_landmarks", [M, 11])  # 56 and 88 samples of 61 tokens
 def test_padding_changes_nothing_at_real_tokens_whatever_it_contains(rngs, num_landmarks):
     noise = normal(next(rngs), (3, B, L, H, D))
