@@ -59,8 +59,8 @@ def multi_scale_ema(
       The output in `x`'s dtype. Its length is split over `axis` if it was not padded.
 
     Raises:
-      ValueError: Shapes do not agree, a dtype is unsupported, a time scale is not positive, or `mesh` is
-        not a mesh with such an axis.
+      ValueError: Shapes do not agree, a dtype is unsupported, a time scale is not positive, the length is
+        symbolic, or `mesh` is not a mesh with such an axis.
 
     Source: Ma et al. 2022 (MEGA), arXiv:2209.10655, Eq. 2–5.
     Differs: the parameters are time scales and weights, not a decay, a damping factor and two projections;
@@ -69,6 +69,11 @@ def multi_scale_ema(
     """
     x, time_scales, weights = jnp.asarray(x), jnp.asarray(time_scales), jnp.asarray(weights)
     check_array("x", x, "batch, length, channels")
+    if not isinstance(x.shape[1], int):  # the number of combining steps depends on it
+        raise ValueError(
+            f"multi_scale_ema needs a known length, got the symbolic {x.shape[1]}: export one program per"
+            " length."
+        )
     check_mask("mask", mask, x.shape[:2], "real tokens, [B L]")
     check_dtype("time_scales", time_scales)
     check_dtype("weights", weights)

@@ -79,9 +79,9 @@ class MultiScaleEma(nn.Module):
         states = jnp.arange(self.num_states, dtype=dtype)
         exponent = (states[None] + offset[:, None]) / self.num_states
         initial = 2 * (self.max_time_scale / 2) ** exponent
-        time_scales = initial[None].astype(change.dtype) * jnp.exp(change)
+        time_scales = initial[None] * jnp.exp(change.astype(dtype))
         init = nn.initializers.normal((2 * self.num_states) ** -0.5)
-        weights = self.param("weight", init, shape, self.param_dtype)
+        weights = self.param("weight", init, shape, self.param_dtype).astype(dtype)
         if self.normalization == "mean":
             weights = weights * -jnp.expm1(-1 / time_scales)
         else:

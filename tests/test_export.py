@@ -11,9 +11,12 @@ from nystromformer_jax import (
     NystromformerConfig,
     NystromformerForMultipleChoice,
     NystromformerForSequenceClassification,
+    multi_scale_ema,
+    nystrom_attention,
 )
+from nystromformer_jax.cores.chunked import chunked_attention
 from nystromformer_jax.export import export_model
-from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths, random_variables
+from tests.helpers import SAME_ARITHMETIC, assert_close, mask_of_lengths, normal, random_variables
 from tests.programs import finish, start
 
 # The size of a symbolic batch is not an int, which the annotations require.
@@ -106,3 +109,27 @@ def test_rejects_multiple_choice_before_compiling():
     choices = NystromformerForMultipleChoice(module.config)
     with pytest.raises(ValueError, match=r"cannot be exported: its inputs are \[B, N, L\]"):
         export_model(choices, variables, length=LENGTH)
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        functools.partial(nystrom_attention, num_landmarks=8),
+        functools.partial(chunked_attention, chunk_len=16),
+    ],
+    ids=["nystrom", "chunked"],
+)
+def test_functions_export_for_any_batch_and_length(rngs, attention):
+    batch, length = jax.export.symbolic_shape("b, l", constraints=["l >= 16"])
+    tokens = jax.ShapeDtypeStruct((batch, length, 2, 4), jnp.float32)
+    program = jax.export.export(jax.jit(attention))(tokens, tokens, tokens)
+    inputs = normal(next(rngs), (3, 2, 37, 2, 4))
+    assert_close(program.call(*inputs), attention(*inputs), SAME_ARITHMETIC)
+
+
+def test_moving_averages_need_a_known_length():
+    (length,) = jax.export.symbolic_shape("l")
+    x = jax.ShapeDtypeStruct((2, length, 3), jnp.float32)
+    states = jnp.ones((2, 3, 4))
+    with pytest.raises(ValueError, match="one program per length"):
+        jax.eval_shape(multi_scale_ema, x, states, states)

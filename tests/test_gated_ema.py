@@ -112,6 +112,19 @@ class TestMultiScaleEma:
         assert_close(jax.jit(layer.apply)(variables, x, mask), expected, REFERENCE)
 
 
+@pytest.mark.parametrize("normalization", ["mean", "variance"])
+def test_gradients_of_float16_parameters_are_finite_for_long_time_scales(rngs, normalization):
+    ema = MultiScaleEma(
+        max_time_scale=10**5, normalization=normalization, param_dtype=jnp.float16
+    )  # 10⁵ is not finite in float16
+    x = normal(next(rngs), (2, 30, 4), jnp.float16)
+    variables = ema.init(next(rngs), x)
+    gradients = jax.grad(lambda variables: ema.apply(variables, x).astype(jnp.float32).sum())(
+        variables
+    )
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
 def test_content_of_padding_has_no_effect_on_the_gradients_of_averages(rngs):
     x, mask = random_tokens(rngs)
     layer = MultiScaleEma(num_states=3, max_time_scale=LENGTH)

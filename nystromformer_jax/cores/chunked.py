@@ -59,21 +59,22 @@ def _chunked_attention(
     chunk_len: int,
 ) -> Float[Array, "B L H D"]:
     """Computes `chunked_attention` for validated arguments."""
-    length = query.shape[1]
+    batch, length = query.shape[:2]
     rows = min(chunk_len, length)
+    num_chunks = -(-length // rows)
 
     def chunks(x: Shaped[Array, "B L *rest"]) -> Shaped[Array, "BK S *rest"]:
         # Split, then merge: JAX supports no single reshape that does both to an Explicit batch axis.
-        x = pad_length(x, rows).reshape(len(x), -1, rows, *x.shape[2:])
-        return x.reshape(-1, *x.shape[2:])
+        x = pad_length(x, rows).reshape(batch, num_chunks, rows, *x.shape[2:])
+        return x.reshape(batch * num_chunks, *x.shape[2:])
 
     output = softmax_attention(
         *(chunks(x) for x in (query, key, value)),
         mask=chunks(mask),
         query_mask=None if query_mask is None else chunks(query_mask),
     )
-    output = output.reshape(len(query), -1, *output.shape[1:])
-    return output.reshape(len(query), -1, *query.shape[2:])[:, :length]
+    output = output.reshape(batch, num_chunks, *output.shape[1:])
+    return output.reshape(batch, num_chunks * rows, *query.shape[2:])[:, :length]
 
 
 class ChunkedAttention(AttentionCore):
