@@ -55,6 +55,8 @@ def main(argv: list[str]) -> int:
         }
     runs = {folder: train.prepare(config) for folder, config in configs.items()}
     if MODE.value == "check":
+        for run in runs.values():
+            training.warn_if_too_large(train.make_spec(run))
         if training.is_primary():
             print(cli.CHECKED)
         return 0

@@ -42,7 +42,9 @@ def main(argv: list[str]) -> int:
         config = training.keep_accumulation(cli.with_seed(CONFIG.value, seed), folder)
     run = pretrain.prepare(config)
     if MODE.value == "check":
-        pretrain.open_tokenizer(run)
+        tokenizer = pretrain.open_tokenizer(run)
+        vocabulary = pretrain.vocabulary_of(tokenizer) if tokenizer else None
+        training.warn_if_too_large(pretrain.make_spec(run, vocabulary))
         if training.is_primary():
             print(cli.CHECKED)
         return 0

@@ -8,11 +8,13 @@ import shutil
 import signal
 import types
 
+import jax
 import pytest
 
 from configs import listops
 from lra import data, train
 from nystromformer_jax import training
+from nystromformer_jax.training.planning.estimate import make_plan
 from tests import programs
 from tests.programs import ROOT, assert_refused, call, finish, wait_for_lines
 
@@ -105,6 +107,21 @@ def test_non_finite_loss_ends_the_run_with_one_sentence(tmp_path):
     assert "became NaN or infinite between steps 1 and 10" in errors.splitlines()[-1]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["state"], result["step"]) == ("diverged", 10)
+
+
+@pytest.mark.slow(minutes=0.8)
+def test_thirty_steps_stay_within_one_and_a_half_times_the_plan(tmp_path):
+    """Freed memory returns to the system. With a heap that only grows, it was four times the plan."""
+    sizes = {"train.accumulation": 1, "train.batch_size": 8, "train.total_steps": 30}
+    sizes |= {"data.examples": 100, "optimizer.warmup_steps": 1, "eval.max_examples": 8}
+    arguments = [f"--config.{key}={value}" for key, value in sizes.items()]
+    code, _, errors = finish(start(*arguments, f"--workdir={tmp_path}"))
+    assert code == 0, errors
+    config = json.loads((tmp_path / "config.json").read_text())
+    plan = make_plan(train.make_spec(train.prepare(config, jax.devices()[:1])))
+    program = 0.8 * 2**30  # without arrays: Python, the libraries, and compiling
+    peak = json.loads((tmp_path / "result.json").read_text())["peak_bytes"]
+    assert peak < program + 1.5 * plan.memory.total
 
 
 def test_other_seeds_are_trained_after_one_diverged(in_repository, monkeypatch, tmp_path):

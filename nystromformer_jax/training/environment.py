@@ -1,8 +1,10 @@
 """Software versions, hardware and peak memory of a run, and the compilation cache."""
 
+import contextlib
 import functools
 import importlib.metadata
 import logging
+import math
 import os
 import platform
 import resource
@@ -112,6 +114,17 @@ def peak_bytes() -> int:
         return int(statistics["peak_bytes_in_use"])
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def machine_bytes() -> int | float:
+    """Returns the memory that the processes of this machine or container may use; infinity if unknown."""
+    limits = [math.inf]
+    with contextlib.suppress(OSError, ValueError):  # unknown to the system
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroups, versions 2 and 1
+        with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+            limits.append(int(Path("/sys/fs/cgroup", file).read_text()))
+    return min(limits)
 
 
 def cpu_threads() -> int:

@@ -8,6 +8,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from nystromformer_jax.training import MeshConfig, TrainSpec, make_mesh
+from nystromformer_jax.training.environment import machine_bytes
 from nystromformer_jax.training.planning import estimate
 from nystromformer_jax.training.planning import report as report_file
 from nystromformer_jax.training.planning.estimate import Memory, Plan, largest_that_fits, make_plan
@@ -269,3 +270,16 @@ def test_report_has_the_largest_batch(monkeypatch, largest, sequence, words):
 def test_rejects_an_unknown_chip():
     with pytest.raises(ValueError, match="Unknown chip 'v5x'"):
         chip_of("v5x:2x2")
+
+
+@pytest.mark.parametrize(("nbytes", "warns"), [(10**3, True), (10**9, False)])
+def test_a_step_that_exceeds_the_memory_of_the_machine_warns(monkeypatch, caplog, nbytes, warns):
+    monkeypatch.setattr(estimate, "machine_bytes", lambda: nbytes)
+    estimate.warn_if_too_large(spec(devices=2))
+    assert ["train.accumulation" in record.getMessage() for record in caplog.records] == [
+        True
+    ] * warns
+
+
+def test_memory_of_this_machine_is_known():
+    assert 10**8 < machine_bytes() < 10**15

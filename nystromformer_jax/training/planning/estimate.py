@@ -1,6 +1,7 @@
 """Estimates memory and time of a training step by compiling it; the devices need not exist."""
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
+from nystromformer_jax.training.environment import machine_bytes
 from nystromformer_jax.training.errors import is_out_of_memory, needed_temporaries
 from nystromformer_jax.training.planning.hlo import (
     Collectives,
@@ -132,6 +134,28 @@ def make_plan(spec: TrainSpec, limit_bytes: int | float = math.inf, batch_size: 
         launches=find_launches(text) if text is not None and device.platform == "gpu" else None,
         kernel_bytes=0 if text is None else sum(nbytes for _, nbytes in kernel_costs(text)),
     )
+
+
+def warn_if_too_large(spec: TrainSpec) -> None:
+    """Logs a warning if a training step on CPU devices needs more memory than the machine has.
+
+    Linux ends such a program without a message. Accelerators refuse it with one.
+    """
+    if spec.mesh.devices.flat[0].platform != "cpu":
+        return
+    devices = len(spec.mesh.local_devices)
+    limit = machine_bytes() / devices
+    # What the operations of a part read and write in total is an upper bound, and quick to compute.
+    lowered = spec.make_train_step().lower(*spec.argument_shapes())
+    if (lowered.cost_analysis() or {}).get("bytes accessed", math.inf) < limit:
+        return
+    plan = make_plan(spec, limit)
+    if plan.memory is not None and not plan.fits:
+        logging.getLogger(__name__).warning(
+            "A training step needs %.1f GiB, but this machine has %.1f GiB, so the system may end the"
+            " program: raise train.accumulation, or lower train.batch_size or the length.",
+            *(devices * nbytes / 2**30 for nbytes in (plan.memory.total, limit)),
+        )
 
 
 def largest_batch(
