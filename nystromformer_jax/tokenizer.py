@@ -39,11 +39,12 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
     if found == ["vocab.json"] and not (folder / "merges.txt").is_file():
         raise FileNotFoundError(f"{folder} needs both merges.txt and vocab.json of RoBERTa.")
     transformers = import_transformers()
-    kind = transformers.AutoTokenizer
-    if found and not _names_class(folder):
-        kind = getattr(transformers, CLASSES[found[0]])
+    name = _class_name(folder)
+    if found and not name:
+        name = CLASSES[found[0]]
         if found[0] == "tokenizer.json":  # the class itself returns no types
             options.setdefault("model_input_names", INPUT_NAMES)
+    kind = getattr(transformers, name, transformers.AutoTokenizer)
     try:
         tokenizer = kind.from_pretrained(folder, local_files_only=True, **options)
     except Exception as error:  # the libraries raise nothing narrower
@@ -86,10 +87,12 @@ def read_options(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _names_class(folder: Path) -> bool:
-    """Returns True if tokenizer_config.json names a class, or config.json beside it a known model."""
+def _class_name(folder: Path) -> str:
+    """Returns the name of the class of the tokenizer; "AutoTokenizer" if transformers chooses, "" if unknown."""
     options = read_options(folder)
-    model = folder / "config.json"
-    kind = read_json(model).get("model_type") if options and model.is_file() else None
-    # The class of Nyströmformer is ALBERT's, which needs a SentencePiece model.
-    return bool(options.get("tokenizer_class")) or kind not in (None, *OWN_MODELS)
+    file = folder / "config.json"
+    model = read_json(file).get("model_type") if file.is_file() else None
+    # The class that transformers has for Nyströmformer is ALBERT's, which needs a SentencePiece model.
+    if model in OWN_MODELS:
+        return str(options.get("tokenizer_class") or "")
+    return "AutoTokenizer" if options.get("tokenizer_class") or (options and model) else ""

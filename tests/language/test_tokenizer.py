@@ -393,6 +393,14 @@ def test_added_tokens_json_beside_a_vocabulary(tmp_path):
 # --- Faults
 
 
+def test_a_model_of_ours_with_the_vocabulary_of_bert_has_its_tokenizer(tmp_path):
+    """transformers has only ALBERT's tokenizer for this type of model, which needs SentencePiece."""
+    write_bert(tmp_path)
+    texts.write(tmp_path / "tokenizer_config.json", '{"tokenizer_class": "BertTokenizer"}')
+    texts.write(tmp_path / "config.json", '{"model_type": "nystromformer"}')
+    assert tokens(load_tokenizer(tmp_path), "Abcb ét.") == ["a", "##b", "##cb", "[UNK]", "."]
+
+
 def test_rejects_a_missing_tokenizer(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"/x does not exist: set data\.tokenizer to tok"):
         load_tokenizer(tmp_path / "x")
