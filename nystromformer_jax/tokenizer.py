@@ -88,7 +88,7 @@ def read_options(folder: Path) -> dict[str, Any]:
 
 
 def _class_name(folder: Path) -> str:
-    """Returns the name of the class of the tokenizer; "AutoTokenizer" if transformers chooses, "" if unknown."""
+    """Returns the tokenizer's class, "AutoTokenizer" if transformers chooses it, or "" if it is unknown."""
     options = read_options(folder)
     file = folder / "config.json"
     model = read_json(file).get("model_type") if file.is_file() else None

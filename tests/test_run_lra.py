@@ -304,16 +304,17 @@ def test_several_processes_report_the_same_error_for_a_folder_in_use(tmp_path):
 
 @pytest.mark.slow(minutes=2)
 def test_same_command_resumes_after_kill_9_with_the_same_bits(tmp_path):
-    code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/whole"))
+    parts = [*SMALL, "--config.train.accumulation=4"]
+    code, output, _ = finish(start(*parts, f"--workdir={tmp_path}/whole"))
     assert code == 0
     assert "test accuracy" in output
-    killed = start(*SMALL, f"--workdir={tmp_path}/killed")
+    killed = start(*parts, f"--workdir={tmp_path}/killed")
     metrics = tmp_path / "killed" / "metrics.jsonl"
     wait_for_lines(tmp_path / "killed", 12, killed)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert not (tmp_path / "killed" / "result.json").exists()
-    code, _, errors = finish(start(*SMALL, f"--workdir={tmp_path}/killed"))
+    code, _, errors = finish(start(*parts, f"--workdir={tmp_path}/killed"))
     assert code == 0
     assert "Resuming from step" in errors
     assert metrics.read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
@@ -325,12 +326,12 @@ def test_same_command_resumes_after_kill_9_with_the_same_bits(tmp_path):
     assert final_parameters(tmp_path / "whole") == final_parameters(tmp_path / "killed")
     # A second run on a finished folder trains nothing.
     before = metrics.stat().st_mtime_ns
-    code, output, _ = finish(start(*SMALL, f"--workdir={tmp_path}/killed"))
+    code, output, _ = finish(start(*parts, f"--workdir={tmp_path}/killed"))
     assert code == 0
     assert "nothing was trained" in output
     assert metrics.stat().st_mtime_ns == before
     # Ctrl-C and SIGTERM save, print how to resume, and exit with 128 plus the signal.
-    stopped = start(*SMALL, f"--workdir={tmp_path}/stopped")
+    stopped = start(*parts, f"--workdir={tmp_path}/stopped")
     metrics = tmp_path / "stopped" / "metrics.jsonl"
     wait_for_lines(tmp_path / "stopped", 3, stopped)
     stopped.send_signal(signal.SIGTERM)
