@@ -23,7 +23,7 @@ from lra.report.groups import tasks_of
 from lra.report.published import title_of
 from lra.report.tables import format_p
 from nystromformer_jax.durable import write_bytes
-from reporting.tables import Table, markdown_table
+from reporting.tables import NOTHING, Table, markdown_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -78,7 +78,7 @@ def _control(recipe: str) -> str:
         [found] = compared
         size = found.half_width if found.paired else found.error
         kind = "95 % t interval" if found.paired else "binomial standard error"
-        seeds = [found.seeds if found.paired else group.accuracies for group in pair]
+        seeds = [found.seeds or group.accuracies for group in pair]
         with_seeds, without_seeds = (", ".join(map(str, numbers)) for numbers in seeds)
         difference = f"{found.difference:+.2f}".replace("-", "−")
         cells = {
@@ -86,7 +86,7 @@ def _control(recipe: str) -> str:
             "seeds with": with_seeds,
             "seeds without": without_seeds,
             "with Nyström attention − without, points": difference,
-            "error": f"± {size:.2f}, {kind}",
+            "error": NOTHING if math.isnan(size) else f"± {size:.2f}, {kind}",
             "p": format_p(found.p),
             "p, Holm": format_p(tests.get((task, frozenset(labels)), math.nan)),
         }

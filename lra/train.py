@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -334,10 +335,13 @@ def describe_seeds(results: Sequence[Mapping[str, Any]], diverged: int = 0) -> s
     ]
     summary = summarize(accuracies)
     others = f" and {diverged} that diverged" if diverged else ""
+    interval = "no interval from fewer than three"
+    if not math.isnan(summary.half_width):
+        interval = f"95 % t-interval ± {summary.half_width:.2f}"
     return (
         f"{results[0]['task']} with {results[0]['attention']} attention, {len(results)} seeds{others}:"
-        f" {split} accuracy {summary.mean:.2f} %, standard deviation {summary.deviation:.2f}, 95 %"
-        f" t-interval ± {summary.half_width:.2f} ({', '.join(f'{value:.2f}' for value in accuracies)})."
+        f" {split} accuracy {summary.mean:.2f} %, standard deviation {summary.deviation:.2f}, {interval}"
+        f" ({', '.join(f'{value:.2f}' for value in accuracies)})."
     )
 
 

@@ -125,6 +125,11 @@ def format_spread(mean: float, deviation: float, digits: int = 2) -> str:
     return f"{mean:.{digits}f}{spread}"
 
 
+def format_half_width(half_width: float) -> str:
+    """Formats the half width of an interval; a dash for NaN."""
+    return NOTHING if math.isnan(half_width) else f"± {half_width:.2f}"
+
+
 def _is_numeric(cells: Sequence[str]) -> bool:
     is_number = [bool(NUMBER.match(cell)) for cell in cells if any(map(str.isdigit, cell))]
     return 0 < len(is_number) <= 2 * sum(is_number)

@@ -19,7 +19,7 @@ class Cell(NamedTuple):
     n: int
     mean: float
     deviation: float  # standard deviation over seeds, NaN for one seed
-    half_width: float  # of the 95 % Student t interval, NaN for one seed
+    half_width: float  # of the 95 % Student t interval, NaN for fewer than three seeds
     error: float  # standard error over examples, averaged over seeds
 
 

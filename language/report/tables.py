@@ -7,7 +7,15 @@ from language.glue.tasks import TASKS
 from language.report.groups import Cell, Group, best
 from language.report.published import COLUMNS, SOURCE, TABLE_2, Column
 from language.report.results import Run
-from reporting.tables import NOT_RUN, NOTHING, OURS, Table, format_3sf, format_spread
+from reporting.tables import (
+    NOT_RUN,
+    NOTHING,
+    OURS,
+    Table,
+    format_3sf,
+    format_half_width,
+    format_spread,
+)
 
 TITLES = {
     "accuracy": "accuracy",
@@ -69,9 +77,7 @@ def settings_table(groups: Sequence[Group]) -> Table:
                 "setting": _label(group),
                 "seeds": _seeds(group),
                 **{_title(*name): _of_seeds(group.cell(*name)) for name in names},
-                "95 % t-interval": f"± {100 * main.half_width:.2f}"
-                if main and main.n > 1
-                else NOTHING,
+                "95 % t-interval": format_half_width(100 * main.half_width) if main else NOTHING,
                 "steps": _distinct(run.result["total_steps"] for run in group.runs),
             }
         )

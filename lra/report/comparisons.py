@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import statistics
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ class Comparison:
     second: str
     seeds: tuple[int, ...]  # common to both groups; paired if there are at least two
     difference: float
-    half_width: float  # half width of the paired 95 % t interval; NaN if unpaired
+    half_width: float  # half width of the paired 95 % t interval; NaN for fewer than three pairs
     error: float  # binomial standard error of the unpaired difference; NaN if paired
     p: float  # p-value of the paired t-test; NaN if unpaired
     p_holm: float = math.nan  # p-value with Holm's correction over all tests of the report
@@ -94,10 +95,13 @@ def _difference(first: Group, second: Group) -> Comparison:
     one, other = first.accuracies, second.accuracies
     seeds = tuple(sorted(one.keys() & other.keys()))
     names = first.task, first.label, second.label, seeds
-    if len(seeds) < 2:
+    if len(seeds) < 2:  # the common seed alone, because a mean over more seeds has another spread
         error = math.hypot(first.binomial_error, second.binomial_error)
-        difference = first.summary.mean - second.summary.mean
-        return Comparison(*names, difference, math.nan, error, math.nan)
+        means = [
+            accuracies[seeds[0]] if seeds else statistics.fmean(accuracies.values())
+            for accuracies in (one, other)
+        ]
+        return Comparison(*names, means[0] - means[1], math.nan, error, math.nan)
     pairs = [one[seed] for seed in seeds], [other[seed] for seed in seeds]
     differences = summarize([a - b for a, b in zip(*pairs, strict=True)])
     return Comparison(*names, differences.mean, differences.half_width, math.nan, paired_p(*pairs))

@@ -3,6 +3,8 @@
 import csv
 import dataclasses
 import io
+import math
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -156,7 +158,7 @@ def _cell(group: Group) -> dict[str, Any]:
 def _statistics(group: Group) -> dict[str, Any]:
     summary = group.summary
     low, high = summary.mean - summary.half_width, summary.mean + summary.half_width
-    interval = [low, high] if summary.n > 1 else None
+    interval = None if math.isnan(summary.half_width) else [low, high]
     return {**summary._asdict(), "interval": interval, "binomial_error": group.binomial_error}
 
 

@@ -26,6 +26,7 @@ from reporting.tables import (
     PARTIAL,
     Table,
     format_3sf,
+    format_half_width,
     format_spread,
 )
 
@@ -194,10 +195,10 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
     rows = [
         {
             "difference, percentage points": f"{one.first} − {one.second}",
-            "seeds": ", ".join(map(str, one.seeds)) if one.paired else "not paired",
+            "seeds": ", ".join(map(str, one.seeds)) or "none in common",
             "mean": f"{one.difference:+.2f}".replace("-", "−"),
-            "95 % t-interval": f"± {one.half_width:.2f}" if one.paired else NOTHING,
-            "binomial error": NOTHING if one.paired else f"± {one.error:.2f}",
+            "95 % t-interval": format_half_width(one.half_width),
+            "binomial error": format_half_width(one.error),
             "p": format_p(one.p),
             "p, Holm": format_p(one.p_holm),
         }

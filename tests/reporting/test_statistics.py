@@ -24,7 +24,13 @@ def test_interval_over_five_seeds_is_students_t():
 
 
 def test_interval_of_equal_values_has_zero_width():
-    assert summarize([2.0, 2.0]) == (2, 2.0, 0.0, 0.0)
+    assert summarize([2.0, 2.0, 2.0]) == (3, 2.0, 0.0, 0.0)
+
+
+def test_two_values_have_no_interval():
+    pair = summarize([1.0, 3.0])
+    assert pair[:3] == (2, 2.0, pytest.approx(2**0.5))
+    assert math.isnan(pair.half_width)
 
 
 def test_one_value_has_no_spread():

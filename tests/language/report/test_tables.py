@@ -54,7 +54,7 @@ def test_a_task_has_a_row_for_each_setting_and_each_run(tmp_path):
     settings = tables.settings_table(groups)
     assert settings.columns[2:4] == ["Matthews, %", "accuracy, %"]
     assert settings.sections[0][1] == [
-        ["nystrom-64 from pretrain-small", "0, 1", *["82.00 ± 2.83"] * 2, "± 25.41", "300"]
+        ["nystrom-64 from pretrain-small", "0, 1", *["82.00 ± 2.83"] * 2, "–", "300"]
     ]
     runs = tables.runs_table(groups).sections[0][1]
     assert [row[:4] for row in runs] == [
