@@ -290,6 +290,10 @@ def with_seed(config: ConfigDict, seed: int) -> dict[str, Any]:
     relative to the repository, or absolute if the file is outside.
     """
     plain: dict[str, Any] = config.to_dict()
+    if "cpu_accumulation" in plain["train"]:  # of version 0.2.0
+        raise ValueError(
+            "train.cpu_accumulation was removed: with train.accumulation=0 the program chooses the parts."
+        )
     path, colon, argument = config_flags.get_config_filename(flags.FLAGS["config"]).partition(":")
     file, root = Path(path).resolve(), CONFIGS.resolve().parent
     path = str(file.relative_to(root) if file.is_relative_to(root) else file)

@@ -157,7 +157,7 @@ class Tokenizer:
         import tokenizers
 
         cls, sep = map(self.backend.id_to_token, (self.cls_id, self.sep_id))
-        second = min(num_types - 1, 1)
+        second = min(num_types - 1, 1) if self.has_types else 0
         backend = _mark_special(self.backend, lambda token: token["id"] in self.special_ids)
         backend.post_processor = tokenizers.processors.TemplateProcessing(
             single=f"{cls} $A {sep}",
@@ -196,7 +196,7 @@ def load_tokenizer(path: str | os.PathLike[str], *, lowercase: bool = True) -> T
     Args:
       path: A folder with `tokenizer.json`, BERT's `vocab.txt`, or RoBERTa's `vocab.json` beside `merges.txt`,
         such as the folder of a Hugging Face model. It is read as by transformers, with its
-        `tokenizer_config.json` and its added tokens. Or a `tokenizer.json` or `vocab.txt` by itself.
+        `tokenizer_config.json` and its added tokens. Or one of these files by itself.
       lowercase: Convert text to lower case for a `vocab.txt`, unless `do_lower_case` is set in
         `tokenizer_config.json` of the same folder.
 
@@ -234,11 +234,12 @@ def _from_folder(folder: Path, lowercase: bool) -> Tokenizer:
         raise ValueError(
             f"The tokenizer of {folder} is not one of the library tokenizers: convert it to tokenizer.json."
         )
-    return dataclasses.replace(
-        Tokenizer.from_backend(copy.deepcopy(backend), str(folder)),
-        truncation_side=tokenizer.truncation_side,
-        has_types="token_type_ids" in tokenizer.model_input_names,
-    )
+    side, has_types = tokenizer.truncation_side, "token_type_ids" in tokenizer.model_input_names
+    found = Tokenizer.from_backend(copy.deepcopy(backend), str(folder))
+    sha256 = found.sha256
+    if (side, has_types) != ("right", True):  # otherwise as in version 0.2.0, whose runs resume
+        sha256 = hashlib.sha256(f"{sha256} {side} {has_types}".encode()).hexdigest()
+    return dataclasses.replace(found, truncation_side=side, has_types=has_types, sha256=sha256)
 
 
 def bert_words(counts: Mapping[str, int], lowercase: bool) -> Counter[str]:

@@ -51,13 +51,14 @@ def load_plugin(name: str, kind: type, description: str) -> Any:
 
 
 def source_sha256(name: str) -> str:
-    """Returns a hash of the source of the plug-in `module:name`: all imported modules of its package."""
-    top = name.partition(":")[0].partition(".")[0]
+    """Returns a hash of the source of the plug-in `module:name`: of all modules of its package, if any."""
+    module = importlib.import_module(name.partition(":")[0])
+    file = Path(str(module.__file__))
+    package = file.parent if module.__package__ else file
+    files = sorted(package.rglob("*.py")) if module.__package__ else [file]
     digest = hashlib.sha256()
-    for path, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if path.partition(".")[0] == top and file and Path(file).is_file():
-            digest.update(path.encode() + Path(file).read_bytes())
+    for found in files:
+        digest.update(str(found.relative_to(package)).encode() + found.read_bytes())
     return digest.hexdigest()
 
 

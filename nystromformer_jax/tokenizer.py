@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from nystromformer_jax.durable import read_json
 MASK_TOKENS = ("[MASK]", "<mask>")
 CONFIG = "tokenizer_config.json"
 INPUT_NAMES = ["input_ids", "token_type_ids", "attention_mask"]
+CLASS_NAME = re.compile(r"\w+Tokenizer(Fast)?")
 OWN_MODELS = ("nystromformer", "nystromformer_jax")
 # Classes of tokenizers by their files, if the folder does not name a class.
 CLASSES = {
@@ -39,14 +41,16 @@ def load_tokenizer(folder: Path, **options: Any) -> Any:
     if found == ["vocab.json"] and not (folder / "merges.txt").is_file():
         raise FileNotFoundError(f"{folder} needs both merges.txt and vocab.json of RoBERTa.")
     transformers = import_transformers()
-    name = _class_name(folder)
-    if found and not name:
-        name = CLASSES[found[0]]
-        if found[0] == "tokenizer.json":  # the class itself returns no types
-            options.setdefault("model_input_names", INPUT_NAMES)
-    kind = getattr(transformers, name, transformers.AutoTokenizer)
+    name = _class_name(folder) or (CLASSES[found[0]] if found else "")
+    kind = transformers.AutoTokenizer
+    if CLASS_NAME.fullmatch(name):
+        kind = getattr(transformers, name, kind)
+    options = {**options, "local_files_only": True, "trust_remote_code": False}
+    # Some classes return no types by default, although their models have been trained with types.
+    if "model_input_names" not in read_options(folder):
+        options.setdefault("model_input_names", INPUT_NAMES)
     try:
-        tokenizer = kind.from_pretrained(folder, local_files_only=True, **options)
+        tokenizer = kind.from_pretrained(folder, **options)
     except Exception as error:  # the libraries raise nothing narrower
         reason = " ".join(str(error).split())
         raise ValueError(f"The tokenizer of {folder} cannot be read: {reason:.300}") from None

@@ -43,13 +43,12 @@ def mask_or_ones(
     mask: Bool[Array, "B L"] | None, x: Shaped[Array, "B L H D"]
 ) -> Bool[Array, "B L"]:
     """Returns `mask`, or True everywhere if it is None, sharded like the tokens of `x`."""
-    ones = jnp.ones_like(x, bool).all(axis=(2, 3))
     if mask is None:
-        return ones
-    sharding = jax.typeof(ones).sharding
+        return jnp.ones_like(x, bool).all(axis=(2, 3))
+    sharding = jax.typeof(x).sharding
     if jax.sharding.AxisType.Explicit not in sharding.mesh.axis_types:
         return mask
-    return jax.sharding.reshard(mask, sharding.spec)
+    return jax.sharding.reshard(mask, jax.sharding.PartitionSpec(*sharding.spec[:2]))
 
 
 def pad_length(x: Shaped[Array, "B L *rest"], multiple: int) -> Shaped[Array, "B T *rest"]:

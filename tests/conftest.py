@@ -159,13 +159,14 @@ def pytest_collection_modifyitems(config, items):
 
     With `--core`, only the tests of the contract are kept.
     """
+    for item in items:
+        for mark in ALLOWED_WARNINGS:
+            item.add_marker(mark)
     if config.getoption("core"):
         items[:] = [item for item in items if "core_name" in item.fixturenames]
         return
     kept = {}
     for item in items:
-        for mark in ALLOWED_WARNINGS:
-            item.add_marker(mark)
         if marker := item.get_closest_marker("slow_except"):
             keep = item.callspec.id in marker.args
             function = item.nodeid.partition("[")[0]

@@ -25,6 +25,15 @@ def masked_sum(output):
     return (output * MASK[..., None] * jnp.arange(1.0, E + 1)[None, None]).sum()
 
 
+def test_an_additive_mask_inside_jit_gives_nan(rngs):
+    """It cannot raise an error there, and would be read as its opposite."""
+    query = normal(next(rngs), (B, L, 2, 4))
+    keep = jnp.arange(L)[None, None, None] < jnp.full((B, 1, 1, 1), 5)
+    attend = jax.jit(attention_fn(num_landmarks=4))
+    assert jnp.isfinite(attend(query, query, query, mask=keep.astype(jnp.float32))).all()
+    assert jnp.isnan(attend(query, query, query, mask=jnp.where(keep, 0, -1e9))).all()
+
+
 @pytest.mark.parametrize("dtype", [bool, jnp.int32, jnp.float32])
 @pytest.mark.slow_except("bool")
 def test_softmax_in_linen_equals_flax_forward_and_gradient(rngs, dtype):

@@ -1,6 +1,7 @@
 """Config section "data" for fine-tuning on one's own files."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -125,7 +126,8 @@ class FilesConfig:
     def known_labels(self) -> list[str]:
         """The labels of the config; empty if they are those of the training file."""
         if not self.labels.startswith("["):
-            return [label.strip() for label in self.labels.split(",")] if self.labels else []
+            given = [label.strip() for label in self.labels.split(",")] if self.labels else []
+            return given if self.kind == "token_classification" else list(map(whole_number, given))
         try:
             labels = parse_json(self.labels, "data.labels", "")
         except ValueError:
@@ -158,3 +160,9 @@ class FilesConfig:
                     " pass the path of a file."
                 )
         return paths
+
+
+def whole_number(label: str) -> str:
+    """Returns the label 1 for 1.0, which is the same number."""
+    found = re.fullmatch(r"(-?\d+)\.0+", label)
+    return found[1] if found else label

@@ -91,15 +91,15 @@ def _cells(line: str) -> list[str]:
 def _comment_test(lines: Sequence[str]) -> Callable[[str], bool]:
     """Returns a function that tells comments from words that begin with "#", such as "#" or a hashtag.
 
-    A comment begins with "# " or contains "=". It has another number of columns than most lines, or, if its
-    columns are separated by spaces, a value that no other line has in its column and that is not the tag of
-    an entity.
+    A comment begins with "# " or contains "=". It has another number of columns than most lines. Or its
+    columns are separated by spaces and have the form `# key = value`, or the last one is neither the tag of
+    another line nor that of an entity.
     """
     rows = map(_cells, lines)
     words = [cells for cells in rows if cells[0] and cells[0][0] != "#" and cells[0] != DOCUMENT]
     counts = Counter(len(cells) for cells in words)
     columns = counts.most_common(1)[0][0] if words else 0
-    known = [set(column) for column in zip(*(w for w in words if len(w) == columns), strict=True)]
+    tags = {cells[-1] for cells in words if len(cells) == columns}
 
     def is_comment(line: str) -> bool:
         cells = _cells(line)
@@ -108,10 +108,10 @@ def _comment_test(lines: Sequence[str]) -> Callable[[str], bool]:
             return False
         if len(cells) != columns:
             return True
-        if cells[0] == "#" and "\t" in line:
+        if columns == 1 or (cells[0] == "#" and "\t" in line):
             return False
-        pairs = zip(cells[1:], known[1:], strict=True)
-        return not all(cell in seen or ENTITY_TAG.fullmatch(cell) for cell, seen in pairs)
+        has_tag = cells[-1] in tags or ENTITY_TAG.fullmatch(cells[-1])
+        return cells[2:3] == ["="] or not has_tag
 
     return is_comment
 

@@ -20,7 +20,7 @@ from language.tasks.task import Kind, Task
 from language.tokenizer import Tokenizer
 
 # Part of every fingerprint. Increase it when the same files and tokenizer give different data.
-FORMAT = 6
+FORMAT = 7
 
 NOTES = "notes.json"
 # Fields of the section "data" on which the stored data depend.

@@ -5,7 +5,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataprep.archives import parse_json, read_text
-from language.files.config import METRICS, FilesConfig
+from language.files.config import METRICS, FilesConfig, whole_number
 from language.tasks import examples
 from language.tasks.examples import EncodedSplit, Example
 from language.tasks.sequences import SequenceTask
@@ -22,7 +21,6 @@ from language.tokenizer import Tokenizer
 from nystromformer_jax.spelling import nearest
 
 SUFFIXES = (".tsv", ".csv", ".jsonl")
-WHOLE_NUMBER = re.compile(r"(-?\d+)\.0+")  # the labels 1.0 and 1 are equal, as numbers and as texts
 
 
 class Record(NamedTuple):
@@ -282,5 +280,4 @@ def _label_name(value: Any, column: str, where: str) -> str:
 def _label_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    text = value.strip() if isinstance(value, str) else json.dumps(value)
-    return whole[1] if (whole := WHOLE_NUMBER.fullmatch(text)) else text
+    return whole_number(value.strip() if isinstance(value, str) else json.dumps(value))

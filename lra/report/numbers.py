@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import io
 import math
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 

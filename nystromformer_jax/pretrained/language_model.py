@@ -194,11 +194,12 @@ class LanguageModel:
         first = backend.encode(question, context)
         backend.no_truncation()
         windows = [first, *first.overflowing]
+        has_types = "token_type_ids" in self.tokenizer.model_input_names
         rows = self._rows(
             None,
             {
                 "input_ids": [own.ids for own in windows],
-                "token_type_ids": [own.type_ids for own in windows],
+                **({"token_type_ids": [own.type_ids for own in windows]} if has_types else {}),
             },
         )
         best, span, empty = -np.inf, (0, 0), np.inf

@@ -64,7 +64,9 @@ def choose_accumulation(
     rows, cores = train.batch_size // mesh.shape["data"], 1
     limit = part_bytes(memory)
     if device.platform == "cpu":
-        cores = max(2, cpu_threads() // len(mesh.local_devices))
+        if jax.process_count() == 1:  # several hosts may differ, but need one number
+            cores = cpu_threads() // len(mesh.local_devices)
+        cores = max(2, cores)
         limit = cores * CORE_PART_BYTES
     parts = smallest_parts(rows, example_bytes, limit, at_least=-(-cores // sequences))
     chosen = {"train": dataclasses.replace(train, accumulation=parts)}
@@ -105,7 +107,7 @@ def keep_accumulation(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     A run with another batch size is not continued, so its number of parts is not used.
     """
     file = folder / "config.json"
-    if config["train"].get("accumulation") != 0 or not file.is_file():
+    if config["train"].get("accumulation", 0) or not file.is_file():
         return config
     run = read_json(file)  # may be the config of another program, without `train.accumulation`
     recorded = run.get("train", {}).get("accumulation", 0)

@@ -169,34 +169,32 @@ class FitConfig:
     def check_batches(self, mesh: Any) -> None:
         """Raises ValueError unless the batch sizes are divisible by the data axis of `mesh` and the parts."""
         train, shards = self.train, mesh.shape["data"]
-        if train.batch_size % (train.accumulation or 1):
-            raise ValueError(
-                f"train.batch_size={train.batch_size} is not divisible by {train.accumulation} parts"
-                f" (train.accumulation): pass a multiple of {train.accumulation}, or"
-                " train.accumulation=0 to leave the number to the program."
-            )
         for name, rows in (("train", train.batch_size), ("eval", self.eval.batch_size)):
             if rows % shards:
                 raise ValueError(
                     f"{name}.batch_size={rows} is not divisible by mesh.data={shards}: pass a multiple"
                     f" of {shards}."
                 )
+        if train.batch_size % (train.accumulation or 1):
+            raise ValueError(
+                f"train.batch_size={train.batch_size} is not divisible by {train.accumulation} parts"
+                f" (train.accumulation): pass a multiple of {train.accumulation}, or"
+                " train.accumulation=0 to leave the number to the program."
+            )
 
 
 def num_parts(accumulation: int, batch_size: int, num_shards: int) -> int:
     """Returns the number of sequential parts of a batch that is split over `num_shards` devices.
 
     It is the largest divisor of `accumulation` (0: 1) with which all devices have equally many examples of a
-    part.
-    A device processes at most as many examples at once as a single device would.
+    part. A device processes at most as many examples at once as a single device would.
     """
     return math.gcd(accumulation or 1, batch_size // num_shards)
 
 
 SECTIONS: dict[str, type] = typing.get_type_hints(FitConfig)
-REMOVED = {
-    ("train", "cpu_accumulation")
-}  # keys in configs of runs of version 0.2.0, without effect now
+# Keys in configs of runs of version 0.2.0, without effect now.
+REMOVED = {("train", "cpu_accumulation")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

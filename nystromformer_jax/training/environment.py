@@ -63,12 +63,13 @@ def package_version() -> str:
         return nystromformer_jax.__version__
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(folder), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        return done.stdout.strip()
 
     try:
-        commit = git("rev-parse", "--short", "HEAD")
-        modified = ", modified" if git("status", "--porcelain", "-uno") else ""
+        commit = git("rev-parse", "--short=9", "HEAD")
+        modified = ", modified" if git("status", "--porcelain", "--", "*.py") else ""
     except (OSError, subprocess.SubprocessError):  # git is missing, or does not trust the folder
         return nystromformer_jax.__version__
     return f"{nystromformer_jax.__version__} ({commit}{modified})"
@@ -76,11 +77,10 @@ def package_version() -> str:
 
 def _plugins(config: Mapping[str, Any]) -> list[str]:
     """Returns the plug-ins of a config: its attention and its task."""
-    names = (
-        config.get(section, {}).get(key)
-        for section, key in (("attention", "name"), ("data", "task"))
-    )
-    return [name for name in names if is_plugin(name)]
+    places = (("attention", "name"), ("data", "task"))
+    sections = [(config.get(section), key) for section, key in places]
+    names = [section.get(key) for section, key in sections if isinstance(section, Mapping)]
+    return [name for name in names if isinstance(name, str) and is_plugin(name)]
 
 
 def processor() -> str:

@@ -8,6 +8,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from language.tokenizer import Tokenizer, load_tokenizer
+from nystromformer_jax.tokenizer import load_tokenizer as load_of_folder
 from tests.language import texts
 
 BERT = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *"abcét[].", "##b", "##c", "##cb", "a##"]
@@ -391,6 +392,35 @@ def test_added_tokens_json_beside_a_vocabulary(tmp_path):
 
 
 # --- Faults
+
+
+def test_a_class_without_types_of_its_own_gives_those_of_the_file(tmp_path, trained):
+    """Models such as the published ones were trained with types; `model_input_names` can turn them off."""
+    trained.save(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    options = {**json.loads(file.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}
+    del options["model_input_names"]
+    texts.write(file, json.dumps(options))
+    texts.write(tmp_path / "config.json", '{"model_type": "albert"}')
+    assert load_tokenizer(tmp_path).has_types
+    assert load_of_folder(tmp_path)("a", "b")["token_type_ids"][-1] == 1
+    texts.write(file, json.dumps({**options, "model_input_names": ["input_ids", "attention_mask"]}))
+    without = load_tokenizer(tmp_path)
+    assert not without.has_types
+    assert without.sha256 != trained.sha256
+    without.save(tmp_path / "saved")
+    assert not any(load_of_folder(tmp_path / "saved").backend_tokenizer.encode("a", "b").type_ids)
+
+
+def test_a_folder_never_executes_code_of_its_own(tmp_path, trained):
+    trained.save(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    options = json.loads(file.read_text())
+    options |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}}
+    texts.write(file, json.dumps(options))
+    texts.write(tmp_path / "own.py", "raise SystemExit('executed')")
+    with pytest.raises(ValueError, match="custom code"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_model_of_ours_with_the_vocabulary_of_bert_has_its_tokenizer(tmp_path):

@@ -114,9 +114,13 @@ def test_new_runs_record_their_parts(tmp_path):
     assert run.config["train"]["accumulation"] == run.fit.train.accumulation == 64
 
 
-def test_accumulation_is_kept_only_if_both_configs_have_it(tmp_path):
+def test_accumulation_is_that_of_the_run_if_the_config_has_none(tmp_path):
     without = {"train": {"batch_size": 4}}
     assert keep_accumulation(without, tmp_path) == without
+    older = tmp_path / "older"
+    older.mkdir()
+    (older / "config.json").write_text('{"train": {"batch_size": 4, "accumulation": 2}}')
+    assert keep_accumulation(without, older)["train"]["accumulation"] == 2
     (tmp_path / "config.json").write_text('{"seed": 1}')  # of another command
     for values in (without, config()):
         assert keep_accumulation(values, tmp_path) == values

@@ -145,7 +145,7 @@ def warn_if_too_large(spec: TrainSpec) -> None:
         return
     devices = len(spec.mesh.local_devices)
     limit = machine_bytes() / devices
-    # What the operations of a part read and write in total is an upper bound, and quick to compute.
+    # What all operations read and write, each loop's body once, is an upper bound and quick to compute.
     lowered = spec.make_train_step().lower(*spec.argument_shapes())
     if (lowered.cost_analysis() or {}).get("bytes accessed", math.inf) < limit:
         return

@@ -100,6 +100,14 @@ def test_comments_before_a_sentence_are_skipped_and_number_signs_are_words(tmp_p
     assert (second.words[0], second.tags[0]) == ("#", "O")
 
 
+@pytest.mark.parametrize("word", ["# # B-NP O", "#1=best NN I-NP O"])
+def test_a_number_sign_with_its_own_tags_is_a_word(tmp_path, word):
+    file = tmp_path / "x.conll"
+    file.write_text(f"rome NNP B-NP B-LOC\n{word}\nis VBZ B-VP O\n")
+    [record] = conll.read(file, FilesConfig(kind="token_classification"), labeled=None)
+    assert record.sentence.words[1] == word.split()[0]
+
+
 def test_hashtags_are_words_and_lines_with_fewer_columns_are_an_error(tmp_path):
     file, config = tmp_path / "x.conll", FilesConfig(kind="token_classification")
     file.write_text("#rome B-LOC\nis O\n\n#nice X\n")
