@@ -145,10 +145,10 @@ def nystrom_attention(
         are far from the inverse, and sums can be zero or negative. Other implementations do not normalize.
       implementation: `"pallas_tpu"` uses TPU kernels, in O(M D) memory besides the arguments; on other
         devices they run slowly, in interpret mode. `"xla"` uses jnp operations. `"auto"` uses the kernels
-        on TPUs. Unsupported arguments fall back to XLA, with one warning. The kernels support first-order
-        reverse-mode differentiation. `"xla"` supports every mode, except that a `conv_kernel` supports
-        reverse mode only, of any order. Do not use `"auto"` to compile for devices other than the default
-        devices or the ambient mesh, for example with `jax.export`.
+        on TPUs. Unsupported arguments fall back to XLA, with a `UserWarning` once per reason. The kernels
+        support first-order reverse-mode differentiation. `"xla"` supports every mode, except that a
+        `conv_kernel` supports reverse mode only, of any order. Do not use `"auto"` to compile for devices
+        other than the default devices or the ambient mesh, for example with `jax.export`.
 
     Returns:
       The output in `query`'s dtype. A row without a real key is finite.

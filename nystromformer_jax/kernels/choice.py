@@ -1,8 +1,8 @@
 """Selects the TPU kernels or XLA, and runs the kernels on the devices of a mesh."""
 
 import functools
-import logging
 import math
+import warnings
 from typing import Any
 
 import jax
@@ -17,8 +17,6 @@ from nystromformer_jax.validation import Implementation
 BATCH_AXIS = "data"
 # TPUs with too little VMEM for the kernels, or without the matrix products that the kernels use.
 TOO_OLD = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
-
-_log = logging.getLogger(__name__)
 
 
 def use_kernels(implementation: Implementation, inputs: Inputs, options: Options) -> bool:
@@ -43,8 +41,8 @@ def kernels_wanted(implementation: Implementation) -> bool:
 
 @functools.cache
 def warn_once(reason: str) -> None:
-    """Logs once, for each reason, why the kernels are not used."""
-    _log.warning("Nyström attention runs without its TPU kernels: %s.", reason)
+    """Warns once, for each reason, why the kernels are not used."""
+    warnings.warn(f"Nyström attention runs without its TPU kernels: {reason}.", stacklevel=2)
 
 
 def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:

@@ -32,7 +32,7 @@ def convert(
     """Converts a checkpoint and its tokenizer to the folder `dest`; returns the model and its source.
 
     `source` is a folder that `from_pretrained` reads, or a pickled file of the authors' code or its folder,
-    with config.json in that folder or the one above. `dest` must be another folder. `model_class` and
+    with config.json in that folder or the one above. `dest` must be missing or empty. `model_class` and
     `changes` are passed to `from_pretrained`.
 
     Raises:
@@ -43,6 +43,8 @@ def convert(
     from_parent = (parent / files.CONFIG).is_file() and not (folder / files.CONFIG).is_file()
     if dest.resolve() == folder.resolve() or (dest.resolve() == parent and from_parent):
         raise ValueError(f"{dest} contains the source: pass another destination.")
+    if dest.exists() and (not dest.is_dir() or any(dest.iterdir())):
+        raise ValueError(f"{dest} exists and is not an empty folder: pass another destination.")
     found, tensors = _read(source)
     model = make_model(found, model_class, "none", changes)
     params = read_params(model, found, tensors, other_labels="num_labels" in changes)

@@ -1,7 +1,7 @@
 """When and on which devices the kernels are used, and the warning when they are not."""
 
 import functools
-import logging
+import re
 
 import jax
 import jax.numpy as jnp
@@ -61,13 +61,14 @@ def test_cpu_uses_xla_by_default():
 
 
 @pytest.mark.parametrize("width", [35, 259])
-def test_convolution_per_channel_is_supported(caplog, width):
+@pytest.mark.filterwarnings("error")
+def test_convolution_per_channel_is_supported(width):
     program = traced(implementation="pallas_tpu", width=width, per_channel=True)
     assert "pallas_call" in program
-    assert not caplog.records
 
 
-def test_tpus_run_the_kernels_on_their_own_examples(caplog):
+@pytest.mark.filterwarnings("error")
+def test_tpus_run_the_kernels_on_their_own_examples():
     with tpus(data=4, sequence=1, types=(AUTO, AUTO)):
         program = traced()
     assert "shard_map" in program
@@ -75,9 +76,9 @@ def test_tpus_run_the_kernels_on_their_own_examples(caplog):
     assert "f32[1,300,128]" in program  # one of 4 examples per device
     with tpus(data=1):
         assert "shard_map" not in traced()
-    assert not caplog.records
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -94,12 +95,10 @@ def test_tpus_run_the_kernels_on_their_own_examples(caplog):
         ({"normalize_rows": True}, "normalize_rows=True"),
     ],
 )
-def test_unsupported_arguments_fall_back_to_xla_with_one_warning(caplog, options, reason):
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            assert "pallas_call" not in traced(implementation="pallas_tpu", **options)
-    (record,) = caplog.records
-    assert reason in record.getMessage()
+def test_unsupported_arguments_fall_back_to_xla_with_one_warning(options, reason):
+    with pytest.warns(UserWarning, match=re.escape(reason)):
+        assert "pallas_call" not in traced(implementation="pallas_tpu", **options)
+    assert "pallas_call" not in traced(implementation="pallas_tpu", **options)
 
 
 @pytest.mark.parametrize("options", [{"width": 3}, {"masked": True}])
@@ -119,29 +118,26 @@ def test_an_option_without_effect_does_not_disable_the_kernels(options):
         (functools.partial(tpus, data=3), "3 devices do not divide a batch of 4"),
     ],
 )
-def test_unsupported_devices_fall_back_to_xla(caplog, mesh, reason):
-    with caplog.at_level(logging.WARNING), mesh():
+def test_unsupported_devices_fall_back_to_xla(mesh, reason):
+    with pytest.warns(UserWarning, match=re.escape(reason)), mesh():
         assert "pallas_call" not in traced()
-    assert reason in caplog.records[0].getMessage()
 
 
-def test_a_batch_of_any_size_falls_back_to_xla(caplog, no_annotations):
+def test_a_batch_of_any_size_falls_back_to_xla(no_annotations):
     (batch,) = jax.export.symbolic_shape("batch")
-    with caplog.at_level(logging.WARNING), tpus(data=1):
+    with pytest.warns(UserWarning, match="they need a fixed batch size"), tpus(data=1):
         assert "pallas_call" not in traced((batch, 300, 2, 64))
-    assert "they need a fixed batch size" in caplog.records[0].getMessage()
 
 
-def test_mixed_dtypes_fall_back_to_xla(caplog, rngs):
+def test_mixed_dtypes_fall_back_to_xla(rngs):
     query, key, value = random_inputs(rngs, 1, 140, 2, 32)
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(UserWarning, match="several dtypes, bfloat16, float32"):
         nystrom_attention(
             query, key.astype(jnp.bfloat16), value, num_landmarks=16, implementation="pallas_tpu"
         )
-    assert "several dtypes, bfloat16, float32" in caplog.records[0].getMessage()
 
 
-def test_shard_map_with_check_vma_falls_back_to_xla(caplog):
+def test_shard_map_with_check_vma_falls_back_to_xla():
     mesh = jax.make_mesh((8,), ("data",), (AUTO,))
     tokens = jax.ShapeDtypeStruct((8, 140, 2, 32), jnp.float32)
     attend = functools.partial(nystrom_attention, num_landmarks=16, implementation="pallas_tpu")
@@ -154,27 +150,24 @@ def test_shard_map_with_check_vma_falls_back_to_xla(caplog):
         return str(jax.make_jaxpr(each)(tokens, tokens, tokens))
 
     assert "pallas_call" in program(check_vma=False)
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(UserWarning, match="check_vma=False"):
         assert "pallas_call" not in program(check_vma=True)
-    assert "check_vma=False" in caplog.records[0].getMessage()
 
 
-def test_several_devices_without_a_mesh_fall_back_to_xla(caplog, monkeypatch):
+def test_several_devices_without_a_mesh_fall_back_to_xla(monkeypatch):
     monkeypatch.setattr(choice, "target_device", lambda: ("tpu", "TPU v5 lite"))
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(UserWarning, match=re.escape("jax.set_mesh(mesh)")):
         assert "pallas_call" not in traced()
-    assert "jax.set_mesh(mesh)" in caplog.records[0].getMessage()
 
 
-def test_a_split_length_falls_back_to_xla(caplog):
+def test_a_split_length_falls_back_to_xla():
     tokens = jax.ShapeDtypeStruct((4, 320, 2, 64), jnp.float32)
     mesh = jax.make_mesh((8,), ("sequence",), (AUTO,))
     attend = functools.partial(
         sharded_nystrom_attention, mesh=mesh, num_landmarks=16, implementation="pallas_tpu"
     )
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(UserWarning, match="a length split over devices"):
         assert "pallas_call" not in str(jax.make_jaxpr(attend)(tokens, tokens, tokens))
-    assert "a length split over devices" in caplog.records[0].getMessage()
 
 
 @pytest.mark.slow_except("AxisType.Explicit-groups3")

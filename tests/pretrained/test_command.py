@@ -54,6 +54,16 @@ def test_convert_writes_model_tokenizer_and_labels(tmp_path, capsys):
     assert same_bits(read, variables)
 
 
+def test_an_existing_folder_is_not_replaced(tmp_path, capsys):
+    tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
+    dest = tmp_path / "ours"
+    dest.mkdir()
+    (dest / "config.json").write_text("mine")
+    assert main(["convert", str(tmp_path / "bert"), str(dest)]) == 2
+    assert "not an empty folder" in capsys.readouterr().err
+    assert (dest / "config.json").read_text() == "mine"
+
+
 def test_converts_to_another_head(tmp_path):
     tiny.folder_of(tmp_path / "bert", "bert", "ForMaskedLM")
     name = "--model_class=NystromformerForTokenClassification"
