@@ -78,7 +78,7 @@ def _plot_panels(
             panel.plot(steps, means, color="#D8D8D8", linewidth=0.8)
         _draw_baselines(panel, baselines)
         _draw(panel, group, "accuracy", 100, COLORS[0], markersize=2)
-        panel.set_title(group.label, fontsize=9, wrap=True)
+        panel.set_title(textwrap.fill(group.label, 32), fontsize=9)
         panel.tick_params(labelsize=8, labelbottom=number + columns >= len(groups))
         if number + columns >= len(groups):
             panel.set_xlabel("step", fontsize=8)

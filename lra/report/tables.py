@@ -107,7 +107,7 @@ def benchmark_rows(
     If an attention has one complete group on a task, the row shows this group. If it has several, there is
     a row for each. If it has none, the row shows the group with the most steps, with a score if possible.
     Attentions whose groups are all part of a grid are only shown in the grid, unless this holds for all.
-    Without `include_partial`, attentions whose groups are all partial have no row.
+    Without `include_partial`, attentions whose groups are all partial or unfinished have no row.
     """
     official = [group for group in groups if group.task in TITLES]
     cells: dict[str, dict[str, Group]] = {}
@@ -125,7 +125,8 @@ def benchmark_rows(
     shown = [
         label
         for label in outside or cells
-        if not all(_is_hidden(group, include_partial) for group in cells[label].values())
+        if include_partial
+        or any(group.state in ("complete", "diverged") for group in cells[label].values())
     ]
     labels = sorted(shown, key=lambda label: rank(label, cells[label].values()))
     return {label: cells[label] for label in labels}
