@@ -91,3 +91,18 @@ def test_a_config_without_sections_is_one_sentence(in_repository, tmp_path, prog
     answer = call(program, f"--config={file}")
     assert_refused(answer, program)
     assert "train: this section is missing" in answer.errors
+
+
+@pytest.mark.parametrize("program", ["run_lra", "run_pretrain", "run_finetune", "run_plan"])
+def test_help_ends_with_exit_code_0(in_repository, program):
+    assert call(program, "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "mode"),
+    [("run_lra", "eval"), ("run_pretrain", "eval"), ("run_glue", "eval"), ("run_glue", "export")],
+)
+def test_a_finished_run_needs_no_config(in_repository, tmp_path, program, mode):
+    answer = call(program, f"--mode={mode}", f"--workdir={tmp_path}")
+    assert_refused(answer, program)
+    assert "config.json does not exist" in answer.errors

@@ -1,4 +1,5 @@
 import errno
+import io
 import os
 import pathlib
 import signal
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from command import run_to_end
+from command import flushed_stdout, run_to_end
 from nystromformer_jax.training import CannotWrite, CheckpointDamaged
 
 DEV_FULL = pathlib.Path("/dev/full")
@@ -137,3 +138,11 @@ def test_sigterm_returns_143():
 def test_internal_errors_are_raised():
     with pytest.raises(AssertionError):
         run_to_end("name", raising(AssertionError()))
+
+
+def test_a_character_that_stdout_lacks_is_a_question_mark(monkeypatch):
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
+    with flushed_stdout():
+        print("36.2 ± 0.4 %")
+    assert output.getvalue() == b"36.2 ? 0.4 %\n"

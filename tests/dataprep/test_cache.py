@@ -306,3 +306,13 @@ def test_rejects_pickles(tmp_path):
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}]), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
         cache.open_array(tmp_path / "objects.npy")
+
+
+def test_without_a_home_folder_the_variable_is_named(monkeypatch):
+    def no_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("NYSTROMFORMER_JAX_CACHE", raising=False)
+    monkeypatch.setattr(pathlib.Path, "expanduser", no_home)
+    with pytest.raises(ValueError, match="NYSTROMFORMER_JAX_CACHE"):
+        cache.cache_dir()
