@@ -25,6 +25,7 @@ from language.tokenizer import Tokenizer
 from nystromformer_jax.durable import read_json, write_json
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL-2003; the line is skipped
+CONLL_U = 10  # columns
 ENTITY_TAG = re.compile(r"O|[BIESLUM]-.+")
 
 
@@ -42,8 +43,8 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     Comments, such as `# sent_id = 1`, are skipped before the first word of a sentence.
 
     Raises:
-      ValueError: The file is not UTF-8 or has no sentence, a line has no tag, or the lines of a sentence have
-        different numbers of columns.
+      ValueError: The file is not UTF-8, has no sentence or is CoNLL-U, a line has no tag, or the lines of a
+        sentence have different numbers of columns.
     """
     lines = read_text(path).split("\n")
     is_comment = _comment_test(lines)
@@ -79,6 +80,10 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
             tags.append(cells[-1].strip())
     if not records:
         raise ValueError(f"{path} has no sentences: it needs one word per line.")
+    if columns == CONLL_U and all(record.sentence.words[0] == "1" for record in records):
+        raise ValueError(
+            f"{path} is CoNLL-U, whose first column numbers the words: write the word first and the tag last."
+        )
     return records
 
 

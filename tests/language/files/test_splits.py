@@ -108,6 +108,14 @@ def test_a_number_sign_with_its_own_tags_is_a_word(tmp_path, word):
     assert record.sentence.words[1] == word.split()[0]
 
 
+def test_conll_u_is_an_error_because_its_first_column_is_a_number(tmp_path):
+    file = tmp_path / "x.conllu"
+    rows = [f"{i}\t{word}{8 * chr(9)}_" for i, word in enumerate(("rome", "fell"), 1)]
+    file.write_text("# sent_id = 1\n" + "\n".join(rows))
+    with pytest.raises(ValueError, match="CoNLL-U"):
+        conll.read(file, FilesConfig(kind="token_classification"), labeled=None)
+
+
 def test_hashtags_are_words_and_lines_with_fewer_columns_are_an_error(tmp_path):
     file, config = tmp_path / "x.conll", FilesConfig(kind="token_classification")
     file.write_text("#rome B-LOC\nis O\n\n#nice X\n")
