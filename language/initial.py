@@ -19,7 +19,7 @@ from nystromformer_jax.pretrained import from_pretrained, read_config
 from nystromformer_jax.pretrained.files import weight_files
 from nystromformer_jax.pretrained.names import ROBERTAS
 from nystromformer_jax.spelling import nearest
-from nystromformer_jax.training import Workdir, from_mapping, sync_errors, widest_array
+from nystromformer_jax.training import Workdir, from_mapping, sync_errors
 
 _logger = logging.getLogger(__name__)
 
@@ -94,21 +94,6 @@ def require_packages() -> None:
             raise ImportError(
                 f"The package {name} is not installed: pip install -e '.[language]' in the clone."
             )
-
-
-def example_bytes(config: NystromformerConfig, length: int) -> int:
-    """Returns the bytes of the widest array of an example, for `training.choose_accumulation`."""
-    is_nystrom = config.attention == "nystrom"
-    if is_nystrom and config.pinv_start == "batch_max":  # depends on the other examples of a part
-        return 0
-    columns = {"nystrom": config.num_landmarks, "softmax": length}
-    return widest_array(
-        length,
-        embed_dim=config.embed_dim,
-        mlp_dim=config.mlp_dim,
-        num_heads=config.num_heads,
-        columns=columns.get(config.attention, 1),
-    )
 
 
 def model_config(config: Mapping[str, Any], init: InitConfig, **fields: Any) -> NystromformerConfig:

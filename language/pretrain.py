@@ -17,7 +17,6 @@ from language.initial import (
     InitConfig,
     check_same_vocabulary,
     check_tokenizer,
-    example_bytes,
     model_config,
     read_params,
     record_weights,
@@ -65,7 +64,7 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     training.check_length(mesh, data.max_len, "data.max_len")
     sizes = model_config(config, init, vocab_size=data.vocab_size, max_len=data.max_len)
     config, sections = training.choose_accumulation(
-        config, sections, mesh, example_bytes(sizes, data.max_len)
+        config, sections, mesh, core=sizes.make_core()(), sizes=sizes, length=data.max_len
     )
     fit_config = training.FitConfig.from_sections(sections)
     fit_config.check_batches(mesh)

@@ -19,7 +19,7 @@ from lra.data import DataConfig, Split, Task, TaskInfo
 from lra.data.baselines import baselines
 from lra.models import Classifier, DualEncoder, Model, ModelConfig, Tagger
 from nystromformer_jax import make_core
-from nystromformer_jax.cores import CoreFactory, SoftmaxAttention, core_class, option_fields
+from nystromformer_jax.cores import CoreFactory, core_class, option_fields
 from nystromformer_jax.plugins import is_plugin
 from nystromformer_jax.training import (
     SECTIONS,
@@ -40,7 +40,6 @@ from nystromformer_jax.training import (
     sync_errors,
     train_to_result,
     weighted,
-    widest_array,
 )
 from nystromformer_jax.training.train_step import LossFn
 from nystromformer_jax.typing import Array
@@ -77,9 +76,14 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     _check_task(task, data_config, model_config, sections["train"])
     make = _core_factory(config["attention"], sections["train"].seed)
     mesh = make_mesh(sections["mesh"], devices)
-    example_bytes = _example_bytes(data_config, model_config, make, task)
     config, sections = choose_accumulation(
-        config, sections, mesh, example_bytes, sequences=2 if task.pairs else 1
+        config,
+        sections,
+        mesh,
+        core=make(),
+        sizes=model_config,
+        length=data_config.padding.padded_len,
+        sequences=2 if task.pairs else 1,
     )
     fit_config = FitConfig.from_sections(sections)
     kind = DualEncoder if task.pairs else Tagger if task.targets else Classifier
@@ -97,26 +101,6 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
     if is_plugin(attention):
         _check_variables(model, params, shortest, attention)
     return Run(config, data_config, fit_config, mesh, attention, model)
-
-
-def _example_bytes(
-    config: DataConfig, model: ModelConfig, make: CoreFactory, task: TaskInfo
-) -> int:
-    """Returns the bytes of the widest array of an example or pair, for `choose_accumulation`."""
-    core, length = make(), config.padding.padded_len
-    if (
-        getattr(core, "pinv_start", "exact") == "batch_max"
-    ):  # depends on the other examples of a part
-        return 0
-    is_softmax = isinstance(core, SoftmaxAttention)
-    nbytes = widest_array(
-        length,
-        embed_dim=model.embed_dim,
-        mlp_dim=model.mlp_dim,
-        num_heads=model.num_heads,
-        columns=length if is_softmax else getattr(core, "num_landmarks", 1),
-    )
-    return nbytes * (2 if task.pairs else 1)
 
 
 def _core_factory(section: Mapping[str, Any], seed: int) -> CoreFactory:

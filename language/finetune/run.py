@@ -19,7 +19,6 @@ from language.heads import HEADS, Head
 from language.initial import (
     InitConfig,
     check_tokenizer,
-    example_bytes,
     model_config,
     require_packages,
 )
@@ -147,7 +146,12 @@ def prepare(config: Mapping[str, Any], devices: Sequence[jax.Device] | None = No
         )
     )
     config, sections = training.choose_accumulation(
-        config, sections, mesh, example_bytes(model.config, data.max_len)
+        config,
+        sections,
+        mesh,
+        core=model.config.make_core()(),
+        sizes=model.config,
+        length=data.max_len,
     )
     run = Run(config, data, init, sections, mesh, task, model)
     run.fit_config(1).check_batches(mesh)

@@ -17,11 +17,7 @@ if _missing := [n for n in ("chex", "grain", "optax", "orbax") if not importlib.
 
 if TYPE_CHECKING:
     from nystromformer_jax.durable import read_json, write_json
-    from nystromformer_jax.training.accumulation import (
-        choose_accumulation,
-        keep_accumulation,
-        widest_array,
-    )
+    from nystromformer_jax.training.accumulation import choose_accumulation, keep_accumulation
     from nystromformer_jax.training.checkpoint import load_params
     from nystromformer_jax.training.config import (
         SECTIONS,
@@ -169,7 +165,6 @@ __all__ = [
     "training_batches",
     "warn_if_too_large",
     "weighted",
-    "widest_array",
     "write_json",
     "writing_to",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from nystromformer_jax.cores import SoftmaxAttention
 from nystromformer_jax.durable import read_json
 from nystromformer_jax.training.environment import cpu_threads
 
@@ -27,7 +28,10 @@ def choose_accumulation(
     config: Mapping[str, Any],
     sections: Mapping[str, Any],
     mesh: Mesh,
-    example_bytes: int,
+    *,
+    core: Any,
+    sizes: Any,
+    length: int,
     sequences: int = 1,
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Returns `config` and its converted `sections` with `train.accumulation` chosen if it is 0.
@@ -51,8 +55,10 @@ def choose_accumulation(
       config: Plain sections, as they are written to `config.json`.
       sections: The same sections as dataclasses.
       mesh: The devices of the run; the batch is split over the axis "data".
-      example_bytes: Bytes of the widest array of one example (`widest_array`); 0 if results depend on which
-        examples are computed together, so the batch stays whole.
+      core: The attention. With `pinv_start="batch_max"`, results depend on which examples are computed
+        together, so the batch stays whole.
+      sizes: Has the attributes `embed_dim`, `mlp_dim` and `num_heads` of the model.
+      length: Tokens per sequence.
       sequences: Sequences per example: 2 for pairs that are encoded separately.
     """
     train = sections["train"]
@@ -68,18 +74,22 @@ def choose_accumulation(
             cores = cpu_threads() // len(mesh.local_devices)
         cores = max(2, cores)
         limit = cores * CORE_PART_BYTES
-    parts = smallest_parts(rows, example_bytes, limit, at_least=-(-cores // sequences))
+    parts = 1
+    if getattr(core, "pinv_start", "exact") != "batch_max":
+        nbytes = sequences * widest_array(core, sizes, length)
+        parts = smallest_parts(rows, nbytes, limit, at_least=-(-cores // sequences))
     chosen = {"train": dataclasses.replace(train, accumulation=parts)}
     return {**config, "train": {**config["train"], "accumulation": parts}}, {**sections, **chosen}
 
 
-def widest_array(length: int, *, embed_dim: int, mlp_dim: int, num_heads: int, columns: int) -> int:
-    """Returns the bytes of the widest float32 array of one example with `length` tokens.
+def widest_array(core: Any, sizes: Any, length: int) -> int:
+    """Returns the bytes of the widest float32 array of a sequence: of the MLP or of attention matrices.
 
-    It has the larger of `mlp_dim`, `embed_dim` and `num_heads * columns` numbers per token. `columns` is the
-    width of an attention matrix: the number of landmarks, or for softmax attention the number of tokens.
+    An attention matrix has a column per landmark, or for softmax attention one per token.
     """
-    return 4 * length * max(mlp_dim, embed_dim, num_heads * columns)
+    is_softmax = isinstance(core, SoftmaxAttention)
+    columns = length if is_softmax else getattr(core, "num_landmarks", 1)
+    return 4 * length * max(sizes.mlp_dim, sizes.embed_dim, sizes.num_heads * columns)
 
 
 def part_bytes(memory: Mapping[str, int] | None) -> int | float:

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from configs import image, listops, pathfinder, retrieval, text
+from configs import pretrain as pretrain_config
+from language import pretrain
 from lra import train
 from nystromformer_jax.training import ConfigDiffers, Workdir, accumulation, keep_accumulation
 from nystromformer_jax.training.config import num_parts
@@ -44,6 +46,18 @@ def config(**train):
 )
 def test_parts_on_two_cores(values, parts):
     assert prepare(values.to_dict()).fit.train.accumulation == parts
+
+
+def test_language_models_follow_the_same_rule():
+    """A sequence of the small model has 4 MiB, so a part has one sequence per core."""
+    values = pretrain_config.get_config("small").to_dict()
+    run = pretrain.prepare(values, jax.devices()[:1])
+    assert run.fit.train.accumulation == run.fit.train.batch_size // 2 == 128
+
+
+def test_devices_divide_their_own_rows():
+    run = train.prepare(config(), jax.devices()[:4])
+    assert run.fit.train.accumulation == 16  # 64 rows per device, 4 rows of half a MiB per part
 
 
 @pytest.mark.parametrize(("cores", "parts"), [(1, 64), (2, 64), (8, 16), (64, 2), (1024, 1)])
