@@ -9,7 +9,7 @@ Each folder is a run folder, or contains run folders at any depth. The report co
 <out>.md, .html      the report; the HTML is self-contained
 <out>.json           all numbers of the tables
 <out>.csv            accuracies, speed and memory, one line per setting
-<out>.tex            Table 3 in LaTeX, for the package booktabs
+<out>.tex            Table 3 in LaTeX, for the package booktabs, with your own tasks
 <out>-curves-TASK.png, <out>-time-TASK.png if `speed.jsonl` has the time per step, <out>-tradeoff.png if at
 least two settings of a task were timed, and <out>-recall.png for complete runs of MQAR
 
@@ -38,6 +38,15 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
     "include_partial": {
         "action": "store_true",
         "help": "show partial runs in Table 3: fewer steps or examples than their recipe",
+    },
+    "columns": {"nargs": "+", "default": (), "help": "columns of the LaTeX table; default: all"},
+    "sources": {
+        "nargs": "*",
+        "help": "beginnings of the titles of published rows of the LaTeX table; default: all",
+    },
+    "without_n": {
+        "action": "store_true",
+        "help": "leave the numbers of seeds out of the LaTeX table",
     },
 }
 

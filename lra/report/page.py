@@ -47,10 +47,14 @@ def make(
     *,
     published: Path | None = None,
     include_partial: bool = False,
+    columns: Sequence[str] = (),
+    sources: Sequence[str] | None = None,
+    without_n: bool = False,
 ) -> Report:
     """Draws the figures and returns the report, see `reporting.writer.main`.
 
     `published` is a file with other published rows. With `include_partial`, Table 3 shows partial runs.
+    `columns`, `sources` and `without_n` concern the table in LaTeX; see `tables.latex`.
     """
     every, tested = groups, tuning.select_tested(groups)
     recalled, groups = recall.split(tested)
@@ -90,7 +94,14 @@ def make(
     parts += recall.markdown(recalled, path)
     markdown = join([*parts, *_provenance(every, left_out), *_sources(published_rows)])
     found = numbers(tested, published_rows, include_partial=include_partial)
-    return Report(markdown, found, {"csv": csv_of(found), "tex": table3.latex()})
+    paper_table = tables.benchmark_table(
+        groups,
+        published_rows,
+        include_partial=include_partial,
+        more_tasks=[task for task in tasks if task not in TITLES],
+    )
+    tex = tables.latex(paper_table, columns, sources, n=not without_n)
+    return Report(markdown, found, {"csv": csv_of(found), "tex": tex})
 
 
 def summary(groups: Sequence[Group]) -> str:

@@ -1,6 +1,7 @@
 """Tables of the report on benchmark runs."""
 
 import math
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from lra.report.comparisons import Comparison, Grid, grids, mean_over
@@ -16,6 +17,7 @@ from lra.report.published import (
     baselines_of,
     title_of,
 )
+from nystromformer_jax.spelling import nearest
 from reporting.statistics import Summary, binomial_error
 from reporting.tables import (
     DIVERGED,
@@ -64,8 +66,12 @@ def benchmark_table(
     published: Mapping[Source, Sequence[Published]] = TABLE,
     *,
     include_partial: bool = False,
+    more_tasks: Sequence[str] = (),
 ) -> Table:
-    """Returns Table 3 of the paper as a `Table`, with the rows of `published`; see `table3`."""
+    """Returns Table 3 of the paper as a `Table`, with the rows of `published`; see `table3`.
+
+    `more_tasks` are tasks outside of the benchmark, which get a column each.
+    """
 
     def cell(cells: Mapping[str, Group], task: str) -> str:
         group = cells.get(task)
@@ -74,7 +80,8 @@ def benchmark_table(
         return PARTIAL if _is_hidden(group, include_partial) else _accuracy(group, _format_group)
 
     ours: dict[str, list[list[str]]] = {track: [] for track in TRACKS}
-    for label, cells in benchmark_rows(groups, include_partial=include_partial).items():
+    rows_of_labels = benchmark_rows(groups, include_partial=include_partial, more_tasks=more_tasks)
+    for label, cells in rows_of_labels.items():
         track = track_of_row(cells)
         ours[track].append(
             [
@@ -83,6 +90,7 @@ def benchmark_table(
                 _mean(COLUMNS, cells),
                 cell(cells, PATH_X),
                 _mean(TITLES, cells),
+                *(cell(cells, task) for task in more_tasks),
             ]
         )
     sections = [(TRACKS[track], rows) for track, rows in ours.items() if rows]
@@ -91,16 +99,39 @@ def benchmark_table(
             [
                 row.model,
                 *map(_number, (*row.accuracies, row.mean, row.path_x, row.mean_of_six)),
+                *(NOTHING for _ in more_tasks),
             ]
             for row in own
         ]
         sections.append((source.title, rows))
     columns = ["test accuracy, %", *COLUMNS.values(), "mean of 5", TITLES[PATH_X], "mean of 6"]
-    return Table(columns, sections)
+    return Table([*columns, *map(title_of, more_tasks)], sections)
+
+
+def latex(table: Table, columns: Sequence[str], sources: Sequence[str] | None, *, n: bool) -> str:
+    """Returns a `benchmark_table` in LaTeX, with a choice of its columns and sections.
+
+    `columns` are headings; by default all. `sources` are beginnings of the titles of published rows; None for
+    all. Our rows are always there. Without `n`, the cells do not have the number of seeds.
+
+    Raises:
+      ValueError: A heading is unknown.
+    """
+    if unknown := [name for name in columns if name not in table.columns]:
+        raise ValueError(f"--columns: no column {unknown[0]!r}{nearest(unknown[0], table.columns)}")
+    table = table.select(table.columns[0], *(columns or table.columns[1:]))
+    kept = (OURS, *(sources or ())) if sources is not None else ("",)
+    sections = [(title, rows) for title, rows in table.sections if title.startswith(kept)]
+    if not n:
+        sections = [
+            (title, [[re.sub(r" \(n = [^)]*\)", "", cell) for cell in row] for row in rows])
+            for title, rows in sections
+        ]
+    return Table(table.columns, sections).latex()
 
 
 def benchmark_rows(
-    groups: Sequence[Group], *, include_partial: bool = False
+    groups: Sequence[Group], *, include_partial: bool = False, more_tasks: Sequence[str] = ()
 ) -> dict[str, dict[str, Group]]:
     """Returns the rows of this code: for each label, a group of runs per task.
 
@@ -109,7 +140,7 @@ def benchmark_rows(
     Attentions whose groups are all part of a grid are only shown in the grid, unless this holds for all.
     Without `include_partial`, attentions whose groups are all partial or unfinished have no row.
     """
-    official = [group for group in groups if group.task in TITLES]
+    official = [group for group in groups if group.task in (*TITLES, *more_tasks)]
     cells: dict[str, dict[str, Group]] = {}
     for task, attention in dict.fromkeys((group.task, group.attention) for group in official):
         own = [group for group in official if (group.task, group.attention) == (task, attention)]

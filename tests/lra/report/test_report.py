@@ -126,15 +126,29 @@ def test_tables_of_the_readme(many):
         report.task_table(groups, "pathx")
 
 
+def test_the_latex_table_has_own_tasks_and_chosen_columns_and_sources(many):
+    write_run(many / "own", task="my_package.tasks:Parity", accuracy=0.75, seed=0)
+    out = many / "out" / "report"
+    assert run(many, "--out", out) == 0
+    assert "& Parity" in (tex := out.with_suffix(".tex").read_text())
+    assert "75.00 (n = 1)" in tex
+    chosen = ("--columns", "Parity", "ListOps", "--without_n", "--sources", "Xiong")
+    assert run(many, "--out", out, *chosen) == 0
+    lines = out.with_suffix(".tex").read_text().splitlines()
+    assert lines[2] == r"test accuracy, \% & Parity & ListOps \\"
+    assert any(line.endswith("& 30.50 $\\pm$ 0.71 \\\\") for line in lines)
+    titles = [line for line in lines if "multicolumn" in line]
+    assert all("This code" in title or "Xiong" in title for title in titles)
+    assert run(many, "--out", out, "--columns", "Parety") == 2
+
+
 def test_flags_add_published_rows_and_partial_runs_to_every_format(many, capsys):
     (many / "rows.csv").write_text("model,source,listops\nS4,Gu et al.,58.35\n")
     out = many / "out" / "report"
     assert run(many, "--out", out, f"--published={many}/rows.csv", "--include_partial") == 0
     assert "| S4 | 58.35 | – | – | – | – | – | – | – |" in out.with_suffix(".md").read_text()
     assert "\n* Gu et al.\n" in out.with_suffix(".md").read_text()
-    assert (
-        r"S4 & 58.35 & -- & -- & -- & -- & -- & -- & -- \\" in out.with_suffix(".tex").read_text()
-    )
+    assert r"S4 & 58.35 & -- & -- & -- & -- & -- & -- & --" in out.with_suffix(".tex").read_text()
     lines = list(csv.DictReader(out.with_suffix(".csv").read_text().splitlines()))
     assert {"source": "Gu et al.", "task": "listops", "mean": "58.35"}.items() <= lines[-1].items()
     (ours,) = (
