@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 import sys
 
 import jax
@@ -123,9 +124,10 @@ def save(model, path, config, *, without=(), wrapped=False):
 
 
 def convert(tmp_path, *arguments):
-    path = tmp_path / "model" / "cp-0099.model"
-    assert main(["convert", str(path), str(tmp_path / "ours"), *arguments]) == 0
-    return tmp_path / "ours"
+    path, dest = tmp_path / "model" / "cp-0099.model", tmp_path / "ours"
+    shutil.rmtree(dest, ignore_errors=True)
+    assert main(["convert", str(path), str(dest), *arguments]) == 0
+    return dest
 
 
 def batch(rngs):
