@@ -175,7 +175,11 @@ def decode(content: bytes, where: str, advice: str = "", *, at: int = 0) -> str:
 
 
 def read_text(path: Path) -> str:
-    """Returns the text of a UTF-8 file without its byte-order mark; raises errors that name the file."""
+    """Returns the text of a UTF-8 file without its byte-order mark; raises errors that name the file.
+
+    In a file without newlines, carriage returns end the lines, and are returned as newlines.
+    """
     with reading(path):
         content = path.read_bytes()
-    return decode(content.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
+    text = decode(content.removeprefix(b"\xef\xbb\xbf"), str(path), "Convert it to UTF-8.")
+    return text if "\n" in text else text.replace("\r", "\n")

@@ -297,7 +297,7 @@ def _open_file(path: Path, lowercase: bool) -> Any:
 def _check_vocabulary(path: Path) -> None:
     """Raises ValueError unless a vocab.txt has BERT's special tokens, which transformers would add."""
     try:
-        tokens = set(path.read_text(encoding="utf-8").split("\n"))
+        tokens = set(path.read_bytes().decode().split("\n"))
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a tokenizer (it is not UTF-8 text).") from None
     names = [bert for bert, _ in SPECIAL_TOKENS.values()]

@@ -172,6 +172,10 @@ def _split_documents(part: ByteRange, separator: str) -> Iterator[list[tuple[int
         following = file.readline(MAX_DOCUMENT_BYTES)
         if at == 0 and following.startswith(_BOM):
             at, following = len(_BOM), following.removeprefix(_BOM)
+        if not part.start and not following.endswith(b"\n") and b"\r" in following.strip():
+            raise ValueError(
+                f"{part.path} ends its lines with carriage returns: convert them to newlines."
+            )
         while line := following:
             following = file.readline(MAX_DOCUMENT_BYTES)
             if is_border(line, following):

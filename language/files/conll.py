@@ -53,7 +53,7 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
     columns = 0
     for number, line in enumerate(lines, 1):
         cells = _cells(line)
-        if cells[0] in ("", DOCUMENT):
+        if cells == [""] or cells[0] == DOCUMENT:
             is_new = True
             continue
         if is_new and is_comment(line):
@@ -61,9 +61,9 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
         if labeled is None:
             labeled = len(cells) > 1
         where = f"{path}, line {number}"
-        if labeled and len(cells) < 2:
+        if not cells[0] or (labeled and (len(cells) < 2 or not cells[-1].strip())):
             raise ValueError(
-                f"{where}: needs a word and its tag, separated by a space or a tab, got {cells[0]!r}."
+                f"{where}: needs a word and its tag, separated by a space or a tab, got {line!r:.50}."
             )
         if is_new:
             records.append(Record(where, Sentence([], [] if labeled else None)))
@@ -88,9 +88,11 @@ def read(path: Path, config: FilesConfig, *, labeled: bool | None) -> list[Recor
 
 
 def _cells(line: str) -> list[str]:
-    """Returns the columns of a line."""
-    line = line.strip(" \t\r")  # a no-break space is part of a word
-    return [cell.strip(" ") for cell in re.split("\t" if "\t" in line else " +", line)]
+    """Returns the columns of a line; one empty column for an empty line."""
+    content = line.strip(" \t\r")  # a no-break space is part of a word
+    if "\t" in content:
+        return [cell.strip(" \r") for cell in line.split("\t")]
+    return re.split(" +", content)
 
 
 def _comment_test(lines: Sequence[str]) -> Callable[[str], bool]:
@@ -109,7 +111,7 @@ def _comment_test(lines: Sequence[str]) -> Callable[[str], bool]:
     def is_comment(line: str) -> bool:
         cells = _cells(line)
         is_hashtag = cells[0].split(" ")[0] != "#" and not any("=" in cell for cell in cells)
-        if cells[0][0] != "#" or is_hashtag or not words:
+        if cells[0][:1] != "#" or is_hashtag or not words:
             return False
         if len(cells) != columns:
             return True

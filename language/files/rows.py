@@ -185,7 +185,7 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             empty = where if header else ""
             continue
         if not header:
-            header = cells
+            header = [cell.strip() for cell in cells]
             if len(set(header)) != len(header):
                 raise ValueError(f"{where}: two columns have the same name: rename one.")
             continue
@@ -201,8 +201,6 @@ def _table_rows(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _tsv_cells(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the cells of each line; a carriage return within a line is text."""
-    if "\n" not in text:  # carriage returns end the lines
-        text = text.replace("\r", "\n")
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         yield number, line.split("\t") if line else []
@@ -251,8 +249,8 @@ def _label(value: Any, config: FilesConfig, where: str) -> Any:
 
 def _label_list(value: Any, config: FilesConfig, where: str) -> list[str]:
     if config.separator and isinstance(value, str):
-        return [part.strip() for part in value.split(config.separator) if part.strip()]
-    if isinstance(value, str):
+        value = [part for part in value.split(config.separator) if part.strip()]
+    elif isinstance(value, str):
         with contextlib.suppress(ValueError):
             value = parse_json(value, "", "")
     if not isinstance(value, list):
@@ -264,7 +262,7 @@ def _label_list(value: Any, config: FilesConfig, where: str) -> list[str]:
 
 
 def _label_name(value: Any, column: str, where: str) -> str:
-    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    is_missing = value is None or (isinstance(value, float) and not math.isfinite(value))
     if is_missing or isinstance(value, (list, dict)) or (name := _label_text(value)) == "":
         raise ValueError(
             f"{where}: the column {column!r} needs a label, not {value!r}: correct it, or leave the column"

@@ -89,9 +89,9 @@ def read_table(task: GlueTask, split: str, table: Table) -> tuple[list[Example],
     lines = _lines(table)
     columns = task.headerless.get(table.path.name) or next(lines, (1, ("",)))[1]
     for column in (*task.texts, *(() if is_test else (task.label,))):
-        if column not in columns:
+        if columns.count(column) != 1:
             raise ValueError(
-                f"{table.path}, line 1: {task.title} needs a column {column!r}, but the columns are"
+                f"{table.path}, line 1: {task.title} needs one column {column!r}, but the columns are"
                 f" {', '.join(columns) or 'missing'}: is this another task's file?"
             )
     text_places = [columns.index(column) for column in task.texts]

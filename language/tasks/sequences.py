@@ -40,7 +40,7 @@ class SequenceTask(Task):
         if not self.is_regression:
             return self.labels.index(word) if word in self.labels else None
         try:
-            score = float(word)
+            score = math.nan if "_" in word else float(word)  # Python would read "0_1" as 1
         except ValueError:
             return None
         return score if math.isfinite(score) else None

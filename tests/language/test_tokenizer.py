@@ -451,6 +451,8 @@ def test_rejects_a_missing_tokenizer(tmp_path):
         ("vocab.txt", b"One text\nand another\n"),
         ("vocab.txt", b"[PAD]\n<unk>\n[CLS]\n[SEP]\n[MASK]\n"),
         ("vocab.txt", b"[UNK]\n\xff\n"),
+        ("vocab.txt", b"[PAD]\r[UNK]\r[CLS]\r[SEP]\r[MASK]\rthe\r"),
+        ("vocab.txt", b"\xef\xbb\xbf[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n"),
         ("vocab.txt", b""),
     ],
 )

@@ -211,6 +211,13 @@ def test_error_names_a_corrupt_archive(tmp_path):
             read(path)
 
 
+@pytest.mark.parametrize("content", ["One.\rTwo.\r\rThree.\r", "\ufeffOne.\r\rTwo."])
+@pytest.mark.parametrize("separator", ["auto", "line", "file"])
+def test_error_names_a_file_whose_lines_end_with_carriage_returns(tmp_path, content, separator):
+    with pytest.raises(ValueError, match=r"x\.txt ends its lines with carriage returns"):
+        read(texts.write(tmp_path / "x.txt", content), documents=separator)
+
+
 def test_error_names_a_document_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 2**20)
     path = texts.write(tmp_path / "x.txt", "Short.\n\n" + "A line without an end.\n" * 60_000)

@@ -314,6 +314,7 @@ def test_error_names_a_malformed_line(official, line, sentence):
     [
         (b"", r"basic_val\.tsv, line 1: expected the header"),
         (b"1\t1\n", r"basic_val\.tsv, line 1: expected the header"),
+        (b"\xef\xbb\xbfSource\tTarget\n", r"basic_val\.tsv, line 1: expected the header"),
         (b"Source\tTarget\n", r"basic_val\.tsv contains a header but no examples"),
     ],
 )

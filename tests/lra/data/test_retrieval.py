@@ -264,6 +264,7 @@ def test_documents_shared_with_training_are_counted(folder, caplog):
         (b"\n", r"expected 5 columns .* found 1\. Fix it"),
         (b"2.0\tA\tB\tone\ttwo\n", r"expected a label 0\.0 or 1\.0, found '2\.0'"),
         (b"\tA\tB\tone\ttwo\n", "expected a label .* found ''\\."),
+        (b"\xef\xbb\xbf1.0\tA\tB\tone\ttwo\n", "expected a label 0\\.0 or 1\\.0"),
         (b"1.0\tA\tB\t\ttwo\n", "text1 is empty"),
         (b"1.0\tA\tB\tone\t\n", "text2 is empty"),
         (b"1.0\tA\tB\tone\ttw\xff\n", "byte 3 of text2 is not valid UTF-8"),
