@@ -93,8 +93,8 @@ class AttentionFn:
         core = self.make_core(parent=None)
         output: Any = core.apply({}, query, key, value, real, query_mask, deterministic=True)
         check_output(output, query)
-        if mask is not None and jnp.asarray(mask).dtype != jnp.bool_:
-            # A traced mask cannot raise an error.
+        if isinstance(mask, jax.core.Tracer) and mask.dtype != jnp.bool_:
+            # `_key_mask` cannot raise an error for its values.
             output = jnp.where(((mask == 0) | (mask == 1)).all(), output, jnp.nan)
         return output.reshape(*batch, *output.shape[1:])
 
@@ -153,7 +153,7 @@ def _key_mask(mask: Any, batch: tuple[int, ...], length: int) -> Bool[Array, "*b
         return None
     mask = jnp.asarray(mask)
     shape = mask.shape
-    # In decode mode, Flax itself makes a float32 mask. A traced mask is validated by the caller.
+    # In decode mode, Flax itself makes a float32 mask. The values of a traced mask are unknown here.
     can_check = mask.dtype != jnp.bool_ and not isinstance(mask, jax.core.Tracer)
     if can_check and not ((mask == 0) | (mask == 1)).all():
         raise ValueError(

@@ -13,8 +13,8 @@ from nystromformer_jax.typing import Array, Float, Int
 from nystromformer_jax.validation import accum_dtype
 
 SAMPLES_PER_LANDMARK = 8
-# Within a cluster; clusters with a larger variance are not used. For 168 inputs of rank 2 to 64, the error
-# was at most 1.3 % above that of segments, and with a limit of 2 up to 16 %.
+# Within a cluster; clusters with a larger variance are not used. Chosen on 168 inputs of rank 2 to 64
+# (docs/when.md): the error was at most 1.2 % above that of segments, and with a limit of 2 up to 16 %.
 MAX_LOGIT_VARIANCE = 1.5
 
 Psum = Callable[[Array], Array]  # sums an array over the devices that share the length

@@ -92,7 +92,7 @@ def sharded_nystrom_attention(
         arrays = [reshard_length(x, mesh, axis, split=False) for x in arrays]
         return attend_locally(Inputs._make([*arrays, conv_kernel]), options, implementation)
     if kernels_wanted(implementation):
-        warn_once("they do not support a length split over devices")
+        warn_once("they do not support a length split over devices", stacklevel=3)
     return _sharded(inputs, options, mesh=mesh, axis=axis)
 
 

@@ -1,5 +1,6 @@
 """An attention and a task of another package, as in docs/extend.md: every command, errors, report."""
 
+import importlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from lra.figures.__main__ import main as figures
 from lra.report.groups import read_groups
 from lra.report.page import command, make
 from nystromformer_jax import attention_fn, make_core, training
-from nystromformer_jax.plugins import load_plugin
+from nystromformer_jax.plugins import load_plugin, source_sha256
 from tests.lra.report.runs import write_run
 from tests.programs import ROOT, call, finish, start, wait_for_lines
 
@@ -183,6 +184,20 @@ def test_an_attention_with_rotations_runs_in_flax(my_project):
     attend = attention_fn("my_package.rotated:Rotated")
     x = jnp.ones((2, 7, 3, 4))
     assert jax.eval_shape(attend, x, x, x).shape == x.shape
+
+
+def test_the_hash_of_a_plugin_covers_its_package_whatever_is_imported(my_project):
+    helpers = my_project / "my_package" / "helpers.py"
+    helpers.write_text("ONE = 1\n")
+    before = source_sha256(COSFORMER)
+    importlib.import_module("my_package.helpers")
+    assert source_sha256(COSFORMER) == before
+    helpers.write_text("ONE = 2\n")
+    assert source_sha256(COSFORMER) != before
+    (my_project / "alone.py").write_text("class Core: pass\n")
+    alone = source_sha256("alone:Core")
+    (my_project / "beside.py").write_text("")
+    assert source_sha256("alone:Core") == alone
 
 
 @pytest.fixture

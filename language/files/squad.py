@@ -93,7 +93,8 @@ def save(
         "offsets": np.cumsum([0, *lengths]),
     }
     examples.save_arrays(folder, split, arrays)
-    questions = [record._replace(context=number[record.context]) for record in records]  # type: ignore[arg-type]  # the file has numbers, not texts
+    # Each context is written once, and a question has its number.
+    questions = [(id, question, number[context], *rest) for id, question, context, *rest in records]
     write_json(folder / f"{split}_questions.json", {"contexts": contexts, "questions": questions})
 
 

@@ -77,8 +77,8 @@ class Task(abc.ABC):
         return False
 
     def tuned(self, split: EncodedSplit, outputs: Outputs) -> "Task":
-        """Returns the task with the decision threshold that is best for the labels of `split`."""
-        raise NotImplementedError(f"{self.name} has no decision threshold.")  # see `has_threshold`
+        """Returns the task with the best decision threshold for the labels of `split`, if it has any."""
+        return self
 
     @abc.abstractmethod
     def file_name(self, split: str) -> str:

@@ -67,4 +67,4 @@ class AttentionCore(nn.Module):
     def attend(self, inputs: CoreInputs, *, deterministic: bool) -> Float[Array, "B L H D"]:
         """Returns the attention output for `inputs`."""
         name = type(self).__name__
-        raise NotImplementedError(f"{name} must define `attend`.")  # subclasses define it
+        raise NotImplementedError(f"{name} must define `attend`.")  # Flax's Module has no ABCMeta

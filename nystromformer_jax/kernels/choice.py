@@ -30,7 +30,7 @@ def use_kernels(implementation: Implementation, inputs: Inputs, options: Options
     if not reason:
         reason = _unsupported_mesh(inputs)
     if reason:
-        warn_once(reason)
+        warn_once(reason, stacklevel=5)
     return not reason
 
 
@@ -40,9 +40,11 @@ def kernels_wanted(implementation: Implementation) -> bool:
 
 
 @functools.cache
-def warn_once(reason: str) -> None:
-    """Warns once, for each reason, why the kernels are not used."""
-    warnings.warn(f"Nyström attention runs without its TPU kernels: {reason}.", stacklevel=2)
+def warn_once(reason: str, stacklevel: int) -> None:
+    """Warns once, for each reason, why the kernels are not used; `stacklevel` is that of the user's call."""
+    warnings.warn(
+        f"Nyström attention runs without its TPU kernels: {reason}.", stacklevel=stacklevel
+    )
 
 
 def run_kernels(inputs: Inputs, options: Options, interpret: bool) -> Float[Array, "B L H D"]:
